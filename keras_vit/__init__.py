@@ -1,0 +1,67 @@
+"""Vision Transformers for Keras and TensorFlow.
+
+The core (configs, layers, models, checkpoints, zoo) is here on import, so that `keras.models.load_model` finds it. The
+rooms that use TensorFlow (`data`, `evaluation`, `training`, `serving`) open on first touch.
+"""
+
+import importlib
+
+from keras_vit.checkpoints.load import load_weights
+from keras_vit.checkpoints.report import LoadReport
+from keras_vit.checkpoints.save import save_weights
+from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers
+from keras_vit.layers import __all__ as _layers
+from keras_vit.layers.position_grid import resize_position_embedding
+from keras_vit.models import VisionTransformer, clone, features, resize
+from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
+from keras_vit.zoo import create_model, list_models, list_weights
+
+globals().update(_CONSTRUCTORS)
+
+__version__ = "0.1.0"
+
+# name -> module that is imported when the name is first used
+_ON_FIRST_TOUCH = {
+    "data": "keras_vit.data",
+    "evaluation": "keras_vit.evaluation",
+    "evaluate": "keras_vit.evaluation",
+    "export": "keras_vit.serving",
+    "predict": "keras_vit.evaluation",
+    "preprocess": "keras_vit.data.pictures",
+    "serving": "keras_vit.serving",
+    "train": "keras_vit.training",
+    "training": "keras_vit.training",
+}
+
+__all__ = [
+    "LoadReport",
+    "Preprocessing",
+    "ViTConfig",
+    "VisionTransformer",
+    "clone",
+    "create_model",
+    "features",
+    "list_models",
+    "list_weights",
+    "load_weights",
+    "resize",
+    "resize_position_embedding",
+    "save_weights",
+    *_layers,
+    *_CONSTRUCTORS,
+    *_ON_FIRST_TOUCH,
+]
+
+
+def __getattr__(name):
+    if name not in _ON_FIRST_TOUCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(_ON_FIRST_TOUCH[name])
+    value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

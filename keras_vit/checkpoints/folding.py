@@ -1,0 +1,59 @@
+"""The arrays of a file under the names that the rules of its layout use, each checked when it is read."""
+
+import functools
+import re
+import warnings
+
+import numpy as np
+
+from keras_vit.checkpoints import names
+from keras_vit.checkpoints.readers import Entry
+
+
+def fold_entries(checkpoint, layout):
+    """Returns {folded name: Entry}; `Entry.name` stays the name in the file.
+
+    Dialects become one (see `names.LAYOUTS`), arrays that stack all blocks become one per block, buffers and
+    optimizer state are left out. Reading an array with NaN or infinite values warns and names it.
+
+    Raises:
+        ValueError: if two arrays fold to one name.
+    """
+    folded = {}
+    for entry in checkpoint.entries.values():
+        name = entry.name if layout == "keras" else names.fold(layout, entry.name)
+        if _is_ignored(layout, name):
+            continue
+        checked = Entry(entry.name, entry.shape, functools.partial(_read_checked, entry, checkpoint.path))
+        for key, value in _unstack(name, checked) if names.is_scanned(name) else [(name, checked)]:
+            if key in folded:
+                raise ValueError(
+                    f"{str(checkpoint.path)!r}: arrays {folded[key].name!r} and {entry.name!r} both stand for {key!r}"
+                )
+            folded[key] = value
+    return folded
+
+
+def _is_ignored(layout, name):
+    if layout == "keras":  # the grid of a position table and the state of dropout
+        return name.endswith("/grid") or "seed_generator" in name
+    return re.search(names.LAYOUTS[layout].ignored, name) is not None
+
+
+def _unstack(name, entry):
+    """big_vision scans its blocks: one array holds those of all layers along its first axis."""
+    read_all = functools.cache(entry.read)
+    for index in range(entry.shape[0]):
+        yield (
+            names.of_block(name, index),
+            Entry(entry.name, entry.shape[1:], lambda index=index: read_all()[index]),
+        )
+
+
+def _read_checked(entry, path):
+    array = entry.read()
+    # The sum is finite unless something in it is not, or it overflows; the exact test is made only then.
+    with np.errstate(all="ignore"):
+        if array.dtype.kind == "f" and not np.isfinite(array.sum()) and not np.isfinite(array).all():
+            warnings.warn(f"array {entry.name!r} of {path} holds NaN or infinite values", stacklevel=2)
+    return array

@@ -1,0 +1,82 @@
+"""The position table of a file -> the table of a model: prefix rows told from grid rows, another grid resized."""
+
+import json
+import math
+
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.checkpoints.names import LAYOUTS
+from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embedding, square_grid
+
+RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
+
+
+def split_table(num_rows, prefixes, new_grid, stored_grid=None):
+    """Tells how many of the rows of a table are prefix rows, and what grid the others form.
+
+    Args:
+        num_rows: rows of the table.
+        prefixes: numbers of prefix rows that the file may have, likeliest first.
+        new_grid: (rows, columns) of the model.
+        stored_grid: (rows, columns) that the file states, or None.
+
+    Returns:
+        Pair (number of prefix rows, grid of the table).
+
+    Raises:
+        ValueError: if the rows form no such grid. A square is the rule of every published file; any other grid must be
+            stated or be the model's own.
+    """
+    if stored_grid is not None:
+        for prefix in prefixes:
+            if num_rows - prefix == math.prod(stored_grid):
+                return prefix, tuple(stored_grid)
+    squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
+    squares = [(prefix, grid) for prefix, grid in squares if grid]
+    squares.sort(key=lambda pair: pair[1] != tuple(new_grid))  # stable: the model's own grid first
+    if squares:
+        return squares[0]
+    for prefix in prefixes:
+        if num_rows - prefix == math.prod(new_grid):
+            return prefix, tuple(new_grid)
+    raise ValueError(
+        f"the position table must have a square grid of rows, or the model's {new_grid[0]} x {new_grid[1]}, after "
+        f"{' or '.join(str(prefix) for prefix in prefixes)} prefix rows; got {num_rows} rows"
+    )
+
+
+def fit_table(table, num_prefix, old_grid, num_class_rows, new_grid, method):
+    """Returns the table (1, num_class_rows + rows * columns, dim) of a model from that of a file.
+
+    Class rows that the file lacks, because it adds positions before the class token, are zeros: the same sum. Rows of
+    registers are left to `register_rows`.
+    """
+    grid_rows = table[:, num_prefix:]
+    class_rows = table[:, : min(num_prefix, num_class_rows)]
+    zeros = np.zeros((1, num_class_rows - class_rows.shape[1], table.shape[2]), table.dtype)
+    resized = resize_position_embedding(grid_rows, old_grid, new_grid, 0, method)
+    return np.concatenate([class_rows, zeros, resized], axis=1)
+
+
+def register_rows(table, num_prefix, num_class_rows):
+    """The rows (1, registers, dim) that a file adds to its registers; a model of ours has them in the tokens."""
+    return table[:, num_class_rows:num_prefix]
+
+
+def check_method(resize):
+    """Checks the argument `resize` of the loaders."""
+    return checks.check_choice("resize", resize, RESIZE_CHOICES)
+
+
+def method_of(layout):
+    """How the family of a layout resizes; files that Keras wrote are ours, and ours is the official way."""
+    return "align_corners" if layout == "keras" else LAYOUTS[layout].resize
+
+
+def stored_grid(checkpoint):
+    """The grid that `save_weights` or Keras wrote beside the table, or None."""
+    if "position_embs/grid" in checkpoint.entries:
+        return tuple(int(side) for side in checkpoint.entries["position_embs/grid"].read())
+    text = checkpoint.metadata.get("position_grid")
+    return None if text is None else checks.check_pair("position_grid", json.loads(text))

@@ -1,0 +1,61 @@
+"""ClassToken: prepends learned tokens to the patch tokens."""
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ClassToken(keras.layers.Layer):
+    """Prepends the class token (x_class of Eq. 1 in arXiv 2010.11929) and register tokens (arXiv 2309.16588).
+
+    The order of the result is class tokens, registers, patch tokens. Class tokens start at zero, as in the official
+    code; registers start at N(0, 0.02), for registers that start equal would stay equal.
+
+    Args:
+        num_class_tokens: learned class tokens; 0 for a model that pools its patch tokens and only wants registers.
+        num_registers: learned register tokens.
+
+    Shapes:
+        (batch, tokens, dim) -> (batch, num_class_tokens + num_registers + tokens, dim)
+
+    Raises:
+        ValueError: if there is no token to prepend.
+    """
+
+    def __init__(self, num_class_tokens=1, num_registers=0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_class_tokens = checks.check_integer("num_class_tokens", num_class_tokens, minimum=0)
+        self.num_registers = checks.check_integer("num_registers", num_registers, minimum=0)
+        if not self.num_class_tokens + self.num_registers:
+            raise ValueError("num_class_tokens + num_registers must be at least 1; got 0 + 0")
+
+    def build(self, input_shape):
+        if self.num_class_tokens:
+            shape = (1, self.num_class_tokens, input_shape[-1])
+            self.class_token = self.add_weight(name="class_token", shape=shape, initializer="zeros")
+        if self.num_registers:
+            shape = (1, self.num_registers, input_shape[-1])
+            initializer = keras.initializers.RandomNormal(stddev=0.02)
+            self.registers = self.add_weight(name="registers", shape=shape, initializer=initializer)
+        self.built = True
+
+    def call(self, tokens):
+        learned = [self.class_token] if self.num_class_tokens else []
+        learned += [self.registers] if self.num_registers else []
+        batch = ops.shape(tokens)[0]
+        rows = [ops.broadcast_to(token, (batch, *token.shape[1:])) for token in learned]
+        return ops.concatenate([*(ops.cast(row, tokens.dtype) for row in rows), tokens], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, dim = input_shape
+        added = self.num_class_tokens + self.num_registers
+        return (batch, None if tokens is None else tokens + added, dim)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_class_tokens": self.num_class_tokens,
+            "num_registers": self.num_registers,
+        }

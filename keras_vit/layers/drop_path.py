@@ -1,0 +1,26 @@
+"""DropPath: stochastic depth."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DropPath(keras.layers.Dropout):
+    """Stochastic depth (arXiv 1603.09382): drops the whole residual branch of a sample while training.
+
+    What is kept is divided by `1 - rate`, so that inference needs no scaling.
+
+    Args:
+        rate: share of samples whose branch is dropped, in [0, 1).
+        seed: integer for reproducible drops.
+
+    Shapes:
+        (batch, tokens, dim) -> the same
+    """
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(rate, noise_shape=(None, 1, 1), seed=seed, **kwargs)
+
+    def get_config(self):
+        config = super().get_config()
+        del config["noise_shape"]
+        return config

@@ -1,0 +1,64 @@
+"""MlpBlock: the feed-forward half of a transformer block."""
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.config import GELUS
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MlpBlock(keras.layers.Layer):
+    """Two dense layers with GELU between them (arXiv 2010.11929, section 3.1), dropout after each.
+
+    Args:
+        mlp_dim: width of the hidden layer; the output keeps the width of the input.
+        dropout_rate: in [0, 1).
+        gelu: `tanh` (approximate, the official code) or `erf` (exact; timm, Hugging Face, DeiT).
+
+    Shapes:
+        (batch, tokens, dim) -> the same
+    """
+
+    def __init__(self, mlp_dim, dropout_rate=0.0, gelu="tanh", **kwargs):
+        super().__init__(**kwargs)
+        self.mlp_dim = checks.check_integer("mlp_dim", mlp_dim)
+        self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
+        self.gelu = checks.check_choice("gelu", gelu, GELUS)
+
+    def build(self, input_shape):
+        self.dense1 = self._dense(self.mlp_dim, "dense1")
+        self.dense1.build(input_shape)
+        hidden_shape = (*input_shape[:-1], self.mlp_dim)
+        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.dropout.build(hidden_shape)
+        self.dense2 = self._dense(input_shape[-1], "dense2")
+        self.dense2.build(hidden_shape)
+        self.built = True
+
+    def _dense(self, units, name):
+        return keras.layers.Dense(
+            units,
+            kernel_initializer="glorot_uniform",
+            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def call(self, x, training=None):
+        x = self.dense1(x)
+        x = ops.gelu(x, approximate=self.gelu == "tanh")
+        x = self.dropout(x, training=training)
+        x = self.dense2(x)
+        return self.dropout(x, training=training)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "mlp_dim": self.mlp_dim,
+            "dropout_rate": self.dropout_rate,
+            "gelu": self.gelu,
+        }

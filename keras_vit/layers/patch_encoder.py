@@ -1,0 +1,67 @@
+"""PatchEncoder: image -> patch tokens."""
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchEncoder(keras.layers.Layer):
+    """Cuts an image into patches and projects each to a token: x_p E of Eq. 1 in arXiv 2010.11929.
+
+    The projection is a convolution whose stride equals its kernel, so its kernel has the official layout (height,
+    width, channels, hidden_dim). Patches follow in raster order, rows first.
+
+    Args:
+        patch_size: height and width of a patch in pixels, or one integer for both.
+        hidden_dim: width D of the tokens.
+
+    Shapes:
+        (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim)
+
+    Raises:
+        ValueError: when built on an image whose size is unknown or which the patches do not divide.
+    """
+
+    def __init__(self, patch_size, hidden_dim, **kwargs):
+        super().__init__(**kwargs)
+        self.patch_size = checks.check_pair("patch_size", patch_size)
+        self.hidden_dim = checks.check_integer("hidden_dim", hidden_dim)
+        self.projection = keras.layers.Conv2D(
+            self.hidden_dim,
+            self.patch_size,
+            strides=self.patch_size,
+            padding="valid",
+            data_format="channels_last",
+            kernel_initializer="lecun_normal",
+            dtype=self.dtype_policy,
+            name="projection",
+        )
+
+    def build(self, input_shape):
+        self.grid_size(input_shape)
+        self.projection.build(input_shape)
+        self.built = True
+
+    def call(self, images):
+        rows, columns = self.grid_size(images.shape)
+        patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
+        return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
+
+    def grid_size(self, input_shape):
+        """Returns the (rows, columns) of patches of an image batch of this shape."""
+        if len(input_shape) != 4 or None in input_shape[1:]:
+            raise ValueError(
+                f"PatchEncoder needs images of shape (batch, height, width, channels) with known size; got {input_shape}"
+            )
+        size = tuple(input_shape[1:3])
+        checks.check_divisible("image_size", size, "patch_size", self.patch_size)
+        return size[0] // self.patch_size[0], size[1] // self.patch_size[1]
+
+    def compute_output_shape(self, input_shape):
+        rows, columns = self.grid_size(input_shape)
+        return (input_shape[0], rows * columns, self.hidden_dim)
+
+    def get_config(self):
+        return {**super().get_config(), "patch_size": self.patch_size, "hidden_dim": self.hidden_dim}

@@ -1,0 +1,136 @@
+"""Poolings: all tokens -> the features that the head reads."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.self_attention import softmax_at_least_float32
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenPooling(keras.layers.Layer):
+    """Takes one token: the class token z_L^0 of Eq. 4 in arXiv 2010.11929.
+
+    Args:
+        index: which token, from 0.
+
+    Shapes:
+        (batch, tokens, dim) -> (batch, dim)
+    """
+
+    def __init__(self, index=0, **kwargs):
+        super().__init__(**kwargs)
+        self.index = checks.check_integer("index", index, minimum=0)
+
+    def call(self, tokens):
+        return tokens[:, self.index]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[2])
+
+    def get_config(self):
+        return {**super().get_config(), "index": self.index}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class GlobalAveragePooling(keras.layers.Layer):
+    """Averages the patch tokens, summing in float32 whatever the policy.
+
+    Args:
+        num_prefix_tokens: class and register tokens at the head of the sequence, left out of the mean.
+
+    Shapes:
+        (batch, tokens, dim) -> (batch, dim)
+    """
+
+    def __init__(self, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
+
+    def call(self, tokens):
+        patches = tokens[:, self.num_prefix_tokens :]
+        if self.compute_dtype in ("float16", "bfloat16"):
+            return ops.cast(ops.mean(ops.cast(patches, "float32"), axis=1), self.compute_dtype)
+        return ops.mean(patches, axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[2])
+
+    def get_config(self):
+        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MapPooling(keras.layers.Layer):
+    """Multi-head attention pooling: a learned probe attends to the patch tokens, then an MLP (arXiv 2106.04560).
+
+    Args:
+        num_heads: attention heads; they must divide the width of the input.
+        mlp_dim: width of the hidden layer of the MLP.
+        num_prefix_tokens: class and register tokens at the head of the sequence, which the probe does not see.
+        gelu: `tanh` (the official code) or `erf`.
+        epsilon: of the layer norm before the MLP.
+
+    Shapes:
+        (batch, tokens, dim) -> (batch, dim)
+
+    Raises:
+        ValueError: when built on a width that `num_heads` does not divide.
+    """
+
+    def __init__(self, num_heads, mlp_dim, num_prefix_tokens=0, gelu="tanh", epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = checks.check_integer("num_heads", num_heads)
+        self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        self.epsilon = checks.check_positive("epsilon", epsilon)
+        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
+        self.mlp = MlpBlock(mlp_dim, gelu=gelu, dtype=self.dtype_policy, name="mlp")
+
+    def build(self, input_shape):
+        dim = input_shape[-1]
+        if dim % self.num_heads:
+            raise ValueError(f"num_heads must divide the width of the input; got {self.num_heads} and {dim}")
+        probe_shape = (1, 1, dim)
+        self.probe = self.add_weight(name="probe", shape=probe_shape, initializer="glorot_uniform")
+        # Xavier-uniform on each (dim, dim) kernel; on the fused (dim, 2 dim) one that is LeCun-uniform.
+        self.query = self._dense(dim, "glorot_uniform", "query", probe_shape)
+        self.key_value = self._dense(2 * dim, "lecun_uniform", "key_value", input_shape)
+        self.output_projection = self._dense(dim, "glorot_uniform", "output_projection", probe_shape)
+        self.norm.build((input_shape[0], 1, dim))
+        self.mlp.build((input_shape[0], 1, dim))
+        self.built = True
+
+    def _dense(self, units, initializer, name, input_shape):
+        dense = keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
+        dense.build(input_shape)
+        return dense
+
+    def call(self, tokens):
+        tokens = tokens[:, self.num_prefix_tokens :]
+        batch, length, dim = ops.shape(tokens)
+        head_dim = dim // self.num_heads
+        query = ops.reshape(self.query(ops.cast(self.probe, tokens.dtype)), (self.num_heads, head_dim))
+        fused = ops.reshape(self.key_value(tokens), (batch, length, 2, self.num_heads, head_dim))
+        key, value = fused[:, :, 0], fused[:, :, 1]  # (batch, length, heads, head_dim)
+        logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)
+        weights = ops.cast(softmax_at_least_float32(logits), value.dtype)
+        pooled = ops.einsum("bhk,bkhd->bhd", weights, value)
+        pooled = self.output_projection(ops.reshape(pooled, (batch, 1, dim)))
+        pooled = pooled + self.mlp(self.norm(pooled))
+        return pooled[:, 0]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[2])
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp.mlp_dim,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "gelu": self.mlp.gelu,
+            "epsilon": self.epsilon,
+        }

@@ -1,0 +1,105 @@
+"""Resizing tables of position embeddings from one patch grid to another: the one place, whoever loads (NumPy).
+
+Every method is a product of two small matrices, one per axis, so a table of any shape costs a few milliseconds.
+"""
+
+import math
+
+import numpy as np
+
+from keras_vit import checks
+
+RESIZE_METHODS = ("align_corners", "bilinear", "bicubic", "bicubic_antialias")
+
+
+def resize_position_embedding(table, old_grid, new_grid, num_prefix_tokens=1, method="align_corners"):
+    """Resizes a table of position embeddings to another patch grid.
+
+    Args:
+        table: array (1, num_prefix_tokens + rows * columns, dim) or the same without the leading 1.
+        old_grid: (rows, columns) of the table.
+        new_grid: (rows, columns) wanted; one integer means a square grid, here and in `old_grid`.
+        num_prefix_tokens: rows at the head of the table that belong to no patch; they are copied.
+        method: `align_corners`, the official code's (`scipy.ndimage.zoom(order=1)`); `bilinear`, half-pixel centres;
+            `bicubic`, a = -0.75 without antialiasing (Hugging Face, DeiT); `bicubic_antialias`, a = -0.5 (timm).
+
+    Returns:
+        Array of the rank and dtype of `table`.
+
+    Raises:
+        ValueError: if the table's rows are not those of `old_grid`, or a choice or size is wrong.
+    """
+    checks.check_choice("method", method, RESIZE_METHODS)
+    old_grid, new_grid = checks.check_pair("old_grid", old_grid), checks.check_pair("new_grid", new_grid)
+    checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
+    table = np.asarray(table)
+    rows = table.shape[-2] if table.ndim in (2, 3) else None
+    if rows != num_prefix_tokens + math.prod(old_grid):
+        raise ValueError(
+            f"table must have {num_prefix_tokens} prefix rows and {old_grid[0]} x {old_grid[1]} grid rows; "
+            f"got shape {table.shape}"
+        )
+    if old_grid == new_grid:
+        return table.copy()
+    prefix, grid = np.split(table, [num_prefix_tokens], axis=-2)
+    grid = grid.reshape(*old_grid, -1)  # (rows, columns, dim)
+    vertical, horizontal = (_WEIGHTS[method](old, new) for old, new in zip(old_grid, new_grid, strict=True))
+    grid = np.einsum("yr,xc,rcd->yxd", vertical, horizontal, grid, optimize=True)
+    grid = grid.reshape(*table.shape[:-2], math.prod(new_grid), table.shape[-1])
+    return np.concatenate([prefix, grid.astype(table.dtype)], axis=-2)
+
+
+def square_grid(num_patches):
+    """Returns (side, side) if `num_patches` is a perfect square, else None."""
+    side = math.isqrt(num_patches)
+    return (side, side) if side * side == num_patches and side else None
+
+
+def _align_corners(old, new):
+    return _linear(np.linspace(0.0, old - 1, new), old)
+
+
+def _half_pixel(old, new):
+    return _linear(_centres(old, new), old)
+
+
+def _centres(old, new):
+    return (np.arange(new) + 0.5) * old / new - 0.5
+
+
+def _linear(positions, old):
+    distance = np.abs(np.clip(positions, 0, old - 1)[:, None] - np.arange(old))
+    return np.maximum(0.0, 1.0 - distance)
+
+
+def _bicubic(old, new):
+    # Four taps around each centre; a tap that falls outside the table reads its edge.
+    centres = _centres(old, new)
+    taps = np.floor(centres)[:, None] + np.arange(-1, 3)  # (new, 4)
+    weights = np.zeros((new, old))
+    rows = np.arange(new)[:, None]
+    np.add.at(weights, (rows, np.clip(taps, 0, old - 1).astype(int)), _cubic(centres[:, None] - taps, a=-0.75))
+    return weights
+
+
+def _bicubic_antialias(old, new):
+    # The kernel is stretched by the shrinking factor; taps outside are left out and the rest renormalised.
+    scale = max(old / new, 1.0)
+    weights = _cubic((_centres(old, new)[:, None] - np.arange(old)) / scale, a=-0.5)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _cubic(distance, a):
+    """Keys's cubic convolution kernel."""
+    x = np.abs(distance)
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * (x**3 - 5 * x**2 + 8 * x - 4)
+    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+
+
+_WEIGHTS = {
+    "align_corners": _align_corners,
+    "bilinear": _half_pixel,
+    "bicubic": _bicubic,
+    "bicubic_antialias": _bicubic_antialias,
+}

@@ -1,0 +1,116 @@
+"""MultiHeadSelfAttention: attention of all tokens to all tokens, with one fused projection."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiHeadSelfAttention(keras.layers.Layer):
+    """Multi-head self-attention (arXiv 2010.11929, appendix A, Eqs. 5 to 8).
+
+    Query, key and value come from one dense layer whose output is [query, key, value], each [head 0, head 1, ...].
+
+    Args:
+        num_heads: number of heads; it must divide the width of the input.
+        dropout_rate: on the attention weights, in [0, 1).
+        qkv_bias: whether the fused projection has a bias.
+        qk_norm: whether queries and keys are layer-normalised over the channels of each head (arXiv 2302.05442).
+        epsilon: of those layer norms.
+
+    Shapes:
+        (batch, tokens, dim) -> the same; with `return_attention_scores=True` a pair of it and the attention weights
+        after softmax, before dropout: (batch, heads, query tokens, key tokens).
+
+    Raises:
+        ValueError: when built on a width that `num_heads` does not divide.
+    """
+
+    def __init__(self, num_heads, dropout_rate=0.0, qkv_bias=True, qk_norm=False, epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = checks.check_integer("num_heads", num_heads)
+        self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
+        self.qkv_bias = checks.check_flag("qkv_bias", qkv_bias)
+        self.qk_norm = checks.check_flag("qk_norm", qk_norm)
+        self.epsilon = checks.check_positive("epsilon", epsilon)
+
+    def build(self, input_shape):
+        dim = input_shape[-1]
+        if dim % self.num_heads:
+            raise ValueError(f"num_heads must divide the width of the input; got {self.num_heads} and {dim}")
+        # Xavier-uniform on each of the three (dim, dim) kernels, as officially: U(+-sqrt(6 / 2 dim)), which on the
+        # fused (dim, 3 dim) kernel is LeCun-uniform.
+        self.query_key_value = keras.layers.Dense(
+            3 * dim,
+            use_bias=self.qkv_bias,
+            kernel_initializer="lecun_uniform",
+            dtype=self.dtype_policy,
+            name="query_key_value",
+        )
+        self.query_key_value.build(input_shape)
+        if self.qk_norm:
+            head_shape = (input_shape[0], self.num_heads, input_shape[1], dim // self.num_heads)
+            self.query_norm, self.key_norm = (self._norm(name, head_shape) for name in ("query_norm", "key_norm"))
+        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.dropout.build(None)
+        self.output_projection = keras.layers.Dense(
+            dim, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name="output_projection"
+        )
+        self.output_projection.build(input_shape)
+        self.built = True
+
+    def _norm(self, name, shape):
+        norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
+        norm.build(shape)
+        return norm
+
+    def call(self, tokens, training=None, return_attention_scores=False):
+        batch, length, dim = ops.shape(tokens)
+        head_dim = dim // self.num_heads
+        # [q, k, v] = z U_qkv, Eq. 5
+        fused = ops.reshape(self.query_key_value(tokens), (batch, length, 3, self.num_heads, head_dim))
+        query, key, value = ops.unstack(ops.transpose(fused, (2, 0, 3, 1, 4)), 3)  # (batch, heads, length, head_dim)
+        if self.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        # A = softmax(q k^T / sqrt(D_h)), Eq. 6; the query is scaled first, so that float16 does not overflow
+        logits = ops.einsum("bhqd,bhkd->bhqk", query * (1.0 / math.sqrt(head_dim)), key)
+        weights = softmax_at_least_float32(logits)
+        # SA(z) = A v, Eq. 7
+        dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
+        heads = ops.einsum("bhqk,bhkd->bqhd", dropped, value)
+        # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
+        output = self.output_projection(ops.reshape(heads, (batch, length, dim)))
+        return (output, weights) if return_attention_scores else output
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def compute_output_spec(self, tokens, training=None, return_attention_scores=False):
+        output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return output
+        batch, length, _ = tokens.shape
+        scores_dtype = _at_least_float32(self.compute_dtype)
+        return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "dropout_rate": self.dropout_rate,
+            "qkv_bias": self.qkv_bias,
+            "qk_norm": self.qk_norm,
+            "epsilon": self.epsilon,
+        }
+
+
+def softmax_at_least_float32(logits):
+    """Softmax over the last axis; 16-bit logits give float32 weights."""
+    return ops.softmax(ops.cast(logits, _at_least_float32(logits.dtype)))
+
+
+def _at_least_float32(dtype):
+    return "float32" if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16") else dtype

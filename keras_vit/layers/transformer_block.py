@@ -1,0 +1,105 @@
+"""TransformerBlock: pre-norm attention and MLP, each on a residual branch."""
+
+import keras
+
+from keras_vit import checks
+from keras_vit.layers.drop_path import DropPath
+from keras_vit.layers.layer_scale import LayerScale
+from keras_vit.layers.mlp import MlpBlock
+from keras_vit.layers.self_attention import MultiHeadSelfAttention
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TransformerBlock(keras.layers.Layer):
+    """One block of the encoder (arXiv 2010.11929, Eqs. 2 and 3).
+
+    Args:
+        num_heads: attention heads; they must divide the width of the input.
+        mlp_dim: width of the hidden layer of the MLP.
+        dropout_rate: after the attention output and both MLP layers, in [0, 1).
+        attention_dropout_rate: on the attention weights, in [0, 1).
+        stochastic_depth_rate: share of samples whose residual branches are dropped while training, in [0, 1).
+        layer_scale_init: initial value of LayerScale on both branches, None for no LayerScale.
+        qkv_bias: whether the query, key and value projections have biases.
+        qk_norm: whether queries and keys are layer-normalised per head.
+        gelu: `tanh` (the official code) or `erf`.
+        epsilon: of the layer norms.
+
+    Shapes:
+        (batch, tokens, dim) -> the same
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        mlp_dim,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        stochastic_depth_rate=0.0,
+        layer_scale_init=None,
+        qkv_bias=True,
+        qk_norm=False,
+        gelu="tanh",
+        epsilon=1e-6,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
+        self.stochastic_depth_rate = checks.check_rate("stochastic_depth_rate", stochastic_depth_rate)
+        self.layer_scale_init = layer_scale_init
+        self.epsilon = checks.check_positive("epsilon", epsilon)
+        common = {"dtype": self.dtype_policy}
+        self.norm1 = keras.layers.LayerNormalization(epsilon=epsilon, name="norm1", **common)
+        self.attention = MultiHeadSelfAttention(
+            num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, name="attention", **common
+        )
+        self.dropout = keras.layers.Dropout(dropout_rate, name="dropout", **common)
+        self.norm2 = keras.layers.LayerNormalization(epsilon=epsilon, name="norm2", **common)
+        self.mlp = MlpBlock(mlp_dim, dropout_rate, gelu, name="mlp", **common)
+        if layer_scale_init is not None:
+            self.layer_scale1 = LayerScale(layer_scale_init, name="layer_scale1", **common)
+            self.layer_scale2 = LayerScale(layer_scale_init, name="layer_scale2", **common)
+        self.drop_path = DropPath(stochastic_depth_rate, name="drop_path", **common)
+
+    def build(self, input_shape):
+        layers = [self.norm1, self.attention, self.dropout, self.norm2, self.mlp, self.drop_path]
+        if self.layer_scale_init is not None:
+            layers += [self.layer_scale1, self.layer_scale2]
+        for layer in layers:
+            layer.build(input_shape)
+        self.built = True
+
+    def call(self, tokens, training=None):
+        # z' = MSA(LN(z)) + z, Eq. 2
+        branch = self.attention(self.norm1(tokens), training=training)
+        branch = self.dropout(branch, training=training)
+        if self.layer_scale_init is not None:
+            branch = self.layer_scale1(branch)
+        tokens = tokens + self.drop_path(branch, training=training)
+        # z = MLP(LN(z')) + z', Eq. 3
+        branch = self.mlp(self.norm2(tokens), training=training)
+        if self.layer_scale_init is not None:
+            branch = self.layer_scale2(branch)
+        return tokens + self.drop_path(branch, training=training)
+
+    def attention_scores(self, tokens):
+        """Returns the attention weights on the tokens that enter the block: (batch, heads, query tokens, key tokens)."""
+        return self.attention(self.norm1(tokens), return_attention_scores=True)[1]
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.attention.num_heads,
+            "mlp_dim": self.mlp.mlp_dim,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention.dropout_rate,
+            "stochastic_depth_rate": self.stochastic_depth_rate,
+            "layer_scale_init": self.layer_scale_init,
+            "qkv_bias": self.attention.qkv_bias,
+            "qk_norm": self.attention.qk_norm,
+            "gelu": self.mlp.gelu,
+            "epsilon": self.epsilon,
+        }

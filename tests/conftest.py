@@ -1,0 +1,39 @@
+"""Strictness for every test: warnings are errors (pyproject.toml), seeds are fixed, float32 products are exact."""
+
+import os
+import pathlib
+
+import keras
+import pytest
+
+TESTS = pathlib.Path(__file__).parent
+REPOSITORY = TESTS.parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--golden", default=str(TESTS / "golden"), help="folder of golden cases for test_golden.py")
+
+
+def pytest_configure(config):
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_state():
+    keras.utils.set_random_seed(0)
+    policy = keras.config.dtype_policy()
+    yield
+    keras.config.set_dtype_policy(policy)
+    keras.utils.clear_session()
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """Folder with real weights and pictures: KERAS_VIT_REAL_DATA, or `../shared/real` beside the checkout."""
+    folder = pathlib.Path(os.environ.get("KERAS_VIT_REAL_DATA", REPOSITORY.parent / "shared" / "real"))
+    if not folder.is_dir():
+        pytest.skip(f"needs the folder of real weights and pictures; set KERAS_VIT_REAL_DATA ({folder} is absent)")
+    return folder.resolve()
