@@ -27,7 +27,6 @@ def _fixed_state():
     policy = keras.config.dtype_policy()
     yield
     keras.config.set_dtype_policy(policy)
-    keras.utils.clear_session()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,106 @@
+"""Encoded pictures (files, bytes) and PIL images to pixels; what is no picture, or too large, is refused."""
+
+import io
+import os
+import warnings
+
+import numpy as np
+import PIL.Image
+import tensorflow as tf
+
+from keras_vit.data import preprocessing
+
+MAX_PIXELS = 178_956_970  # where Pillow, too, takes a picture for a decompression bomb
+_FORMATS = "JPEG, PNG, BMP, GIF, WebP (not animated)"
+_READABLE = ("JPEG", "MPO", "PNG", "BMP", "GIF", "WEBP")  # in Pillow's words; MPO: JPEG with more behind it
+_GREY_MODES = ("1", "L", "LA", "La")
+
+
+def check_file(path):
+    """Raises unless `path` is a file that can be opened."""
+    if os.path.isdir(path):
+        raise ValueError(
+            f"{os.fspath(path)} is a folder, not a picture: give its files, or use keras_vit.data.from_folder"
+        )
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"there is no picture file {os.fspath(path)}")
+
+
+def read_file(path):
+    """The bytes of a file."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def decode(name, contents, channels):
+    """Decodes the bytes of a file: uint8 (height, width, channels) by `preprocessing.decode`.
+
+    Raises:
+        ValueError: that begins with `name`, on bytes that are no picture, a damaged one or one of more than
+            `MAX_PIXELS` pixels.
+    """
+    image_format = _check_header(name, contents)
+    try:
+        image = preprocessing.decode(tf.constant(contents), channels)
+    except tf.errors.OpError:
+        if image_format not in _READABLE:
+            raise ValueError(
+                f"{name} must be one of {_FORMATS}; it is {image_format}: "
+                "open it with PIL.Image.open and give the image instead"
+            ) from None
+        raise ValueError(
+            f"{name} must be a whole picture of one of {_FORMATS}; it begins as {image_format} "
+            f"but is cut short, damaged or of a rare kind ({len(contents)} bytes, {_beginning(contents)})"
+        ) from None
+    _check_sides(name, *image.shape[:2])
+    return image
+
+
+def from_pil(name, image):
+    """The pixels of a PIL image: uint8 (height, width, 1 or 3), or float32 on [0, 255] if it has 16 bits."""
+    _check_sides(name, *reversed(image.size))
+    if image.mode in ("I", "F"):
+        raise ValueError(
+            f"{name} must be a PIL image with a range of its own; mode {image.mode!r} has none: "
+            "give numpy.asarray(image) with value_range=(darkest, brightest)"
+        )
+    try:
+        if image.mode.startswith("I;16"):
+            return (np.asarray(image).astype(np.float32) / 257.0)[..., None]
+        pixels = np.asarray(image.convert("L" if image.mode in _GREY_MODES else "RGB"))
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{name} must be a PIL image that can be read; {error}") from None
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _check_header(name, contents):
+    """Returns the format's name. TensorFlow's decoders would allocate whatever size a header claims."""
+    if not contents:
+        raise ValueError(f"{name} must be a picture ({_FORMATS}); it is empty (0 bytes)")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of large pictures and of damage to what is not read here
+            with PIL.Image.open(io.BytesIO(contents)) as header:
+                image_format, (width, height) = header.format, header.size
+    except PIL.Image.DecompressionBombError as error:
+        raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels; {error}") from None
+    except (OSError, SyntaxError, ValueError, EOFError):
+        raise ValueError(
+            f"{name} must be a picture ({_FORMATS}); it is none or its header is damaged: "
+            f"{len(contents)} bytes, {_beginning(contents)}"
+        ) from None
+    _check_sides(name, height, width)
+    return image_format
+
+
+def _check_sides(name, height, width):
+    if not height or not width:
+        raise ValueError(f"{name} must have a height and a width above 0; got {height} x {width} pixels")
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels; got {height} x {width} pixels")
+
+
+def _beginning(contents):
+    start = bytes(contents[:12])
+    is_text = all(32 <= byte < 127 for byte in start[:4])
+    return f"starts with {start.decode('ascii', 'replace').rstrip() if is_text else start.hex(' ')}"

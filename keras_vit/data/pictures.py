@@ -1,0 +1,125 @@
+"""Pictures as people have them (paths, file bytes, PIL images, arrays) to one batch of model input."""
+
+import collections.abc
+import dataclasses
+import os
+
+import numpy as np
+import PIL.Image
+import tensorflow as tf
+
+from keras_vit.data import arrays, encoded
+from keras_vit.data import preprocessing as ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One picture that is not yet read.
+
+    Attributes:
+        name: what messages call it: its path, or its place in the list.
+        read: function of `channels` (1 or 3, what an encoded picture is decoded to) that returns the pixels
+            (height, width, 1, 3 or 4 channels), uint8 or float32 on [0, 255].
+    """
+
+    name: str
+    read: collections.abc.Callable
+
+
+def preprocess(images, preprocessing, value_range=None):
+    """Turns pictures into model input.
+
+    Args:
+        images: a path, the bytes of an encoded file, a `PIL.Image.Image`, an array (height, width), (height,
+            width, channels) or (pictures, height, width, channels), or a list or tuple of any of these but
+            the last. Arrays are NumPy arrays or what `np.asarray` takes (TensorFlow, JAX), with 1, 3 or 4
+            channels; a fourth channel, alpha, is dropped. The EXIF orientation is ignored, as in the official
+            code.
+        preprocessing: a `Preprocessing`, such as `model.preprocessing`.
+        value_range: darkest and brightest value of the arrays among `images`, such as `(0, 255)`. None is the
+            type's own range for unsigned integers (uint8: 0 to 255) and `(0, 1)` for floats; signed integers
+            have none and need it stated.
+
+    Returns:
+        float32 NumPy array (pictures, *preprocessing.image_size, preprocessing.channels).
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: values that contradict their range, NaN, another shape, a file or bytes that are no
+            picture or a damaged one, or a picture of more than 178 megapixels; the message says which picture
+            and what it is.
+        TypeError: something that is no picture.
+    """
+    ops.check(preprocessing)
+    return stack(as_pictures(images, value_range), preprocessing)
+
+
+def as_pictures(images, value_range=None):
+    """Lists `images` (see `preprocess`) as `Picture`s; checks what can be checked without opening a file."""
+    is_list = isinstance(images, (list, tuple))
+    if is_list and not images:
+        raise ValueError(f"images must hold at least one picture; got {images!r}")
+    has_arrays = any(_kind(image) is None for image in (images if is_list else [images]))
+    if value_range is not None and not has_arrays:
+        raise ValueError(
+            "value_range is for arrays, and there is none: files and PIL images have a range of their own; "
+            f"got value_range={value_range!r}"
+        )
+    if is_list:
+        return [_listed(f"images[{place}]", image, value_range) for place, image in enumerate(images)]
+    if _kind(images) is None:
+        return _from_array("images", images, value_range, ranks=(2, 3, 4))
+    return [_listed("images", images, value_range)]
+
+
+def stack(pictures, preprocessing):
+    """Reads and preprocesses `Picture`s: float32 (pictures, height, width, channels)."""
+    with tf.device("CPU"):
+        done = [ops.apply(preprocessing, picture.read(preprocessing.channels)) for picture in pictures]
+    return np.stack([np.asarray(image) for image in done])
+
+
+def _from_path(name, path):
+    name = os.fspath(path)
+    encoded.check_file(path)
+    return Picture(name, lambda channels: encoded.decode(name, encoded.read_file(path), channels))
+
+
+def _from_bytes(name, contents):
+    return Picture(name, lambda channels: encoded.decode(name, bytes(contents), channels))
+
+
+def _from_pil(name, image):
+    return Picture(name, lambda channels: encoded.from_pil(name, image))
+
+
+_KINDS = (
+    ((str, os.PathLike), _from_path),
+    ((bytes, bytearray, memoryview), _from_bytes),
+    ((PIL.Image.Image,), _from_pil),
+)
+
+
+def _kind(image):
+    """The function that makes a `Picture` of `image`, None for arrays."""
+    return next((function for types, function in _KINDS if isinstance(image, types)), None)
+
+
+def _listed(name, image, value_range):
+    if isinstance(image, (list, tuple)):
+        raise TypeError(
+            f"{name} must be a path, the bytes of a file, a PIL image or an array; "
+            f"got a {type(image).__name__}"
+        )
+    function = _kind(image)
+    return function(name, image) if function else _from_array(name, image, value_range, ranks=(2, 3))[0]
+
+
+def _from_array(name, array, value_range, ranks):
+    array, value_range = arrays.check(name, array, value_range, ranks)
+    if array.ndim < 4:
+        return [Picture(name, lambda channels: arrays.to_levels(array, value_range))]
+    return [
+        Picture(f"{name}[{place}]", lambda channels, image=image: arrays.to_levels(image, value_range))
+        for place, image in enumerate(array)
+    ]

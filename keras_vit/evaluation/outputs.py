@@ -1,0 +1,91 @@
+"""A classifier's outputs as NumPy arrays, with the checks that `predict` and `evaluate` share."""
+
+import keras
+import numpy as np
+
+from keras_vit.data.preprocessing import check
+
+
+def check_classifier(model):
+    """Raises a `ValueError` unless `model` is one of ours and gives one row of class scores per picture."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "classes"):
+        raise ValueError(
+            "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...); "
+            f"got {type(model).__name__} without a config"
+        )
+    if not config.include_top:
+        raise ValueError(
+            f"model must have a classification head; {config.name} was built with include_top=False, "
+            "so that it gives features"
+        )
+    shape = tuple(model.output_shape)
+    if len(shape) != 2:
+        raise ValueError(
+            f"model must give one score per class and picture, shape (None, {config.classes}); "
+            f"{config.name} gives {shape}: classifiers such as 'token', 'gap' and 'map' pool the tokens"
+        )
+
+
+def check_preprocessing(model, preprocessing):
+    """Raises a `TypeError` or `ValueError` unless `preprocessing` is one that gives what `model` takes."""
+    check(preprocessing)
+    given = (*preprocessing.image_size, preprocessing.channels)
+    taken = tuple(model.input_shape[1:])
+    if given != taken:
+        raise ValueError(
+            f"preprocessing must give pictures of shape {taken} for this model; "
+            f"got {given} from {preprocessing}: preprocessing.at(image_size) fits it to a size"
+        )
+
+
+def scorer(model, compiled):
+    """A function of one batch of inputs that gives the head's outputs, float32 (batch, classes).
+
+    Compiled, it takes a second to trace and from then on half the time per batch. It is for use at once:
+    later changes of the model may escape it. It raises a `ValueError` when outputs are not finite.
+    """
+    call = _COMPILED.get(keras.backend.backend(), _eager)(model) if compiled else _eager(model)
+
+    def score(inputs):
+        outputs = keras.ops.convert_to_numpy(call(np.asarray(inputs, np.float32))).astype(np.float32)
+        if not np.isfinite(outputs).all():
+            raise ValueError(
+                f"model must give finite scores; {model.config.name} gives NaN or infinity for some "
+                "pictures: its weights are not finite, or float16 overflows"
+            )
+        return outputs
+
+    return score
+
+
+def probabilities(model, outputs):
+    """Softmax of the outputs (batch, classes); those of a head with its own activation stay as they are."""
+    if model.config.classifier_activation is not None:
+        return outputs
+    exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def _eager(model):
+    return lambda inputs: model(inputs, training=False)
+
+
+def _tensorflow(model):
+    import tensorflow as tf
+
+    signature = tf.TensorSpec(
+        model.input_shape, "float32"
+    )  # any batch size: a smaller last one traces nothing
+    return tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature])
+
+
+def _jax(model):
+    import jax
+
+    forward = jax.jit(lambda *arguments: model.stateless_call(*arguments, training=False)[0])
+    weights = [[v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]]
+    return lambda inputs: forward(*weights, inputs)
+
+
+_COMPILED = {"tensorflow": _tensorflow, "jax": _jax}

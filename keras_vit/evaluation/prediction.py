@@ -1,0 +1,61 @@
+"""`predict`: from pictures to the names of what they show."""
+
+import warnings
+
+import keras
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.data import pictures
+from keras_vit.evaluation import outputs
+
+_BATCH_SIZE = 32
+
+
+def predict(model, images, top=5):
+    """Names what pictures show.
+
+    Args:
+        model: a classifier of keras_vit; its `preprocessing` and `labels` are used.
+        images: what `keras_vit.preprocess` takes: a path, bytes, a PIL image, an array, or a list of them.
+        top: number of classes to name per picture, best first; all of them where the model has fewer.
+
+    Returns:
+        A list with one entry per picture: a list of `(label, score)` pairs, best first. Scores are softmax
+        probabilities (what the head gives where `classifier_activation` is set). Class 17 of a model without
+        labels is called `"class_17"`. One picture given alone gives a list of one entry.
+
+    Raises:
+        ValueError, FileNotFoundError, TypeError: as `keras_vit.preprocess`, and on a model without a head or
+            with unpooled scores.
+
+    Warns:
+        UserWarning: when the head's kernel is all zeros, so that every class scores the same.
+    """
+    outputs.check_classifier(model)
+    outputs.check_preprocessing(model, model.preprocessing)
+    checks.check_integer("top", top)
+    listed = pictures.as_pictures(images)
+    _warn_of_zero_head(model)
+    score = outputs.scorer(model, compiled=len(listed) > _BATCH_SIZE)
+    answers = []
+    for start in range(0, len(listed), _BATCH_SIZE):
+        inputs = pictures.stack(listed[start : start + _BATCH_SIZE], model.preprocessing)
+        rows = outputs.probabilities(model, score(inputs))
+        answers += [_best(row, model.labels, top) for row in rows]
+    return answers
+
+
+def _best(row, labels, top):
+    order = np.argsort(-row, kind="stable")[:top]
+    return [(labels[n] if labels is not None else f"class_{n}", float(row[n])) for n in order]
+
+
+def _warn_of_zero_head(model):
+    if not keras.ops.any(keras.ops.not_equal(model.get_layer("head").kernel, 0)):
+        warnings.warn(
+            f"the head of {model.config.name} has a kernel of zeros and answers the same for every picture: "
+            "raw ImageNet-21k files of 2020 have such heads, and a new head is zero until it is trained",
+            UserWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,165 @@
+"""evaluate: counts against NumPy, the three kinds of data, class matching and refusals."""
+
+import keras
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+
+import keras_vit
+from keras_vit import Preprocessing, VisionTransformer, ViTConfig
+from keras_vit.data import from_arrays, from_folder
+from keras_vit.evaluation import Accuracy, evaluate
+
+NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
+CONFIG = ViTConfig(
+    name="tiny", image_size=16, patch_size=8, hidden_dim=12, num_layers=1, num_heads=2, mlp_dim=16, classes=6
+)
+IMAGES = np.random.default_rng(0).integers(0, 256, (45, 16, 16, 3), dtype=np.uint8)
+LABELS = np.random.default_rng(1).integers(0, 6, 45)
+
+
+def tiny(labels=NAMES, **changes):
+    model = VisionTransformer(CONFIG.replace(**changes), labels=labels)
+    head = model.get_layer("head")
+    head.kernel.assign(np.random.default_rng(2).normal(0.0, 1.0, head.kernel.shape))
+    return model
+
+
+def places(model, images=IMAGES, labels=LABELS):
+    """The place of each label among its picture's scores, by sorting."""
+    logits = keras.ops.convert_to_numpy(model(images.astype(np.float32) / 127.5 - 1.0))
+    return np.array(
+        [list(np.argsort(-row, kind="stable")).index(n) for row, n in zip(logits, labels, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("batch_size", [45, 8])
+def test_counts_are_those_of_sorting(batch_size):
+    model = tiny()
+    expected = places(model)
+    result = evaluate(model, from_arrays(IMAGES, LABELS, NAMES), batch_size=batch_size, top=(1, 2, 5))
+    assert result == Accuracy(45, {k: int((expected < k).sum()) for k in (1, 2, 5)}, "by name")
+    assert result.top[2] == pytest.approx((expected < 2).mean())
+    assert 0 < result.correct[1] < result.correct[2] < result.correct[5] < 45
+
+
+def test_labels_follow_their_names():
+    model = tiny()
+    order = (3, 1, 0, 5, 2, 4)
+    renamed = np.argsort(order)[LABELS]  # label i of the data is class order[i] of the model
+    source = from_arrays(IMAGES, renamed, [NAMES[n].upper() for n in order])
+    expected = int((places(model) < 1).sum())
+    assert evaluate(model, source, top=1).correct == {1: expected}
+    unnamed = from_arrays(IMAGES, renamed, ["?"] * 6)
+    assert evaluate(model, unnamed, top=1, class_names=[NAMES[n] for n in order]).correct == {1: expected}
+
+
+def test_a_folder_gives_what_its_arrays_give(tmp_path):
+    model = tiny()
+    for n, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True)):
+        (tmp_path / f"{label}_{NAMES[label][0]}").mkdir(exist_ok=True)
+        PIL.Image.fromarray(image).save(tmp_path / f"{label}_{NAMES[label][0]}" / f"{n}.png")
+    result = evaluate(model, str(tmp_path), batch_size=7)
+    expected = places(model)
+    assert result == Accuracy(45, {k: int((expected < k).sum()) for k in (1, 5)}, "by leading index")
+
+
+def test_a_dataset_of_model_inputs():
+    model = tiny(labels=None)
+    inputs = IMAGES.astype(np.float32) / 127.5 - 1.0
+    dataset = tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(20)
+    expected = {1: int((places(model) < 1).sum()), 5: int((places(model) < 5).sum())}
+    result = evaluate(model, dataset)
+    assert result == Accuracy(45, expected, "by number, as labels of a dataset are logits")
+    assert evaluate(model, dataset, class_names=NAMES).matching == "in order, as the model has no labels"
+
+
+def test_equal_scores_go_to_the_lower_number():
+    model = VisionTransformer(CONFIG)  # a head of zeros: every score is 0
+    source = from_arrays(IMAGES[:6], np.arange(6), NAMES)
+    assert evaluate(model, source, top=(1, 2, 6)).correct == {1: 1, 2: 2, 6: 6}
+
+
+def test_another_preprocessing_is_used():
+    model = tiny()
+    source = from_arrays(IMAGES, LABELS, NAMES)
+    inverted = Preprocessing(size=16, mean=(0.5,) * 3, std=(50.0,) * 3)
+    logits = keras.ops.convert_to_numpy(model((IMAGES.astype(np.float32) / 255.0 - 0.5) / 50.0))
+    expected = int((logits.argmax(axis=-1) == LABELS).sum())
+    assert evaluate(model, source, preprocessing=inverted, top=1).correct == {1: expected}
+    assert expected != int((places(model) < 1).sum())
+
+
+def test_text_and_progress(capsys):
+    text = str(Accuracy(200, {1: 169, 5: 194}, "by WordNet id"))
+    assert text == (
+        "top-1 accuracy 84.50 % (169 of 200), top-5 accuracy 97.00 % (194 of 200); "
+        "classes matched by WordNet id"
+    )
+    source = from_arrays(IMAGES, LABELS, NAMES)
+    evaluate(tiny(), source, batch_size=10)
+    assert capsys.readouterr().out == ""
+    evaluate(tiny(), source, batch_size=10, verbose=True)
+    assert "5/5" in capsys.readouterr().out
+
+
+def test_the_wrong_mean_and_std_show_on_real_pictures(real_data):
+    weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
+    model = keras_vit.create_model("ViT-Ti_16", weights=weights, classes=1000)
+    source = from_folder(real_data / "imagenet200").take(range(0, 200, 10))
+    right = Preprocessing(size=248, crop=224, interpolation="bicubic")
+    wrong = right.replace(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # another family's
+    result = evaluate(model, source, preprocessing=right)
+    assert result.matching == "by WordNet id"
+    assert result.correct[1] >= 18  # 19 of 20
+    assert evaluate(model, source, preprocessing=wrong).correct[1] <= 10  # 6 of 20
+
+
+def test_refusals(tmp_path):
+    model = tiny()
+    source = from_arrays(IMAGES, LABELS, NAMES)
+    inputs = IMAGES.astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(20)
+    one_hot = tf.data.Dataset.from_tensor_slices((inputs, np.eye(6)[LABELS])).batch(20)
+    too_high = tf.data.Dataset.from_tensor_slices((inputs, LABELS + 2)).batch(45)
+    (tmp_path / "ant").mkdir()
+    (tmp_path / "ant" / "cut.png").write_bytes(b"\\x89PNG but not really")
+    unknown = from_arrays(IMAGES, LABELS, ["ant", "bee", "cat", "dog", "elk", "fly"])
+    refused = [
+        (model, unknown, {}, ValueError, "2 of 6 do not: 'elk', 'fly'; by name, 4 do"),
+        (model, tmp_path, {}, ValueError, "cut.png must be a picture"),
+        (model, tmp_path / "none", {}, FileNotFoundError, "there is no"),
+        (model, source, {"class_names": NAMES[:5]}, ValueError, "name the 6 classes of the data; got 5"),
+        (model, source, {"top": 0}, ValueError, "top must be an integer of at least 1; got top=0"),
+        (model, source, {"batch_size": 0}, ValueError, "batch_size must be"),
+        (
+            model,
+            source,
+            {"preprocessing": Preprocessing(size=24)},
+            ValueError,
+            r"shape \(16, 16, 3\).*got \(24, 24, 3\)",
+        ),
+        (
+            model,
+            dataset,
+            {"preprocessing": model.preprocessing},
+            ValueError,
+            "preprocessing is for folders and sources",
+        ),
+        (
+            model,
+            one_hot,
+            {},
+            ValueError,
+            r"integer labels of shape \(batch,\); got float64 of shape \(20, 6\)",
+        ),
+        (model, too_high, {}, ValueError, "from 0 to 5, the last class; a batch has 2 to 7"),
+        (model, dataset.map(lambda x, y: x), {}, ValueError, r"batches \(inputs, labels\); its elements are"),
+        (model, dataset.take(0), {}, ValueError, "at least one picture; it holds none"),
+        (model, (inputs, LABELS), {}, TypeError, "data must be a folder, an ImageSource.*got tuple"),
+        (VisionTransformer(CONFIG.replace(include_top=False)), source, {}, ValueError, "include_top=False"),
+    ]
+    for model, data, options, error, message in refused:
+        with pytest.raises(error, match=message):
+            print(message, evaluate(model, data, **options))  # shown where nothing is raised

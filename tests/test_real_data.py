@@ -1,0 +1,80 @@
+"""A real ViT-Ti/16 on real pictures: the figures of an independent reference, and the alarms that a wrong step sets off.
+
+Reference (PyTorch, Pillow, exact GELU): 169 and 194 of 200 pictures right at shorter side 248, crop 224, bicubic; 174 with
+the plain square resize of the official fine-tuning; 97 with ImageNet's mean and deviation instead of 0.5.
+"""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+OFFICIAL = "ViT-Ti_16-imagenet2012-224.npz"
+HUGGINGFACE = "ViT-Ti_16-imagenet2012-224.huggingface.safetensors"
+CROPPED = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
+PICTURES = {"chelsea.png": "Egyptian cat", "coffee.png": "espresso", "camera.png": "tripod"}
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
+
+
+def _model(real_data, file=OFFICIAL, **arguments):
+    return keras_vit.ViT_Ti16(weights=real_data / "weights" / file, **arguments)
+
+
+@pytest.mark.parametrize("file", [OFFICIAL, HUGGINGFACE])
+def test_logits_are_those_of_the_reference(real_data, file):
+    golden = np.load(real_data / "golden_vit_tiny.npz")
+    model = _model(real_data, file, gelu="erf")
+    logits = keras.ops.convert_to_numpy(model(golden["pixels"], training=False))
+    np.testing.assert_allclose(logits, golden["logits"], atol=2e-4, rtol=0)
+
+
+@pytest.mark.parametrize("file", [OFFICIAL, HUGGINGFACE])
+def test_accuracy_with_the_reference_protocol(real_data, file):
+    accuracy = keras_vit.evaluate(_model(real_data, file), real_data / "imagenet200", preprocessing=CROPPED)
+    assert accuracy.count == 200
+    assert accuracy.correct[1] >= 168
+    assert accuracy.correct[5] >= 193
+
+
+def test_accuracy_with_the_official_protocol(real_data):
+    accuracy = keras_vit.evaluate(_model(real_data), real_data / "imagenet200")
+    assert accuracy.correct[1] >= 172
+
+
+def test_wrong_mean_and_deviation_show(real_data):
+    wrong = dataclasses.replace(CROPPED, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    accuracy = keras_vit.evaluate(_model(real_data), real_data / "imagenet200", preprocessing=wrong)
+    assert 80 <= accuracy.correct[1] <= 115
+
+
+def test_predict_names_pictures(real_data):
+    paths = [real_data / "pictures" / name for name in PICTURES]
+    answers = keras_vit.predict(_model(real_data), paths, top=1)
+    assert [answer[0][0] for answer in answers] == list(PICTURES.values())
+
+
+@pytest.mark.parametrize("image_size", [(160, 224), 384])
+def test_other_sizes_still_know_the_cat(real_data, image_size, capsys):
+    model = _model(real_data, image_size=image_size)
+    assert "14 x 14 ->" in capsys.readouterr().out
+    assert keras_vit.predict(model, real_data / "pictures" / "chelsea.png", top=1)[0][0][0] == "Egyptian cat"
+
+
+def test_a_size_of_96_loads_with_a_resized_table(real_data):
+    model = _model(real_data, image_size=96)
+    assert model.get_layer("position_embs").embedding.shape == (1, 37, 192)
+
+
+@pytest.mark.parametrize("layout, suffix, file", [("official", ".npz", OFFICIAL), ("huggingface", ".safetensors", HUGGINGFACE)])
+def test_saved_files_hold_the_same_bytes(real_data, tmp_path, layout, suffix, file):
+    from keras_vit.checkpoints.readers import open_checkpoint
+
+    keras_vit.save_weights(_model(real_data, file), tmp_path / f"saved{suffix}", layout)
+    saved, original = (open_checkpoint(path).entries for path in (tmp_path / f"saved{suffix}", real_data / "weights" / file))
+    assert set(saved) == set(original)
+    for name, entry in original.items():
+        assert saved[name].read().tobytes() == entry.read().tobytes(), name
