@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 import numbers
 
 from keras_vit import checks
@@ -116,6 +117,7 @@ class ViTConfig(_Config):
     dtype: str | None = None
 
     def __post_init__(self):
+        _check_string("name", self.name)
         self._set(
             image_size=checks.check_pair("image_size", self.image_size),
             patch_size=checks.check_pair("patch_size", self.patch_size),
@@ -161,9 +163,10 @@ class ViTConfig(_Config):
                 "classifier='first' reads row 0 of the patch tokens, so num_registers must be 0; "
                 f"got num_registers={self.num_registers}"
             )
-        if self.position_embedding == "sincos2d" and self.hidden_dim % 4:
+        if self.position_embedding == "sincos2d" and (self.hidden_dim % 4 or self.hidden_dim < 8):
             raise ValueError(
-                f"position_embedding='sincos2d' needs hidden_dim divisible by 4; got hidden_dim={self.hidden_dim}"
+                "position_embedding='sincos2d' needs hidden_dim of at least 8, divisible by 4; "
+                f"got hidden_dim={self.hidden_dim}"
             )
 
     @property
@@ -196,9 +199,11 @@ _CHOICES = {
 _OPTIONAL = {
     "class_token": checks.check_flag,
     "representation_size": checks.check_integer,
+    "classifier_activation": lambda name, value: _check_string(name, value),
     "layer_scale_init": checks.check_positive,
     "gelu": lambda name, value: checks.check_choice(name, value, GELUS),
     "epsilon": checks.check_positive,
+    "dtype": lambda name, value: _policy_name(value),
 }
 
 
@@ -267,6 +272,20 @@ class Preprocessing(_Config):
         return self.replace(size=shorter, crop=image_size)
 
 
+def _policy_name(policy):
+    """The name of a Keras dtype policy, given as its name or as the policy."""
+    name = getattr(policy, "name", policy)
+    if not isinstance(name, str):
+        raise ValueError(f"dtype must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {policy!r}")
+    return name
+
+
+def _check_string(name, value):
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a string that is not empty; got {name}={value!r}")
+    return value
+
+
 def _plain(value):
     return list(value) if isinstance(value, tuple) else value
 
@@ -275,4 +294,6 @@ def _floats(name, values):
     values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if not values or not all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in values):
         raise ValueError(f"{name} must be a sequence of numbers; got {name}={values}")
+    if not all(math.isfinite(v) for v in values):
+        raise ValueError(f"{name} must be a sequence of finite numbers; got {name}={values}")
     return tuple(float(v) for v in values)

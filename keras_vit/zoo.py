@@ -9,6 +9,7 @@ from keras_vit.checkpoints import labels as label_sets
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.load import make_plan
 from keras_vit.checkpoints.locate import locate
+from keras_vit.checkpoints.read_ahead import read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.compat.initial_values import build_deferred, initialise
@@ -93,8 +94,8 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
     Args:
         variant: name of the model, one of `list_models()`.
         weights: None for random weights; a path (`.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder with
-            `config.json` and `model.safetensors`); a release (`imagenet21k`, `imagenet21k+imagenet2012`, `sam`, `augreg`,
-            `augreg+imagenet2012`) or any published file's name; or `hf://org/repo`.
+            `config.json` and `model.safetensors`); a release (`imagenet21k`, `imagenet21k+imagenet2012`, `sam`,
+            `augreg`, `augreg+imagenet2012`) or any published file's name; or `hf://org/repo`.
         preprocessing: `Preprocessing` of the pictures; None takes that of the weights, else the official one.
         labels: names of the classes; None takes those of the weights.
         name: name of the keras model.
@@ -121,7 +122,8 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
         lambda: VisionTransformer(_follow(config, description), preprocessing=preprocessing, labels=labels, name=name)
     )
     plan = make_plan(model, checkpoint)
-    initialise(pending, plan.values)
+    order = [id(variable) for variable in pending if id(variable) in plan.values]
+    initialise(pending, read_ahead(plan.values, order))
     report = plan.report
     if labels is None and plan.head_loaded:
         model.labels, note = _labels(config, description, release)
@@ -171,7 +173,8 @@ def _constructor(variant):
         try:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{construct.__name__}: {error}; its arguments are {', '.join(signature.parameters)}") from None
+            known = ", ".join(signature.parameters)
+            raise TypeError(f"{construct.__name__}: {error}; its arguments are {known}") from None
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)

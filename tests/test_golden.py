@@ -17,6 +17,10 @@ import keras_vit
 _VIT_JAX_CLASSIFIERS = {name: name for name in ("token", "gap", "unpooled", "token_unpooled")}
 _BIG_VISION_CLASSIFIERS = {"tok": "token", "gap": "gap", "map": "map", "0": "first", "none": "unpooled"}
 _BIG_VISION_POSITIONS = {"learn": "learned", "sincos2d": "sincos2d"}
+_BIG_VISION_KEYS = {
+    "patch_size", "width", "depth", "mlp_dim", "num_heads", "posemb", "rep_size", "pool_type", "scan", "head_zeroinit",
+    "dropout",
+}  # fmt: skip
 _TIMM_KEYS = {
     "kind", "img_size", "patch_size", "embed_dim", "depth", "num_heads", "mlp_ratio", "num_classes", "global_pool",
     "class_token", "init_values", "qk_norm", "reg_tokens", "no_embed_class", "qkv_bias",
@@ -173,16 +177,18 @@ def _vit_jax(case, config):
         "num_layers": transformer["num_layers"],
         "num_heads": transformer["num_heads"],
         "mlp_dim": transformer["mlp_dim"],
-        "dropout_rate": transformer["dropout_rate"],
-        "attention_dropout_rate": transformer["attention_dropout_rate"],
+        "dropout_rate": transformer.get("dropout_rate", 0.1),
+        "attention_dropout_rate": transformer.get("attention_dropout_rate", 0.1),
         "classifier": _VIT_JAX_CLASSIFIERS[config["classifier"]],
-        "representation_size": config["representation_size"],
+        "representation_size": config.get("representation_size"),
         **_head(case["num_classes"]),
     }
 
 
 def _big_vision(case, config):
-    representation_size = config["rep_size"]
+    if set(config) - _BIG_VISION_KEYS:
+        raise NotUnderstood(f"big_vision's {sorted(set(config) - _BIG_VISION_KEYS)}")
+    representation_size = config.get("rep_size", False)
     if representation_size is True:
         representation_size = config["width"]
     return {
@@ -190,9 +196,9 @@ def _big_vision(case, config):
         "hidden_dim": config["width"],
         "num_layers": config["depth"],
         "num_heads": config["num_heads"],
-        "mlp_dim": config["mlp_dim"],
-        "classifier": _BIG_VISION_CLASSIFIERS[config["pool_type"]],
-        "position_embedding": _BIG_VISION_POSITIONS[config["posemb"]],
+        "mlp_dim": config.get("mlp_dim") or 4 * config["width"],
+        "classifier": _BIG_VISION_CLASSIFIERS[config.get("pool_type", "gap")],
+        "position_embedding": _BIG_VISION_POSITIONS[config.get("posemb", "learn")],
         "representation_size": representation_size or None,
         **_head(case["num_classes"]),
     }

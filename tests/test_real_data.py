@@ -1,7 +1,7 @@
-"""A real ViT-Ti/16 on real pictures: the figures of an independent reference, and the alarms that a wrong step sets off.
+"""A real ViT-Ti/16 on real pictures: the figures of an independent reference, and the alarm of a wrong preprocessing.
 
-Reference (PyTorch, Pillow, exact GELU): 169 and 194 of 200 pictures right at shorter side 248, crop 224, bicubic; 174 with
-the plain square resize of the official fine-tuning; 97 with ImageNet's mean and deviation instead of 0.5.
+Reference (PyTorch, Pillow, exact GELU): 169 and 194 of 200 pictures right at shorter side 248, crop 224, bicubic; 174
+with the plain square resize of the official fine-tuning; 97 with ImageNet's mean and deviation instead of 0.5.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints.readers import open_checkpoint
 
 OFFICIAL = "ViT-Ti_16-imagenet2012-224.npz"
 HUGGINGFACE = "ViT-Ti_16-imagenet2012-224.huggingface.safetensors"
@@ -69,12 +70,13 @@ def test_a_size_of_96_loads_with_a_resized_table(real_data):
     assert model.get_layer("position_embs").embedding.shape == (1, 37, 192)
 
 
-@pytest.mark.parametrize("layout, suffix, file", [("official", ".npz", OFFICIAL), ("huggingface", ".safetensors", HUGGINGFACE)])
+@pytest.mark.parametrize(
+    "layout, suffix, file", [("official", ".npz", OFFICIAL), ("huggingface", ".safetensors", HUGGINGFACE)]
+)
 def test_saved_files_hold_the_same_bytes(real_data, tmp_path, layout, suffix, file):
-    from keras_vit.checkpoints.readers import open_checkpoint
-
-    keras_vit.save_weights(_model(real_data, file), tmp_path / f"saved{suffix}", layout)
-    saved, original = (open_checkpoint(path).entries for path in (tmp_path / f"saved{suffix}", real_data / "weights" / file))
+    path = tmp_path / f"saved{suffix}"
+    keras_vit.save_weights(_model(real_data, file), path, layout)
+    saved, original = (open_checkpoint(file).entries for file in (path, real_data / "weights" / file))
     assert set(saved) == set(original)
     for name, entry in original.items():
         assert saved[name].read().tobytes() == entry.read().tobytes(), name

@@ -55,12 +55,12 @@ def describe(checkpoint, layout="auto"):
             f"{str(checkpoint.path)!r} must hold the weights of a Vision Transformer with official, timm or "
             f"Hugging Face names; it holds {names} ..."
         )
-    if layout == "keras":
-        description = _describe_keras(checkpoint)
-    elif layout == "huggingface" and checkpoint.config is not None:
-        description = _describe_huggingface(checkpoint)
-    else:
-        description = _describe_family(layout, checkpoint)
+    try:
+        description = _DESCRIBE.get(layout, _describe_family)(layout, checkpoint)
+    except (TypeError, KeyError, AttributeError) as error:  # a key absent, a list in the place of a number
+        raise ValueError(
+            f"the configuration that came with {str(checkpoint.path)!r} is not as it should be: {error!r}"
+        ) from error
     width = {layer: _width(checkpoint, layout, layer) for layer in ("head", "pre_logits")}
     return dataclasses.replace(description, classes=width["head"], representation_size=width["pre_logits"])
 
@@ -82,9 +82,9 @@ def _describe_family(layout, checkpoint):
     return Description(layout, family.gelu, family.epsilon, note, preprocessing=_huggingface_preprocessing(checkpoint))
 
 
-def _describe_keras(checkpoint):
+def _describe_keras(layout, checkpoint):
     if checkpoint.config is None:
-        return Description("keras")
+        return Description(layout)
     values = checkpoint.config.get("config", {})
     config = values.get("config")
     if not isinstance(config, dict):
@@ -94,11 +94,13 @@ def _describe_keras(checkpoint):
     labels = values.get("labels")
     preprocessing = Preprocessing.from_dict(values["preprocessing"])
     labels = None if labels is None else tuple(labels)
-    return Description("keras", config.get("gelu"), config.get("epsilon"), None, labels, preprocessing)
+    return Description(layout, config.get("gelu"), config.get("epsilon"), None, labels, preprocessing)
 
 
-def _describe_huggingface(checkpoint):
+def _describe_huggingface(layout, checkpoint):
     config = checkpoint.config
+    if config is None:
+        return _describe_family(layout, checkpoint)
     if config.get("model_type", "vit") != "vit":
         raise ValueError(
             f"{str(checkpoint.path.parent / 'config.json')!r} must be of model_type 'vit'; got {config['model_type']!r}"
@@ -107,9 +109,9 @@ def _describe_huggingface(checkpoint):
     if gelu is None:
         known = [name for name, value in _HF_GELUS.items() if value]
         raise ValueError(f"hidden_act of config.json must be one of {known}; got {config['hidden_act']!r}")
-    epsilon = float(config.get("layer_norm_eps", LAYOUTS["huggingface"].epsilon))
+    epsilon = float(config.get("layer_norm_eps", LAYOUTS[layout].epsilon))
     preprocessing = _huggingface_preprocessing(checkpoint)
-    return Description("huggingface", gelu, epsilon, None, _labels(config), preprocessing)
+    return Description(layout, gelu, epsilon, None, _labels(config), preprocessing)
 
 
 def _labels(config):
@@ -135,7 +137,8 @@ def _huggingface_preprocessing(checkpoint):
     interpolation = _HF_INTERPOLATIONS.get(values.get("resample", 2))
     if interpolation is None:
         raise ValueError(
-            f"resample of preprocessor_config.json must be one of {list(_HF_INTERPOLATIONS)}; got {values['resample']!r}"
+            f"resample of preprocessor_config.json must be one of {list(_HF_INTERPOLATIONS)}; "
+            f"got {values['resample']!r}"
         )
     return Preprocessing(
         size=size if isinstance(size, int) else tuple(size),
@@ -144,3 +147,6 @@ def _huggingface_preprocessing(checkpoint):
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))),
     )
+
+
+_DESCRIBE = {"keras": _describe_keras, "huggingface": _describe_huggingface}

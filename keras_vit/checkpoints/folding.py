@@ -2,12 +2,13 @@
 
 import functools
 import re
+import threading
 import warnings
 
 import numpy as np
 
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.readers import Entry
+from keras_vit.checkpoints.entries import Entry
 
 
 def fold_entries(checkpoint, layout):
@@ -42,12 +43,19 @@ def _is_ignored(layout, name):
 
 def _unstack(name, entry):
     """big_vision scans its blocks: one array holds those of all layers along its first axis."""
-    read_all = functools.cache(entry.read)
+    if len(entry.shape) < 2 or 0 in entry.shape:
+        raise ValueError(f"array {entry.name!r} must stack all blocks along its first axis; got shape {entry.shape}")
+    lock, stack = threading.Lock(), []
+
+    def read(index):
+        with lock:  # several threads may ask, see read_ahead.py
+            if not stack:
+                stack.append(entry.read())
+        return stack[0][index]
+
     for index in range(entry.shape[0]):
-        yield (
-            names.of_block(name, index),
-            Entry(entry.name, entry.shape[1:], lambda index=index: read_all()[index]),
-        )
+        block = Entry(entry.name, entry.shape[1:], functools.partial(read, index))
+        yield names.of_block(name, index), block
 
 
 def _read_checked(entry, path):

@@ -9,10 +9,12 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.checkpoints import names, position_tables
 from keras_vit.checkpoints.description import Description, describe
+from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.folding import fold_entries
 from keras_vit.checkpoints.locate import locate
-from keras_vit.checkpoints.readers import Checkpoint, open_checkpoint
+from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
+from keras_vit.compat.initial_values import aligned_empty
 
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
@@ -74,6 +76,8 @@ def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
     description = describe(checkpoint, layout)
     file = _File(checkpoint, description.layout, fold_entries(checkpoint, description.layout), model.config)
     sources = file.sources(model.weights, resize)
+    if head != "auto" and not _has(sources, "head"):
+        raise ValueError(f"head={head!r} is for a model with a head; {model.config.name} has include_top=False")
     fresh = _fresh_head(file, sources, head)
     loaded = [source for source in sources if source.path not in fresh]
     used = {name for source in loaded for name in source.theirs}
@@ -81,7 +85,7 @@ def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
     if not _has(sources, "pre_logits"):
         droppable = droppable | file.part("pre_logits")
     _check_strict(checkpoint, loaded, sorted(set(file.entries) - used - droppable))
-    originals = {file.entries[name].name for name in used}
+    originals = {file.entries[name].name for name in used} | {position_tables.GRID}
     report = LoadReport(
         used=tuple(name for name in checkpoint.entries if name in originals),
         resized=tuple(source.resized for source in loaded if source.resized),
@@ -173,7 +177,10 @@ class _File:
 
     def _join(self, variable, rule, shape):
         pieces = [names.to_ours(self.entries[name].read(), rule.form, shape) for name in rule.theirs]
-        array = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=-1)
+        array = pieces[0]
+        if len(pieces) > 1:
+            joined = aligned_empty((*shape[:-1], shape[-1] * len(pieces)), "float32")
+            array = np.concatenate(pieces, axis=-1, out=joined)
         if variable.path == "head/kernel" and not array.any():
             warnings.warn(
                 f"the head in {self.checkpoint.path} is all zeros, as in the raw ImageNet-21k files of 2020: every "
@@ -185,7 +192,9 @@ class _File:
     def _table(self, variable, resize):
         """The source of the position table and how many prefix rows the file's table has."""
         config = self.config
-        tables = {"position_embs/0": ("class",)} if self.layout == "keras" else names.LAYOUTS[self.layout].position_tables
+        tables = {"position_embs/0": ("class",)}
+        if self.layout != "keras":
+            tables = names.LAYOUTS[self.layout].position_tables
         name = next((name for name in tables if name in self.entries), None)
         if name is None:
             return _Source(variable, (), problem=f"{next(iter(tables))} (for {variable.path})", is_in_file=False), 0
@@ -216,14 +225,16 @@ class _File:
         return _Source(variable, (name,), read, resized=resized), num_prefix
 
     def _prefix_tokens(self):
-        """Class tokens and registers of the file."""
+        """Class tokens and registers of the file; where it has no such array, those of the model."""
+        config = self.config
+        own = {"class_token/class_token": config.num_class_tokens, "class_token/registers": config.num_registers}
         if self.layout == "keras":
-            return self.config.num_class_tokens, self.config.num_registers
+            return tuple(own.values())
         counts = []
-        for path in ("class_token/class_token", "class_token/registers"):
+        for path, count in own.items():
             rule = names.find_rule(self.layout, path, self.config.norm_position)
             entry = self.entries.get(rule.theirs[0]) if rule else None
-            counts.append(entry.shape[1] if entry else 0)
+            counts.append(entry.shape[1] if entry and len(entry.shape) == 3 else count)
         return tuple(counts)
 
     def _with_rows(self, source, num_prefix):

@@ -8,7 +8,7 @@ from keras_vit.checkpoints.releases import find_release
 
 _HUB = "hf://"
 _HUB_FILES = {"model.safetensors": True, "config.json": True, "preprocessor_config.json": False}  # name -> needed
-_SUFFIXES = (".npz", ".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin", ".ckpt", ".pkl")
+_SUFFIXES = (".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 
 def locate(weights, model, image_size):
@@ -34,20 +34,16 @@ def locate(weights, model, image_size):
     if text.startswith(_HUB):
         return _from_hub(text), None
     path = pathlib.Path(text).expanduser()
-    # A published file may be named with its suffix; a path has a folder or exists.
-    if path.exists() or isinstance(weights, os.PathLike) or (path.suffix in _SUFFIXES and not _is_bare_npz(path)):
+    if path.exists() or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
         return path, None
     try:
         release = find_release(model, text, max(image_size))
     except ValueError as error:
-        if _is_bare_npz(path):
-            raise FileNotFoundError(f"weights must be an existing file or a published one; got {text!r}: {error}") from None
+        if path.suffix == ".npz":  # the name of a published file, or a path
+            message = f"weights must be an existing file or a published one; got {text!r}: {error}"
+            raise FileNotFoundError(message) from None
         raise
     return fetch(release), release
-
-
-def _is_bare_npz(path):
-    return path.suffix == ".npz" and path.name == str(path)
 
 
 def _from_hub(address):
@@ -57,7 +53,7 @@ def _from_hub(address):
     try:
         import huggingface_hub
     except ImportError as error:
-        raise ImportError(f"weights={address!r} needs the package huggingface_hub: pip install huggingface_hub") from error
+        raise ImportError(f"weights={address!r} needs huggingface_hub: pip install huggingface_hub") from error
     repository = "/".join(parts)
     for name, is_needed in _HUB_FILES.items():
         try:

@@ -9,6 +9,7 @@ from keras_vit import checks
 from keras_vit.checkpoints.names import LAYOUTS
 from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embedding, square_grid
 
+GRID = "position_embs/grid"  # the array that Keras writes beside our table: its rows and columns
 RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
 
 
@@ -76,7 +77,15 @@ def method_of(layout):
 
 def stored_grid(checkpoint):
     """The grid that `save_weights` or Keras wrote beside the table, or None."""
-    if "position_embs/grid" in checkpoint.entries:
-        return tuple(int(side) for side in checkpoint.entries["position_embs/grid"].read())
+    entry = checkpoint.entries.get(GRID)
+    if entry is not None:
+        return checks.check_pair(GRID, entry.read().tolist())
     text = checkpoint.metadata.get("position_grid")
-    return None if text is None else checks.check_pair("position_grid", json.loads(text))
+    if text is None:
+        return None
+    try:
+        return checks.check_pair("position_grid", json.loads(text))
+    except ValueError:
+        raise ValueError(
+            f"the metadata position_grid of {str(checkpoint.path)!r} must be [rows, columns]; got {text!r}"
+        ) from None

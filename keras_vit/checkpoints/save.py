@@ -1,6 +1,5 @@
 """save_weights: writes a model in the layout of the official, Hugging Face or timm files, for others to read."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -46,14 +45,15 @@ def save_weights(model, path, layout="official"):
     arrays = _arrays(model, layout)
     metadata = {"position_grid": json.dumps(model.config.grid_size)}
     if layout == "official":
-        _write(path, lambda temporary: _write_npz(temporary, arrays, metadata))
-        return
-    file = path / "model.safetensors" if is_folder else path
+        writers = {path: lambda file: _write_npz(file, arrays, metadata)}
+    else:
+        weights = path / "model.safetensors" if is_folder else path
+        writers = {weights: lambda file: safetensors.numpy.save_file(arrays, file, {"format": "pt", **metadata})}
     if is_folder:
-        path.mkdir(parents=True, exist_ok=True)
         for name, values in _huggingface_files(model).items():
-            _write(path / name, lambda temporary, values=values: temporary.write_text(json.dumps(values, indent=2)))
-    _write(file, lambda temporary: safetensors.numpy.save_file(arrays, temporary, {"format": "pt", **metadata}))
+            writers[path / name] = lambda file, values=values: file.write_text(json.dumps(values, indent=2))
+        path.mkdir(parents=True, exist_ok=True)
+    _write_together(writers)
 
 
 def _arrays(model, layout):
@@ -148,12 +148,14 @@ def _write_npz(path, arrays, metadata):
         archive.comment = json.dumps(metadata).encode()
 
 
-def _write(path, write):
-    """Writes to a temporary name beside `path` and renames it: a broken write never leaves half a file."""
-    temporary = path.with_name(f".{uuid.uuid4().hex}.{path.name}")
+def _write_together(writers):
+    """Writes each file to a temporary name beside it and renames them at the end: a broken write changes nothing."""
+    temporaries = {path: path.with_name(f".{uuid.uuid4().hex}.{path.name}") for path in writers}
     try:
-        write(temporary)
-        os.replace(temporary, path)
+        for path, write in writers.items():
+            write(temporaries[path])
+        for path, temporary in temporaries.items():
+            os.replace(temporary, path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
+        for temporary in temporaries.values():
+            temporary.unlink(missing_ok=True)

@@ -1,15 +1,19 @@
 """Building a model whose variables take given values, or none at all, instead of drawing random ones first.
 
-Keras draws an initial value for every variable and overwrites it when weights are loaded: a third of the loading time and
-a second copy in memory. It has the needed deferral (`keras.StatelessScope`) but no public way to say what the value is.
-Delete this file when `keras.Variable` takes its value from a scope; tests/compat/test_initial_values.py then fails on the
+Keras draws an initial value for every variable and overwrites it when weights are loaded: a third of the loading time
+and a second copy in memory. It has the needed deferral (`keras.StatelessScope`) but no public way to say what the value is.
+Delete this file when `keras.Variable` takes its value from a scope; tests/compat/test_initial_values.py watches over the
 private names used here.
 """
 
+import math
+
 import keras
+import numpy as np
 from keras.src.backend.common import global_state
 
 _PENDING = "uninitialized_variables"
+_ALIGNMENT = 64  # bytes, of Eigen's widest vectors
 
 
 def build_deferred(build):
@@ -37,8 +41,9 @@ def initialise(variables, values=None):
 
     Args:
         variables: the list of variables that have no value yet.
-        values: dict from `id(variable)` to a callable that returns its array; variables not in it draw from their
-            own initialiser. Each callable runs when its variable is allocated, so one array at a time is in memory.
+        values: dict from `id(variable)` to a callable that returns its array, which is given away: the variable may
+            live in its memory. Variables not in the dict draw from their own initialiser. Each callable runs when its
+            variable is allocated, so one array at a time is in memory.
     """
     values = values or {}
     for variable in variables:
@@ -47,5 +52,35 @@ def initialise(variables, values=None):
         variable._deferred_initialize()
 
 
+def aligned_empty(shape, dtype):
+    """Returns an uninitialised array whose memory TensorFlow can take over where it would copy another's."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, "u1")
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def _constant(read):
-    return lambda shape, dtype=None: keras.ops.convert_to_tensor(read(), dtype=dtype)
+    def initializer(shape, dtype=None):
+        array = read()
+        if tuple(array.shape) != tuple(shape):  # Keras would believe the declared shape
+            raise ValueError(f"values must have the shapes of their variables; got {tuple(array.shape)} for {shape}")
+        return keras.ops.convert_to_tensor(_given_away(array), dtype=dtype)
+
+    return initializer
+
+
+def _given_away(array):
+    is_taken_over = keras.backend.backend() == "tensorflow" and isinstance(array, np.ndarray) and array.flags.writeable
+    return _GivenAway(array) if is_taken_over else array
+
+
+class _GivenAway:
+    """An array without another owner. Of a bare ndarray TensorFlow makes a copy, lest its owner change it later."""
+
+    def __init__(self, array):
+        self._array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self._array, dtype)

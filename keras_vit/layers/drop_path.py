@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_vit import checks
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class DropPath(keras.layers.Dropout):
@@ -18,7 +20,7 @@ class DropPath(keras.layers.Dropout):
     """
 
     def __init__(self, rate, seed=None, **kwargs):
-        super().__init__(rate, noise_shape=(None, 1, 1), seed=seed, **kwargs)
+        super().__init__(checks.check_rate("rate", rate), noise_shape=(None, 1, 1), seed=seed, **kwargs)
 
     def get_config(self):
         config = super().get_config()

@@ -53,7 +53,8 @@ class PatchEncoder(keras.layers.Layer):
         """Returns the (rows, columns) of patches of an image batch of this shape."""
         if len(input_shape) != 4 or None in input_shape[1:]:
             raise ValueError(
-                f"PatchEncoder needs images of shape (batch, height, width, channels) with known size; got {input_shape}"
+                "PatchEncoder needs images of shape (batch, height, width, channels) with known size; "
+                f"got {input_shape}"
             )
         size = tuple(input_shape[1:3])
         checks.check_divisible("image_size", size, "patch_size", self.patch_size)

@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit import checks
+from keras_vit.compat.remat import recompute
 from keras_vit.layers.drop_path import DropPath
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MlpBlock
@@ -24,6 +25,7 @@ class TransformerBlock(keras.layers.Layer):
         qk_norm: whether queries and keys are layer-normalised per head.
         gelu: `tanh` (the official code) or `erf`.
         epsilon: of the layer norms.
+        remat: keep only the input of the block while training and recompute the rest in the backward pass.
 
     Shapes:
         (batch, tokens, dim) -> the same
@@ -41,13 +43,18 @@ class TransformerBlock(keras.layers.Layer):
         qk_norm=False,
         gelu="tanh",
         epsilon=1e-6,
+        remat=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
         self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
         self.stochastic_depth_rate = checks.check_rate("stochastic_depth_rate", stochastic_depth_rate)
+        checks.check_rate("attention_dropout_rate", attention_dropout_rate)
+        if layer_scale_init is not None:
+            checks.check_positive("layer_scale_init", layer_scale_init)
         self.layer_scale_init = layer_scale_init
         self.epsilon = checks.check_positive("epsilon", epsilon)
+        self.remat = checks.check_flag("remat", remat)
         common = {"dtype": self.dtype_policy}
         self.norm1 = keras.layers.LayerNormalization(epsilon=epsilon, name="norm1", **common)
         self.attention = MultiHeadSelfAttention(
@@ -70,6 +77,11 @@ class TransformerBlock(keras.layers.Layer):
         self.built = True
 
     def call(self, tokens, training=None):
+        if self.remat and training:
+            return recompute(self, lambda tokens: self._run(tokens, training), tokens)
+        return self._run(tokens, training)
+
+    def _run(self, tokens, training):
         # z' = MSA(LN(z)) + z, Eq. 2
         branch = self.attention(self.norm1(tokens), training=training)
         branch = self.dropout(branch, training=training)
@@ -83,7 +95,7 @@ class TransformerBlock(keras.layers.Layer):
         return tokens + self.drop_path(branch, training=training)
 
     def attention_scores(self, tokens):
-        """Returns the attention weights on the tokens that enter the block: (batch, heads, query tokens, key tokens)."""
+        """Returns the attention weights (batch, heads, query tokens, key tokens) on the tokens that enter the block."""
         return self.attention(self.norm1(tokens), return_attention_scores=True)[1]
 
     def compute_output_shape(self, input_shape):
@@ -102,4 +114,5 @@ class TransformerBlock(keras.layers.Layer):
             "qk_norm": self.attention.qk_norm,
             "gelu": self.mlp.gelu,
             "epsilon": self.epsilon,
+            "remat": self.remat,
         }

@@ -1,15 +1,16 @@
 """ImageModel: what every model of the package shares (config, preprocessing, labels, saving), and copies of a model."""
 
+import collections.abc
 import warnings
 
 import h5py
 import keras
 
+from keras_vit import checks
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config import Preprocessing
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import RESIZE_METHODS
-from keras_vit import checks
 
 
 class ImageModel(keras.Model):
@@ -40,7 +41,7 @@ class ImageModel(keras.Model):
     def preprocessing(self, value):
         config = self._config
         if value is None:
-            channels = 1 if config.channels == 1 else 3
+            channels = _picture_channels(config)
             value = Preprocessing(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
@@ -48,6 +49,11 @@ class ImageModel(keras.Model):
             raise ValueError(
                 f"preprocessing must give pictures of the model's image_size {config.image_size}; "
                 f"got {value.image_size} (Preprocessing.at(image_size) changes it)"
+            )
+        if value.channels != _picture_channels(config):
+            raise ValueError(
+                f"preprocessing must give pictures of the model's {_picture_channels(config)} channels; "
+                f"got {value.channels}"
             )
         self._preprocessing = value
 
@@ -59,7 +65,8 @@ class ImageModel(keras.Model):
     @labels.setter
     def labels(self, value):
         if value is not None:
-            if isinstance(value, str) or not all(isinstance(label, str) for label in value):
+            is_sequence = isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
+            if not is_sequence or not all(isinstance(label, str) for label in value):
                 raise TypeError(f"labels must be a sequence of strings or None; got {value!r}")
             value = tuple(value)
             if len(value) != self._config.classes:
@@ -73,7 +80,7 @@ class ImageModel(keras.Model):
         optimizer for another image size, this model keeps the optimizer state it has, with a warning.
         """
         optimizer = getattr(self, "optimizer", None)
-        if optimizer is None or not optimizer.built or not _has_other_slots(filepath, optimizer):
+        if optimizer is None or not optimizer.built or not _has_other_slots(filepath, self):
             return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         warnings.warn(
             f"{filepath} holds the optimizer of another image size; the weights are loaded, its slots are not",
@@ -107,9 +114,13 @@ class ImageModel(keras.Model):
         return model
 
 
+def _picture_channels(config):
+    return 1 if config.channels == 1 else 3
+
+
 def clone(model):
     """Returns a copy of an `ImageModel`: same class, config, preprocessing, labels and weights, sharing nothing."""
-    return _copy(model, model.get_config(), "align_corners")
+    return _copy(model, _check_model(model).get_config(), "align_corners")
 
 
 def resize(model, image_size, method="align_corners"):
@@ -129,7 +140,7 @@ def resize(model, image_size, method="align_corners"):
 
 
 def _copy(model, description, method):
-    copied, pending = build_deferred(lambda: type(_check_model(model)).from_config(description))
+    copied, pending = build_deferred(lambda: type(model).from_config(description))
     initialise(pending, {id(variable): _zeros(variable) for variable in copied.variables})
     for new, old in zip(copied.layers, model.layers, strict=True):
         if isinstance(new, AddPositionEmbs) and new.weights:
@@ -149,12 +160,17 @@ def _zeros(variable):
     return lambda: keras.ops.zeros(variable.shape, variable.dtype)
 
 
-def _has_other_slots(filepath, optimizer):
-    """Whether the file holds optimizer variables whose shapes differ from those of `optimizer`."""
+def _has_other_slots(filepath, model):
+    """Whether the file holds optimizer variables that do not fit those of `model`: another position table's."""
     if not str(filepath).endswith(".weights.h5"):
         return False
     with h5py.File(filepath, "r") as file:
         slots = file.get("optimizer/vars")
-        if slots is None or len(slots) != len(optimizer.variables):
+        if slots is None or len(slots) != len(model.optimizer.variables):
             return False
-        return any(slots[str(i)].shape != tuple(v.shape) for i, v in enumerate(optimizer.variables))
+        if any(slots[str(i)].shape != tuple(v.shape) for i, v in enumerate(model.optimizer.variables)):
+            return True
+        # Tables of 4 x 4 and of 2 x 8 patches have equal shapes.
+        grid = file.get("layers/add_position_embs/vars/grid")
+        built = [layer.built_grid for layer in model.layers if isinstance(layer, AddPositionEmbs)]
+        return grid is not None and tuple(grid[()]) not in built

@@ -1,7 +1,5 @@
 """VisionTransformer: the ViT of arXiv 2010.11929 as a functional keras model."""
 
-import contextlib
-
 import keras
 
 from keras_vit.config import UNPOOLED_CLASSIFIERS, ViTConfig
@@ -81,23 +79,22 @@ def _embed(images, config):
 
 def _encode(tokens, config):
     """z_l = block(z_{l-1}), Eqs. 2 and 3; stochastic depth grows linearly from 0 to its rate at the last block."""
-    remat = keras.RematScope("full") if config.remat else contextlib.nullcontext()
     for index in range(config.num_layers):
-        with remat:
-            block = TransformerBlock(
-                config.num_heads,
-                config.mlp_dim,
-                config.dropout_rate,
-                config.attention_dropout_rate,
-                config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
-                config.layer_scale_init,
-                config.qkv_bias,
-                config.qk_norm,
-                config.gelu,
-                config.epsilon,
-                dtype=config.dtype,
-                name=f"block_{index:02d}",
-            )
+        block = TransformerBlock(
+            config.num_heads,
+            config.mlp_dim,
+            config.dropout_rate,
+            config.attention_dropout_rate,
+            config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
+            config.layer_scale_init,
+            config.qkv_bias,
+            config.qk_norm,
+            config.gelu,
+            config.epsilon,
+            config.remat,
+            dtype=config.dtype,
+            name=f"block_{index:02d}",
+        )
         tokens = block(tokens)
     return tokens
 

@@ -1,0 +1,53 @@
+"""Checkpoint: what an opened file of weights holds, as named arrays that are read when they are asked for."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One array of a file: its name there, its shape, and `read()`, which returns it (float32 if it is floating)."""
+
+    name: str
+    shape: tuple
+    read: Callable[[], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a file of weights holds.
+
+    Attributes:
+        path: where it lies.
+        kind: `npz`, `safetensors` or `h5`.
+        entries: dict from array name to `Entry`.
+        metadata: dict of strings that the file carries beside its arrays.
+        config: the `config.json` beside or inside it, a dict, or None.
+        preprocessor: the `preprocessor_config.json` beside it, a dict, or None.
+    """
+
+    path: pathlib.Path
+    kind: str
+    entries: Mapping[str, Entry]
+    metadata: Mapping[str, str]
+    config: Mapping | None = None
+    preprocessor: Mapping | None = None
+
+
+def as_float32(array, name):
+    """Returns bfloat16, also where np.save stored it as 2-byte void, and the other floating types as float32.
+
+    Raises:
+        ValueError: if the array holds no numbers.
+    """
+    if array.dtype == np.dtype("V2"):
+        return (array.view("<u2").astype("<u4") << 16).view("<f4")
+    if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
+        with np.errstate(over="ignore"):  # folding.py warns of the infinity that comes of it
+            return array.astype("float32", copy=False)
+    if array.dtype.kind not in "iub":
+        raise ValueError(f"array {name!r} must hold numbers; got dtype {array.dtype}")
+    return array

@@ -1,0 +1,125 @@
+"""Files that Keras writes (.weights.h5, .keras): a walk over HDF5 that never leaves the file."""
+
+import functools
+import io
+import math
+import mmap
+import zipfile
+
+import h5py
+
+from keras_vit.checkpoints import damage, json_object
+from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
+
+# What h5py raises where a file's bytes are wrong, beside damage.DAMAGE.
+_BAD_HDF5 = (ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError)
+_DEFLATE_LIMIT = 1032  # zlib's format cannot compress better
+_HEAP = b"GCOL\1\0\0\0"  # how a global heap collection of HDF5 begins: signature, version, reserved
+
+
+def read_weights_h5(path):
+    """Returns the `Checkpoint` of a `.weights.h5` file; see `readers.open_checkpoint`."""
+    with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=(ValueError,)):  # of mmap
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            has_endless_heap = _has_endless_heap(content)
+    return Checkpoint(path, "h5", _entries(path, path, has_endless_heap), {})
+
+
+def read_keras(path):
+    """Returns the `Checkpoint` of a `.keras` file; see `readers.open_checkpoint`."""
+    with damage.explained(f"{str(path)!r} must be a whole .keras file", path, more=(KeyError,)):
+        with zipfile.ZipFile(path) as archive:
+            text, weights = (_member(path, archive, name) for name in ("config.json", "model.weights.h5"))
+            if weights.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{str(path)!r}: model.weights.h5 must be stored uncompressed, as Keras writes it")
+            config = json_object.parse(f"{str(path)!r}: config.json", text.file_size, lambda: archive.read(text))
+            content = archive.read(weights)
+    entries = _entries(path, io.BytesIO(content), _has_endless_heap(content))
+    return Checkpoint(path, "h5", entries, {}, config)
+
+
+def _member(path, archive, name):
+    member = archive.getinfo(name)
+    if member.compress_size > path.stat().st_size:  # zipfile would allocate them
+        raise ValueError(f"{str(path)!r} must be whole; {name} claims {member.compress_size} bytes of it")
+    return member
+
+
+class _Refused(Exception):
+    """Something in the file that is well-formed and yet not taken; its text says what."""
+
+
+def _entries(path, source, has_endless_heap):
+    entries = {}
+    try:
+        if has_endless_heap:
+            raise _Refused("must be a whole HDF5 file; its global heap is damaged")
+        with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=_BAD_HDF5):
+            file = h5py.File(source, "r")
+            if "layers" not in file:
+                raise _Refused(f"must be a file of Keras weights with a group 'layers'; got {sorted(file)}")
+            for name, dataset in _walk(_child(file, "layers"), (), set()):
+                entries[name] = Entry(name, tuple(dataset.shape), functools.partial(_read, path, dataset, name))
+    except _Refused as refusal:
+        raise ValueError(f"{str(path)!r} {refusal}") from None
+    return entries
+
+
+def _walk(group, names, seen):
+    """Yields `layer/sublayer/0` and its dataset, and so on: groups are named after classes, `vars` after layers."""
+    address = h5py.h5o.get_info(group.id).addr
+    if address in seen:
+        raise _Refused(f"must hold every group once; {group.name!r} is linked twice")
+    seen.add(address)
+    for key in group:
+        child = _child(group, key)
+        if not isinstance(child, h5py.Group) or "vars" not in child:
+            continue
+        variables = _child(child, "vars")
+        path = (*names, str(variables.attrs.get("name", key)))
+        for number in variables:
+            dataset = _child(variables, number)
+            if isinstance(dataset, h5py.Dataset):
+                _check_storage(dataset)
+                yield "/".join((*path, number)), dataset
+        yield from _walk(child, path, seen)
+
+
+def _has_endless_heap(content):
+    """Whether libhdf5 1.14 would read for ever, or beyond, in a global heap; the names of layers lie in such heaps."""
+    start = content.find(_HEAP)
+    while start >= 0:
+        end = start + int.from_bytes(content[start + 8 : start + 16], "little")
+        place = start + 16
+        while place + 16 <= min(end, len(content)):
+            length = int.from_bytes(content[place + 8 : place + 16], "little")
+            is_object = content[place : place + 2] != b"\0\0"  # else the free space at the end
+            step = 16 + -(-length // 8) * 8 if is_object else length
+            if not 0 < step <= end - place:
+                return True
+            place += step
+        start = content.find(_HEAP, start + 1)
+    return False
+
+
+def _child(group, key):
+    """One child of a group. Soft links and links to other files, which HDF5 would open in silence, are refused."""
+    if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+        raise _Refused(f"must hold its arrays itself; {key!r} in {group.name!r} is a link, which is not followed")
+    return group[key]
+
+
+def _check_storage(dataset):
+    if dataset.external or dataset.is_virtual:
+        raise _Refused(f"must hold its arrays itself; {dataset.name!r} lies in another file, which is not opened")
+    if dataset.shape is None:
+        raise _Refused(f"must hold arrays; {dataset.name!r} is empty")
+    stored = dataset.id.get_storage_size() * (_DEFLATE_LIMIT if dataset.chunks else 1)
+    needed = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if needed > stored:
+        raise _Refused(f"must be whole; {dataset.name!r} of shape {dataset.shape} needs {needed} bytes, not {stored}")
+
+
+def _read(path, dataset, name):
+    with damage.explained(f"{str(path)!r}: array {name!r} is damaged", path, more=_BAD_HDF5):
+        return as_float32(dataset[()], name)

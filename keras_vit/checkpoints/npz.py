@@ -1,0 +1,100 @@
+"""Archives of arrays (.npz): every member is checked against its own header and none is ever unpickled."""
+
+import json
+import math
+import tokenize
+import zipfile
+
+import numpy as np
+
+from keras_vit.checkpoints import damage
+from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
+from keras_vit.compat.initial_values import aligned_empty
+
+CHUNK = 2**19  # bytes; read, checksum and copy of one chunk stay in the processor's cache
+
+_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+# NumPy evaluates the header as a Python literal, and passes on most of what that raises.
+_BAD_HEADER = (ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
+
+
+def read_npz(path):
+    """Returns the `Checkpoint` of an `.npz` file; see `readers.open_checkpoint`."""
+    entries = {}
+    with damage.explained(f"{str(path)!r} must be a whole .npz file", path):
+        archive = zipfile.ZipFile(path)
+        for member in archive.infolist():
+            try:
+                shape, _, _ = check_member(archive, member)
+            except ValueError as error:
+                raise ValueError(f"{str(path)!r}: {error}") from error
+            name = member.filename.removesuffix(".npy")
+            if name in entries:
+                raise ValueError(f"{str(path)!r} must hold every array once; got {name!r} twice")
+            entries[name] = Entry(name, shape, _reader(path, archive, member, name))
+    return Checkpoint(path, "npz", entries, _parse_comment(archive.comment))
+
+
+def check_member(archive, member):
+    """Returns shape, whether it is in Fortran order, and dtype of an archive's member, as its header states them.
+
+    Raises:
+        ValueError: unless it is a `.npy` array of plain values as long as its header says.
+    """
+    name = member.filename
+    if not name.endswith(".npy"):
+        raise ValueError(f"every member must be a .npy array; got {name!r}")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name!r} must be stored or deflated; got compression {member.compress_type}")
+    with archive.open(member) as file:
+        shape, is_fortran, dtype = _read_header(file, name)
+        size = member.file_size - file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{name!r} must hold numbers; got Python objects, which are never unpickled")
+    if min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name!r} must hold {dtype} of shape {shape}; got {size} bytes of data")
+    return shape, is_fortran, dtype
+
+
+def _read_header(file, name):
+    try:
+        return _HEADER_READERS[np.lib.format.read_magic(file)](file)
+    except _BAD_HEADER as error:
+        raise ValueError(f"{name!r} must be a .npy array of version 1.0 or 2.0; {error}") from error
+
+
+def _reader(path, archive, member, name):
+    def read():
+        with damage.explained(f"{str(path)!r}: array {name!r} is damaged", path):
+            return as_float32(_read_array(archive, member), name)
+
+    return read
+
+
+def _read_array(archive, member):
+    """Reads a member to its end, where zipfile compares the checksum.
+
+    `np.load` does the same with one more copy; and this memory TensorFlow can take over.
+    """
+    with archive.open(member) as file:
+        shape, is_fortran, dtype = _read_header(file, member.filename)
+        array = aligned_empty(shape[::-1] if is_fortran else shape, dtype)
+        target, done = memoryview(array.reshape(-1).view("u1")), 0
+        while chunk := file.read(CHUNK):
+            target[done : done + len(chunk)] = chunk
+            done += len(chunk)
+    if done != len(target):
+        raise EOFError(f"{len(target)} bytes are expected; got {done}")
+    return array.transpose() if is_fortran else array
+
+
+def _parse_comment(comment):
+    # save.py writes its metadata there: every other reader of .npz passes over the comment of the archive.
+    try:
+        values = json.loads(comment.decode())
+        return {str(key): str(value) for key, value in values.items()}
+    except (ValueError, AttributeError, RecursionError):
+        return {}

@@ -1,0 +1,112 @@
+"""From the arguments of a command to a model: named or saved, with the changes that the arguments ask for."""
+
+import contextlib
+import sys
+
+import keras
+
+import keras_vit
+from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.locate import locate
+from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.models.base import ImageModel
+
+_SAVED = ".keras"
+_ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
+_DEFAULT_SIZE = 224
+
+
+def open_model(args):
+    """Builds the model that `--model` and `--weights` name; the load report goes to standard error."""
+    _check_name(args.model)
+    if not args.model.endswith(_SAVED) and args.weights is None:
+        raise ValueError(
+            f"--weights must be given with --model {args.model}: "
+            "a file, or a name from keras-vit list --weights"
+        )
+    with contextlib.redirect_stdout(sys.stderr):
+        model = build_model(args)
+        model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
+    return model
+
+
+def build_model(args):
+    """The model as its file says, or with random weights; what is printed on the way is the load report."""
+    changes = {name: getattr(args, name) for name in _ARCHITECTURE if getattr(args, name) is not None}
+    _check_name(args.model)
+    if args.model.endswith(_SAVED):
+        return _saved_model(args, changes)
+    if args.weights is not None:
+        # Commands answer with what the file was taught; a head-less file leaves the default.
+        classes = _classes_of(args.weights, args.model, changes.get("image_size", _DEFAULT_SIZE))
+        changes = {**({"classes": classes} if classes else {}), **changes}
+    return keras_vit.create_model(args.model, weights=args.weights, **changes)
+
+
+def change_preprocessing(preprocessing, image_size, args):
+    """Returns the `Preprocessing` with the changes that `--resize`, `--crop` and so on ask for.
+
+    Args:
+        preprocessing: of the model.
+        image_size: (height, width) of the model, which the result must have.
+        args: parsed arguments.
+
+    Raises:
+        ValueError: if the result has another size, or a value is out of range.
+    """
+    changes = {}
+    if args.resize is not None:
+        is_exact = args.crop is None and args.resize == image_size
+        changes = {"size": args.resize, "crop": None if is_exact else args.crop or image_size}
+    elif args.crop is not None:
+        changes = {"crop": args.crop}
+    if args.interpolation is not None:
+        changes["interpolation"] = args.interpolation
+    for name in ("mean", "std"):
+        if getattr(args, name) is not None:
+            values = getattr(args, name)
+            changes[name] = values * preprocessing.channels if len(values) == 1 else values
+    changed = preprocessing.replace(**changes)
+    if changed.image_size != image_size:
+        raise ValueError(
+            f"--crop must be the model's image size {_sides(image_size)}; got {_sides(changed.image_size)} "
+            "(--image-size changes the model's)"
+        )
+    return changed
+
+
+def _check_name(model):
+    if not model.endswith(_SAVED) and model not in keras_vit.list_models():
+        known = ", ".join(keras_vit.list_models())
+        raise ValueError(f"the model must be a {_SAVED} file or one of {known}; got {model!r}")
+
+
+def _saved_model(args, changes):
+    if args.weights is not None:
+        raise ValueError(f"--weights must be left out with --model {args.model}: the file holds its weights")
+    describe(open_checkpoint(args.model))  # says what is wrong with the file, if anything is
+    model = keras.models.load_model(args.model, compile=False)
+    if not isinstance(model, ImageModel):
+        raise TypeError(f"--model must be a model of keras_vit; {args.model} holds a {type(model).__name__}")
+    if not changes:
+        return model
+    config = model.config.replace(**changes)
+    changed = type(model)(
+        config,
+        preprocessing=model.preprocessing.at(config.image_size),
+        labels=model.labels if config.classes == model.config.classes else None,
+    )
+    keras_vit.load_weights(changed, args.model)
+    return changed
+
+
+def _classes_of(weights, model, image_size):
+    """Number of classes of a file's head, None without one; the file is downloaded if it has to be."""
+    size = image_size if isinstance(image_size, tuple) else (image_size, image_size)
+    with contextlib.redirect_stdout(sys.stderr):  # the progress bar
+        path, _ = locate(weights, model, size)
+    return describe(open_checkpoint(path)).classes
+
+
+def _sides(size):
+    return f"{size[0]} x {size[1]}"

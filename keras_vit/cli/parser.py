@@ -1,0 +1,260 @@
+"""The arguments of `keras-vit` and their help. Standard library only: `--help` does not wait for Keras."""
+
+import argparse
+import pathlib
+import re
+import sys
+
+_OF_SEVERAL_NUMBERS = ("--image-size", "--resize", "--crop", "--mean", "--std")
+
+
+def parse(argv=None):
+    """Returns the parsed arguments (`argparse.Namespace`); exits with 2 and one line on a mistake.
+
+    Args:
+        argv: list of words, None takes the process's. Numbers that belong together may be several words
+            (`--image-size 160 224`) or one (`--image-size 160x224`).
+    """
+    return _build_parser().parse_args(_join_numbers(sys.argv[1:] if argv is None else list(argv)))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake in one line."""
+
+    def __init__(self, **kwargs):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+
+    def error(self, message):
+        self.exit(2, f"keras-vit: error: {message} ({self.prog} --help shows the usage)\n")
+
+
+def _build_parser():
+    parser = _Parser(
+        prog="keras-vit",
+        description="Vision Transformers for Keras and TensorFlow.",
+        epilog=_examples(
+            "keras-vit predict cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz",
+            "keras-vit predict --help",
+        ),
+    )
+    parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    _add_list(verbs)
+    _add_info(verbs)
+    _add_predict(verbs)
+    _add_evaluate(verbs)
+    _add_train(verbs)
+    _add_export(verbs)
+    return parser
+
+
+def _add_list(verbs):
+    verb = _add(
+        verbs, "list", "List the models, or their published weights.", "keras-vit list 'ViT-B*' --weights"
+    )
+    verb.add_argument(
+        "pattern", nargs="?", default="*", metavar="PATTERN", help="such as 'ViT-*' (default: all)"
+    )
+    verb.add_argument("--weights", action="store_true", help="the published files of each model instead")
+
+
+def _add_info(verbs):
+    verb = _add(
+        verbs,
+        "info",
+        "Show a model's architecture, parameters, preprocessing and labels, and how weights fit it.",
+        "keras-vit info ViT-Ti_16 --weights ViT-Ti_16.npz --image-size 384",
+    )
+    verb.add_argument("model", metavar="MODEL", help="name from keras-vit list, or path of a .keras file")
+    _add_weights(verb)
+    _add_architecture(verb)
+
+
+def _add_predict(verbs):
+    verb = _add(
+        verbs,
+        "predict",
+        "Name what pictures show.",
+        "keras-vit predict cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz --top 3",
+        "keras-vit predict cat.jpg --model model.keras --json",
+    )
+    verb.add_argument("pictures", nargs="+", metavar="PICTURE", help="JPEG, PNG, BMP, GIF or WebP file")
+    _add_model(verb)
+    verb.add_argument("--top", type=int, default=5, metavar="K", help="answers per picture (default: 5)")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_evaluate(verbs):
+    verb = _add(
+        verbs,
+        "evaluate",
+        "Measure top-1 and top-5 accuracy on a folder that has one sub-folder of pictures per class.\n"
+        "The sub-folders are matched to the model's labels by WordNet id, by name or by a leading index.",
+        "keras-vit evaluate --folder pictures --model ViT-Ti_16 --weights ViT-Ti_16.npz \\\n"
+        "      --resize 248 --crop 224 --interpolation bicubic",
+    )
+    verb.add_argument("--folder", required=True, metavar="DIR", help="folder of class folders")
+    _add_model(verb)
+    verb.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)"
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_train(verbs):
+    verb = _add(
+        verbs,
+        "train",
+        "Train a model by a recipe. The folder gets model.keras and history.json.",
+        "keras-vit train --recipe quickstart --workdir digits --epochs 5",
+        "keras-vit train --recipe quickstart --show",
+    )
+    verb.add_argument("--recipe", required=True, metavar="NAME", help="name of a recipe, such as quickstart")
+    verb.add_argument("--workdir", metavar="DIR", help="folder for the results; made if absent")
+    verb.add_argument("--show", action="store_true", help="print the recipe as JSON and train nothing")
+    changes = verb.add_argument_group("changes to the recipe")
+    changes.add_argument("--epochs", type=int, metavar="N", help="passes over the pictures")
+    changes.add_argument("--batch-size", type=int, metavar="N", help="pictures per step")
+    changes.add_argument("--learning-rate", type=float, metavar="X", help="highest learning rate")
+    changes.add_argument("--weight-decay", type=float, metavar="X", help="decoupled weight decay")
+    changes.add_argument("--seed", type=int, metavar="N", help="of weights, order and augmentation")
+
+
+def _add_export(verbs):
+    verb = _add(
+        verbs,
+        "export",
+        "Write DIR/VERSION/, a SavedModel for TensorFlow Serving.\n"
+        "It takes encoded picture files and prepares them itself.",
+        "keras-vit export --model ViT-Ti_16 --weights ViT-Ti_16.npz --output serving",
+    )
+    _add_model(verb)
+    verb.add_argument("--output", required=True, metavar="DIR", help="folder of the versions; made if absent")
+    verb.add_argument("--version", type=int, metavar="N", help="number of the version (default: the next)")
+    verb.add_argument("--top", type=int, default=5, metavar="K", help="classes in an answer (default: 5)")
+
+
+def _add(verbs, name, description, *examples):
+    return verbs.add_parser(
+        name,
+        help=re.split(r"\.\s", description)[0].rstrip("."),
+        description=description,
+        epilog=_examples(*examples),
+    )
+
+
+def _examples(*commands):
+    title = "example:" if len(commands) == 1 else "examples:"
+    return "\n".join([title, *(f"  {command}" for command in commands)])
+
+
+def _add_model(verb):
+    """Which model, and how it and its pictures differ from what its file says."""
+    verb.add_argument(
+        "--model", required=True, metavar="MODEL", help="name from keras-vit list, or path of a .keras file"
+    )
+    _add_weights(verb)
+    _add_architecture(verb)
+    pictures = verb.add_argument_group("how pictures are prepared (default: as the weights were trained)")
+    pictures.add_argument(
+        "--resize",
+        type=_size,
+        metavar="N",
+        help="resize the shorter side to N pixels, then crop the middle; HEIGHTxWIDTH resizes to just that",
+    )
+    pictures.add_argument(
+        "--crop", type=_size, metavar="N", help="side of the middle (default: the model's size)"
+    )
+    pictures.add_argument(
+        "--interpolation", metavar="NAME", help="bilinear, bilinear_antialias, bicubic, area or nearest"
+    )
+    pictures.add_argument(
+        "--mean", type=_numbers, metavar="X", help="subtracted from values in [0, 1]: 1 or 3 numbers"
+    )
+    pictures.add_argument("--std", type=_numbers, metavar="X", help="divides what is left: 1 or 3 numbers")
+
+
+def _add_weights(verb):
+    verb.add_argument(
+        "--weights",
+        metavar="FILE",
+        help=".npz, .safetensors, .weights.h5 or .keras file, a folder with config.json and "
+        "model.safetensors, a published name (keras-vit list --weights) or hf://org/repo; "
+        "not for a .keras model",
+    )
+
+
+def _add_architecture(verb):
+    model = verb.add_argument_group("changes to the model")
+    model.add_argument(
+        "--image-size",
+        type=_size,
+        metavar="N",
+        help="side of its pictures in pixels, or HEIGHTxWIDTH (default: the .keras file's, else 224)",
+    )
+    model.add_argument(
+        "--classes", type=int, metavar="N", help="number of classes (default: those of the weights)"
+    )
+    model.add_argument(
+        "--gelu", metavar="NAME", help="tanh or erf (default: what the weights were trained with)"
+    )
+    model.add_argument(
+        "--epsilon", type=float, metavar="X", help="of every LayerNorm (default: as for --gelu)"
+    )
+
+
+def _size(text):
+    """`"224"` -> 224; `"160x224"` or `"160,224"` -> (160, 224)."""
+    try:
+        sides = tuple(int(part) for part in re.split("[x,]", text))
+    except ValueError:
+        sides = ()
+    if len(sides) not in (1, 2):
+        raise argparse.ArgumentTypeError(f"expected N or HEIGHTxWIDTH in pixels; got {text!r}")
+    return sides[0] if len(sides) == 1 else sides
+
+
+def _numbers(text):
+    """`"0.5"` -> (0.5,); `"0.485,0.456,0.406"` -> the three."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) not in (1, 3):
+        raise argparse.ArgumentTypeError(f"expected 1 or 3 numbers; got {text!r}")
+    return values
+
+
+def _join_numbers(words):
+    """Writes the numbers after an option that takes several as one word, so that pictures may follow them."""
+    joined = []
+    for word in words:
+        previous = joined[-2:]
+        if (
+            len(previous) == 2
+            and previous[0] in _OF_SEVERAL_NUMBERS
+            and _is_number(word)
+            and _is_list(previous[1])
+        ):
+            joined[-1] += f",{word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _is_list(text):
+    return all(_is_number(part) for part in text.split(","))
+
+
+def _is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _version():
+    """The package's `__version__`, read without importing it."""
+    source = pathlib.Path(__file__).parents[1].joinpath("__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE)[1]

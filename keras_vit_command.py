@@ -1,0 +1,54 @@
+"""The console script `keras-vit`: answers `--help` and mistakes in arguments, then calls `keras_vit.cli`.
+
+It stands outside the package because importing the package imports Keras and with it TensorFlow: that takes
+seconds, writes start-up messages that no log level stops, and fails where TensorFlow is not installed.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pathlib
+import sys
+
+
+def main(argv=None):
+    """Runs one command; returns its exit code, see `keras_vit.cli.main`."""
+    return _load("failures").guarded(lambda: _run(argv))
+
+
+def _run(argv):
+    _load("parser").parse(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    with _silence():
+        from keras_vit import cli
+    return cli.main(argv)
+
+
+def _load(name):
+    """A module of `keras_vit/cli/` that needs the standard library alone, without the package around it."""
+    package = pathlib.Path(importlib.util.find_spec("keras_vit").origin).parent
+    spec = importlib.util.spec_from_file_location(f"_keras_vit_cli_{name}", package / "cli" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _silence():
+    """Drops what reaches the process's standard error: TensorFlow 2.21 logs before it reads its log level."""
+    if os.environ.get("KERAS_VIT_DEBUG") == "1":
+        yield
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Metadata, dependencies and extras; the settings of the tools are in pyproject.toml."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+PACKAGE = (HERE / "keras_vit" / "__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'^__version__ = "(.+)"$', PACKAGE, re.MULTILINE)[1]
+
+# Lower bounds are versions that the tests passed with; an upper bound has its reason beside it.
+REQUIRED = ["h5py>=3.11", "keras>=3.12", "numpy>=1.26", "pillow>=10.4", "safetensors>=0.4.5"]
+
+# The backend is an extra: a hard dependency on tensorflow would overwrite the wheel of a TPU machine.
+BACKENDS = {
+    "tensorflow": ["tensorflow>=2.20"],
+    # For models and checkpoints; data, evaluation, training and export need tensorflow beside it.
+    "jax": ["jax>=0.6.2"],
+    # Not tried on a TPU yet. jax[tpu] and tensorflow-tpu want different versions of libtpu: one or the other.
+    "tpu": ["jax[tpu]>=0.10.2", "tensorflow-cpu>=2.20"],
+    "tpu-tf": [
+        "tensorflow-tpu>=2.20",
+        "libtpu<=0.0.29",  # `import tensorflow` aborts with 0.0.32 and later
+    ],
+}
+
+TOOLS = {
+    "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
+    "test": [
+        "jax>=0.6.2",
+        "ml-dtypes>=0.5.4",
+        "pytest>=8.3.5",
+        "pytest-xdist>=3.6.1",
+        "ruff>=0.17",
+        "scikit-learn>=1.5.2",
+        "scipy>=1.14.1",
+        "setuptools>=68",
+    ],
+}
+
+# For what is to come: nothing in the package imports these yet, so there are no tested versions to state.
+PLANNED = {
+    "train": ["keras-cv", "tensorflow-datasets"],
+    "analysis": ["matplotlib"],
+    "export": ["ai-edge-litert", "nncf", "onnxruntime", "openvino", "tensorflow-serving-api", "tf2onnx"],
+    "bench": ["keras-hub", "openvino", "timm", "torch", "transformers"],
+    "beam": ["apache-beam"],
+    "docs": ["mkdocs", "mkdocstrings[python]"],
+}
+
+setup(
+    name="keras_vit",
+    version=VERSION,
+    description="Vision Transformers for Keras and TensorFlow: official weights, training, serving",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["keras_vit", "keras_vit.*"]),
+    py_modules=["keras_vit_command"],
+    package_data={"keras_vit.checkpoints": ["*.tsv"]},
+    install_requires=REQUIRED,
+    extras_require={**BACKENDS, **TOOLS, **PLANNED},
+    entry_points={"console_scripts": ["keras-vit = keras_vit_command:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3 :: Only",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Recognition",
+    ],
+)

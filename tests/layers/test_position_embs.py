@@ -1,0 +1,200 @@
+"""AddPositionEmbs: the rows that are added, the grids that are refused, and tables of other grids."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from keras_vit.layers import AddPositionEmbs
+
+
+def test_learned_rows_are_added_one_per_token(randomise):
+    layer, tokens = AddPositionEmbs(), _tokens(17, 6)
+    layer.build(tokens.shape)
+    table = randomise(layer)["embedding"]
+    assert table.shape == (1, 17, 6)
+    np.testing.assert_allclose(_call(layer, tokens), tokens + table, atol=1e-6)
+
+
+def test_registers_have_no_position(randomise):
+    layer, tokens = AddPositionEmbs(grid_size=(2, 3), num_class_tokens=2, num_registers=3), _tokens(11, 6)
+    layer.build(tokens.shape)
+    table = randomise(layer)["embedding"][0]
+    assert table.shape == (8, 6)
+    rows = np.concatenate([table[:2], np.zeros((3, 6)), table[2:]])
+    np.testing.assert_allclose(_call(layer, tokens), tokens + rows, atol=1e-6)
+
+
+@pytest.mark.parametrize(("grid", "dim"), [((3, 4), 8), ((5, 2), 12), ((1, 1), 8)])
+def test_sincos2d_is_the_moco_v3_table_with_zeros_for_prefix_tokens(grid, dim):
+    layer = AddPositionEmbs("sincos2d", grid, num_class_tokens=1, num_registers=2)
+    tokens = _tokens(3 + grid[0] * grid[1], dim)
+    expected = np.zeros((3 + grid[0] * grid[1], dim))
+    quarter = dim // 4
+    for row in range(grid[0]):
+        for column in range(grid[1]):
+            for i in range(quarter):
+                frequency = 10000 ** (-i / (quarter - 1))
+                channels = (math.sin(column * frequency), math.cos(column * frequency))
+                channels += (math.sin(row * frequency), math.cos(row * frequency))
+                expected[3 + row * grid[1] + column, i::quarter] = channels
+    np.testing.assert_allclose(_call(layer, tokens), tokens + expected, atol=2e-6)
+    assert layer.weights == []
+
+
+def test_none_adds_nothing():
+    layer, tokens = AddPositionEmbs("none"), _tokens(5, 6)
+    np.testing.assert_array_equal(_call(layer, tokens), tokens)
+    assert layer.weights == []
+
+
+def test_table_starts_at_normal_002(initial):
+    layer = AddPositionEmbs()
+    layer.build((None, 65, 256))
+    table = initial(layer)["embedding"]
+    assert table.std() == pytest.approx(0.02, rel=0.03)
+    assert abs(table.mean()) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "tokens", "grid"),
+    [
+        ({}, 197, (14, 14)),
+        ({"num_class_tokens": 0}, 196, (14, 14)),
+        ({"num_registers": 4}, 1 + 4 + 49, (7, 7)),
+        ({"grid_size": (2, 8), "num_class_tokens": 0}, 16, (2, 8)),
+        ({"grid_size": 4}, 17, (4, 4)),
+    ],
+)
+def test_grid_is_the_one_given_or_the_square_that_the_tokens_form(kwargs, tokens, grid):
+    layer = AddPositionEmbs(**kwargs)
+    layer.build((None, tokens, 8))
+    assert layer.built_grid == grid
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "shape", "message"),
+    [
+        (
+            {},
+            (None, 196, 8),
+            r"1 class tokens, 0 registers and a square number of patch tokens .* got 196 tokens",
+        ),
+        (
+            {"num_class_tokens": 0},
+            (None, 197, 8),
+            "0 class tokens, .* a square number of patch tokens .* got 197 tokens",
+        ),
+        ({}, (None, 1, 8), "a square number of patch tokens .* got 1 tokens"),
+        (
+            {"grid_size": (2, 8)},
+            (None, 16, 8),
+            r"1 class tokens, 0 registers and 2 x 8 patch tokens .* got 16 tokens",
+        ),
+        (
+            {"grid_size": (2, 8), "num_registers": 1},
+            (None, 17, 8),
+            "1 registers and 2 x 8 patch tokens .* got 17 tokens",
+        ),
+        ({}, (None, None, 8), r"a known number of tokens; got input shape \(None, None, 8\)"),
+        ({"position_embedding": "sincos2d"}, (None, 17, 10), "a width of at least 8 divisible by 4; got 10"),
+        ({"position_embedding": "sincos2d"}, (None, 17, 4), "a width of at least 8 divisible by 4; got 4"),
+    ],
+)
+def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
+    with pytest.raises(ValueError, match=message):
+        AddPositionEmbs(**kwargs).build(shape)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        (
+            {"position_embedding": "learnt"},
+            "position_embedding must be one of 'learned', 'sincos2d', 'none'; got .*='learnt'",
+        ),
+        (
+            {"grid_size": (0, 2)},
+            r"grid_size must be one positive integer or a pair .* got grid_size=\(0, 2\)",
+        ),
+        (
+            {"num_class_tokens": -1},
+            "num_class_tokens must be an integer of at least 0; got num_class_tokens=-1",
+        ),
+        ({"num_registers": "4"}, "num_registers must be an integer of at least 0; got num_registers='4'"),
+    ],
+)
+def test_wrong_arguments_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        AddPositionEmbs(**kwargs)
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".keras"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ((4, 4), (2, 8)),  # as many rows: only the grid tells that it must be resized
+        ((4, 4), (8, 8)),
+        ((3, 5), (2, 2)),
+        ((4, 4), (4, 4)),
+    ],
+)
+def test_table_of_another_grid_is_resized_when_it_is_loaded(old, new, suffix, tmp_path, randomise):
+    source, target = _model(old), _model(new)
+    table = randomise(source.get_layer("positions"))["embedding"][0]
+    path = tmp_path / f"model{suffix}"
+    (source.save if suffix == ".keras" else source.save_weights)(path)
+    target.load_weights(path)
+    factors = [n / o for n, o in zip(new, old, strict=True)]
+    grid = ndimage.zoom(table[1:].reshape(*old, 6), (*factors, 1), order=1)  # the official code's way
+    loaded = keras.ops.convert_to_numpy(target.get_layer("positions").embedding)[0]
+    np.testing.assert_allclose(loaded, np.concatenate([table[:1], grid.reshape(-1, 6)]), atol=1e-6)
+
+
+def test_table_that_fits_comes_back_exactly(tmp_path, randomise):
+    source, target = _model((4, 4)), _model((4, 4))
+    table = randomise(source.get_layer("positions"))["embedding"]
+    source.save_weights(tmp_path / "m.weights.h5")
+    target.load_weights(tmp_path / "m.weights.h5")
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(target.get_layer("positions").embedding), table)
+
+
+def test_file_that_names_no_grid_loads_a_table_of_the_same_length_and_refuses_another():
+    layer = AddPositionEmbs(grid_size=(2, 3))
+    layer.build((None, 7, 6))
+    table = np.random.default_rng(0).normal(size=(1, 7, 6)).astype("float32")
+    layer.load_own_variables({"0": table})
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer.embedding), table)
+    with pytest.raises(ValueError, match=r"shape"):
+        layer.load_own_variables({"0": table[:, :5]})
+
+
+def test_table_with_the_wrong_number_of_class_rows_is_refused():
+    layer = AddPositionEmbs(grid_size=(2, 2))
+    layer.build((None, 5, 6))
+    with pytest.raises(
+        ValueError, match=r"table must have 1 prefix rows and 2 x 2 grid rows; got shape \(1, 4, 6\)"
+    ):
+        layer.load_table(np.zeros((1, 4, 6)), (2, 2))
+
+
+def test_table_can_be_resized_by_another_method():
+    layer = AddPositionEmbs(grid_size=(1, 4), num_class_tokens=0)
+    layer.build((None, 4, 1))
+    layer.load_table(np.array([[[0.0], [8.0]]]), (1, 2), "bilinear")
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer.embedding)[0, :, 0], [0, 2, 6, 8], atol=1e-6)
+
+
+def _model(grid):
+    inputs = keras.Input((1 + grid[0] * grid[1], 6))
+    return keras.Model(inputs, AddPositionEmbs(grid_size=grid, name="positions")(inputs))
+
+
+def _tokens(count, dim):
+    return np.random.default_rng(1).normal(size=(2, count, dim)).astype("float32")
+
+
+def _call(layer, tokens):
+    return keras.ops.convert_to_numpy(layer(tokens))

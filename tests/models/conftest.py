@@ -1,0 +1,60 @@
+"""Small models with random weights, and pictures for them."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import VisionTransformer, ViTConfig
+
+TINY = {
+    "name": "tiny",
+    "image_size": 16,
+    "patch_size": 4,
+    "hidden_dim": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "mlp_dim": 24,
+    "classes": 5,
+}
+
+
+@pytest.fixture(scope="session")
+def make_config():
+    return lambda **changes: ViTConfig(**{**TINY, **changes})
+
+
+@pytest.fixture(scope="session")
+def make_model(make_config):
+    """Function from changes to the tiny config to a model of random weights: zeros would hide the rest."""
+
+    def make(preprocessing=None, labels=None, **changes):
+        model = VisionTransformer(make_config(**changes), preprocessing=preprocessing, labels=labels)
+        rng = np.random.default_rng(5)
+        for weight in model.weights:
+            weight.assign(rng.normal(0.05, 0.3, weight.shape).astype("float32"))
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """Function from a model to a batch of random pictures of its size."""
+
+    def make(model, count=3):
+        return np.random.default_rng(6).normal(size=(count, *model.input.shape[1:])).astype("float32")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run():
+    """Function that calls a model and gives float32 arrays."""
+
+    def call(model, images, **kwargs):
+        outputs = model(images, **kwargs)
+        return keras.tree.map_structure(
+            lambda x: keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")), outputs
+        )
+
+    return call

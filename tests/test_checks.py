@@ -1,0 +1,120 @@
+"""The argument checks: what they return, and messages that name argument, expectation and value."""
+
+import numpy as np
+import pytest
+
+from keras_vit import checks
+
+# check, value, what it returns
+ACCEPTED = [
+    (lambda v: checks.check_choice("form", v, ("a", "b")), "b", "b"),
+    (lambda v: checks.check_choice("form", v, {"a": 1}), "a", "a"),
+    (lambda v: checks.check_integer("count", v), 1, 1),
+    (lambda v: checks.check_integer("count", v), np.int64(3), 3),
+    (lambda v: checks.check_integer("count", v, minimum=0), 0, 0),
+    (lambda v: checks.check_integer("count", v, minimum=-2), -2, -2),
+    (lambda v: checks.check_rate("rate", v), 0, 0.0),
+    (lambda v: checks.check_rate("rate", v), 0.999, 0.999),
+    (lambda v: checks.check_rate("rate", v), np.float64(0.5), 0.5),
+    (lambda v: checks.check_positive("epsilon", v), 1e-12, 1e-12),
+    (lambda v: checks.check_positive("epsilon", v), 3, 3.0),
+    (lambda v: checks.check_flag("flag", v), False, False),
+    (lambda v: checks.check_pair("size", v), 224, (224, 224)),
+    (lambda v: checks.check_pair("size", v), [224, 320], (224, 320)),
+    (lambda v: checks.check_pair("size", v), (np.int32(2), 3), (2, 3)),
+    (lambda v: checks.check_divisible("size", v, "step", (4, 3)), (8, 9), None),
+]
+
+
+@pytest.mark.parametrize(("check", "value", "expected"), ACCEPTED)
+def test_accepted_values_come_back_in_their_plain_type(check, value, expected):
+    result = check(value)
+    assert result == expected
+    assert type(result) is type(expected)
+    if isinstance(result, tuple):
+        assert [type(side) for side in result] == [int, int]
+
+
+def _choice(value):
+    return checks.check_choice("form", value, ("a", "b"))
+
+
+def _at_least_two(value):
+    return checks.check_integer("count", value, minimum=2)
+
+
+def _rate(value):
+    return checks.check_rate("drop", value)
+
+
+def _positive(value):
+    return checks.check_positive("epsilon", value)
+
+
+def _flag(value):
+    return checks.check_flag("flag", value)
+
+
+def _pair(value):
+    return checks.check_pair("size", value)
+
+
+def _divisible(value):
+    return checks.check_divisible("size", value, "step", (4, 3))
+
+
+CHOICES = "form must be one of 'a', 'b'; got form="
+INTEGER = "count must be an integer of at least 2; got count="
+RATE = "drop must be a number in [0, 1); got drop="
+POSITIVE = "epsilon must be a finite number above 0; got epsilon="
+FLAG = "flag must be True or False; got flag="
+LENGTH = "size must be one integer or a pair (height, width); got size="
+PAIR = "size must be one positive integer or a pair (height, width) of them; got size="
+DIVISIBLE = "size must be divisible by step; got size="
+
+# check, value, the whole message
+REFUSED = [
+    (_choice, "c", CHOICES + "'c'"),
+    (_choice, None, CHOICES + "None"),
+    (_choice, 1, CHOICES + "1"),
+    (_choice, ["a"], CHOICES + "['a']"),
+    (_at_least_two, 1, INTEGER + "1"),
+    (_at_least_two, 2.0, INTEGER + "2.0"),
+    (_at_least_two, True, INTEGER + "True"),
+    (_at_least_two, "2", INTEGER + "'2'"),
+    (_at_least_two, None, INTEGER + "None"),
+    (_at_least_two, float("nan"), INTEGER + "nan"),
+    (_rate, 1.0, RATE + "1.0"),
+    (_rate, -0.1, RATE + "-0.1"),
+    (_rate, float("nan"), RATE + "nan"),
+    (_rate, "0.1", RATE + "'0.1'"),
+    (_rate, True, RATE + "True"),
+    (_rate, None, RATE + "None"),
+    (_positive, 0, POSITIVE + "0"),
+    (_positive, -1e-6, POSITIVE + "-1e-06"),
+    (_positive, float("inf"), POSITIVE + "inf"),
+    (_positive, float("nan"), POSITIVE + "nan"),
+    (_positive, "1", POSITIVE + "'1'"),
+    (_positive, True, POSITIVE + "True"),
+    (_flag, 1, FLAG + "1"),
+    (_flag, "True", FLAG + "'True'"),
+    (_flag, None, FLAG + "None"),
+    (_pair, (1, 2, 3), LENGTH + "(1, 2, 3)"),
+    (_pair, (1,), LENGTH + "(1,)"),
+    (_pair, (), LENGTH + "()"),
+    (_pair, 0, PAIR + "0"),
+    (_pair, (224, -1), PAIR + "(224, -1)"),
+    (_pair, (224, 22.5), PAIR + "(224, 22.5)"),
+    (_pair, "224", PAIR + "'224'"),
+    (_pair, None, PAIR + "None"),
+    (_divisible, (8, 10), DIVISIBLE + "(8, 10), step=(4, 3)"),
+    (_divisible, (9, 9), DIVISIBLE + "(9, 9), step=(4, 3)"),
+    (_divisible, (3, 3), DIVISIBLE + "(3, 3), step=(4, 3)"),
+]
+
+
+@pytest.mark.parametrize(("check", "value", "message"), REFUSED)
+def test_refused_values_are_named_with_what_was_expected(check, value, message):
+    with pytest.raises(ValueError) as caught:
+        check(value)
+    assert str(caught.value) == message

@@ -1,0 +1,388 @@
+"""ViTConfig and Preprocessing: what they refuse, and their way through dicts and JSON."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit import Preprocessing, ViTConfig
+
+TINY = {
+    "name": "tiny",
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_dim": 48,
+    "num_layers": 2,
+    "num_heads": 3,
+    "mlp_dim": 96,
+}
+EVERYTHING = {
+    **TINY,
+    "image_size": (32, 48),
+    "patch_size": (8, 16),
+    "classes": 7,
+    "include_top": False,
+    "classifier": "gap",
+    "class_token": True,
+    "norm_position": "after_pooling",
+    "representation_size": 24,
+    "classifier_activation": "softmax",
+    "position_embedding": "sincos2d",
+    "position_placement": "stem",
+    "dropout_rate": 0.1,
+    "attention_dropout_rate": 0.2,
+    "stochastic_depth_rate": 0.3,
+    "layer_scale_init": 1e-4,
+    "qkv_bias": False,
+    "qk_norm": True,
+    "num_registers": 4,
+    "gelu": "erf",
+    "epsilon": 1e-12,
+    "remat": True,
+    "channels": 1,
+    "dtype": "mixed_bfloat16",
+}
+
+INTEGER = "must be an integer of at least"
+PAIR = "must be one positive integer or a pair (height, width) of them"
+RATE = "must be a number in [0, 1)"
+FLAG = "must be True or False"
+POSITIVE = "must be a finite number above 0"
+
+# changes to TINY, pieces of the message
+REFUSED = [
+    ({"name": None}, ["name must be a string that is not empty", "name=None"]),
+    ({"name": ""}, ["name must be a string that is not empty", "name=''"]),
+    ({"classifier_activation": ""}, ["classifier_activation must be a string that is not empty", "=''"]),
+    (
+        {"classifier_activation": len},
+        ["classifier_activation must be a string that is not empty", "built-in"],
+    ),
+    ({"dtype": 16}, ["dtype must be the name of a Keras dtype policy", "got 16"]),
+    ({"image_size": 0}, ["image_size", PAIR, "image_size=0"]),
+    ({"image_size": None}, ["image_size", PAIR, "image_size=None"]),
+    ({"image_size": (32, 32, 3)}, ["image_size must be one integer or a pair", "image_size=(32, 32, 3)"]),
+    ({"image_size": 32.5}, ["image_size", PAIR, "image_size=32.5"]),
+    ({"patch_size": -8}, ["patch_size", PAIR, "patch_size=-8"]),
+    ({"hidden_dim": 0}, [f"hidden_dim {INTEGER} 1", "hidden_dim=0"]),
+    ({"num_layers": 1.5}, [f"num_layers {INTEGER} 1", "num_layers=1.5"]),
+    ({"num_heads": "3"}, [f"num_heads {INTEGER} 1", "num_heads='3'"]),
+    ({"mlp_dim": True}, [f"mlp_dim {INTEGER} 1", "mlp_dim=True"]),
+    ({"classes": 0}, [f"classes {INTEGER} 1", "classes=0"]),
+    ({"classes": None}, [f"classes {INTEGER} 1", "classes=None"]),
+    ({"channels": 0}, [f"channels {INTEGER} 1", "channels=0"]),
+    ({"num_registers": -1}, [f"num_registers {INTEGER} 0", "num_registers=-1"]),
+    ({"representation_size": 0}, [f"representation_size {INTEGER} 1", "representation_size=0"]),
+    ({"representation_size": True}, [f"representation_size {INTEGER} 1", "representation_size=True"]),
+    ({"dropout_rate": 1.0}, [f"dropout_rate {RATE}", "dropout_rate=1.0"]),
+    ({"dropout_rate": -0.1}, [f"dropout_rate {RATE}", "dropout_rate=-0.1"]),
+    ({"attention_dropout_rate": "0.1"}, [f"attention_dropout_rate {RATE}", "attention_dropout_rate='0.1'"]),
+    ({"stochastic_depth_rate": float("nan")}, [f"stochastic_depth_rate {RATE}", "stochastic_depth_rate=nan"]),
+    ({"include_top": 1}, [f"include_top {FLAG}", "include_top=1"]),
+    ({"qkv_bias": None}, [f"qkv_bias {FLAG}", "qkv_bias=None"]),
+    ({"qk_norm": "yes"}, [f"qk_norm {FLAG}", "qk_norm='yes'"]),
+    ({"remat": 0}, [f"remat {FLAG}", "remat=0"]),
+    ({"class_token": 1}, [f"class_token {FLAG}", "class_token=1"]),
+    ({"layer_scale_init": 0.0}, [f"layer_scale_init {POSITIVE}", "layer_scale_init=0.0"]),
+    ({"epsilon": -1e-6}, [f"epsilon {POSITIVE}", "epsilon=-1e-06"]),
+    ({"epsilon": 0}, [f"epsilon {POSITIVE}", "epsilon=0"]),
+    ({"gelu": "exact"}, ["gelu must be one of 'tanh', 'erf'", "gelu='exact'"]),
+    (
+        {"classifier": "tokn"},
+        ["classifier must be one of 'token', 'gap', 'map', 'first'", "classifier='tokn'"],
+    ),
+    ({"norm_position": "pre"}, ["norm_position must be one of 'before_pooling', 'after_pooling'", "='pre'"]),
+    ({"position_embedding": "sincos"}, ["position_embedding must be one of 'learned'", "='sincos'"]),
+    ({"position_placement": "blocks"}, ["position_placement must be one of 'stem'", "='blocks'"]),
+]
+
+CONTRADICTIONS = [
+    (
+        {"image_size": (225, 224), "patch_size": 16},
+        ["image_size must be divisible by patch_size", "image_size=(225, 224)", "patch_size=(16, 16)"],
+    ),
+    ({"image_size": (32, 20)}, ["image_size must be divisible by patch_size", "image_size=(32, 20)"]),
+    (
+        {"image_size": 4},
+        ["image_size must be divisible by patch_size", "image_size=(4, 4)", "patch_size=(8, 8)"],
+    ),
+    ({"num_heads": 5}, ["hidden_dim must be divisible by num_heads", "hidden_dim=48", "num_heads=5"]),
+    (
+        {"classifier": "unpooled", "class_token": True},
+        ["classifier='unpooled'", "class_token must be None or False", "got class_token=True"],
+    ),
+    (
+        {"classifier": "first", "class_token": True},
+        ["classifier='first'", "class_token must be None or False", "got class_token=True"],
+    ),
+    (
+        {"classifier": "token", "class_token": False},
+        ["classifier='token'", "class_token must be None or True", "got class_token=False"],
+    ),
+    (
+        {"classifier": "token_unpooled", "class_token": False},
+        ["classifier='token_unpooled'", "class_token must be None or True", "got class_token=False"],
+    ),
+    (
+        {"classifier": "unpooled", "norm_position": "after_pooling"},
+        ["norm_position='after_pooling' needs a classifier that pools", "got classifier='unpooled'"],
+    ),
+    (
+        {"classifier": "token_unpooled", "norm_position": "after_pooling"},
+        ["norm_position='after_pooling' needs a classifier that pools", "got classifier='token_unpooled'"],
+    ),
+    (
+        {"classifier": "first", "num_registers": 2},
+        ["classifier='first'", "num_registers must be 0", "got num_registers=2"],
+    ),
+    (
+        {"position_embedding": "sincos2d", "hidden_dim": 42},
+        ["position_embedding='sincos2d' needs hidden_dim", "divisible by 4", "got hidden_dim=42"],
+    ),
+    (
+        {"position_embedding": "sincos2d", "hidden_dim": 4, "num_heads": 1},
+        ["position_embedding='sincos2d' needs hidden_dim", "at least 8", "got hidden_dim=4"],
+    ),
+]
+
+
+ALL_REFUSED = REFUSED + CONTRADICTIONS
+
+
+@pytest.mark.parametrize(("changes", "pieces"), ALL_REFUSED, ids=[str(changes) for changes, _ in ALL_REFUSED])
+def test_wrong_values_and_contradictions_are_refused(changes, pieces):
+    with pytest.raises(ValueError) as caught:
+        ViTConfig(**{**TINY, **changes})
+    for piece in pieces:
+        assert piece in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classifier": "gap", "class_token": True},
+        {"classifier": "map", "class_token": True},
+        {"classifier": "gap", "class_token": False},
+        {"classifier": "first", "class_token": False},
+        {"classifier": "token", "norm_position": "after_pooling"},
+        {"classifier": "unpooled", "num_registers": 3},
+        {"position_embedding": "sincos2d", "hidden_dim": 8, "num_heads": 2},
+    ],
+    ids=str,
+)
+def test_unusual_but_consistent_arguments_are_accepted(changes):
+    config = ViTConfig(**{**TINY, **changes})
+    assert {name: getattr(config, name) for name in changes} == changes
+
+
+def test_architecture_has_no_defaults_and_positions_no_meaning():
+    for name in TINY:
+        with pytest.raises(TypeError, match=f"missing 1 required keyword-only argument: '{name}'"):
+            ViTConfig(**{key: value for key, value in TINY.items() if key != name})
+    with pytest.raises(TypeError, match="positional argument"):
+        ViTConfig("tiny")
+
+
+def test_config_is_frozen_and_hashable():
+    config = ViTConfig(**TINY)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.classes = 3
+    assert hash(config) == hash(ViTConfig(**TINY))
+    assert config == ViTConfig(**TINY) != ViTConfig(**{**TINY, "classes": 3})
+
+
+def test_numbers_become_plain_ones():
+    config = ViTConfig(
+        **{**TINY, "hidden_dim": np.int64(48), "dropout_rate": np.float32(0.5), "image_size": [32, 40]}
+    )
+    assert (type(config.hidden_dim), type(config.dropout_rate)) == (int, float)
+    assert config.image_size == (32, 40) and config.patch_size == (8, 8)
+
+
+def test_dtype_is_the_name_of_a_policy_or_the_policy():
+    policy = keras.DTypePolicy("mixed_bfloat16")
+    assert ViTConfig(**TINY, dtype=policy) == ViTConfig(**TINY, dtype="mixed_bfloat16")
+
+
+@pytest.mark.parametrize("values", [TINY, EVERYTHING])
+def test_round_trip_through_dict_and_json(values):
+    config = ViTConfig(**values)
+    assert ViTConfig.from_dict(config.to_dict()) == config
+    assert ViTConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert set(config.to_dict()) == {field.name for field in dataclasses.fields(ViTConfig)}
+
+
+def test_example_with_everything_changes_every_default():
+    assert set(EVERYTHING) == {field.name for field in dataclasses.fields(ViTConfig)}
+    same = [f.name for f in dataclasses.fields(ViTConfig) if f.default == EVERYTHING[f.name]]
+    assert same == ["position_placement"]  # it has one choice
+
+
+def test_unknown_key_is_refused_with_a_suggestion():
+    with pytest.raises(
+        ValueError, match=r"ViTConfig keys must be among \['name', .* got 'clases'; did you mean 'classes'\?"
+    ):
+        ViTConfig.from_dict({**TINY, "clases": 3})
+    with pytest.raises(ValueError, match=r"got 'zzz'$"):
+        ViTConfig.from_dict({**TINY, "zzz": 3})
+
+
+def test_replace_changes_only_what_is_named_and_validates():
+    config = ViTConfig(**EVERYTHING)
+    changed = config.replace(classes=3)
+    assert changed == ViTConfig(**{**EVERYTHING, "classes": 3})
+    assert config.classes == 7
+    with pytest.raises(ValueError, match="did you mean 'num_heads'"):
+        config.replace(num_head=4)
+    with pytest.raises(ValueError, match="hidden_dim must be divisible by num_heads"):
+        config.replace(num_heads=7)
+
+
+def test_resolve_states_the_papers_gelu_and_epsilon_only_where_they_are_open():
+    resolved = ViTConfig(**TINY).resolve()
+    assert (resolved.gelu, resolved.epsilon) == ("tanh", 1e-6)
+    assert resolved == ViTConfig(**TINY, gelu="tanh", epsilon=1e-6)
+    kept = ViTConfig(**TINY, gelu="erf", epsilon=1e-12)
+    assert kept.resolve() == kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "grid", "class_tokens", "prefix"),
+    [
+        ({}, (4, 4), 1, 1),
+        ({"image_size": (32, 48), "patch_size": (16, 8)}, (2, 6), 1, 1),
+        ({"num_registers": 4}, (4, 4), 1, 5),
+        ({"classifier": "gap"}, (4, 4), 0, 0),
+        ({"classifier": "gap", "class_token": True, "num_registers": 2}, (4, 4), 1, 3),
+        ({"classifier": "map"}, (4, 4), 0, 0),
+        ({"classifier": "first"}, (4, 4), 0, 0),
+        ({"classifier": "unpooled", "num_registers": 2}, (4, 4), 0, 2),
+        ({"classifier": "token_unpooled"}, (4, 4), 1, 1),
+    ],
+    ids=str,
+)
+def test_tokens_follow_the_config(changes, grid, class_tokens, prefix):
+    config = ViTConfig(**{**TINY, **changes})
+    assert (config.grid_size, config.num_class_tokens, config.num_prefix_tokens) == (
+        grid,
+        class_tokens,
+        prefix,
+    )
+
+
+SQUARE = {"size": (224, 224)}
+SHORTER_SIDE = {"size": 248, "crop": (224, 224), "interpolation": "bicubic"}
+EXACT_THEN_CROP = {"size": (256, 320), "crop": (224, 280), "interpolation": "area"}
+
+
+@pytest.mark.parametrize(
+    ("values", "image_size", "size", "crop"),
+    [
+        (SQUARE, 384, (384, 384), None),
+        (SQUARE, (160, 224), (160, 224), None),
+        (SHORTER_SIDE, 224, 248, (224, 224)),
+        (SHORTER_SIDE, 384, 425, (384, 384)),  # 248 * 384 / 224 = 425.14
+        (SHORTER_SIDE, (160, 224), 248, (160, 224)),
+        (SHORTER_SIDE, 112, 124, (112, 112)),
+        (EXACT_THEN_CROP, (112, 140), (128, 160), (112, 140)),
+        (EXACT_THEN_CROP, 448, (512, 512), (448, 448)),
+    ],
+)
+def test_preprocessing_at_another_size(values, image_size, size, crop):
+    old = Preprocessing(**values, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    new = old.at(image_size)
+    assert (new.size, new.crop) == (size, crop)
+    assert new.image_size == (image_size if isinstance(image_size, tuple) else (image_size, image_size))
+    assert (new.interpolation, new.mean, new.std) == (old.interpolation, old.mean, old.std)
+    assert old.at(old.image_size) == old
+
+
+def test_default_preprocessing_is_the_official_one():
+    assert Preprocessing().to_dict() == {
+        "size": [224, 224],
+        "crop": None,
+        "interpolation": "bilinear",
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+    }
+
+
+@pytest.mark.parametrize("values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}])
+def test_preprocessing_round_trip_through_dict_and_json(values):
+    preprocessing = Preprocessing(**values)
+    assert Preprocessing.from_dict(preprocessing.to_dict()) == preprocessing
+    assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
+
+
+@pytest.mark.parametrize(
+    ("values", "channels", "image_size"),
+    [
+        ({"size": 96}, 3, (96, 96)),
+        ({"size": 96, "crop": 64}, 3, (64, 64)),
+        ({"size": (96, 128), "mean": 0.5, "std": 0.5}, 1, (96, 128)),
+        ({"size": [96, 128], "mean": [0.5], "std": [0.5]}, 1, (96, 128)),
+    ],
+)
+def test_preprocessing_knows_what_comes_out(values, channels, image_size):
+    preprocessing = Preprocessing(**values)
+    assert (preprocessing.channels, preprocessing.image_size) == (channels, image_size)
+
+
+# values, pieces of the message
+WRONG_PREPROCESSING = [
+    ({"size": 0}, ["size", PAIR, "size=0"]),
+    ({"size": (224, 0)}, ["size", PAIR, "size=(224, 0)"]),
+    ({"size": None}, ["size", PAIR, "size=None"]),
+    ({"crop": 0}, ["crop", PAIR, "crop=0"]),
+    ({"size": 224, "crop": 256}, ["crop must not exceed size", "crop=(256, 256)", "size=224"]),
+    (
+        {"size": (256, 224), "crop": (240, 240)},
+        ["crop must not exceed size", "crop=(240, 240)", "size=(256, 224)"],
+    ),
+    (
+        {"interpolation": "cubic"},
+        ["interpolation must be one of 'bilinear'", "'bicubic'", "interpolation='cubic'"],
+    ),
+    ({"mean": (0.5, 0.5)}, ["mean and std must have one number per channel, 1 or 3", "mean=(0.5, 0.5)"]),
+    (
+        {"mean": (0.5,)},
+        ["mean and std must have one number per channel", "mean=(0.5,)", "std=(0.5, 0.5, 0.5)"],
+    ),
+    (
+        {"mean": (0.5,) * 4, "std": (0.5,) * 4},
+        ["one number per channel, 1 or 3", "mean=(0.5, 0.5, 0.5, 0.5)"],
+    ),
+    ({"mean": "half"}, ["mean must be a sequence of numbers", "half"]),
+    ({"mean": ()}, ["mean must be a sequence of numbers", "mean=()"]),
+    ({"std": (0.5, None, 0.5)}, ["std must be a sequence of numbers", "None"]),
+    ({"std": (0.5, True, 0.5)}, ["std must be a sequence of numbers", "True"]),
+    ({"std": (0.5, 0.0, 0.5)}, ["std must be above 0", "std=(0.5, 0.0, 0.5)"]),
+    ({"std": (0.5, -1, 0.5)}, ["std must be above 0", "std=(0.5, -1.0, 0.5)"]),
+    ({"mean": (0.5, float("nan"), 0.5)}, ["mean must be a sequence of finite numbers", "nan"]),
+    ({"std": (0.5, float("inf"), 0.5)}, ["std must be a sequence of finite numbers", "inf"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "pieces"), WRONG_PREPROCESSING, ids=[str(v) for v, _ in WRONG_PREPROCESSING]
+)
+def test_wrong_preprocessing_is_refused(values, pieces):
+    with pytest.raises(ValueError) as caught:
+        Preprocessing(**values)
+    for piece in pieces:
+        assert piece in str(caught.value)
+
+
+def test_unknown_preprocessing_key_is_refused_with_a_suggestion():
+    with pytest.raises(
+        ValueError, match="Preprocessing keys must be among .* got 'croop'; did you mean 'crop'"
+    ):
+        Preprocessing.from_dict({"croop": 224})
+
+
+@pytest.mark.parametrize("image_size", [0, (224, 0), None])
+def test_preprocessing_at_a_wrong_size_is_refused(image_size):
+    with pytest.raises(ValueError, match="image_size must be one positive integer or a pair"):
+        Preprocessing().at(image_size)

@@ -1,0 +1,126 @@
+"""The package as a thing: its files, its names, its version, what is installed of it and with it."""
+
+import ast
+import pathlib
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+
+import pytest
+import setuptools
+
+import keras_vit
+
+REPOSITORY = pathlib.Path(__file__).parents[1]
+SOURCES = sorted([*REPOSITORY.glob("keras_vit/**/*.py"), REPOSITORY / "keras_vit_command.py"])
+MAX_LINES = 400
+
+# where the name to import is not the name to install
+DISTRIBUTIONS = {"PIL": "pillow", "ml_dtypes": "ml-dtypes", "sklearn": "scikit-learn"}
+
+
+@pytest.fixture(scope="module")
+def metadata():
+    """The arguments that setup.py gives to `setup`."""
+    given = {}
+    original, setuptools.setup = setuptools.setup, given.update
+    try:
+        runpy.run_path(str(REPOSITORY / "setup.py"))
+    finally:
+        setuptools.setup = original
+    return given
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_file_is_short_and_says_what_it_is_for(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_LINES
+    first_line = (ast.get_docstring(ast.parse(text)) or "").split("\n")[0]
+    assert len(first_line) > 20, "the first line of the docstring must say what the file is for"
+
+
+@pytest.mark.parametrize("name", keras_vit.__all__)
+def test_public_name_exists(name):
+    assert getattr(keras_vit, name) is not None
+    assert name in dir(keras_vit)
+
+
+def test_public_names_are_listed_once():
+    assert len(keras_vit.__all__) == len(set(keras_vit.__all__))
+
+
+def test_unknown_name_is_refused():
+    with pytest.raises(AttributeError, match="module 'keras_vit' has no attribute 'ViT_X16'"):
+        _ = keras_vit.ViT_X16
+
+
+def test_version_is_stated_once(metadata):
+    assert re.fullmatch(r"\d+\.\d+\.\d+", keras_vit.__version__)
+    assert metadata["version"] == keras_vit.__version__
+    newest = re.search(r"^## (\S+)", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest[1] == keras_vit.__version__
+
+
+def test_installation_holds_every_file(tmp_path):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "keras_vit_command.py"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    ignored = shutil.ignore_patterns("__pycache__", ".*")
+    shutil.copytree(REPOSITORY / "keras_vit", tmp_path / "keras_vit", ignore=ignored)
+    command = [sys.executable, "setup.py", "-q", "build", "--build-base", "out"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    built = {
+        path.relative_to(tmp_path / "out" / "lib")
+        for path in (tmp_path / "out" / "lib").rglob("*")
+        if path.is_file()
+    }
+    source = {path.relative_to(tmp_path) for path in (tmp_path / "keras_vit").rglob("*") if path.is_file()}
+    assert built == source | {pathlib.Path("keras_vit_command.py")}
+    assert any(path.suffix == ".tsv" for path in built)
+
+
+def test_console_script_points_to_the_launcher(metadata):
+    assert metadata["entry_points"] == {"console_scripts": ["keras-vit = keras_vit_command:main"]}
+
+
+def test_installation_brings_what_the_package_imports(metadata):
+    extras = metadata["extras_require"]
+    optional = {"huggingface_hub", *_names([*extras["tensorflow"], *extras["jax"], *extras["demo"]])}
+    assert _third_party(SOURCES) - optional == _names(metadata["install_requires"])
+
+
+def test_test_extra_brings_what_the_tests_import(metadata):
+    extras = metadata["extras_require"]
+    installed = _names(metadata["install_requires"]) | _names(extras["tensorflow"]) | _names(extras["test"])
+    missing = _third_party(sorted(REPOSITORY.glob("tests/**/*.py"))) - installed
+    assert missing == set()
+    assert {"pytest", "ruff", "scikit-learn"} <= installed
+
+
+def test_every_bound_is_a_lower_one_or_explained(metadata):
+    """An upper bound needs its reason on the same line of setup.py."""
+    source = (REPOSITORY / "setup.py").read_text(encoding="utf-8")
+    bounds = [text for texts in metadata["extras_require"].values() for text in texts] + metadata[
+        "install_requires"
+    ]
+    for bound in bounds:
+        if "<" in bound or "==" in bound:
+            assert re.search(rf'"{re.escape(bound)}".*#', source), f"{bound} needs a reason beside it"
+
+
+def _names(requirements):
+    return {re.match(r"[A-Za-z0-9_.-]+", requirement)[0] for requirement in requirements}
+
+
+def _third_party(paths):
+    """Distributions that these files import, also inside functions."""
+    found = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(node.module.split(".")[0])
+    ours = {"keras_vit", "keras_vit_command"}
+    return {DISTRIBUTIONS.get(name, name) for name in found - ours if name not in sys.stdlib_module_names}

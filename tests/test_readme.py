@@ -1,0 +1,172 @@
+"""What the documentation shows is run: every snippet, every command, every figure that the code can tell."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit.cli import main
+
+_SPEC = importlib.util.spec_from_file_location("workplace", pathlib.Path(__file__).with_name("workplace.py"))
+workplace = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(workplace)
+
+REPOSITORY = pathlib.Path(__file__).parents[1]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+DOCUMENTS = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted(REPOSITORY.glob("docs/**/*.md")),
+]
+LANGUAGES = ("python", "bash", "text")
+
+
+def _blocks(language):
+    """(document and line, text) of each fenced block in a language."""
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            line = text.count("\n", 0, match.start()) + 1
+            if match[1] == language:
+                yield f"{document.name}:{line}", match[2]
+
+
+def _commands():
+    """(document and line, command) for each line of the bash blocks; a backslash joins lines."""
+    for place, text in _blocks("bash"):
+        for line in text.replace("\\\n", " ").splitlines():
+            yield place, " ".join(line.split())
+
+
+NOTEBOOK = re.search(r"## In a notebook.*?```python\n(.*?)```", README, re.DOTALL)[1]
+SNIPPETS = [(place, source) for place, source in _blocks("python") if source != NOTEBOOK]
+SETUP = [command for _, command in _commands() if not command.startswith("keras-vit ")]
+VERBS = [(place, command) for place, command in _commands() if command.startswith("keras-vit ")]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workplace")
+    workplace.make(folder)
+    return folder
+
+
+@pytest.fixture
+def here(files, tmp_path, monkeypatch):
+    """A fresh folder with links to the files of the examples; it is the current folder."""
+    for file in files.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_there_is_something_of_each_kind():
+    assert len(SNIPPETS) >= 4 and len(SETUP) == 2 and len(VERBS) >= 6
+    fences = sum(
+        len(re.findall(r"^```", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in DOCUMENTS
+    )
+    assert fences == 2 * sum(len(list(_blocks(language))) for language in LANGUAGES)
+
+
+@pytest.mark.parametrize(("place", "source"), SNIPPETS, ids=[place for place, _ in SNIPPETS])
+def test_snippet_runs(here, capsys, place, source):
+    exec(compile(source, place, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out
+    keras.utils.clear_session()
+
+
+def test_notebook_example_learns_in_ten_lines(here, capsys):
+    assert len([line for line in NOTEBOOK.splitlines() if line]) == 10
+    exec(compile(NOTEBOOK, "README.md", "exec"), {"__name__": "__main__"})
+    accuracy = re.search(r"top-1 accuracy ([\d.]+) %", capsys.readouterr().out)
+    assert float(accuracy[1]) > 90
+
+
+@pytest.mark.parametrize(("place", "command"), VERBS, ids=[command for _, command in VERBS])
+def test_command_runs(here, capsys, place, command):
+    code = main(shlex.split(command)[1:])
+    output = capsys.readouterr()
+    assert code == 0 and output.out, output.err
+
+
+def test_setup_commands_have_the_same_form():
+    for command in SETUP:
+        venv, install, run = command.split(" && ")
+        assert venv == "python3 -m venv .venv"
+        extras = re.fullmatch(r"\.venv/bin/pip install -e '\.\[tensorflow,(\w+)\]'", install)
+        assert extras[1] == {".venv/bin/pytest": "test"}.get(run, "demo")
+
+
+def test_first_command_runs_the_quickstart(tmp_path):
+    python, script = SETUP[0].split(" && ")[-1].split()
+    assert python == ".venv/bin/python"
+    command = [sys.executable, str(REPOSITORY / script), "--tiny", "--workdir", str(tmp_path)]
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^accuracy: [\d.]+ %$", done.stdout, re.MULTILINE)
+    assert (tmp_path / "model.keras").is_file() and (tmp_path / "serving/1/saved_model.pb").is_file()
+
+
+def test_second_command_is_what_ci_runs():
+    lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    steps = [step.replace(".venv", ".ci/venv") for step in SETUP[1].split(" && ")]
+    positions = [lines.index(step) for step in steps]
+    assert positions == sorted(positions)
+    assert lines[-1] == steps[-1], "the summary of the tests is the last output"
+    assert os.access(REPOSITORY / ".ci" / "run", os.X_OK)
+
+
+def test_figures():
+    cases = list((REPOSITORY / "tests" / "golden").glob("*/case.json"))
+    assert f"{len(cases)} cases" in README
+    plain = [name for name in keras_vit.list_models() if name.startswith("ViT-")]
+    assert len(plain) == 11 and "eleven plain ViTs, from Ti/16 to G/14" in README
+    assert f"What is there in {keras_vit.__version__}" in README
+
+
+def test_tree_names_what_there_is():
+    tree = re.search(r"## The tree.*?```text\n(.*?)```", README, re.DOTALL)[1]
+    rows = [line.split(maxsplit=1) for line in tree.splitlines()]
+    assert all(len(row) == 2 for row in rows), "a phrase for each"
+    indent = re.findall(r"^( *)\S", tree, re.MULTILINE)
+    paths = [("keras_vit/" if space else "") + row[0] for space, row in zip(indent, rows, strict=True)]
+    assert [path for path in paths if not (REPOSITORY / path).exists()] == []
+    package = REPOSITORY / "keras_vit"
+    rooms = [f"keras_vit/{p.parent.name}/" for p in package.glob("*/__init__.py")]
+    rooms += [f"keras_vit/{p.name}" for p in package.glob("*.py") if p.name != "__init__.py"]
+    assert sorted(path for path in paths if path.startswith("keras_vit/") and path != "keras_vit/") == sorted(
+        rooms
+    )
+
+
+def test_arrows_are_those_that_the_tests_enforce():
+    spec = importlib.util.spec_from_file_location(
+        "floors", pathlib.Path(__file__).with_name("test_imports.py")
+    )
+    floors = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(floors)
+    drawn = re.search(r"```text\n(checks -> .*?)```", CONTRIBUTING, re.DOTALL)[1]
+    assert " -> ".join(", ".join(floor) for floor in floors.FLOORS) == " ".join(drawn.split())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_paths_in_the_text_exist(document):
+    text = document.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    named = re.findall(r"`((?:keras_vit|tests|examples|layers|data|cli)/[\w./-]+)`", text)
+    missing = [path for path in links if not (document.parent / path).exists()]
+    missing += [
+        path for path in named if not any((r / path).exists() for r in (REPOSITORY, REPOSITORY / "keras_vit"))
+    ]
+    assert missing == []

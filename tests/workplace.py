@@ -1,0 +1,56 @@
+"""A folder with the files that the examples of the documentation and of `keras-vit --help` speak of."""
+
+import contextlib
+import io
+
+import keras
+import numpy as np
+from PIL import Image
+
+import keras_vit
+
+CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
+
+
+def make(folder):
+    """Fills `folder` with `cat.jpg`, class folders in `pictures`, `ViT-Ti_16.npz` and `model.keras`."""
+    rng = np.random.default_rng(0)
+    _draw(rng).save(folder / "cat.jpg")
+    for name in CLASSES:
+        (folder / "pictures" / name).mkdir(parents=True)
+        for index in range(2):
+            _draw(rng).save(folder / "pictures" / name / f"{index}.jpg")
+    with contextlib.redirect_stdout(io.StringIO()):
+        official = _with_head(keras_vit.ViT_Ti16(), rng)
+        keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
+        _with_head(small_model(), rng).save(folder / "model.keras")
+    keras.utils.clear_session()
+
+
+def small_model(**arguments):
+    """A model of 16 x 16 pixels and three classes."""
+    values = {
+        "name": "small",
+        "image_size": 16,
+        "patch_size": 8,
+        "hidden_dim": 16,
+        "num_layers": 1,
+        "num_heads": 2,
+        "mlp_dim": 16,
+        "classes": 3,
+    }
+    config = keras_vit.ViTConfig(**{**values, **arguments})
+    return keras_vit.VisionTransformer(config, labels=("cat", "dog", "fox"))
+
+
+def _draw(rng):
+    """A picture of soft colours, wider than high."""
+    small = rng.integers(0, 256, size=(6, 8, 3), dtype="uint8")
+    return Image.fromarray(small).resize((320, 240), Image.Resampling.BICUBIC)
+
+
+def _with_head(model, rng):
+    """A fresh head is all zeros, and `predict` warns of it."""
+    head = model.get_layer("head")
+    head.set_weights([rng.normal(size=weight.shape).astype("float32") for weight in head.weights])
+    return model
