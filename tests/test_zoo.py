@@ -50,6 +50,26 @@ def test_golden_parameter_counts(name):
         assert _count(name, classes=21843, representation_size=width) == pre_logits
 
 
+# heads, which no count shows, and layers; arXiv 2010.11929, 2106.10270 and 2106.04560
+HEADS_AND_LAYERS = {
+    "ViT-Ti": (3, 12),
+    "ViT-S": (6, 12),
+    "ViT-B": (12, 12),
+    "ViT-L": (16, 24),
+    "ViT-H": (16, 32),
+    "ViT-g": (16, 40),
+    "ViT-G": (16, 48),
+}
+
+
+@pytest.mark.parametrize("name", zoo.VARIANTS)
+def test_heads_layers_and_patches(name):
+    config = zoo.VARIANTS[name].config(image_size=224)
+    size, patch = name.split("_")
+    assert (config.num_heads, config.num_layers) == HEADS_AND_LAYERS[size]
+    assert config.patch_size == (int(patch), int(patch))
+
+
 def test_variant_without_a_golden_count_fails(monkeypatch):
     monkeypatch.setitem(zoo.VARIANTS, "ViT-New_16", zoo.VARIANTS["ViT-Ti_16"])
     with pytest.raises(AssertionError, match="ViT-New_16 has no golden parameter count"):

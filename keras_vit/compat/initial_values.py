@@ -1,9 +1,9 @@
 """Building a model whose variables take given values, or none at all, instead of drawing random ones first.
 
-Keras draws an initial value for every variable and overwrites it when weights are loaded: a third of the loading time
-and a second copy in memory. It has the needed deferral (`keras.StatelessScope`) but no public way to say what the value is.
-Delete this file when `keras.Variable` takes its value from a scope; tests/compat/test_initial_values.py watches over the
-private names used here.
+Keras draws an initial value for every variable and overwrites it when weights are loaded: a third of the loading
+time and a second copy in memory. It has the needed deferral (`keras.StatelessScope`) but no public way to say what the
+value is. Delete this file when `keras.Variable` takes its value from a scope; tests/compat/test_initial_values.py
+watches over the private names used here.
 """
 
 import math
