@@ -21,6 +21,10 @@ def _run(argv):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _silence():
         from keras_vit import cli
+
+        if "tensorflow" in sys.modules:
+            # The first look for a GPU logs an error where there is none.
+            sys.modules["tensorflow"].config.list_physical_devices()
     return cli.main(argv)
 
 

@@ -1,7 +1,9 @@
 """The zoo: ONE table of named variants, the constructors made from it, and create_model."""
 
 import dataclasses
+import difflib
 import fnmatch
+import functools
 import inspect
 
 from keras_vit import checks
@@ -111,6 +113,7 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
         TypeError: on an argument that no field of `ViTConfig` has.
     """
     checks.check_choice("variant", variant, VARIANTS)
+    _check_arguments(variant, arguments)
     config = VARIANTS[variant].config(image_size=image_size, **arguments)
     if weights is None:
         return VisionTransformer(config, preprocessing=preprocessing, labels=labels, name=name)
@@ -130,6 +133,28 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
         report = dataclasses.replace(report, notes=report.notes + note)
     print(report)
     return model
+
+
+def _check_arguments(variant, arguments):
+    known = list(_signature().parameters)
+    for name in arguments:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise TypeError(
+                f"{constructor_name(variant)} got an unexpected keyword argument {name!r}{hint}; "
+                f"the arguments are {', '.join(known)}"
+            )
+
+
+@functools.cache
+def _signature():
+    """The signature of every constructor: what `create_model` takes and the fields of `ViTConfig` with a default."""
+    parameters = list(inspect.signature(create_model).parameters.values())[1:-1]
+    fields = [field for field in dataclasses.fields(ViTConfig) if field.default is not dataclasses.MISSING]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters += [inspect.Parameter(field.name, keyword, default=field.default) for field in fields]
+    return inspect.Signature(parameters, return_annotation=VisionTransformer)
 
 
 def _follow(config, description):
@@ -163,22 +188,12 @@ def _labels(config, description, release):
 
 def _constructor(variant):
     """The function that builds one variant, with a signature and docstring of its own for `help()` and completion."""
-    parameters = list(inspect.signature(create_model).parameters.values())[1:-1]
-    fields = [field for field in dataclasses.fields(ViTConfig) if field.default is not dataclasses.MISSING]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters += [inspect.Parameter(field.name, keyword, default=field.default) for field in fields]
-    signature = inspect.Signature(parameters, return_annotation=VisionTransformer)
 
-    def construct(*args, **kwargs):
-        try:
-            arguments = signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            known = ", ".join(signature.parameters)
-            raise TypeError(f"{construct.__name__}: {error}; its arguments are {known}") from None
+    def construct(**arguments):
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)
-    construct.__signature__ = signature
+    construct.__signature__ = _signature()
     width, layers, heads = (variant.architecture[key] for key in ("hidden_dim", "num_layers", "num_heads"))
     construct.__doc__ = (
         f"Builds {variant.name}: width {width}, {layers} layers, {heads} heads ({variant.source}).\n\n"

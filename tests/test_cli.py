@@ -328,7 +328,7 @@ MISTAKES = [
     ("predict cat.jpg --model ViT-Ti_16", "--weights must be given with --model ViT-Ti_16"),
     ("predict cat.jpg --model ViT-Ti_17 --weights ViT-Ti_16.npz", "or one of ViT-Ti_16, .*got 'ViT-Ti_17'"),
     ("predict cat.jpg --model ViT-S_16 --weights ViT-Ti_16.npz", r"shape \(192,\).* and \d+ lines more"),
-    ("predict cat.jpg --model ViT-Ti_16 --weights no/such.npz", "existing file or folder; got 'no/such.npz'"),
+    ("predict cat.jpg --model ViT-Ti_16 --weights no/such.npz", "existing file or a published one; got 'no/such.npz'"),
     ("predict cat.jpg --model model.keras --weights ViT-Ti_16.npz", "--weights must be left out"),
     ("predict cat.jpg --model other.keras", "existing file or folder; got 'other.keras'"),
     ("predict cat.jpg --model text.keras", "must be a whole .keras file.*b'no model'"),

@@ -274,10 +274,10 @@ def test_preprocessing_given_is_taken():
     [
         (
             {"clases": 3},
-            "ViT_B16: got an unexpected keyword argument 'clases'; its arguments are weights, .*, dtype",
+            r"unexpected keyword argument 'clases' \(did you mean 'classes'\?\); the arguments are weights, .*, dtype",
         ),
-        ({"hidden_dim": 3}, "ViT_B16: got an unexpected keyword argument 'hidden_dim'; its arguments are"),
-        ({"patch_size": 8}, "ViT_B16: got an unexpected keyword argument 'patch_size'; its arguments are"),
+        ({"hidden_dim": 3}, "got an unexpected keyword argument 'hidden_dim'.*; the arguments are"),
+        ({"patch_size": 8}, "got an unexpected keyword argument 'patch_size'.*; the arguments are"),
     ],
 )
 def test_constructors_refuse_unknown_arguments_and_list_theirs(arguments, message):
@@ -286,7 +286,7 @@ def test_constructors_refuse_unknown_arguments_and_list_theirs(arguments, messag
 
 
 def test_constructors_take_keywords_only():
-    with pytest.raises(TypeError, match="ViT_B16: too many positional arguments; its arguments are weights"):
+    with pytest.raises(TypeError, match="ViT_B16.. takes 0 positional arguments but 1 was given"):
         keras_vit.ViT_B16("imagenet21k")
 
 

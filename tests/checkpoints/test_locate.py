@@ -1,0 +1,273 @@
+"""What `weights=` may be: a path, the name of a release, a repository of the hub."""
+
+import http.server
+import os
+import pathlib
+import sys
+import threading
+import types
+import urllib.parse
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints import download, locate, names, releases
+from keras_vit.checkpoints.labels import label_set
+
+TI16 = releases.find_release("ViT-Ti_16", "augreg")
+TI16_384 = releases.find_release("ViT-Ti_16", "augreg+imagenet2012")
+
+
+def find(weights, model="ViT-Ti_16", image_size=(224, 224)):
+    return locate.locate(weights, model, image_size)
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """List of the releases that are asked for; none is downloaded."""
+    asked = []
+    monkeypatch.setattr(
+        locate, "fetch", lambda release: asked.append(release) or pathlib.Path("cache") / release.path
+    )
+    return asked
+
+
+# Paths
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.safetensors", "a.weights.h5", "a.keras", "folder", "augreg"])
+def test_what_exists_is_a_path(tmp_path, monkeypatch, fetched, name):
+    (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert find(name) == (pathlib.Path(name), None)  # also where a release has the same name
+    assert find(str(tmp_path / name)) == (tmp_path / name, None)
+    assert find(tmp_path / name) == (tmp_path / name, None)
+    assert fetched == []
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    (tmp_path / "a.npz").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find("~/a.npz") == (tmp_path / "a.npz", None)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    ["a.safetensors", "a/b.keras", "a.weights.h5", "a.pth", pathlib.Path("augreg"), pathlib.Path("a.npz")],
+)
+def test_what_can_only_be_a_path_is_not_taken_for_a_release(weights, fetched):
+    assert find(weights) == (pathlib.Path(weights), None)
+    with pytest.raises(FileNotFoundError, match="weights must be an existing file or folder; got 'a"):
+        keras_vit.ViT_Ti16(weights=weights if str(weights) != "augreg" else pathlib.Path("a"))
+    assert fetched == []
+
+
+@pytest.mark.parametrize("weights", ["mine.npz", "folder/mine.npz"])
+def test_an_unknown_npz_may_have_been_either(weights):
+    with pytest.raises(
+        FileNotFoundError, match=rf"existing file or a published one; got '{weights}': .*'augreg/"
+    ):
+        find(weights)
+
+
+@pytest.mark.parametrize("weights", [3, b"a.npz", True, ["a.npz"]])
+def test_other_types(weights):
+    with pytest.raises(
+        TypeError, match="weights must be a path, the name of a release or hf://org/repo; got"
+    ):
+        find(weights)
+
+
+# Releases
+
+
+@pytest.mark.parametrize("weights", ["augreg", TI16.file, f"{TI16.file}.npz", TI16.path])
+def test_names_of_a_release(fetched, weights):
+    assert find(weights) == (pathlib.Path("cache") / TI16.path, TI16)
+    assert fetched == [TI16]
+
+
+@pytest.mark.parametrize("model", ["ViT-Ti_16", "ViT-B_16", "ViT-L_32"])
+def test_every_name_that_list_weights_gives(fetched, model):
+    found = [find(weights, model)[1].path for weights in keras_vit.list_weights(model)]
+    assert set(found) == {release.path for release in releases.list_releases(model)}
+
+
+def test_the_nearest_size_is_taken(fetched):
+    for image_size, expected in (((224, 224), 224), ((384, 384), 384), ((512, 256), 384), ((160, 96), 224)):
+        _, release = find("imagenet21k+imagenet2012", "ViT-B_16", image_size)
+        assert release.image_size == expected, image_size
+    assert fetched[0].file == "ViT-B_16-224" and fetched[1].file == "ViT-B_16"
+
+
+def test_unknown_releases():
+    with pytest.raises(
+        ValueError, match=r"weights='imagenet' is no file of ViT-Ti_16; published for it are 'augreg/"
+    ):
+        find("imagenet")
+    with pytest.raises(ValueError, match="is a file of ViT-Ti_16, not of ViT-B_16"):
+        find(TI16.file, "ViT-B_16")
+    with pytest.raises(ValueError, match="nothing is published for 'ViT-G_14'"):
+        find("augreg", "ViT-G_14")
+
+
+# The hub
+
+
+class NoSuchFile(Exception):
+    pass
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A huggingface_hub that serves tmp_path as the repository "org/repo"; the list holds what was asked for."""
+    asked = []
+
+    def hf_hub_download(repository, name):
+        asked.append((repository, name))
+        if not (tmp_path / name).is_file():
+            raise NoSuchFile(f"404: {name}")
+        return str(tmp_path / name)
+
+    errors = types.SimpleNamespace(EntryNotFoundError=NoSuchFile)
+    module = types.SimpleNamespace(hf_hub_download=hf_hub_download, errors=errors)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+    return asked
+
+
+def test_a_repository(hub, make_model, tmp_path, weights_of):
+    source = make_model(gelu="erf")
+    source.labels = ("a", "b", "c")
+    keras_vit.save_weights(source, tmp_path, "huggingface")
+    assert find("hf://org/repo") == (tmp_path, None)
+    assert hub == [
+        ("org/repo", name) for name in ("model.safetensors", "config.json", "preprocessor_config.json")
+    ]
+    model = make_model(seed=1, gelu="erf")
+    assert keras_vit.load_weights(model, "hf://org/repo/").unused == ()
+    for path, array in weights_of(source).items():
+        np.testing.assert_array_equal(weights_of(model)[path], array)
+
+
+def test_what_a_repository_must_hold(hub, make_model, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"hf://org/repo must hold model\.safetensors: 404"):
+        find("hf://org/repo")
+    keras_vit.save_weights(make_model(), tmp_path, "huggingface")
+    (tmp_path / "preprocessor_config.json").unlink()
+    assert find("hf://org/repo") == (tmp_path, None)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"must hold config\.json"):
+        find("hf://org/repo")
+
+
+@pytest.mark.parametrize("address", ["hf://", "hf://org", "hf://org/repo/file", "hf:///repo"])
+def test_an_address_that_is_none(address):
+    with pytest.raises(ValueError, match=f"must be hf://org/repo; got '{address}'"):
+        find(address)
+
+
+def test_without_huggingface_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        ImportError, match=r"weights='hf://org/repo' needs huggingface_hub: pip install"
+    ):
+        find("hf://org/repo")
+
+
+# From a server to a model
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """Serves `tmp_path/server` on the loopback interface in the place of the official address."""
+    root = tmp_path / "server"
+    root.mkdir()
+    asked = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(root))
+
+        def do_GET(self):
+            asked.append(urllib.parse.unquote(self.path))
+            super().do_GET()
+
+        def log_message(self, *args):
+            """Stays silent."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
+        thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv(download.URL_VARIABLE, f"http://127.0.0.1:{httpd.server_port}")
+        monkeypatch.setenv("no_proxy", "*")
+        monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
+        yield types.SimpleNamespace(root=root, asked=asked)
+        httpd.shutdown()
+        thread.join()
+
+
+def publish(root, release, grid):
+    """Writes random arrays as a published file of ViT-Ti/16, and returns them."""
+    rng = np.random.default_rng(0)
+    shapes = {"cls": (1, 1, 192), "Transformer/posembed_input/pos_embedding": (1, 1 + grid**2, 192)}
+    model = {"embedding": ((16, 16, 3, 192), (192,)), "head": ((192, release.classes), (release.classes,))}
+    for block in range(12):
+        prefix = f"Transformer/encoderblock_{block}/"
+        attention = prefix + "MultiHeadDotProductAttention_1/"
+        model |= {attention + part: ((192, 3, 64), (3, 64)) for part in ("query", "key", "value")}
+        model[attention + "out"] = (3, 64, 192), (192,)
+        model[prefix + "MlpBlock_3/Dense_0"] = (192, 768), (768,)
+        model[prefix + "MlpBlock_3/Dense_1"] = (768, 192), (192,)
+        for norm in ("LayerNorm_0", "LayerNorm_2"):
+            shapes |= {f"{prefix}{norm}/{name}": (192,) for name in ("scale", "bias")}
+    shapes |= {f"Transformer/encoder_norm/{name}": (192,) for name in ("scale", "bias")}
+    for name, pair in model.items():
+        shapes |= dict(zip((f"{name}/kernel", f"{name}/bias"), pair, strict=True))
+    arrays = {name: rng.standard_normal(shape, dtype="float32") for name, shape in shapes.items()}
+    path = root / release.path
+    path.parent.mkdir(exist_ok=True)
+    np.savez(path, **arrays)
+    return arrays
+
+
+def check_weights(model, arrays):
+    for variable in model.weights:
+        rule = names.find_rule("official", variable.path, "before_pooling")
+        if rule:
+            shape = (*variable.shape[:-1], variable.shape[-1] // len(rule.theirs))
+            expected = np.concatenate([arrays[name].reshape(shape) for name in rule.theirs], axis=-1)
+            np.testing.assert_array_equal(variable.numpy(), expected, err_msg=variable.path)
+
+
+def test_a_release_comes_from_the_server_once(server, tmp_path, capsys):
+    arrays = publish(server.root, TI16_384, grid=24)
+    size = (server.root / TI16_384.path).stat().st_size
+    assert abs(size - TI16_384.bytes) < 0.01 * size  # the shapes are those of the published file
+    model = keras_vit.create_model("ViT-Ti_16", weights="augreg+imagenet2012")
+    assert server.asked == [f"/{TI16_384.path}"]
+    check_weights(model, arrays)
+    assert model.labels == label_set("imagenet2012")
+    assert model.preprocessing == keras_vit.Preprocessing(size=224)
+    assert "24 x 24 -> 14 x 14 (align_corners)" in capsys.readouterr().out
+    again = keras_vit.ViT_Ti16(weights=TI16_384.file, image_size=384, classes=5)
+    assert server.asked == [f"/{TI16_384.path}"]
+    check_weights(again, {**arrays, "head/kernel": np.zeros((192, 5)), "head/bias": np.zeros(5)})
+    table = again.get_layer("position_embs").embedding.numpy()
+    np.testing.assert_array_equal(table, arrays["Transformer/posembed_input/pos_embedding"])
+    assert (again.labels, again.preprocessing) == (None, keras_vit.Preprocessing(size=384))
+    cached = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert cached == [tmp_path / "cache" / "models" / "keras_vit" / TI16_384.path]
+
+
+def test_a_release_that_is_not_there(server, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"expected a file at http://127.*augreg/Ti_16.*answered 404"):
+        keras_vit.create_model("ViT-Ti_16", weights="augreg")
+    path = server.root / TI16.path
+    path.parent.mkdir()
+    path.write_bytes(b"<html>Please log in</html>" + os.urandom(100))
+    with pytest.raises(
+        ValueError, match=r"expected augreg/Ti_16.*of about 37\.\d MiB.*first bytes are b'<html>"
+    ):
+        keras_vit.create_model("ViT-Ti_16", weights="augreg")
+    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
