@@ -77,8 +77,8 @@ class ViTConfig(_Config):
         qkv_bias: whether query, key and value projections have biases.
         qk_norm: whether queries and keys are layer-normalised per head.
         num_registers: learned register tokens (arXiv 2309.16588) after the class token.
-        gelu: `tanh` or `erf`; None is the paper's `tanh`.
-        epsilon: of every LayerNorm; None is the paper's 1e-6.
+        gelu: `tanh` or `erf`; None is what given weights were trained with, without weights the paper's `tanh`.
+        epsilon: of every LayerNorm; None is what given weights were trained with, without weights the paper's 1e-6.
         remat: recompute the blocks in the backward pass to save memory.
         channels: channels of the input picture.
         dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None is the global policy.

@@ -5,6 +5,7 @@ import difflib
 import fnmatch
 import functools
 import inspect
+import re
 
 from keras_vit import checks
 from keras_vit.checkpoints import labels as label_sets
@@ -85,9 +86,11 @@ def list_models(pattern="*"):
 def list_weights(model):
     """Returns the names that `weights=` takes for a model: short names of releases, then the published files."""
     checks.check_choice("model", model, VARIANTS)
-    releases = list_releases(model)
-    aliases = dict.fromkeys(release.alias for release in releases if release.alias)
-    return [*aliases, *(release.path for release in releases)]
+    return [*_aliases(model), *(release.path for release in list_releases(model))]
+
+
+def _aliases(model):
+    return list(dict.fromkeys(release.alias for release in list_releases(model) if release.alias))
 
 
 def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, name=None, image_size=224, **arguments):
@@ -197,11 +200,22 @@ def _constructor(variant):
     width, layers, heads = (variant.architecture[key] for key in ("hidden_dim", "num_layers", "num_heads"))
     construct.__doc__ = (
         f"Builds {variant.name}: width {width}, {layers} layers, {heads} heads ({variant.source}).\n\n"
-        f"Weights: {', '.join(list_weights(variant.name)) or 'no published file'}; or a path.\n\n"
-        "The arguments are those of `keras_vit.create_model` and the fields of `keras_vit.ViTConfig`, which says what\n"
-        "each means.\n\nReturns:\n    A `keras_vit.VisionTransformer`.\n"
+        f"Published weights: {', '.join(_aliases(variant.name)) or 'none'}; `keras_vit.list_weights({variant.name!r})` "
+        f"lists the files.\n\nArgs:\n{_argument_docs()}\n\nReturns:\n    A `keras_vit.VisionTransformer`.\n"
     )
     return construct
+
+
+@functools.cache
+def _argument_docs():
+    """What the docstrings of `create_model` and `ViTConfig` say of each argument of a constructor."""
+    docs = {}
+    for documented in (ViTConfig, create_model):
+        # `python -OO` has no docstrings
+        arguments = (inspect.getdoc(documented) or "").partition("Args:\n")[2].partition("\n\n")[0]
+        for entry in re.split(r"\n(?=    [\w*])", arguments):
+            docs[entry.split(":")[0].strip()] = entry
+    return "\n".join(docs.get(name, f"    {name}") for name in _signature().parameters)
 
 
 def constructor_name(variant):

@@ -329,3 +329,10 @@ def test_constructors_take_keywords_only():
 def test_create_model_refuses_wrong_arguments(variant, arguments, error, message):
     with pytest.raises(error, match=message):
         build_deferred(lambda: keras_vit.create_model(variant, **arguments))
+
+
+def test_constructors_document_every_argument():
+    for name in keras_vit.zoo.CONSTRUCTORS:
+        constructor = getattr(keras_vit, name)
+        for argument in inspect.signature(constructor).parameters:
+            assert f"\n    {argument}: " in constructor.__doc__, (name, argument)
