@@ -141,7 +141,7 @@ def resize(model, image_size, method="align_corners"):
 
 def _copy(model, description, method):
     copied, pending = build_deferred(lambda: type(model).from_config(description))
-    initialise(pending, {id(variable): _zeros(variable) for variable in copied.variables})
+    initialise(pending, {id(variable): _zeros(variable) for variable in copied.weights})
     for new, old in zip(copied.layers, model.layers, strict=True):
         if isinstance(new, AddPositionEmbs) and new.weights:
             new.load_table(keras.ops.convert_to_numpy(old.embedding), old.built_grid, method)

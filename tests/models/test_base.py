@@ -303,6 +303,14 @@ def test_config_cannot_be_replaced(make_model):
         make_model().config = None
 
 
+@pytest.mark.parametrize("copy", [keras_vit.clone, lambda model: keras_vit.resize(model, 32)])
+def test_copies_draw_dropout_seeds_of_their_own(copy, make_model):
+    copied = copy(make_model(dropout_rate=0.5))
+    weights = {id(weight) for weight in copied.weights}
+    seeds = [tuple(ops.convert_to_numpy(v)) for v in copied.variables if id(v) not in weights]
+    assert len(seeds) > 1 and len(set(seeds)) == len(seeds)  # equal seeds would drop the same units in every layer
+
+
 def _by_path(model):
     return {weight.path: ops.convert_to_numpy(weight) for weight in model.weights}
 
