@@ -312,7 +312,13 @@ def _gradients_jax(layer, batch, cotangent):
     return jax.grad(loss)([variable.value for variable in layer.trainable_variables])
 
 
-_GRADIENTS = {"tensorflow": _gradients_tensorflow, "jax": _gradients_jax}
+def _gradients_torch(layer, batch, cotangent):
+    layer.zero_grad()
+    ops.sum(layer(batch) * ops.convert_to_tensor(cotangent)).backward()
+    return [variable.value.grad for variable in layer.trainable_variables]
+
+
+_GRADIENTS = {"tensorflow": _gradients_tensorflow, "jax": _gradients_jax, "torch": _gradients_torch}
 
 
 def _assert_close(values, expected, tolerance, what):
