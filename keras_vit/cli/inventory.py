@@ -4,8 +4,6 @@ import contextlib
 import io
 import math
 
-import keras
-
 import keras_vit
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.models import build_model
@@ -33,7 +31,7 @@ def info(args):
     """Prints what a model is, what it eats, what it answers and, with weights, how they fit."""
     report = io.StringIO()
     if args.weights is None and not args.model.endswith(".keras"):
-        model = _without_weights(lambda: build_model(args))
+        model, _ = build_deferred(lambda: build_model(args))  # only looked at: G/14 would take 7 GB
     else:
         with contextlib.redirect_stdout(report):
             model = build_model(args)
@@ -69,13 +67,6 @@ def _weight_rows(name):
     for release in list_releases(name):
         size = f"{release.bytes / 2**20:,.0f}"
         yield name, release.alias, release.path, release.image_size, release.classes, size
-
-
-def _without_weights(build):
-    """Builds a model that is only looked at: G/14 would take 7 GB."""
-    model, _ = build_deferred(build)
-    keras.utils.clear_session()  # else Keras allocates the weights with the next model
-    return model
 
 
 def _print_table(head, rows, right_from):
