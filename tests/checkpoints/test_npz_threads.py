@@ -1,0 +1,20 @@
+"""Arrays of an .npz file are read in threads, where Python 3.11 must not parse their headers."""
+
+import numpy as np
+import pytest
+
+from keras_vit.checkpoints import npz
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_headers_are_parsed_once_when_the_file_is_opened(tmp_path, monkeypatch, save):
+    arrays = {"a": np.arange(6, dtype="float32").reshape(2, 3), "b": np.asfortranarray(np.ones((4, 5), "float32"))}
+    save(tmp_path / "w.npz", **arrays)
+    checkpoint = npz.read_npz(tmp_path / "w.npz")
+
+    def refuse(*arguments):
+        raise AssertionError("a header is parsed again")
+
+    monkeypatch.setattr(npz, "_read_header", refuse)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(checkpoint.entries[name].read(), array)
