@@ -1,5 +1,6 @@
 """Strictness for every test: warnings are errors (pyproject.toml), seeds are fixed, float32 products are exact."""
 
+import importlib.util
 import os
 import pathlib
 
@@ -36,3 +37,29 @@ def real_data():
     if not folder.is_dir():
         pytest.skip(f"needs the folder of real weights and pictures; set KERAS_VIT_REAL_DATA ({folder} is absent)")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def workplace():
+    """The module workplace.py, which makes the files that the examples of the documents name."""
+    spec = importlib.util.spec_from_file_location("workplace", TESTS / "workplace.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def example_files(workplace, tmp_path_factory):
+    """Folder with those files."""
+    folder = tmp_path_factory.mktemp("workplace")
+    workplace.make(folder)
+    return folder
+
+
+@pytest.fixture
+def here(example_files, tmp_path, monkeypatch):
+    """A fresh folder with links to those files; it is the current folder."""
+    for file in example_files.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

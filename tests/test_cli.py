@@ -1,6 +1,5 @@
 """The command line: what each verb prints, what it says on mistakes, and the examples of its help."""
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -24,30 +23,10 @@ from keras_vit.cli import VERBS, failures, main, parser
 from keras_vit.cli.models import change_preprocessing
 from keras_vit.config import GELUS, INTERPOLATIONS
 
-_SPEC = importlib.util.spec_from_file_location("workplace", pathlib.Path(__file__).with_name("workplace.py"))
-workplace = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(workplace)
-
 README = pathlib.Path(__file__).parents[1] / "README.md"
 SAVED = ["--model", "model.keras"]
 REAL_WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 TI16 = ["--model", "ViT-Ti_16", "--weights", "ViT-Ti_16.npz"]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("workplace")
-    workplace.make(folder)
-    return folder
-
-
-@pytest.fixture
-def here(files, tmp_path, monkeypatch):
-    """A fresh folder with links to the files of the examples; it is the current folder."""
-    for file in files.iterdir():
-        (tmp_path / file.name).symlink_to(file)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def run(capsys, *words):
@@ -185,7 +164,7 @@ class TestPredict:
         [entry] = json.loads(run(capsys, "predict", "cat.jpg", *words)[1])
         assert {answer["label"] for answer in entry["answers"]} == {f"class_{index}" for index in range(4)}
 
-    def test_a_warning_is_one_line(self, here, capsys):
+    def test_a_warning_is_one_line(self, here, workplace, capsys):
         workplace.small_model().save("fresh.keras")
         with warnings.catch_warnings():
             warnings.simplefilter("default")

@@ -43,7 +43,7 @@ def test_file_is_short_and_says_what_it_is_for(path):
 
 @pytest.mark.parametrize("name", keras_vit.__all__)
 def test_public_name_exists(name):
-    assert getattr(keras_vit, name) is not None
+    assert hasattr(keras_vit, name)
     assert name in dir(keras_vit)
 
 

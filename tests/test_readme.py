@@ -14,10 +14,6 @@ import pytest
 import keras_vit
 from keras_vit.cli import main
 
-_SPEC = importlib.util.spec_from_file_location("workplace", pathlib.Path(__file__).with_name("workplace.py"))
-workplace = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(workplace)
-
 REPOSITORY = pathlib.Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -50,22 +46,6 @@ NOTEBOOK = re.search(r"## In a notebook.*?```python\n(.*?)```", README, re.DOTAL
 SNIPPETS = [(place, source) for place, source in _blocks("python") if source != NOTEBOOK]
 SETUP = [command for _, command in _commands() if not command.startswith("keras-vit ")]
 VERBS = [(place, command) for place, command in _commands() if command.startswith("keras-vit ")]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("workplace")
-    workplace.make(folder)
-    return folder
-
-
-@pytest.fixture
-def here(files, tmp_path, monkeypatch):
-    """A fresh folder with links to the files of the examples; it is the current folder."""
-    for file in files.iterdir():
-        (tmp_path / file.name).symlink_to(file)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_there_is_something_of_each_kind():

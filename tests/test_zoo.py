@@ -2,7 +2,6 @@
 
 import inspect
 import pathlib
-import time
 import tracemalloc
 
 import pytest
@@ -94,18 +93,17 @@ def _count(name, image_size=224, **arguments):
 
 def test_counting_the_giant_costs_no_memory():
     tracemalloc.start()
-    resident, start = _resident_bytes(), time.monotonic()
+    resident = _resident_bytes()
     try:
         model, pending = build_deferred(
             lambda: VisionTransformer(zoo.VARIANTS["ViT-G_14"].config(image_size=224))
         )
         assert model.count_params() == PARAMETERS["ViT-G_14"][1]
-        seconds, peak = time.monotonic() - start, tracemalloc.get_traced_memory()[1]
+        peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 200e6
     assert _resident_bytes() - resident < 200e6  # 7.4 GB if it were allocated
-    assert seconds < 20
     assert len(pending) >= len(model.weights)
 
 
