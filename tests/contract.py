@@ -17,7 +17,7 @@ from keras_vit import layers
 
 # layer class, list of its constructor arguments, input shape without the batch
 CASES = (
-    (layers.AddPositionEmbs, [{}, {"position_embedding": "none"}], (17, 8)),
+    (layers.AddPositionEmbs, [{}, {"position_embedding": "none"}, {"position_embedding": "learned_2d"}], (17, 8)),
     (layers.AddPositionEmbs, [{"num_class_tokens": 0}], (9, 8)),
     (
         layers.AddPositionEmbs,
@@ -31,6 +31,124 @@ CASES = (
         layers.ClassToken,
         [{}, {"num_class_tokens": 2, "num_registers": 3}, {"num_class_tokens": 0, "num_registers": 1}],
         (4, 6),
+    ),
+    (layers.AxialAttention, [{"axis": "height"}], (3, 4, 16)),
+    (layers.AxialAttention, [{"axis": "width", "num_heads": 2, "epsilon": 1e-3}], (3, 4, 8)),
+    (
+        layers.AxialBottleneck,
+        [{"width": 16}, {"width": 8, "strides": 2, "num_heads": 2, "epsilon": 1e-3}],
+        (3, 4, 6),
+    ),
+    (
+        layers.AxialStage,
+        [
+            {"num_units": 1, "width": 16},
+            {"num_units": 2, "width": 8, "strides": 2, "num_heads": 2, "epsilon": 1e-3},
+        ],
+        (3, 4, 6),
+    ),
+    (
+        layers.AxialTransformerBlock,
+        [
+            {"grid_size": (2, 3), "num_heads": 2, "mlp_dim": 12},
+            {
+                "grid_size": (3, 2),
+                "num_heads": 4,
+                "mlp_dim": 6,
+                "dropout_rate": 0.1,
+                "attention_dropout_rate": 0.2,
+                "stochastic_depth_rate": 0.3,
+                "layer_scale_init": 0.1,
+                "qkv_bias": False,
+                "qk_norm": True,
+                "gelu": "erf",
+                "epsilon": 1e-5,
+                "remat": True,
+            },
+        ],
+        (6, 8),
+    ),
+    (
+        layers.BottleneckUnit,
+        [
+            {"width": 32},
+            {"width": 32, "strides": 2, "gn_epsilon": 1e-5, "std_epsilon": 1e-8, "std_form": "variance"},
+        ],
+        (5, 4, 128),
+    ),
+    (
+        layers.PreActivationUnit,
+        [
+            {"width": 32},
+            {"width": 32, "strides": 2, "gn_epsilon": 1e-6, "std_epsilon": 1e-5, "std_form": "deviation"},
+        ],
+        (5, 4, 128),
+    ),
+    (
+        layers.ResNetStage,
+        [
+            {
+                "order": "post_norm",
+                "width": 32,
+                "num_units": 2,
+                "strides": 1,
+                "gn_epsilon": 1e-6,
+                "std_epsilon": 1e-5,
+                "std_form": "deviation",
+            },
+            {
+                "order": "pre_activation",
+                "width": 32,
+                "num_units": 2,
+                "strides": 2,
+                "gn_epsilon": 1e-5,
+                "std_epsilon": 1e-10,
+                "std_form": "variance",
+            },
+        ],
+        (5, 4, 32),
+    ),
+    (
+        layers.StdConv2D,
+        [
+            {"filters": 6, "kernel_size": (3, 3)},
+            {
+                "filters": 4,
+                "kernel_size": (2, 3),
+                "strides": (2, 1),
+                "padding": "valid",
+                "epsilon": 1e-8,
+                "epsilon_form": "variance",
+            },
+        ],
+        (5, 7, 3),
+    ),
+    (layers.PatchMerging, [{}, {"epsilon": 1e-3}], (4, 6, 3)),
+    (layers.PatchMerging, [{}], (3, 5, 4)),
+    (
+        layers.SwinBlock,
+        [
+            {"num_heads": 2, "mlp_dim": 12, "window_size": 2},
+            {"num_heads": 2, "mlp_dim": 12, "window_size": 3, "shifted": True},
+            {
+                "num_heads": 4,
+                "mlp_dim": 6,
+                "window_size": 2,
+                "shifted": True,
+                "dropout_rate": 0.1,
+                "stochastic_depth_rate": 0.3,
+                "qkv_bias": False,
+                "gelu": "tanh",
+                "epsilon": 1e-3,
+            },
+        ],
+        (4, 5, 8),
+    ),
+    (layers.SwinBlock, [{"num_heads": 2, "mlp_dim": 12, "window_size": 7, "shifted": True}], (2, 3, 8)),
+    (
+        layers.WindowAttention,
+        [{"window_size": (2, 3), "num_heads": 2}, {"window_size": (1, 6), "num_heads": 4, "qkv_bias": False}],
+        (4, 6, 8),
     ),
     (layers.DropPath, [{"rate": 0.0}, {"rate": 0.5}, {"rate": 0.25, "seed": 7}], (4, 6)),
     (layers.GlobalAveragePooling, [{}, {"num_prefix_tokens": 2}], (5, 6)),
@@ -81,7 +199,12 @@ POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # Weights whose gradient is zero by mathematics: the softmax over the keys does not see a constant added to
 # every product of a query with a key.
-WITHOUT_GRADIENT = ("key_norm/beta",)
+WITHOUT_GRADIENT = (
+    "key_norm/beta",
+    "product_norm/beta",
+    "query_position_norm/beta",
+    "key_position_norm/beta",
+)
 
 
 def expand(cases=CASES):
@@ -240,7 +363,9 @@ def _check_training(layer_class, kwargs, input_shape):
     assert np.array_equal(calm, again), "two calls with training=False differ"
     assert np.array_equal(calm, _numpy(layer(batch))), "the default is not training=False"
     busy, again = _numpy(layer(batch, training=True)), _numpy(layer(batch, training=True))
-    if any(value > 0 for name, value in kwargs.items() if name.endswith("rate")):
+    if any(weight.path.endswith("moving_variance") for weight in layer.weights):  # of batch normalisation
+        assert not np.allclose(busy, calm), "training=True equals training=False in spite of batch normalisation"
+    elif any(value > 0 for name, value in kwargs.items() if name.endswith("rate")):
         assert not np.allclose(busy, calm), "training=True equals training=False in spite of a rate above 0"
         assert not np.allclose(busy, again), (
             "two calls with training=True are equal in spite of a rate above 0"
@@ -285,7 +410,8 @@ def _randomise(layer):
     """Gives every weight other values than its initial ones: zeros and ones would hide what they meet."""
     rng = np.random.default_rng(1)
     for weight in layer.weights:
-        weight.assign(rng.normal(0.1, 0.4, weight.shape).astype("float32"))
+        values = rng.normal(0.1, 0.4, weight.shape).astype("float32")
+        weight.assign(np.abs(values) + 0.2 if weight.path.endswith("moving_variance") else values)
 
 
 def _batch(input_shape, size=3):

@@ -12,25 +12,26 @@ from keras import ops
 _RESERVED_DRAWS = 64  # more than a layer draws from one seed generator in one call
 
 
-def recompute(layer, call, inputs):
-    """Returns `call(inputs)`, of which only the inputs are kept for the backward pass.
+def recompute(layer, call, *inputs):
+    """Returns `call(*inputs)`, of which only the inputs are kept for the backward pass.
 
     Args:
         layer: a built layer.
-        call: function of one tensor that reads no other tensors but the variables of `layer`.
-        inputs: the tensor.
+        call: function of tensors that reads no other tensors but the variables of `layer`.
+        *inputs: the tensors.
     """
     weights, states = layer.weights, _seed_states(layer)
     seeds = [ops.copy(state) for state in states]
 
-    def forward(inputs, *values):
+    def forward(*arguments):
+        values = arguments[len(inputs) :]
         # The values are arguments, so that gradients flow to them; the seeds are those of before the call.
         mapping = zip([*weights, *states], [*values, *seeds], strict=True)
         with keras.StatelessScope(state_mapping=mapping):
-            return call(inputs)
+            return call(*arguments[: len(inputs)])
 
     # Copies, for TensorFlow would watch a variable by itself and count its gradient twice.
-    outputs = keras.remat(forward)(inputs, *(ops.copy(weight) for weight in weights))
+    outputs = keras.remat(forward)(*inputs, *(ops.copy(weight) for weight in weights))
     for state, seed in zip(states, seeds, strict=True):
         state.assign(seed + ops.convert_to_tensor([0, _RESERVED_DRAWS], dtype=seed.dtype))
     return outputs

@@ -125,6 +125,11 @@ class MapPooling(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[2])
 
+    def own_macs(self, input_shape):
+        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
+        batch, length, dim = input_shape
+        return 2 * batch * (length - self.num_prefix_tokens) * dim  # one query
+
     def get_config(self):
         return {
             **super().get_config(),

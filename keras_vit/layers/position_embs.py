@@ -7,8 +7,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.config import POSITION_EMBEDDINGS
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+
+POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "none")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -16,12 +17,14 @@ class AddPositionEmbs(keras.layers.Layer):
     """Adds E_pos of Eq. 1 in arXiv 2010.11929 to class, register and patch tokens.
 
     Class tokens have rows of their own in a learned table. Registers have no position: theirs are rows of zeros. When
-    the layer loads a table of another grid (`.keras`, `.weights.h5` or a checkpoint), it resizes it as the official
+    the layer loads tables of another grid (`.keras`, `.weights.h5` or a checkpoint), it resizes them as the official
     code does, for square and other grids.
 
     Args:
-        position_embedding: `learned`, a table that starts at N(0, 0.02); `sincos2d`, fixed sines and cosines in the
-            form of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens; `none`.
+        position_embedding: `learned`, a table that starts at N(0, 0.02); `learned_2d`, such a table of the columns and
+            one of the rows, each of half the width, so that a patch has [its column's, its row's] (appendix D.4);
+            `sincos2d`, fixed sines and cosines in the form of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens;
+            `none`.
         grid_size: (rows, columns) of the patch grid; None takes the square grid that the tokens form.
         num_class_tokens: class tokens at the head of the sequence.
         num_registers: register tokens after them.
@@ -30,7 +33,8 @@ class AddPositionEmbs(keras.layers.Layer):
         (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same
 
     Raises:
-        ValueError: when built on tokens that are not such a grid, or with `sincos2d` on a width not divisible by 4.
+        ValueError: when built on tokens that are not such a grid, or on a width that is not divisible by 4 (`sincos2d`)
+            or by 2 (`learned_2d`).
     """
 
     def __init__(
@@ -44,17 +48,23 @@ class AddPositionEmbs(keras.layers.Layer):
         self.num_registers = checks.check_integer("num_registers", num_registers, minimum=0)
 
     def build(self, input_shape):
-        rows = self.num_class_tokens + math.prod(self._grid(input_shape))
-        self.built_grid = self._grid(input_shape)
+        self.built_grid = rows, columns = self._grid(input_shape)
+        dim, num_class = input_shape[-1], self.num_class_tokens
         if self.position_embedding == "learned":
-            self.embedding = self.add_weight(
-                name="embedding",
-                shape=(1, rows, input_shape[-1]),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
-            )
+            self.embedding = self._table("embedding", (1, num_class + rows * columns, dim))
+        elif self.position_embedding == "learned_2d":
+            if dim % 2:
+                raise ValueError(f"position_embedding='learned_2d' needs an even width; got {dim}")
+            self.columns = self._table("columns", (1, columns, dim // 2))
+            self.rows = self._table("rows", (1, rows, dim // 2))
+            if num_class:
+                self.class_rows = self._table("class_rows", (1, num_class, dim))
         elif self.position_embedding == "sincos2d":
-            self.sincos2d = sincos2d_table(self.built_grid, input_shape[-1])
+            self.sincos2d = sincos2d_table(self.built_grid, dim)
         self.built = True
+
+    def _table(self, name, shape):
+        return self.add_weight(name=name, shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02))
 
     def _grid(self, input_shape):
         tokens, prefix = input_shape[1], self.num_class_tokens + self.num_registers
@@ -75,42 +85,73 @@ class AddPositionEmbs(keras.layers.Layer):
         return tokens + ops.cast(self._positions(), tokens.dtype)
 
     def _positions(self):
-        """The rows to add, (1, tokens, dim)."""
+        """The rows to add, (1, tokens, dim): those of class tokens, zeros for registers, those of patches."""
+        if self.position_embedding == "learned" and not self.num_registers:
+            return ops.convert_to_tensor(self.embedding)
+        class_rows, patches = self._class_rows_and_patches()
+        num_zeros = self.num_class_tokens + self.num_registers - class_rows.shape[1]
+        return ops.concatenate([class_rows, ops.pad(patches, ((0, 0), (num_zeros, 0), (0, 0)))], axis=1)
+
+    def _class_rows_and_patches(self):
+        if self.position_embedding == "learned":
+            table = ops.convert_to_tensor(self.embedding)
+            return table[:, : self.num_class_tokens], table[:, self.num_class_tokens :]
         if self.position_embedding == "sincos2d":
-            num_zeros = self.num_class_tokens + self.num_registers
-            return ops.pad(self.sincos2d[None], ((0, 0), (num_zeros, 0), (0, 0)))
-        table = ops.convert_to_tensor(self.embedding)
-        if not self.num_registers:
-            return table
-        class_rows, grid_rows = table[:, : self.num_class_tokens], table[:, self.num_class_tokens :]
-        return ops.concatenate([class_rows, ops.pad(grid_rows, ((0, 0), (self.num_registers, 0), (0, 0)))], axis=1)
+            patches = ops.convert_to_tensor(self.sincos2d[None])
+            return patches[:, :0], patches
+        rows, columns = self.built_grid
+        x = ops.tile(ops.convert_to_tensor(self.columns), (1, rows, 1))
+        y = ops.repeat(ops.convert_to_tensor(self.rows), columns, axis=1)
+        patches = ops.concatenate([x, y], axis=2)
+        return ops.convert_to_tensor(self.class_rows) if self.num_class_tokens else patches[:, :0], patches
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
     def save_own_variables(self, store):
         super().save_own_variables(store)
-        if self.position_embedding == "learned":
+        if self.weights:
             # Tables of equal shape may belong to different grids: 4 x 4 and 2 x 8.
             store["grid"] = np.array(self.built_grid)
 
     def load_own_variables(self, store):
-        if self.position_embedding != "learned" or "grid" not in store.keys():
+        if not self.weights or "grid" not in store.keys():
             super().load_own_variables(store)
             return
         old_grid = tuple(int(side) for side in np.asarray(store["grid"]))
-        self.load_table(np.asarray(store["0"]), old_grid)
+        for index, variable in enumerate(self.weights):
+            variable.assign(self.resized(variable, np.asarray(store[str(index)]), "align_corners", old_grid))
 
-    def load_table(self, table, grid_size, method="align_corners"):
-        """Sets the learned table from one of another grid.
+    def resize_from(self, other, method="align_corners"):
+        """Takes the tables of the same layer of a model for another image size.
 
         Args:
-            table: array (1, num_class_tokens + rows * columns, dim).
-            grid_size: its (rows, columns).
-            method: how to resize it, see `resize_position_embedding`.
+            other: the layer, built on its own grid.
+            method: how to resize the tables, see `resize_position_embedding`.
         """
-        table = resize_position_embedding(table, grid_size, self.built_grid, self.num_class_tokens, method)
-        self.embedding.assign(table)
+        for variable, table in zip(self.weights, other.weights, strict=True):
+            variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, other.built_grid))
+
+    def resized(self, variable, table, method="align_corners", old_grid=None):
+        """Returns what one of its variables is for a table of another grid.
+
+        Args:
+            variable: the weight of this layer.
+            table: array, that weight of the layer on the other grid.
+            method: how to resize it, see `resize_position_embedding`.
+            old_grid: (rows, columns) of the other grid; None where the table of rows or of columns tells its side.
+
+        Raises:
+            ValueError: if `table` is not of that grid.
+        """
+        rows, columns = self.built_grid
+        if variable.name == "embedding":
+            return resize_position_embedding(table, old_grid, self.built_grid, self.num_class_tokens, method)
+        if variable.name == "columns":
+            return resize_position_embedding(table, (1, table.shape[1]), (1, columns), 0, method)
+        if variable.name == "rows":
+            return resize_position_embedding(table, (table.shape[1], 1), (rows, 1), 0, method)
+        return table
 
     def get_config(self):
         return {

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.layers.relative_positions import relative_logits
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -22,8 +23,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         epsilon: of those layer norms.
 
     Shapes:
-        (batch, tokens, dim) -> the same; with `return_attention_scores=True` a pair of it and the attention weights
-        after softmax, before dropout: (batch, heads, query tokens, key tokens).
+        (batch, tokens, dim), and `relative_keys` (offsets, dim / num_heads) of `RelativePositions` if wanted -> the
+        same as the tokens; with `return_attention_scores=True` a pair of it and the attention weights after softmax,
+        before dropout: (batch, heads, query tokens, key tokens).
 
     Raises:
         ValueError: when built on a width that `num_heads` does not divide.
@@ -67,7 +69,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         norm.build(shape)
         return norm
 
-    def call(self, tokens, training=None, return_attention_scores=False):
+    def call(self, tokens, relative_keys=None, training=None, return_attention_scores=False):
         batch, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
         # [q, k, v] = z U_qkv, Eq. 5
@@ -76,7 +78,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         # A = softmax(q k^T / sqrt(D_h)), Eq. 6; the query is scaled first, so that float16 does not overflow
-        logits = ops.einsum("bhqd,bhkd->bhqk", query * (1.0 / math.sqrt(head_dim)), key)
+        query = query * (1.0 / math.sqrt(head_dim))
+        logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
+        if relative_keys is not None:
+            logits = logits + relative_logits(query, relative_keys)  # appendix D.4
         weights = softmax_at_least_float32(logits)
         # SA(z) = A v, Eq. 7
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
@@ -88,13 +93,22 @@ class MultiHeadSelfAttention(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def compute_output_spec(self, tokens, training=None, return_attention_scores=False):
+    def compute_output_spec(self, tokens, relative_keys=None, training=None, return_attention_scores=False):
         output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
         if not return_attention_scores:
             return output
         batch, length, _ = tokens.shape
         scores_dtype = _at_least_float32(self.compute_dtype)
         return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
+
+    def own_macs(self, tokens_shape, relative_keys_shape=None):
+        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
+        batch, length, dim = tokens_shape
+        macs = 2 * batch * length**2 * dim  # q k^T and A v
+        if relative_keys_shape is not None:
+            offsets = relative_keys_shape[0]
+            macs += batch * (offsets + 1) // 2 * offsets * dim  # every patch's query with every offset's key
+        return macs
 
     def get_config(self):
         return {
@@ -109,7 +123,10 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
 def softmax_at_least_float32(logits):
     """Softmax over the last axis; 16-bit logits give float32 weights."""
-    return ops.softmax(ops.cast(logits, _at_least_float32(logits.dtype)))
+    logits = ops.cast(logits, _at_least_float32(logits.dtype))
+    if logits.shape[-1] == 1:  # of one key, where Keras takes a softmax for a mistake and warns
+        return ops.ones_like(logits)
+    return ops.softmax(logits)
 
 
 def _at_least_float32(dtype):

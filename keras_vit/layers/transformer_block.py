@@ -28,7 +28,8 @@ class TransformerBlock(keras.layers.Layer):
         remat: keep only the input of the block while training and recompute the rest in the backward pass.
 
     Shapes:
-        (batch, tokens, dim) -> the same
+        (batch, tokens, dim), and `relative_keys` (offsets, dim / num_heads) of `RelativePositions` if wanted -> the
+        same as the tokens
     """
 
     def __init__(
@@ -76,14 +77,16 @@ class TransformerBlock(keras.layers.Layer):
             layer.build(input_shape)
         self.built = True
 
-    def call(self, tokens, training=None):
-        if self.remat and training:
-            return recompute(self, lambda tokens: self._run(tokens, training), tokens)
-        return self._run(tokens, training)
+    def call(self, tokens, relative_keys=None, training=None):
+        if not (self.remat and training):
+            return self._run(tokens, relative_keys, training)
+        if relative_keys is None:
+            return recompute(self, lambda tokens: self._run(tokens, None, training), tokens)
+        return recompute(self, lambda tokens, keys: self._run(tokens, keys, training), tokens, relative_keys)
 
-    def _run(self, tokens, training):
+    def _run(self, tokens, relative_keys, training):
         # z' = MSA(LN(z)) + z, Eq. 2
-        branch = self.attention(self.norm1(tokens), training=training)
+        branch = self.attention(self.norm1(tokens), relative_keys=relative_keys, training=training)
         branch = self.dropout(branch, training=training)
         if self.layer_scale_init is not None:
             branch = self.layer_scale1(branch)
@@ -94,9 +97,10 @@ class TransformerBlock(keras.layers.Layer):
             branch = self.layer_scale2(branch)
         return tokens + self.drop_path(branch, training=training)
 
-    def attention_scores(self, tokens):
-        """Returns the attention weights (batch, heads, query tokens, key tokens) on the tokens that enter the block."""
-        return self.attention(self.norm1(tokens), return_attention_scores=True)[1]
+    def attention_scores(self, tokens, relative_keys=None):
+        """Returns the attention weights (batch, heads, query tokens, key tokens) on what enters the block."""
+        normalised = self.norm1(tokens)
+        return self.attention(normalised, relative_keys=relative_keys, return_attention_scores=True)[1]
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -113,7 +113,7 @@ def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
     [
         (
             {"position_embedding": "learnt"},
-            "position_embedding must be one of 'learned', 'sincos2d', 'none'; got .*='learnt'",
+            "position_embedding must be one of 'learned', 'learned_2d', 'sincos2d', 'none'; got .*='learnt'",
         ),
         (
             {"grid_size": (0, 2)},
@@ -177,13 +177,15 @@ def test_table_with_the_wrong_number_of_class_rows_is_refused():
     with pytest.raises(
         ValueError, match=r"table must have 1 prefix rows and 2 x 2 grid rows; got shape \(1, 4, 6\)"
     ):
-        layer.load_table(np.zeros((1, 4, 6)), (2, 2))
+        layer.resized(layer.embedding, np.zeros((1, 4, 6)), old_grid=(2, 2))
 
 
 def test_table_can_be_resized_by_another_method():
-    layer = AddPositionEmbs(grid_size=(1, 4), num_class_tokens=0)
+    layer, other = (AddPositionEmbs(grid_size=(1, side), num_class_tokens=0) for side in (4, 2))
     layer.build((None, 4, 1))
-    layer.load_table(np.array([[[0.0], [8.0]]]), (1, 2), "bilinear")
+    other.build((None, 2, 1))
+    other.embedding.assign(np.array([[[0.0], [8.0]]]))
+    layer.resize_from(other, "bilinear")
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer.embedding)[0, :, 0], [0, 2, 6, 8], atol=1e-6)
 
 
@@ -198,3 +200,50 @@ def _tokens(count, dim):
 
 def _call(layer, tokens):
     return keras.ops.convert_to_numpy(layer(tokens))
+
+
+def test_learned_2d_is_a_table_of_columns_beside_one_of_rows():
+    layer = AddPositionEmbs("learned_2d", (2, 3), num_class_tokens=1, num_registers=1)
+    layer.build((None, 8, 4))
+    assert {w.name: tuple(w.shape) for w in layer.weights} == {
+        "columns": (1, 3, 2),
+        "rows": (1, 2, 2),
+        "class_rows": (1, 1, 4),
+    }
+    for weight in layer.weights:
+        assert 0.005 < keras.ops.convert_to_numpy(weight).std() < 0.05
+    columns = np.arange(6.0).reshape(1, 3, 2)
+    rows = 10 + np.arange(4.0).reshape(1, 2, 2)
+    class_rows = np.full((1, 1, 4), 7.0)
+    layer.set_weights([columns, rows, class_rows])
+    added = keras.ops.convert_to_numpy(layer(np.zeros((1, 8, 4), "float32")))[0]
+    np.testing.assert_array_equal(added[0], class_rows[0, 0])
+    np.testing.assert_array_equal(added[1], np.zeros(4))  # the register
+    for row in range(2):
+        for column in range(3):
+            patch = added[2 + 3 * row + column]
+            np.testing.assert_array_equal(patch, [*columns[0, column], *rows[0, row]])
+
+
+def test_learned_2d_resizes_on_both_axes(tmp_path):
+    def model(grid):
+        inputs = keras.Input((grid[0] * grid[1], 2))
+        return keras.Model(inputs, AddPositionEmbs("learned_2d", grid, num_class_tokens=0, name="positions")(inputs))
+
+    old, new = model((2, 3)), model((3, 5))
+    old.layers[-1].set_weights([np.array([[[0.0], [2.0], [6.0]]]), np.array([[[1.0], [3.0]]])])
+    old.save_weights(tmp_path / "old.weights.h5")
+    new.load_weights(tmp_path / "old.weights.h5")
+    columns, rows = (keras.ops.convert_to_numpy(w)[0, :, 0] for w in new.layers[-1].weights)
+    np.testing.assert_allclose(columns, [0, 1, 2, 4, 6], atol=1e-6)
+    np.testing.assert_allclose(rows, [1, 2, 3], atol=1e-6)
+    turned = model((3, 2))  # as many positions on another grid
+    turned.layers[-1].resize_from(old.layers[-1])
+    columns, rows = (keras.ops.convert_to_numpy(w)[0, :, 0] for w in turned.layers[-1].weights)
+    np.testing.assert_allclose(columns, [0, 6], atol=1e-6)
+    np.testing.assert_allclose(rows, [1, 2, 3], atol=1e-6)
+
+
+def test_learned_2d_needs_an_even_width():
+    with pytest.raises(ValueError, match="position_embedding='learned_2d' needs an even width; got 5"):
+        AddPositionEmbs("learned_2d").build((None, 5, 5))

@@ -1,0 +1,163 @@
+"""AxialAttention: position-sensitive self-attention along one axis of a feature map."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.layers.position_grid import resize_position_embedding
+from keras_vit.layers.self_attention import softmax_at_least_float32
+
+AXES = ("height", "width")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialAttention(keras.layers.Layer):
+    """Self-attention along the columns or rows of a map, with learned relative positions (arXiv 2003.07853, Eq. 4).
+
+    As in csrhddlam/axial-deeplab (`axialnet.py`): keys have half the channels of values, every
+    product is batch-normalised instead of scaled, and one table of offsets, shared by the heads, gives the positional
+    terms of query, key and value. The table belongs to the length K of the axis. A layer for another length resizes it
+    linearly, offset 0 to offset 0 and the ends to the ends, when it loads it.
+
+    Args:
+        axis: `height`, every column is a sequence, or `width`, every row.
+        num_heads: attention heads; twice their number must divide the channels.
+        epsilon: of the batch normalisations.
+
+    Shapes:
+        (batch, rows, columns, channels), rows and columns known -> the same
+
+    Raises:
+        ValueError: when built on a map of unknown size or whose channels the heads do not divide.
+    """
+
+    def __init__(self, axis, num_heads=8, epsilon=1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.axis = checks.check_choice("axis", axis, AXES)
+        self.num_heads = checks.check_integer("num_heads", num_heads)
+        self.epsilon = checks.check_positive("epsilon", epsilon)
+        norms = {"epsilon": self.epsilon, "dtype": self.dtype_policy}
+        self.query_key_value_norm = batch_norm(name="query_key_value_norm", **norms)
+        self.product_norm = batch_norm(name="product_norm", axis=1, **norms)
+        self.query_position_norm = batch_norm(name="query_position_norm", axis=1, **norms)
+        self.key_position_norm = batch_norm(name="key_position_norm", axis=1, **norms)
+        self.value_norm = batch_norm(name="value_norm", **norms)
+        self.value_position_norm = batch_norm(name="value_position_norm", **norms)
+
+    def build(self, input_shape):
+        channels, length = self._check_map(input_shape)
+        head_dim = channels // self.num_heads
+        # Both initial deviations are those of axialnet.py.
+        self.query_key_value = keras.layers.Dense(
+            2 * channels,
+            use_bias=False,
+            kernel_initializer=keras.initializers.RandomNormal(stddev=channels**-0.5),
+            dtype=self.dtype_policy,
+            name="query_key_value",
+        )
+        self.query_key_value.build((None, length, channels))
+        self.query_key_value_norm.build((None, length, 2 * channels))
+        self.relative_positions = self.add_weight(
+            name="relative_positions",
+            shape=(2 * length - 1, 2 * head_dim),
+            initializer=keras.initializers.RandomNormal(stddev=head_dim**-0.5),
+        )
+        for norm in (self.product_norm, self.query_position_norm, self.key_position_norm):
+            norm.build((None, self.num_heads, length, length))
+        for norm in (self.value_norm, self.value_position_norm):
+            norm.build((None, length, channels))
+        self.built = True
+
+    def _check_map(self, shape):
+        if len(shape) != 4 or None in shape[1:]:
+            raise ValueError(
+                f"AxialAttention needs maps of shape (batch, rows, columns, channels) with known size; got {shape}"
+            )
+        if shape[-1] % (2 * self.num_heads):
+            raise ValueError(
+                "twice num_heads must divide the channels of the input, as keys have half the channels of values; "
+                f"got num_heads={self.num_heads} and {shape[-1]} channels"
+            )
+        return shape[-1], shape[1 + AXES.index(self.axis)]
+
+    def call(self, maps, training=None):
+        if self.axis == "width":
+            return self._attend(maps, training)
+        turned = self._attend(ops.transpose(maps, (0, 2, 1, 3)), training)
+        return ops.transpose(turned, (0, 2, 1, 3))
+
+    def _attend(self, maps, training):
+        """Attention along the third axis; the second joins the batch."""
+        _, others, length, channels = maps.shape
+        sequences = ops.reshape(maps, (-1, length, channels))
+        query, key, value = self._project(sequences, training)
+        query_positions, key_positions, value_positions = self._positions(length)
+        # BN(q k) + BN(q r^q) + BN(k r^k), each normalised per head
+        logits = (
+            self.product_norm(ops.einsum("nhqc,nhkc->nhqk", query, key), training=training)
+            + self.query_position_norm(ops.einsum("nhqc,qkc->nhqk", query, query_positions), training=training)
+            + self.key_position_norm(ops.einsum("nhkc,kqc->nhqk", key, key_positions), training=training)
+        )
+        weights = ops.cast(softmax_at_least_float32(logits), value.dtype)
+        # BN(A v) + BN(A r^v), each normalised per channel
+        shape = (-1, length, channels)
+        outputs = ops.reshape(ops.einsum("nhqk,nhkc->nqhc", weights, value), shape)
+        positions = ops.reshape(ops.einsum("nhqk,qkc->nqhc", weights, value_positions), shape)
+        outputs = self.value_norm(outputs, training=training) + self.value_position_norm(positions, training=training)
+        return ops.reshape(outputs, (-1, others, length, channels))
+
+    def _project(self, sequences, training):
+        """(n, length, channels) -> query, key and value (n, heads, length, head_dim / 2, / 2 and / 1)"""
+        length, channels = sequences.shape[1:]
+        fused = self.query_key_value_norm(self.query_key_value(sequences), training=training)
+        fused = ops.reshape(fused, (-1, length, self.num_heads, 2 * channels // self.num_heads))
+        return self._split(ops.transpose(fused, (0, 2, 1, 3)))
+
+    def _positions(self, length):
+        """r^q, r^k (length, length, head_dim / 2) and r^v (length, length, head_dim).
+
+        Row i, column j is the table's row for the offset i - j, where i counts the sequence that the table belongs
+        to, queries for r^q and r^v, keys for r^k, and j the other.
+        """
+        places = np.arange(length)
+        offsets = places[:, None] - places + length - 1
+        table = ops.cast(ops.convert_to_tensor(self.relative_positions), self.compute_dtype)
+        return [ops.take(part, offsets, axis=0) for part in self._split(table)]
+
+    def _split(self, fused):
+        """Cuts the last axis into parts for query, key and value, a quarter, a quarter and a half."""
+        quarter = fused.shape[-1] // 4
+        return ops.split(fused, (quarter, 2 * quarter), axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def own_macs(self, input_shape):
+        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
+        batch, rows, columns, channels = input_shape
+        _, length = self._check_map(input_shape)
+        # q k, q r^q and k r^k with half the channels, A v and A r^v with all
+        return batch * rows * columns * length * (3 * channels // 2 + 2 * channels)
+
+    def load_own_variables(self, store):
+        self.relative_positions.assign(self.resized(self.relative_positions, np.asarray(store["0"])))
+
+    def resize_from(self, other, method="align_corners"):
+        """Takes the table of the same layer of a model for another image size; see `resize_position_embedding`."""
+        table = ops.convert_to_numpy(other.relative_positions)
+        self.relative_positions.assign(self.resized(self.relative_positions, table, method))
+
+    def resized(self, variable, table, method="align_corners"):
+        """Returns the table (2 * length - 1, 2 * head_dim) from that of another length."""
+        return resize_position_embedding(table, (len(table), 1), (variable.shape[0], 1), 0, method)
+
+    def get_config(self):
+        return {**super().get_config(), "axis": self.axis, "num_heads": self.num_heads, "epsilon": self.epsilon}
+
+
+def batch_norm(name, epsilon, dtype, axis=-1, gamma_initializer="ones"):
+    """Returns the batch normalisation of the axial ResNet: torch's momentum of 0.1 is Keras's 0.9."""
+    return keras.layers.BatchNormalization(
+        axis, momentum=0.9, epsilon=epsilon, gamma_initializer=gamma_initializer, dtype=dtype, name=name
+    )

@@ -1,0 +1,147 @@
+"""AxialTransformerBlock: a transformer block along the rows of the patch grid, then one along its columns."""
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.layers.transformer_block import TransformerBlock
+
+_BLOCK_ARGUMENTS = (
+    "num_heads",
+    "mlp_dim",
+    "dropout_rate",
+    "attention_dropout_rate",
+    "stochastic_depth_rate",
+    "layer_scale_init",
+    "qkv_bias",
+    "qk_norm",
+    "gelu",
+    "epsilon",
+    "remat",
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialTransformerBlock(keras.layers.Layer):
+    """One block of AxialViT (arXiv 2010.11929, appendix D.6): `row_block`, then `column_block`.
+
+    Both are a `TransformerBlock`, attention and MLP, with weights of its own. To the first every row of the grid is a
+    sequence, to the second every column, so that N tokens on a square grid have 2 N^1.5 attention weights per head
+    where global attention has N^2, and two blocks connect every token with every other one.
+
+    Args:
+        grid_size: (rows, columns) of the patch grid, or one integer for both.
+        stochastic_depth_rate: as in `TransformerBlock`, but drawn for each row and each column by itself, as these are
+            the sequences.
+        num_heads, mlp_dim and the rest: as in `TransformerBlock`, of both blocks.
+
+    Shapes:
+        (batch, rows * columns, dim), tokens in raster order, rows first, without class token -> the same
+
+    Raises:
+        ValueError: when built on or called with another number of tokens.
+    """
+
+    def __init__(
+        self,
+        grid_size,
+        num_heads,
+        mlp_dim,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        stochastic_depth_rate=0.0,
+        layer_scale_init=None,
+        qkv_bias=True,
+        qk_norm=False,
+        gelu="tanh",
+        epsilon=1e-6,
+        remat=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.grid_size = checks.check_pair("grid_size", grid_size)
+        self.row_block, self.column_block = (
+            TransformerBlock(
+                num_heads,
+                mlp_dim,
+                dropout_rate,
+                attention_dropout_rate,
+                stochastic_depth_rate,
+                layer_scale_init,
+                qkv_bias,
+                qk_norm,
+                gelu,
+                epsilon,
+                remat,
+                dtype=self.dtype_policy,
+                name=name,
+            )
+            for name in ("row_block", "column_block")
+        )
+
+    def build(self, input_shape):
+        self._check_tokens(input_shape)
+        rows, columns = self.grid_size
+        self.row_block.build((None, columns, input_shape[-1]))
+        self.column_block.build((None, rows, input_shape[-1]))
+        self.built = True
+
+    def call(self, tokens, training=None):
+        tokens = self.row_block(self._rows(tokens), training=training)
+        tokens = self.column_block(self._columns(tokens), training=training)
+        return self._raster(tokens)
+
+    def attention_scores(self, tokens):
+        """Returns the attention weights of both blocks on the tokens that enter this one.
+
+        Returns:
+            Pair of the rows' (batch, rows, heads, columns, columns) and the columns' (batch, columns, heads, rows,
+            rows), each with the queries before the keys.
+        """
+        rows, columns = self.grid_size
+        tokens = self._rows(tokens)
+        row_scores = self.row_block.attention_scores(tokens)
+        tokens = self._columns(self.row_block(tokens))
+        column_scores = self.column_block.attention_scores(tokens)
+        return (
+            ops.reshape(row_scores, (-1, rows, *row_scores.shape[1:])),
+            ops.reshape(column_scores, (-1, columns, *column_scores.shape[1:])),
+        )
+
+    def _rows(self, tokens):
+        """(batch, rows * columns, dim) -> (batch * rows, columns, dim)"""
+        self._check_tokens(tokens.shape)
+        return ops.reshape(tokens, (-1, self.grid_size[1], tokens.shape[-1]))
+
+    def _columns(self, tokens):
+        """(batch * rows, columns, dim) -> (batch * columns, rows, dim)"""
+        rows, columns = self.grid_size
+        return _turn(tokens, rows, columns, (-1, rows, tokens.shape[-1]))
+
+    def _raster(self, tokens):
+        """(batch * columns, rows, dim) -> (batch, rows * columns, dim)"""
+        rows, columns = self.grid_size
+        return _turn(tokens, columns, rows, (-1, rows * columns, tokens.shape[-1]))
+
+    def _check_tokens(self, shape):
+        rows, columns = self.grid_size
+        if len(shape) != 3 or shape[1] != rows * columns:
+            raise ValueError(
+                f"AxialTransformerBlock needs tokens of shape (batch, {rows * columns}, dim), those of its grid_size "
+                f"{self.grid_size} and no class token; got {tuple(shape)}"
+            )
+
+    def compute_output_shape(self, input_shape):
+        self._check_tokens(input_shape)
+        return input_shape
+
+    def get_config(self):
+        block = self.row_block.get_config()
+        arguments = {name: block[name] for name in _BLOCK_ARGUMENTS}
+        return {**super().get_config(), "grid_size": self.grid_size, **arguments}
+
+
+def _turn(tokens, outer, inner, shape):
+    """(batch * outer, inner, dim) -> (batch, inner, outer, dim) -> `shape`"""
+    grid = ops.reshape(tokens, (-1, outer, inner, tokens.shape[-1]))
+    return ops.reshape(ops.transpose(grid, (0, 2, 1, 3)), shape)

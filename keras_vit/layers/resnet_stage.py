@@ -1,0 +1,73 @@
+"""ResNetStage: the residual units of one resolution, as one layer."""
+
+import keras
+
+from keras_vit import checks
+from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit
+
+_UNITS = {"post_norm": BottleneckUnit, "pre_activation": PreActivationUnit}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ResNetStage(keras.layers.Layer):
+    """Residual units in a row, the first of which may have a stride (arXiv 1512.03385, Table 1).
+
+    Its sub-layers are `unit_01`, `unit_02` and so on.
+
+    Args:
+        order: `post_norm`, units of the ViT hybrids (`BottleneckUnit`), or `pre_activation`, units of BiT
+            (`PreActivationUnit`).
+        width: channels inside the units, divisible by the 32 groups of GroupNorm; the output has 4 times as many.
+        num_units: residual units.
+        strides: step of the first unit in both directions.
+        gn_epsilon: of every GroupNorm.
+        std_epsilon: of the weight standardisation.
+        std_form: what that is added to: `deviation` or `variance`, see `StdConv2D`.
+
+    Shapes:
+        (batch, height, width, channels) -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
+    """
+
+    def __init__(self, order, width, num_units, strides, gn_epsilon, std_epsilon, std_form, **kwargs):
+        super().__init__(**kwargs)
+        self.order = checks.check_choice("order", order, tuple(_UNITS))
+        self.num_units = checks.check_integer("num_units", num_units)
+        self.units = [
+            _UNITS[order](
+                width,
+                strides if index == 0 else 1,
+                gn_epsilon,
+                std_epsilon,
+                std_form,
+                dtype=self.dtype_policy,
+                name=f"unit_{index + 1:02d}",
+            )
+            for index in range(num_units)
+        ]
+
+    def build(self, input_shape):
+        for unit in self.units:
+            unit.build(input_shape)
+            input_shape = unit.compute_output_shape(input_shape)
+        self.built = True
+
+    def call(self, images):
+        for unit in self.units:
+            images = unit(images)
+        return images
+
+    def compute_output_shape(self, input_shape):
+        return self.units[0].compute_output_shape(input_shape)
+
+    def get_config(self):
+        first = self.units[0]
+        return {
+            **super().get_config(),
+            "order": self.order,
+            "width": first.width,
+            "num_units": self.num_units,
+            "strides": first.strides,
+            "gn_epsilon": first.gn_epsilon,
+            "std_epsilon": first.std_epsilon,
+            "std_form": first.std_form,
+        }

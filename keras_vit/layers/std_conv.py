@@ -1,0 +1,98 @@
+"""StdConv2D: convolution with weight standardisation."""
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+
+PADDINGS = ("same", "valid")
+EPSILON_FORMS = ("deviation", "variance")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class StdConv2D(keras.layers.Layer):
+    """A convolution without bias whose kernel is standardised in every call (arXiv 1903.10520).
+
+    Each filter has its mean over height, width and input channels subtracted and is divided by its population
+    standard deviation. Both are taken in float32 whatever the policy. The stored kernel (height, width, channels,
+    filters) is the raw one, as checkpoints hold it.
+
+    Args:
+        filters: channels of the output.
+        kernel_size: height and width of the kernel, or one integer for both.
+        strides: steps down and to the right, or one integer for both.
+        padding: `same`, zeros that leave ceil(side / stride) positions, the odd one below and to the right (as
+            TensorFlow does), or `valid`, none.
+        epsilon: keeps the division finite.
+        epsilon_form: what it is added to: `deviation`, w / (std + epsilon), as the official ViT hybrids, or `variance`,
+            w / sqrt(variance + epsilon), as BiT and timm.
+
+    Shapes:
+        (batch, height, width, channels) -> (batch, rows, columns, filters)
+
+    Raises:
+        ValueError: on a value out of range or an unknown choice; when built, on an image that is smaller than the
+            kernel with `valid` padding.
+    """
+
+    def __init__(
+        self, filters, kernel_size, strides=(1, 1), padding="same", epsilon=1e-5, epsilon_form="deviation", **kwargs
+    ):
+        super().__init__(**kwargs)
+        self.filters = checks.check_integer("filters", filters)
+        self.kernel_size = checks.check_pair("kernel_size", kernel_size)
+        self.strides = checks.check_pair("strides", strides)
+        self.padding = checks.check_choice("padding", padding, PADDINGS)
+        self.epsilon = checks.check_positive("epsilon", epsilon)
+        self.epsilon_form = checks.check_choice("epsilon_form", epsilon_form, EPSILON_FORMS)
+        self.input_spec = keras.InputSpec(ndim=4)
+
+    def build(self, input_shape):
+        self.compute_output_shape(input_shape)
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.kernel_size, input_shape[-1], self.filters),
+            initializer="lecun_normal",
+            autocast=False,  # standardised before it is rounded to the compute dtype
+        )
+        self.input_spec = keras.InputSpec(ndim=4, axes={-1: input_shape[-1]})
+        self.built = True
+
+    def call(self, images):
+        kernel = ops.cast(self.standardised_kernel(), images.dtype)
+        return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
+
+    def standardised_kernel(self):
+        """Returns the kernel (height, width, channels, filters) that the convolution uses, in float32."""
+        kernel = ops.cast(self.kernel, keras.backend.result_type(self.variable_dtype, "float32"))
+        axes = (0, 1, 2)
+        kernel = kernel - ops.mean(kernel, axis=axes, keepdims=True)
+        variance = ops.mean(ops.square(kernel), axis=axes, keepdims=True)
+        if self.epsilon_form == "variance":
+            return kernel * ops.rsqrt(variance + self.epsilon)
+        # The square root has no gradient at 0, where a filter of equal weights is.
+        return kernel / (ops.sqrt(ops.maximum(variance, 1e-30)) + self.epsilon)
+
+    def compute_output_shape(self, input_shape):
+        sides = zip(input_shape[1:3], self.kernel_size, self.strides, strict=True)
+        return (input_shape[0], *(self._output_side(*side) for side in sides), self.filters)
+
+    def _output_side(self, side, kernel_side, stride):
+        if side is None:
+            return None
+        if self.padding == "same":
+            return -(-side // stride)
+        if side < kernel_side:
+            raise ValueError(f"kernel_size must fit into the image; got {kernel_side} for a side of {side}")
+        return (side - kernel_side) // stride + 1
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "epsilon": self.epsilon,
+            "epsilon_form": self.epsilon_form,
+        }

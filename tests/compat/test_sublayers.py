@@ -1,0 +1,73 @@
+"""The walks through the layers inside a model."""
+
+import keras
+
+from keras_vit import VisionTransformer, ViTConfig
+from keras_vit.compat.sublayers import inner_layers, owned_variables, sublayers
+
+CONFIG = ViTConfig(
+    name="tiny", image_size=16, patch_size=8, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=12, classes=3
+)  # fmt: skip
+BLOCK = [
+    "block_00",
+    "block_00/norm1",
+    "block_00/attention",
+    "block_00/attention/query_key_value",
+    "block_00/attention/dropout",
+    "block_00/attention/output_projection",
+    "block_00/dropout",
+    "block_00/norm2",
+    "block_00/mlp",
+    "block_00/mlp/dense1",
+    "block_00/mlp/dropout",
+    "block_00/mlp/dense2",
+    "block_00/drop_path",
+]
+
+
+def _model():
+    return VisionTransformer(CONFIG)
+
+
+def test_outer_layers_come_before_inner_ones_and_paths_name_both():
+    found = inner_layers(_model())
+    paths = [inner.path for inner in found]
+    assert sorted(path for path in paths if path.startswith("block")) == sorted(BLOCK)
+    assert len(set(paths)) == len(paths)
+    assert all(paths.index(path.rpartition("/")[0]) < paths.index(path) for path in paths if "/" in path)
+    assert all(inner.layer.name == inner.path.rpartition("/")[2] for inner in found)
+
+
+def test_whether_the_layer_around_is_trainable():
+    model = _model()
+    model.get_layer("block_00").mlp.trainable = False
+    outer = {inner.path: inner.is_outer_trainable for inner in inner_layers(model)}
+    frozen = {path for path, trainable in outer.items() if not trainable}
+    assert frozen == {"block_00/mlp/dense1", "block_00/mlp/dropout", "block_00/mlp/dense2"}
+
+
+def test_a_model_inside_is_one_layer():
+    inputs = keras.Input((16, 16, 3), name="in")
+    model = keras.Model(inputs, keras.layers.Dense(2, name="mine")(_model()(inputs)))
+    assert [inner.path for inner in inner_layers(model)] == ["in", "tiny", "mine"]
+    assert len(sublayers(model)) > len(BLOCK)
+
+
+def test_sublayers_are_all_there_are_however_deep():
+    model = _model()
+    found = {id(layer) for layer in sublayers(model)}
+    assert found == {id(inner.layer) for inner in inner_layers(model)} and id(model) not in found
+
+
+def test_keras_has_no_public_walk_yet():
+    """Delete compat/sublayers.py when this fails."""
+    assert not hasattr(keras.Model, "flatten_layers") and not hasattr(keras.Layer, "layers")
+    assert {"_flatten_layers", "_layers"} <= set(dir(keras.Layer())) and "_layers" in dir(keras.Model())
+
+
+def test_owners_of_variables():
+    model = _model()
+    owned = {x.variable.path: (x.layer, x.stored_name) for x in owned_variables(model)}
+    assert list(owned) == [weight.path for weight in model.weights]
+    dense = model.get_layer("block_00").mlp.dense1
+    assert owned["block_00/mlp/dense1/bias"] == (dense, "block_00/mlp/dense1/1")
