@@ -1,7 +1,37 @@
 """Layers put together into functional keras models."""
 
-from keras_vit.models.base import clone, resize
+from keras_vit.config import AxialResNetConfig, BiTConfig, SwinConfig, ViTConfig
+from keras_vit.models.axial_resnet import AxialResNet
+from keras_vit.models.base import ImageModel, clone, resize
 from keras_vit.models.features import features
+from keras_vit.models.freeze import freeze
+from keras_vit.models.resnet import BiTResNet
+from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
 
-__all__ = ["VisionTransformer", "clone", "features", "resize"]
+__all__ = [
+    "MODELS",
+    "AxialResNet",
+    "BiTResNet",
+    "ImageModel",
+    "SwinTransformer",
+    "VisionTransformer",
+    "build_model",
+    "clone",
+    "features",
+    "freeze",
+    "resize",
+]
+
+# class of a config -> class of its model
+MODELS = {
+    ViTConfig: VisionTransformer,
+    SwinConfig: SwinTransformer,
+    BiTConfig: BiTResNet,
+    AxialResNetConfig: AxialResNet,
+}
+
+
+def build_model(config, **about):
+    """Builds the model of a config; `about` is what its constructor takes beside it, such as `labels`."""
+    return MODELS[type(config)](config, **about)

@@ -8,18 +8,30 @@ import keras
 
 from keras_vit import checks
 from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.compat.sublayers import sublayers
 from keras_vit.config import Preprocessing
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import RESIZE_METHODS
+from keras_vit.models.layer_states import enable_lora_as_in, layer_states, restore_layer_states
 
 
 class ImageModel(keras.Model):
     """A functional keras model that knows its config, the preprocessing of its pictures and its labels.
 
     Subclasses name their `config_class` and build inputs and outputs from a config.
+
+    A saved model opens as it was, layers frozen or quantised (int8, int4, float8) included, but for LoRA: Keras adds it
+    to the kernels in the file, so that the opened model gives the same outputs and has none.
     """
 
     config_class = None
+
+    def _check_config(self, config):
+        """Returns the config with every default stated; raises `TypeError` if it is of another architecture."""
+        if not isinstance(config, self.config_class):
+            raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
+        policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
+        return config.resolve().replace(dtype=policy.name)
 
     def _describe(self, config, preprocessing, labels):
         """Attaches the description; called once, after the functional model exists."""
@@ -98,7 +110,7 @@ class ImageModel(keras.Model):
             "preprocessing": self._preprocessing.to_dict(),
             "labels": None if self._labels is None else list(self._labels),
             "name": self.name,
-            "frozen_layers": [layer.name for layer in self.layers if not layer.trainable],
+            "layer_states": layer_states(self),
         }
 
     @classmethod
@@ -108,10 +120,25 @@ class ImageModel(keras.Model):
             preprocessing=Preprocessing.from_dict(config["preprocessing"]),
             labels=config["labels"],
             name=config["name"],
+            **cls._parts(config),
         )
-        for name in config["frozen_layers"]:
-            model.get_layer(name).trainable = False
+        restore_layer_states(model, config["layer_states"])
         return model
+
+    @classmethod
+    def _parts(cls, config):
+        """Arguments of the constructor, other than its config, that `get_config` has written down."""
+        return {}
+
+
+def model_name(variant):
+    """Folds a variant's name to an identifier: `"R50+ViT-B_16"` -> `"r50_vit_b16"`."""
+    return variant.replace("_", "").replace("-", "_").replace("+", "_").lower()
+
+
+def head_dtype(config):
+    """The head computes in float32 under the mixed policies, so that neither logits nor softmax lose digits."""
+    return "float64" if config.dtype == "float64" else "float32"
 
 
 def _picture_channels(config):
@@ -120,19 +147,20 @@ def _picture_channels(config):
 
 def clone(model):
     """Returns a copy of an `ImageModel`: same class, config, preprocessing, labels and weights, sharing nothing."""
-    return _copy(model, _check_model(model).get_config(), "align_corners")
+    return _copy(model, check_model(model).get_config(), "auto")
 
 
-def resize(model, image_size, method="align_corners"):
-    """Returns the same weights as a model for another input size; only the position table changes.
+def resize(model, image_size, method="auto"):
+    """Returns the same weights as a model for another input size; only the tables of positions change.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.
         image_size: (height, width) in pixels or one integer, divisible by the patch size.
-        method: how the position table is resized, see `resize_position_embedding`.
+        method: how the tables are resized, see `resize_position_embedding`; `auto` is the way of the authors of the
+            architecture: `bicubic` for Swin, `align_corners` for the others.
     """
-    checks.check_choice("method", method, RESIZE_METHODS)
-    description = _check_model(model).get_config()
+    checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
+    description = check_model(model).get_config()
     config = model.config.replace(image_size=image_size)
     description["config"] = config.to_dict()
     description["preprocessing"] = model.preprocessing.at(config.image_size).to_dict()
@@ -140,20 +168,27 @@ def resize(model, image_size, method="align_corners"):
 
 
 def _copy(model, description, method):
-    copied, pending = build_deferred(lambda: type(model).from_config(description))
-    initialise(pending, {id(variable): _zeros(variable) for variable in copied.weights})
-    for new, old in zip(copied.layers, model.layers, strict=True):
-        if isinstance(new, AddPositionEmbs) and new.weights:
-            new.load_table(keras.ops.convert_to_numpy(old.embedding), old.built_grid, method)
-        else:
-            new.set_weights(old.get_weights())
+    copied, pending = build_deferred(lambda: enable_lora_as_in(model, type(model).from_config(description)))
+    values = {}
+    for new, old in zip(copied.weights, model.weights, strict=True):
+        values[id(new)] = _value(old) if new.shape == old.shape else _zeros(new)
+    initialise(pending, values)
+    method = {} if method == "auto" else {"method": method}
+    for new, old in zip(sublayers(copied), sublayers(model), strict=True):
+        if new.weights and hasattr(new, "resize_from"):
+            new.resize_from(old, **method)
     return copied
 
 
-def _check_model(model):
+def check_model(model):
+    """Returns `model` if it is one of this package; raises `TypeError` otherwise."""
     if not isinstance(model, ImageModel):
         raise TypeError(f"model must be a model of keras_vit; got {type(model).__name__}")
     return model
+
+
+def _value(variable):
+    return lambda: keras.ops.convert_to_numpy(variable).copy()
 
 
 def _zeros(variable):

@@ -1,7 +1,12 @@
-"""features: intermediate outputs of a model, as sequences of tokens or as maps."""
+"""features: intermediate outputs of a model, as they are or as maps."""
+
+import math
 
 import keras
 from keras import ops
+
+from keras_vit.compat.graph import graph_calls
+from keras_vit.models.base import check_model
 
 
 def features(model, names, grid=True):
@@ -9,32 +14,54 @@ def features(model, names, grid=True):
 
     Args:
         model: a model of this package; its intermediates are listed in its docstring.
-        names: names of layers, such as `["block_03", "block_11", "encoder_norm"]`.
-        grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class token and
-            registers; outputs of another rank are returned as they are. False returns every output as it is.
+        names: names of layers, such as `["block_03", "block_11", "encoder_norm"]`; the model of a hybrid's own stem is
+            one too.
+        grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
+            and register tokens; outputs of another rank, such as the maps of stems, stages and Swin, are returned as
+            they are. False returns every output as it is.
 
     Returns:
-        A keras model from pictures to the list of outputs in the order of `names`.
+        A keras model from pictures to the list of outputs in the order of `names`; of one name, to that output.
 
     Raises:
-        ValueError: if a name is no layer of the model; the message lists those there are.
+        TypeError: if the model is none of this package.
+        ValueError: if a name is no layer of the model, the message lists those there are, or is a layer that the model
+            calls several times, such as `position_embs` with `position_placement="shared"`.
     """
+    check_model(model)
     names = [names] if isinstance(names, str) else list(names)
-    known = [layer.name for layer in model.layers]
-    for name in names:
-        if name not in known:
-            raise ValueError(f"names must be layers of the model, among {known}; got {name!r}")
     if not names:
         raise ValueError("names must name at least one layer; got an empty list")
-    outputs = [model.get_layer(name).output for name in names]
+    outputs = [_output(model, name) for name in names]
     if grid:
-        outputs = [_as_map(output, model.config, name) for output, name in zip(outputs, names, strict=True)]
+        outputs = [_as_map(output, model.config) for output in outputs]
     return keras.Model(model.input, outputs, name=f"{model.name}_features")
 
 
-def _as_map(tokens, config, name):
-    num_patches = config.grid_size[0] * config.grid_size[1]
+def _output(model, name):
+    known = [layer.name for layer in model.layers]
+    if name not in known:
+        raise ValueError(f"names must be layers of the model, among {known}; got {name!r}")
+    layer = model.get_layer(name)
+    calls = [call for call in graph_calls(model) if call.operation is layer]
+    if len(calls) > 1:
+        raise ValueError(
+            f"names must be layers that the model calls once; got {name!r}, which it calls {len(calls)} times "
+            "(name the layers after it)"
+        )
+    return calls[0].outputs[0]
+
+
+def _as_map(tokens, config):
     if len(tokens.shape) != 3:
         return tokens
-    num_prefix = tokens.shape[1] - num_patches  # 0 right after the patch encoder, else class token and registers
-    return ops.reshape(tokens[:, num_prefix:], (-1, *config.grid_size, tokens.shape[2]))
+    length, dim = tokens.shape[1:]
+    rows, columns = _grid(length, config)
+    num_prefix = length - rows * columns  # 0 right after the patch encoder
+    return ops.reshape(tokens[:, num_prefix:], (-1, rows, columns, dim))
+
+
+def _grid(length, config):
+    """The grid that so many tokens form: that of the patches, or of a later stage of a Swin."""
+    grids = [config.stage_size(stage) for stage in range(len(config.depths))] if config.family == "swin" else []
+    return next((grid for grid in grids if math.prod(grid) == length), config.grid_size)

@@ -1,10 +1,11 @@
-"""VisionTransformer: the ViT of arXiv 2010.11929 as a functional keras model."""
+"""VisionTransformer: the ViT of arXiv 2010.11929 as a functional keras model: plain, hybrid, axial or distilled."""
 
 import keras
 
 from keras_vit.config import UNPOOLED_CLASSIFIERS, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
+    AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
     MapPooling,
@@ -12,19 +13,29 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
-from keras_vit.models.base import ImageModel
+from keras_vit.layers.relative_positions import RelativePositions
+from keras_vit.models.base import ImageModel, head_dtype, model_name
+from keras_vit.models.stem import apply_stem
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ImageModel):
     """A Vision Transformer: picture -> patches -> tokens -> blocks -> pooled features -> logits.
 
-    The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `class_token` (class token
-    and registers), `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`, `pre_logits`, `head`; those that a
-    config does without are absent.
+    The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `class_token` (class
+    token, distillation token and registers), `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`,
+    `pre_logits`, `head`; those that a config does without are absent. Before them a hybrid has `root_conv`,
+    `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on. Positions in every block are `position_embs_01` and so
+    on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
+
+    A distilled model returns its pair of logits, (class token's, distillation token's), when called with
+    `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss.
 
     Args:
         config: a `ViTConfig`.
+        stem: any keras model from pictures to one feature map (batch, rows, columns, channels), for a hybrid on a
+            CNN of your own: the patches are cut from the map, of `config.patch_size` cells each. None cuts them from
+            what `config.stem` says.
         preprocessing: `Preprocessing` of its pictures; None is the official one at the config's image size.
         labels: sequence of names, one per logit, or None.
         name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
@@ -34,74 +45,124 @@ class VisionTransformer(ImageModel):
         unpooled classifier (batch, tokens, classes); with `include_top=False` the features (batch, dim).
 
     Raises:
-        TypeError: if `config` is no `ViTConfig`.
+        TypeError: if `config` is no `ViTConfig` or `stem` no keras model.
+        ValueError: if `stem` does not take the config's pictures or does not end in a feature map.
     """
 
     config_class = ViTConfig
 
-    def __init__(self, config, *, preprocessing=None, labels=None, name=None):
-        if not isinstance(config, ViTConfig):
-            raise TypeError(f"config must be a keras_vit.ViTConfig; got {type(config).__name__}")
-        policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
-        config = config.resolve().replace(dtype=policy.name)
+    def __init__(self, config, *, stem=None, preprocessing=None, labels=None, name=None):
+        config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
-        tokens = _embed(inputs, config)
-        tokens = _encode(tokens, config)
-        outputs = _classify(tokens, config)
+        features, config = apply_stem(inputs, config, stem)
+        tokens = _encode(_embed(features, config), config)
+        outputs, heads = _classify(tokens, config)
         super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
+        self._stem = stem
+        # The method and not the model, which would be tracked as a sub-layer that holds every weight once more.
+        self._call_heads = keras.Model(inputs, heads).call if len(heads) > 1 else None
         self._describe(config, preprocessing, labels)
 
+    def call(self, inputs, training=None, mask=None):
+        if self._call_heads is None or not training:
+            return super().call(inputs, training=training, mask=mask)
+        return tuple(self._call_heads(inputs, training=training, mask=mask))
 
-def model_name(variant):
-    """Folds a variant's name to an identifier: `"R50+ViT-B_16"` -> `"r50_vit_b16"`."""
-    return variant.replace("_", "").replace("-", "_").replace("+", "_").lower()
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        heads = y_pred if isinstance(y_pred, tuple) else (y_pred,)
+        loss_of = super().compute_loss
+        return sum(loss_of(x, y, logits, sample_weight, training) for logits in heads) / len(heads)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        y_pred = sum(y_pred) / len(y_pred) if isinstance(y_pred, tuple) else y_pred
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def get_config(self):
+        stem = None if self._stem is None else keras.saving.serialize_keras_object(self._stem)
+        return {**super().get_config(), "stem": stem}
+
+    @classmethod
+    def _parts(cls, config):
+        stem = config.get("stem")
+        return {"stem": None if stem is None else keras.saving.deserialize_keras_object(stem)}
 
 
-def _embed(images, config):
-    """z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, Eq. 1."""
-    tokens = PatchEncoder(config.patch_size, config.hidden_dim, dtype=config.dtype, name="patch_encoder")(images)
+def _embed(features, config):
+    """[x_class; x_1 E; ...; x_N E], Eq. 1 before positions."""
+    tokens = PatchEncoder(config.patch_size, config.hidden_dim, dtype=config.dtype, name="patch_encoder")(features)
     if config.num_prefix_tokens:
         prefix = ClassToken(config.num_class_tokens, config.num_registers, dtype=config.dtype, name="class_token")
         tokens = prefix(tokens)
-    positions = AddPositionEmbs(
-        config.position_embedding,
-        config.grid_size,
-        config.num_class_tokens,
-        config.num_registers,
-        dtype=config.dtype,
-        name="position_embs",
-    )
-    tokens = positions(tokens)
-    if config.dropout_rate:
-        tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
     return tokens
 
 
 def _encode(tokens, config):
-    """z_l = block(z_{l-1}), Eqs. 2 and 3; stochastic depth grows linearly from 0 to its rate at the last block."""
-    for index in range(config.num_layers):
-        block = TransformerBlock(
-            config.num_heads,
-            config.mlp_dim,
-            config.dropout_rate,
-            config.attention_dropout_rate,
-            config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
-            config.layer_scale_init,
-            config.qkv_bias,
-            config.qk_norm,
-            config.gelu,
-            config.epsilon,
-            config.remat,
-            dtype=config.dtype,
-            name=f"block_{index:02d}",
-        )
-        tokens = block(tokens)
+    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3."""
+    keys = None
+    for index, positions in enumerate(_positions(config)):
+        if isinstance(positions, AddPositionEmbs):
+            tokens = positions(tokens)
+        elif positions is not None:
+            keys = positions(tokens)
+        if index == 0 and config.dropout_rate:
+            tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
+        block = _block(config, index)
+        tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
     return tokens
 
 
+def _positions(config):
+    """The layer of positions that acts before each block, None where none does (appendix D.4, Table 8)."""
+    if config.position_placement == "every":
+        return [_position_layer(config, f"_{index:02d}" if index else "") for index in range(config.num_layers)]
+    layer, others = _position_layer(config, ""), config.num_layers - 1
+    if config.position_placement == "stem" or config.position_embedding == "relative":  # its keys serve all blocks
+        return [layer] + [None] * others
+    return [layer] * (1 + others)
+
+
+def _position_layer(config, suffix):
+    common = {"dtype": config.dtype}
+    if config.position_embedding == "relative":
+        name = f"relative_positions{suffix}"
+        return RelativePositions(config.num_heads, config.num_prefix_tokens, name=name, **common)
+    sequence = (config.grid_size, config.num_class_tokens, config.num_registers)
+    return AddPositionEmbs(config.position_embedding, *sequence, name=f"position_embs{suffix}", **common)
+
+
+def _block(config, index):
+    arguments = {
+        "num_heads": config.num_heads,
+        "mlp_dim": config.mlp_dim,
+        "dropout_rate": config.dropout_rate,
+        "attention_dropout_rate": config.attention_dropout_rate,
+        # grows linearly from 0 to its rate at the last block
+        "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
+        "layer_scale_init": config.layer_scale_init,
+        "qkv_bias": config.qkv_bias,
+        "qk_norm": config.qk_norm,
+        "gelu": config.gelu,
+        "epsilon": config.epsilon,
+        "remat": config.remat,
+        "dtype": config.dtype,
+        "name": f"block_{index:02d}",
+    }
+    if config.attention == "axial":
+        return AxialTransformerBlock(config.grid_size, **arguments)
+    return TransformerBlock(**arguments)
+
+
 def _classify(tokens, config):
-    """y = LN(z_L^0), Eq. 4, in its variants, then the tanh layer of pre-training and the head."""
+    """y = LN(z_L^0), Eq. 4, in its variants, then the tanh layer of pre-training and the head.
+
+    Returns the output and the list of what its heads give, which is the output alone but for a distilled model.
+    """
     norm = keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=config.dtype, name="encoder_norm")
+    if config.distilled:
+        tokens = norm(tokens)
+        heads = [_class_head(tokens, config), _class_head(tokens, config, "_dist", index=1)]
+        average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
+        return average(heads), heads
     steps = [norm]
     if config.classifier not in UNPOOLED_CLASSIFIERS:
         steps.insert(0 if config.norm_position == "after_pooling" else 1, _pooling(config))
@@ -118,7 +179,12 @@ def _classify(tokens, config):
         steps.append(_head(config))
     for step in steps:
         tokens = step(tokens)
-    return tokens
+    return tokens, [tokens]
+
+
+def _class_head(tokens, config, suffix="", index=0):
+    pooled = TokenPooling(index, dtype=config.dtype, name=f"pooling{suffix}")(tokens)
+    return _head(config, f"head{suffix}")(pooled) if config.include_top else pooled
 
 
 def _pooling(config):
@@ -131,12 +197,11 @@ def _pooling(config):
     return TokenPooling(0, **kwargs)  # "token": the class token; "first": the first patch
 
 
-def _head(config):
-    # Kept in float32 under the mixed policies, so that neither logits nor softmax lose digits.
+def _head(config, name="head"):
     return keras.layers.Dense(
         config.classes,
         activation=config.classifier_activation,
         kernel_initializer="zeros",
-        dtype="float64" if config.dtype == "float64" else "float32",
-        name="head",
+        dtype=head_dtype(config),
+        name=name,
     )

@@ -58,3 +58,9 @@ def run():
         )
 
     return call
+
+
+@pytest.fixture(scope="session")
+def images():
+    """Six random pictures of the tiny config's size."""
+    return np.random.default_rng(7).normal(size=(6, 16, 16, 3)).astype("float32")

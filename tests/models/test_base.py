@@ -231,7 +231,7 @@ def test_resize_and_back_is_the_same_model(make_model, pictures, run):
             r"image_size must be divisible by patch_size; got image_size=\(30, 30\), patch_size=\(4, 4\)",
         ),
         ((0,), "image_size must be one positive integer or a pair"),
-        ((32, "cubic"), "method must be one of 'align_corners', .* got method='cubic'"),
+        ((32, "cubic"), "method must be one of 'auto', 'align_corners', .* got method='cubic'"),
     ],
 )
 def test_resize_refuses_wrong_arguments(arguments, message, make_model):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import features
+from keras_vit import SwinConfig, SwinTransformer, VisionTransformer, features
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,7 @@ def test_maps_are_the_patch_tokens_in_raster_order(changes, prefix, grid, make_m
         assert map_.shape == (3, *grid, 16)
         for row in range(grid[0]):
             for column in range(grid[1]):
-                np.testing.assert_array_equal(
-                    map_[:, row, column], sequence[:, skipped + row * grid[1] + column]
-                )
+                np.testing.assert_array_equal(map_[:, row, column], sequence[:, skipped + row * grid[1] + column])
 
 
 def test_without_grid_every_output_is_as_the_layer_gives_it(make_model, pictures, run):
@@ -51,6 +49,46 @@ def test_unpooled_logits_become_maps(make_model):
 def test_one_name_is_a_list_of_one(make_model):
     model = make_model()
     assert len(features(model, "block_00").outputs) == len(features(model, ["block_00"]).outputs) == 1
+
+
+def test_tokens_of_a_swin_become_the_map_of_their_stage(run):
+    config = {"embed_dim": 8, "depths": (1, 1, 1), "num_heads": (1, 1, 2), "window_size": 3, "patch_size": 4}
+    model = SwinTransformer(SwinConfig(name="tiny", image_size=(20, 36), classes=3, **config))
+    images = np.random.default_rng(0).normal(size=(2, 20, 36, 3)).astype("float32")
+    names = ["patch_encoder", "patch_map", "encoder_tokens", "encoder_norm", "stage_2"]
+    first, first_map, last, last_map, middle = run(features(model, names), images)
+    assert (first.shape, last.shape, middle.shape) == ((2, 5, 9, 8), (2, 2, 3, 32), (2, 3, 5, 16))
+    np.testing.assert_array_equal(first, first_map)
+    np.testing.assert_array_equal(last, last_map)
+
+
+def test_the_map_of_a_stem_of_ones_own_is_that_of_this_models_pictures(make_config, run):
+    inputs = keras.Input((None, None, 3))
+    stem = keras.Model(inputs, keras.layers.Conv2D(6, 2, 2, name="conv")(inputs), name="mine")
+    model = VisionTransformer(make_config(patch_size=2), stem=stem)
+    images = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype("float32")
+    map_, tokens = run(features(model, ["mine", "block_00"]), images)
+    np.testing.assert_allclose(map_, run(stem, images), atol=1e-6)
+    assert tokens.shape == (2, 4, 4, 16)
+
+
+def test_a_layer_that_was_called_outside_the_model_as_well(make_model, pictures, run):
+    model = make_model()
+    before = run(features(model, ["block_00"]), pictures(model))
+    model.get_layer("block_00")(keras.Input((17, 16)))
+    np.testing.assert_array_equal(run(features(model, ["block_00"]), pictures(model)), before)
+
+
+def test_a_layer_that_the_model_calls_several_times_is_refused(make_model):
+    model = make_model(position_placement="shared")
+    with pytest.raises(ValueError, match="got 'position_embs', which it calls 2 times"):
+        features(model, ["block_00", "position_embs"])
+    assert tuple(features(model, "block_00").outputs[0].shape) == (None, 4, 4, 16)
+
+
+def test_a_model_of_another_package_is_refused():
+    with pytest.raises(TypeError, match="model must be a model of keras_vit; got Sequential"):
+        features(keras.Sequential(), "dense")
 
 
 def test_weights_are_shared(make_model, pictures, run):

@@ -1,0 +1,97 @@
+"""AxialResNet: the ResNet with axial attention that arXiv 2010.11929 compares AxialViT with."""
+
+import keras
+
+from keras_vit.config import AxialResNetConfig
+from keras_vit.layers.axial_attention import batch_norm
+from keras_vit.layers.axial_bottleneck import HE_NORMAL, AxialStage
+from keras_vit.models.base import ImageModel, head_dtype, model_name
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AxialResNet(ImageModel):
+    """A ResNet whose 3 x 3 convolutions are height then width attention (appendix D.6, after arXiv 2003.07853).
+
+    The widths are those of csrhddlam/axial-deeplab (`axialnet.py`): with a width factor of 1 the
+    attention of stage 1 has 128 channels, twice as many in every further stage, and the output of a stage twice those
+    of its attention. Every stage but the first halves the sides. The root pads as TensorFlow does (SAME), where that
+    code pads both ends alike. The relative positions of every attention belong to the size that its map has here.
+
+    The layers, and so the intermediates `model.get_layer(NAME).output`, are `root_conv`, `root_norm`, `root_relu`,
+    `root_pool`, `stage_1` and so on, `pooling`, and `head` unless the config has `include_top=False`.
+
+    Args:
+        config: an `AxialResNetConfig`.
+        preprocessing: `Preprocessing` of its pictures; None is the official one at the config's image size.
+        labels: sequence of names, one per logit, or None.
+        name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
+
+    Shapes:
+        (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
+        `include_top=False` the features (batch, channels of the last stage).
+
+    Raises:
+        TypeError: if `config` is no `AxialResNetConfig`.
+    """
+
+    config_class = AxialResNetConfig
+
+    def __init__(self, config, *, preprocessing=None, labels=None, name=None):
+        config = self._check_config(config)
+        inputs = keras.Input((*config.image_size, config.channels), name="images")
+        maps = _root(inputs, config)
+        for index, num_units in enumerate(config.stage_sizes):
+            stage = AxialStage(
+                num_units,
+                config.stage_width(index),
+                1 if index == 0 else 2,
+                config.num_heads,
+                config.epsilon,
+                dtype=config.dtype,
+                name=f"stage_{index + 1}",
+            )
+            maps = stage(maps)
+        outputs = _classify(maps, config)
+        super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
+        self._describe(config, preprocessing, labels)
+
+
+def _root(images, config):
+    """(batch, height, width, channels) -> (batch, ceil(height / 4), ceil(width / 4), root's width)"""
+    common = {"dtype": config.dtype}
+    steps = [
+        keras.layers.Conv2D(
+            config.width,
+            7,
+            strides=2,
+            padding="same",
+            use_bias=False,
+            data_format="channels_last",
+            kernel_initializer=keras.initializers.VarianceScaling(**HE_NORMAL),
+            name="root_conv",
+            **common,
+        ),
+        batch_norm(name="root_norm", epsilon=config.epsilon, **common),
+        keras.layers.ReLU(name="root_relu", **common),
+        keras.layers.MaxPooling2D(
+            3, strides=2, padding="same", data_format="channels_last", name="root_pool", **common
+        ),
+    ]
+    for step in steps:
+        images = step(images)
+    return images
+
+
+def _classify(maps, config):
+    pooling = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=config.dtype, name="pooling")
+    features = pooling(maps)
+    if not config.include_top:
+        return features
+    head = keras.layers.Dense(
+        config.classes,
+        activation=config.classifier_activation,
+        kernel_initializer="zeros",
+        dtype=head_dtype(config),
+        name="head",
+    )
+    return head(features)

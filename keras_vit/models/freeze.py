@@ -1,0 +1,87 @@
+"""freeze: the first layers of a model keep their weights in training, the later ones learn."""
+
+import difflib
+import warnings
+
+import keras
+
+from keras_vit.compat.graph import graph_calls
+
+
+def freeze(model, up_to=None):
+    """Sets `trainable = False` on every layer that a named layer's output depends on, and on that layer.
+
+    Layers that are frozen already stay so: nothing is thawed. Only weights are frozen; dropout and stochastic depth go
+    on inside frozen layers, and `BatchNormalization` uses its stored statistics, as Keras has it. Call it before
+    `compile`: Keras trains on what was trainable when its training step was built.
+
+    Args:
+        model: a model of this package, or a functional keras model around one. A model inside it counts as one layer,
+            which is frozen as a whole; to freeze a part of it, freeze that inner model.
+        up_to: name of a layer of the model, such as `"block_08"` or `"pooling"`; of a layer that is called several
+            times, the first call counts. None freezes all but the last layers with weights on the way to each output:
+            the head is left, or the two heads of a distilled model, for a linear probe.
+
+    Returns:
+        List of the names of the layers up to there, from the input on, without the inputs themselves.
+
+    Raises:
+        TypeError: if `model` is no functional keras model.
+        ValueError: if it has no layer of that name.
+    """
+    nodes = _nodes(model)
+    layers = _layers(_ancestors(_ends(model, nodes, up_to)), nodes)
+    for layer in layers:
+        layer.trainable = False
+    if getattr(model, "optimizer", None) is not None and model.optimizer.built:
+        warnings.warn(f"{model.name} was compiled before it was frozen: compile it again to train it", stacklevel=2)
+    return [layer.name for layer in layers]
+
+
+def _nodes(model):
+    """The calls of layers and operations that make up the model's graph, from the inputs to the outputs."""
+    nodes = graph_calls(model)
+    if nodes is None:
+        raise TypeError(f"model must be a functional keras model; got {type(model).__name__}")
+    return nodes
+
+
+def _ends(model, nodes, up_to):
+    """The calls that end the frozen part."""
+    if up_to is None:
+        return [parent for node in nodes if _has_weights(node.operation) for parent in node.parent_nodes]
+    names = [layer.name for layer in model.layers]
+    if up_to not in names:
+        raise ValueError(
+            f"up_to must name a layer of {model.name!r}, one of {', '.join(map(repr, names))}; "
+            f"got up_to={up_to!r}{_hint(model, names, up_to)}"
+        )
+    return [next(node for node in nodes if node.operation.name == up_to)]
+
+
+def _hint(model, names, up_to):
+    for layer in model.layers:
+        if isinstance(layer, keras.Model) and up_to in [inner.name for inner in layer.layers]:
+            return f" (a layer of the inner model {layer.name!r}: freeze(model.get_layer({layer.name!r}), {up_to!r}))"
+    close = difflib.get_close_matches(str(up_to), names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _ancestors(ends):
+    """The given calls and all that their results depend on."""
+    found, waiting = set(), list(ends)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.parent_nodes
+    return found
+
+
+def _layers(chosen, nodes):
+    operations = dict.fromkeys(node.operation for node in nodes if node in chosen)
+    return [x for x in operations if isinstance(x, keras.Layer) and not isinstance(x, keras.layers.InputLayer)]
+
+
+def _has_weights(operation):
+    return isinstance(operation, keras.Layer) and bool(operation.weights)

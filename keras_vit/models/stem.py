@@ -1,0 +1,40 @@
+"""The stem of a hybrid: picture -> the feature map that the patches are cut from (arXiv 2010.11929, section 3.1)."""
+
+import keras
+
+from keras_vit.config import FeatureMapConfig, ResNetConfig
+from keras_vit.models.resnet import resnet_stem
+
+
+def apply_stem(images, config, stem):
+    """Returns the feature map and the config with its size stated.
+
+    Args:
+        images: symbolic pictures (batch, height, width, channels).
+        config: a `ViTConfig`.
+        stem: a keras model the user brings, or None for what `config.stem` says.
+
+    Raises:
+        TypeError: if `stem` is no keras model.
+        ValueError: if both say something, or the model does not take the pictures or ends in no feature map.
+    """
+    if stem is None:
+        if isinstance(config.stem, FeatureMapConfig):
+            raise ValueError(f"stem must be the model that config.stem describes; got None and {config.stem}")
+        return (images if config.stem is None else resnet_stem(images, config.stem, config.dtype)), config
+    if not isinstance(stem, keras.Model):
+        raise TypeError(f"stem must be a keras model that ends in a feature map, or None; got {type(stem).__name__}")
+    if isinstance(config.stem, ResNetConfig):
+        raise ValueError(f"config.stem must be None beside a stem of your own; got {config.stem}")
+    _check_takes(stem, tuple(images.shape))
+    features = stem(images)
+    shape = getattr(features, "shape", ())
+    if len(shape) != 4 or None in shape[1:]:
+        raise ValueError(f"stem must end in one feature map (batch, rows, columns, channels); got {features}")
+    return features, config.replace(stem=FeatureMapConfig(size=tuple(shape[1:3])))
+
+
+def _check_takes(stem, shape):
+    wanted = tuple(stem.input_shape)
+    if len(wanted) != len(shape) or any(side not in (None, got) for side, got in zip(wanted, shape, strict=True)):
+        raise ValueError(f"stem must take pictures of shape {shape}, the config's; it takes {wanted}")

@@ -1,0 +1,102 @@
+"""SwinTransformer: the hierarchical transformer of arXiv 2103.14030 as a functional keras model."""
+
+import keras
+import numpy as np
+
+from keras_vit.config import SwinConfig
+from keras_vit.layers.patch_encoder import PatchEncoder
+from keras_vit.layers.patch_merging import PatchMerging
+from keras_vit.layers.pooling import GlobalAveragePooling
+from keras_vit.layers.swin_block import SwinBlock
+from keras_vit.models.base import ImageModel
+from keras_vit.models.vit import model_name
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SwinTransformer(ImageModel):
+    """A Swin Transformer: picture -> patches -> stages of windowed blocks -> pooled features -> logits.
+
+    The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `patch_map`, `patch_norm`
+    and `dropout`, for each stage s from 1 its blocks `stage_{s}_block_00` and so on, the stage's result `stage_{s}`
+    and `stage_{s}_downsample`, then `encoder_norm`, `encoder_tokens`, `pooling`, `head`. From `patch_map` to
+    `encoder_norm` they are maps (batch, rows, columns, dim). The last stage has no `downsample`; `dropout` and `head`
+    are absent where the config does without.
+
+    Args:
+        config: a `SwinConfig`.
+        preprocessing: `Preprocessing` of its pictures; None takes the package's default, values in [-1, 1], at the
+            config's image size.
+        labels: sequence of names, one per logit, or None.
+        name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
+
+    Shapes:
+        (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
+        `include_top=False` the features (batch, dim of the last stage).
+
+    Raises:
+        TypeError: if `config` is no `SwinConfig`.
+    """
+
+    config_class = SwinConfig
+
+    def __init__(self, config, *, preprocessing=None, labels=None, name=None):
+        if not isinstance(config, SwinConfig):
+            raise TypeError(f"config must be a keras_vit.SwinConfig; got {type(config).__name__}")
+        policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
+        config = config.resolve().replace(dtype=policy.name)
+        inputs = keras.Input((*config.image_size, config.channels), name="images")
+        outputs = inputs
+        for layer in _layers(config):
+            outputs = layer(outputs)
+        super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
+        self._describe(config, preprocessing, labels)
+
+
+def _layers(config):
+    """All layers in their order (section 3.1 and Fig. 3)."""
+    common = {"dtype": config.dtype}
+    yield PatchEncoder(config.patch_size, config.embed_dim, name="patch_encoder", **common)
+    yield keras.layers.Reshape((*config.grid_size, config.embed_dim), name="patch_map", **common)
+    yield keras.layers.LayerNormalization(epsilon=config.epsilon, name="patch_norm", **common)
+    if config.dropout_rate:
+        yield keras.layers.Dropout(config.dropout_rate, name="dropout", **common)
+    for stage in range(len(config.depths)):
+        yield from _blocks(config, stage)
+        yield keras.layers.Identity(name=f"stage_{stage + 1}", **common)
+        if stage + 1 < len(config.depths):
+            yield PatchMerging(config.epsilon, name=f"stage_{stage + 1}_downsample", **common)
+    yield keras.layers.LayerNormalization(epsilon=config.epsilon, name="encoder_norm", **common)
+    yield keras.layers.Reshape((-1, config.stage_dim(len(config.depths) - 1)), name="encoder_tokens", **common)
+    yield GlobalAveragePooling(name="pooling", **common)
+    if config.include_top:
+        yield _head(config)
+
+
+def _blocks(config, stage):
+    """The blocks of a stage; every second one is shifted, and stochastic depth grows linearly over all stages."""
+    rates = np.linspace(0.0, config.stochastic_depth_rate, sum(config.depths))[sum(config.depths[:stage]) :]
+    for index in range(config.depths[stage]):
+        yield SwinBlock(
+            config.num_heads[stage],
+            config.mlp_dim(stage),
+            config.window_size,
+            shifted=index % 2 == 1,
+            dropout_rate=config.dropout_rate,
+            stochastic_depth_rate=float(rates[index]),
+            qkv_bias=config.qkv_bias,
+            gelu=config.gelu,
+            epsilon=config.epsilon,
+            dtype=config.dtype,
+            name=f"stage_{stage + 1}_block_{index:02d}",
+        )
+
+
+def _head(config):
+    # Kept in float32 under the mixed policies, so that neither logits nor softmax lose digits.
+    return keras.layers.Dense(
+        config.classes,
+        activation=config.classifier_activation,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        dtype="float64" if config.dtype == "float64" else "float32",
+        name="head",
+    )

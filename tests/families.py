@@ -1,0 +1,149 @@
+"""The smallest sizes of each family, at a small image: what tests/test_families.py runs through."""
+
+import dataclasses
+
+import keras
+import numpy as np
+
+from keras_vit import (
+    AxialResNetConfig,
+    BiTConfig,
+    ResNetConfig,
+    SwinConfig,
+    VisionTransformer,
+    ViTConfig,
+)
+from keras_vit.models import build_model
+
+CLASSES = 5
+_VIT = {"image_size": 32, "patch_size": 8, "hidden_dim": 48, "num_layers": 2, "num_heads": 3, "mlp_dim": 64}
+_SWIN = {"patch_size": 2, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4), "window_size": 4}
+_TOKENS = {"patch_encoder": (4, 4, 48), "block_00": (4, 4, 48), "block_01": (4, 4, 48), "encoder_norm": (4, 4, 48)}
+_ROOT = {"root_conv": (16, 16, 32), "root_norm": (16, 16, 32), "root_pool": (8, 8, 32)}
+_PATCHES = "must be divisible by patch_size"
+
+
+def tiny_cnn():
+    """A CNN of a user, for pictures of any size."""
+    inputs = keras.Input((None, None, 3))
+    x = keras.layers.Conv2D(8, 3, 2, "same", name="conv")(inputs)
+    x = keras.layers.ReLU(name="relu")(keras.layers.BatchNormalization(name="norm")(x))
+    return keras.Model(inputs, keras.layers.Conv2D(12, 3, 2, "same", name="maps")(x), name="cnn")
+
+
+def resnet50():
+    """The CNN of Keras that a hybrid can stand on; a map of 1 x 1 for pictures of 32."""
+    return keras.applications.ResNet50(weights=None, include_top=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One family.
+
+    Attributes:
+        config: of a tiny model.
+        maps: name of a layer -> (rows, columns, dim) of its map at the config's image size.
+        lora: the dense projections that get LoRA, by name; none in a BiT, which has convolutions only.
+        refused: changes to the config that it refuses, with a part of what it says.
+        rectangle: a size that is not square.
+        stem: function that makes the stem of the user, or None.
+    """
+
+    config: object
+    maps: dict
+    refused: tuple = ()
+    lora: tuple = ("query_key_value", "output_projection", "dense1", "dense2")
+    rectangle: tuple = (24, 48)
+    stem: object = None
+
+    def build(self, **changes):
+        """A model of random weights, none of them zero: zero heads would hide the rest."""
+        config = self.config.replace(**changes)
+        model = VisionTransformer(config, stem=self.stem()) if self.stem else build_model(config)
+        rng = np.random.default_rng(3)
+        for weight in model.trainable_weights:
+            values = keras.ops.convert_to_numpy(weight)
+            weight.assign(values + 0.1 * rng.normal(size=values.shape))
+        return model
+
+
+def _vit(**changes):
+    return ViTConfig(name="tiny", classes=CLASSES, **{**_VIT, **changes})
+
+
+FAMILIES = {
+    "plain": Family(
+        _vit(),
+        {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
+        (({"image_size": (32, 30)}, _PATCHES),),
+    ),
+    "registers": Family(
+        _vit(
+            num_registers=3, qk_norm=True, position_embedding="learned_2d", position_placement="every", classifier="map"
+        ),
+        {**_TOKENS, "class_token": (4, 4, 48), "position_embs_01": (4, 4, 48)},
+        (({"classifier": "first"}, "num_registers must be 0"),),
+    ),
+    "hybrid": Family(
+        _vit(patch_size=1, stem=ResNetConfig(stage_sizes=(1, 1), width_factor=0.5)),
+        {**_ROOT, **_TOKENS, "stage_1": (8, 8, 128), "stage_2": (4, 4, 256)},
+        (({"patch_size": 3}, _PATCHES),),
+        rectangle=(19, 41),  # SAME padding takes any
+    ),
+    "hybrid on the root": Family(
+        _vit(patch_size=2, stem=ResNetConfig(stage_sizes=(), width_factor=0.5)),
+        {**_ROOT, **_TOKENS},
+        (({"image_size": (32, 36)}, _PATCHES),),
+    ),
+    "hybrid on a CNN": Family(
+        _vit(patch_size=2), {**_TOKENS, "cnn": (8, 8, 12)}, (({"image_size": (32, 26)}, _PATCHES),), stem=tiny_cnn
+    ),
+    "axial": Family(
+        _vit(attention="axial", classifier="gap"),
+        _TOKENS,
+        (
+            ({"classifier": "token"}, "attention='axial' works on the rows and columns of the patch grid"),
+            ({"image_size": (30, 32)}, _PATCHES),
+        ),
+    ),
+    "axial ResNet": Family(
+        AxialResNetConfig(
+            name="tiny", image_size=32, stage_sizes=(1, 1), width_factor=0.25, num_heads=2, classes=CLASSES
+        ),
+        {"root_conv": (16, 16, 16), "root_pool": (8, 8, 16), "stage_1": (8, 8, 64), "stage_2": (4, 4, 128)},
+        (({"num_heads": 3}, "divisible by num_heads"),),
+        lora=("query_key_value", "down", "up"),
+        rectangle=(19, 41),
+    ),
+    "DeiT": Family(_vit(gelu="erf", epsilon=1e-6), _TOKENS, (({"image_size": 36}, _PATCHES),)),
+    "DeiT distilled": Family(
+        _vit(gelu="erf", distilled=True),
+        {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
+        (({"classifier": "gap"}, "distilled=True reads the class and the distillation token"),),
+    ),
+    "DeiT-III": Family(_vit(gelu="erf", layer_scale_init=1e-4), _TOKENS, (({"image_size": (28, 32)}, _PATCHES),)),
+    "Swin": Family(
+        SwinConfig(name="tiny", image_size=32, classes=CLASSES, **_SWIN),
+        {
+            "patch_encoder": (16, 16, 24),
+            "patch_map": (16, 16, 24),
+            "stage_1_block_01": (16, 16, 24),
+            "stage_1": (16, 16, 24),
+            "stage_1_downsample": (8, 8, 48),
+            "stage_2_block_01": (8, 8, 48),
+            "stage_2": (8, 8, 48),
+            "encoder_norm": (8, 8, 48),
+            "encoder_tokens": (8, 8, 48),
+        },
+        (({"image_size": (32, 31)}, _PATCHES), ({"num_heads": (5, 4)}, r"num_heads\[0\] must divide")),
+        lora=("query_key_value", "output_projection", "dense1", "dense2", "reduction"),
+        rectangle=(22, 36),  # 11 x 18 patches, which the windows do not divide
+    ),
+    "BiT": Family(
+        BiTConfig(name="tiny", image_size=32, stage_sizes=(1, 1), width_factor=0.5, classes=CLASSES),
+        {"root_conv": (16, 16, 32), "root_pool": (8, 8, 32), "stage_1": (8, 8, 128), "final_relu": (4, 4, 256)},
+        (({"width_factor": 0.25}, "width_factor must be a multiple of 0.5"),),
+        lora=(),
+        rectangle=(19, 41),
+    ),
+}
