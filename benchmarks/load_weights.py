@@ -41,7 +41,7 @@ def write_checkpoint(path):
     model, variables = build()
     arrays = {}
     for number, variable in enumerate(variables, start=1):
-        rule = names.find_rule("official", variable.path, "before_pooling")
+        rule = names.find_rule(names.LAYOUTS["vit"]["official"], variable.path, model.config)
         if rule is None:
             arrays["Transformer/posembed_input/pos_embedding"] = np.full(variable.shape, number, "float32")
             continue

@@ -1,15 +1,29 @@
-"""What a file of weights says about itself beside its arrays: GELU, epsilon, labels, preprocessing."""
+"""What a file of weights says about itself beside its arrays: numerics, labels, preprocessing."""
 
 import dataclasses
+import math
 
 from keras_vit import checks
-from keras_vit.checkpoints.names import LAYOUTS, detect, fold
+from keras_vit.checkpoints.names import LAYOUT_NAMES, LAYOUTS, Layout, detect, fold, rules_of
 from keras_vit.config import Preprocessing
 
-LAYOUT_CHOICES = ("auto", *LAYOUTS, "keras")
+LAYOUT_CHOICES = ("auto", *LAYOUT_NAMES, "keras")
 
+_FAMILIES = {
+    "vit": "a Vision Transformer",
+    "bit": "a BiT ResNet",
+    "swin": "a Swin Transformer",
+    "axial_resnet": "an AxialResNet",
+    None: "a model of this package",
+}
+_CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
+_NUMERICS = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding")
+_STEM_NUMERICS = ("style", "gn_epsilon", "std_epsilon")
+_HF_MODEL_TYPES = {"vit": ("vit", "deit"), "swin": ("swin",)}
 _HF_GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "quick_gelu": None}
 _HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
+_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
+_TIMM_CROP_MODES = ("center", "squash")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +31,11 @@ class Description:
     """What is known of a checkpoint beside its arrays.
 
     Attributes:
-        layout: key of `LAYOUTS`, or `keras` for files that Keras wrote.
-        gelu, epsilon: what the weights were trained with; None where the file cannot tell.
+        layout: name of the layout, or `keras` for files that Keras wrote.
+        names: its `names.Layout`, None for `keras`.
+        numerics: dict from fields of the config that no array shows, such as `gelu` and `epsilon`, to what the weights
+            were trained with; without those that the file cannot tell.
+        stem: the same for the `ResNetConfig` of a hybrid.
         note: what was assumed, or None.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing` that the file states, or None.
@@ -27,8 +44,9 @@ class Description:
     """
 
     layout: str
-    gelu: str | None = None
-    epsilon: float | None = None
+    names: Layout | None = None
+    numerics: dict = dataclasses.field(default_factory=dict)
+    stem: dict = dataclasses.field(default_factory=dict)
     note: str | None = None
     labels: tuple | None = None
     preprocessing: Preprocessing | None = None
@@ -36,53 +54,72 @@ class Description:
     representation_size: int | None = None
 
 
-def describe(checkpoint, layout="auto"):
+def describe(checkpoint, family=None, layout="auto"):
     """Returns the `Description` of an open `Checkpoint`.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
-        layout: `auto` tells it from the names of the arrays; or one of `official`, `timm`, `huggingface`, `keras`.
+        family: that of the model it is for, `family` of its config: `vit`, `bit`, `swin` or `axial_resnet`; None for
+            whatever the file holds.
+        layout: `auto` tells it from the names of the arrays; or one of `official`, `timm`, `huggingface`, `microsoft`
+            (Swin), `keras`.
 
     Raises:
-        ValueError: if no layout is known for these names or the file's config is not that of a ViT.
+        ValueError: if no layout of the family is known for these names, or the file's config is not of the family.
     """
     checks.check_choice("layout", layout, LAYOUT_CHOICES)
     if layout == "auto":
-        layout = "keras" if checkpoint.kind == "h5" else detect(checkpoint.entries)
-    if layout is None:
-        names = ", ".join(sorted(checkpoint.entries)[:5]) or "no array at all"
-        raise ValueError(
-            f"{str(checkpoint.path)!r} must hold the weights of a Vision Transformer with official, timm or "
-            f"Hugging Face names; it holds {names} ..."
-        )
+        family, layout = _recognise(checkpoint, family)
+    known = (*LAYOUTS.get(family, ()), "keras")
+    if layout not in known:
+        raise ValueError(f"layout must be one of {', '.join(known)} for this model; got layout={layout!r}")
+    names = LAYOUTS[family][layout] if layout != "keras" else None
     try:
-        description = _DESCRIBE.get(layout, _describe_family)(layout, checkpoint)
+        description = _DESCRIBE[layout](layout, names, checkpoint, family)
     except (TypeError, KeyError, AttributeError) as error:  # a key absent, a list in the place of a number
         raise ValueError(
             f"the configuration that came with {str(checkpoint.path)!r} is not as it should be: {error!r}"
         ) from error
-    width = {layer: _width(checkpoint, layout, layer) for layer in ("head", "pre_logits")}
+    width = {layer: _width(checkpoint, names, layer) for layer in ("head", "pre_logits")}
     return dataclasses.replace(description, classes=width["head"], representation_size=width["pre_logits"])
 
 
-def _width(checkpoint, layout, layer):
+def _recognise(checkpoint, family):
+    """(family, name of the layout) of a file, of this family unless that is None."""
+    if checkpoint.kind == "h5":
+        held = _CLASSES.get((checkpoint.config or {}).get("class_name"), family)
+        found = {held: "keras"}
+    else:
+        found = {other: detect(checkpoint.entries, other) for other in LAYOUTS}
+        found = {other: layout for other, layout in found.items() if layout is not None}
+    for held, layout in found.items():
+        if family in (None, held):
+            return held, layout
+    arrays = ", ".join(sorted(checkpoint.entries)[:5]) or "no array at all"
+    is_of = f"is one of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
+    known = ", ".join((*LAYOUTS.get(family, LAYOUT_NAMES), "keras"))
+    raise ValueError(
+        f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} with names of {known}; it {is_of}"
+    )
+
+
+def _width(checkpoint, names, layer):
     """Width of the layer `head` or `pre_logits` in a file: the length of its bias."""
-    if layout == "keras":
+    if names is None:
         entry = checkpoint.entries.get(f"{layer}/1")
         return entry.shape[0] if entry else None
-    theirs = next(rule.theirs[0] for rule in LAYOUTS[layout].rules if rule.ours == f"{layer}/bias")
+    theirs = {rule.theirs[0] for rule in rules_of(names, layer) if rule.ours.endswith("/bias")}
     entries = checkpoint.entries.items()
-    return next((entry.shape[0] for name, entry in entries if fold(layout, name) == theirs and entry.shape), None)
+    return next((entry.shape[0] for name, entry in entries if fold(names, name) in theirs and entry.shape), None)
 
 
-def _describe_family(layout, checkpoint):
-    family, note = LAYOUTS[layout], None
-    if layout == "huggingface":
-        note = f"no config.json beside the file: gelu={family.gelu!r} and epsilon={family.epsilon} are assumed"
-    return Description(layout, family.gelu, family.epsilon, note, preprocessing=_huggingface_preprocessing(checkpoint))
+def _describe_layout(layout, names, checkpoint, family):
+    numerics = {name: getattr(names, name) for name in ("gelu", "epsilon") if getattr(names, name) is not None}
+    stem = {} if names.stem_style is None else {"style": names.stem_style}
+    return Description(layout, names, numerics, stem, preprocessing=_huggingface_preprocessing(checkpoint))
 
 
-def _describe_keras(layout, checkpoint):
+def _describe_keras(layout, names, checkpoint, family):
     if checkpoint.config is None:
         return Description(layout)
     values = checkpoint.config.get("config", {})
@@ -91,27 +128,65 @@ def _describe_keras(layout, checkpoint):
         raise ValueError(
             f"{str(checkpoint.path)!r} must hold a model of keras_vit; got {checkpoint.config.get('class_name')!r}"
         )
+    numerics, stem = _known(config, _NUMERICS), _known(config.get("stem") or {}, _STEM_NUMERICS)
     labels = values.get("labels")
     preprocessing = Preprocessing.from_dict(values["preprocessing"])
     labels = None if labels is None else tuple(labels)
-    return Description(layout, config.get("gelu"), config.get("epsilon"), None, labels, preprocessing)
+    return Description(layout, None, numerics, stem, None, labels, preprocessing)
 
 
-def _describe_huggingface(layout, checkpoint):
-    config = checkpoint.config
+def _known(values, names):
+    return {name: values[name] for name in names if values.get(name) is not None}
+
+
+def _describe_timm(layout, names, checkpoint, family):
+    """timm keeps in the `pretrained_cfg` of its config.json what the weights were trained with."""
+    description, config = _describe_layout(layout, names, checkpoint, family), checkpoint.config or {}
+    labels = config.get("label_names")
+    return dataclasses.replace(
+        description,
+        labels=tuple(map(str, labels)) if isinstance(labels, list) else None,
+        preprocessing=_timm_preprocessing(config.get("pretrained_cfg") or config) or description.preprocessing,
+    )
+
+
+def _timm_preprocessing(values):
+    """timm's evaluation (`timm.data.create_transform`): resized to size / crop_pct, rounded down, then cropped."""
+    if "input_size" not in values:
+        return None
+    *_, height, width = values["input_size"]
+    sides = [math.floor(side / values.get("crop_pct", 0.875)) for side in (height, width)]
+    for name, choices in (("interpolation", _TIMM_INTERPOLATIONS), ("crop_mode", _TIMM_CROP_MODES)):
+        if values.get(name) not in (None, "", *choices):
+            raise ValueError(
+                f"{name} in the pretrained_cfg of config.json must be one of {list(choices)}; got {values[name]!r}"
+            )
+    return Preprocessing(
+        size=tuple(sides) if values.get("crop_mode") == "squash" else max(sides),
+        crop=(height, width),
+        interpolation=_TIMM_INTERPOLATIONS[values.get("interpolation") or "bilinear"],
+        mean=tuple(values.get("mean", (0.485, 0.456, 0.406))),
+        std=tuple(values.get("std", (0.229, 0.224, 0.225))),
+    )
+
+
+def _describe_huggingface(layout, names, checkpoint, family):
+    description = _describe_layout(layout, names, checkpoint, family)
+    config, model_types = checkpoint.config, _HF_MODEL_TYPES[family]
     if config is None:
-        return _describe_family(layout, checkpoint)
-    if config.get("model_type", "vit") != "vit":
+        note = f"no config.json beside the file: gelu={names.gelu!r} and epsilon={names.epsilon} are assumed"
+        return dataclasses.replace(description, note=note)
+    if config.get("model_type", model_types[0]) not in model_types:
         raise ValueError(
-            f"{str(checkpoint.path.parent / 'config.json')!r} must be of model_type 'vit'; got {config['model_type']!r}"
+            f"{str(checkpoint.path.parent / 'config.json')!r} must be of model_type "
+            f"{' or '.join(map(repr, model_types))}; got {config['model_type']!r}"
         )
     gelu = _HF_GELUS.get(config.get("hidden_act", "gelu"))
     if gelu is None:
         known = [name for name, value in _HF_GELUS.items() if value]
         raise ValueError(f"hidden_act of config.json must be one of {known}; got {config['hidden_act']!r}")
-    epsilon = float(config.get("layer_norm_eps", LAYOUTS[layout].epsilon))
-    preprocessing = _huggingface_preprocessing(checkpoint)
-    return Description(layout, gelu, epsilon, None, _labels(config), preprocessing)
+    numerics = {"gelu": gelu, "epsilon": float(config.get("layer_norm_eps", names.epsilon))}
+    return dataclasses.replace(description, numerics=numerics, labels=_labels(config))
 
 
 def _labels(config):
@@ -149,4 +224,10 @@ def _huggingface_preprocessing(checkpoint):
     )
 
 
-_DESCRIBE = {"keras": _describe_keras, "huggingface": _describe_huggingface}
+_DESCRIBE = {
+    "official": _describe_layout,
+    "timm": _describe_timm,
+    "huggingface": _describe_huggingface,
+    "microsoft": _describe_layout,
+    "keras": _describe_keras,
+}

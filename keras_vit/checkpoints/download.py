@@ -15,7 +15,6 @@ import zipfile
 
 from keras_vit.checkpoints import damage, npz
 
-BASE_URL = "https://storage.googleapis.com/vit_models"
 URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"
 
 _SCHEMES = ("https", "http", "file")
@@ -30,7 +29,7 @@ def fetch(release, *, validate=None, cache_dir=None):
     goes wrong, nothing of it stays. A cached file that fails the check is downloaded again, with a warning.
 
     Args:
-        release: a `keras_vit.checkpoints.releases.Release`.
+        release: a `keras_vit.checkpoints.releases.Release` that is a file, none of the hub.
         validate: None or a function of a path that raises `ValueError` if the file's content is not what it
             should be; it is called after the check.
         cache_dir: folder to use in place of Keras's (`KERAS_HOME`, by default `~/.keras`).
@@ -71,12 +70,14 @@ def fetch(release, *, validate=None, cache_dir=None):
 
 
 def release_url(release):
-    """Returns the address of a release, below `KERAS_VIT_WEIGHTS_URL` where that is set.
+    """Returns the quoted address of a release; its path below `KERAS_VIT_WEIGHTS_URL` where that is set.
 
     Raises:
         ValueError: if the variable's value is no `https`, `http` or `file` address.
     """
-    base = os.environ.get(URL_VARIABLE) or BASE_URL
+    base = os.environ.get(URL_VARIABLE)
+    if not base:
+        return urllib.parse.quote(release.address, safe="/:")
     if urllib.parse.urlsplit(base).scheme not in _SCHEMES:
         raise ValueError(f"{URL_VARIABLE} must begin with one of {', '.join(_SCHEMES)} and ://; got {base!r}")
     return f"{base.rstrip('/')}/{urllib.parse.quote(release.path)}"

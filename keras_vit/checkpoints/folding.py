@@ -12,20 +12,22 @@ from keras_vit.checkpoints.entries import Entry
 
 
 def fold_entries(checkpoint, layout):
-    """Returns {folded name: Entry}; `Entry.name` stays the name in the file.
+    """Returns {folded name: Entry} for a `names.Layout`, None for files of Keras; `Entry.name` stays the file's.
 
-    Dialects become one (see `names.LAYOUTS`), arrays that stack all blocks become one per block, buffers and
-    optimizer state are left out. Reading an array with NaN or infinite values warns and names it.
+    Dialects become one (see `names.LAYOUTS`), vectors stored as (1, 1, 1, channels) become vectors, arrays that stack
+    all blocks become one per block, buffers and optimizer state are left out. Reading an array with NaN or infinite
+    values warns and names it.
 
     Raises:
         ValueError: if two arrays fold to one name.
     """
     folded = {}
     for entry in checkpoint.entries.values():
-        name = entry.name if layout == "keras" else names.fold(layout, entry.name)
+        name = entry.name if layout is None else names.fold(layout, entry.name)
         if _is_ignored(layout, name):
             continue
-        checked = Entry(entry.name, entry.shape, functools.partial(_read_checked, entry, checkpoint.path))
+        shape = _shape(layout, name, entry)
+        checked = Entry(entry.name, shape, functools.partial(_read_checked, entry, shape, checkpoint.path))
         for key, value in _unstack(name, checked) if names.is_scanned(name) else [(name, checked)]:
             if key in folded:
                 raise ValueError(
@@ -35,10 +37,20 @@ def fold_entries(checkpoint, layout):
     return folded
 
 
+def is_size(name):
+    """Whether an array of a file of Keras says what size its neighbour, a table of positions, belongs to."""
+    return name.endswith(("/grid", "/window_size"))
+
+
 def _is_ignored(layout, name):
-    if layout == "keras":  # the grid of a position table and the state of dropout
-        return name.endswith("/grid") or "seed_generator" in name
-    return re.search(names.LAYOUTS[layout].ignored, name) is not None
+    if layout is None:
+        return is_size(name) or "seed_generator" in name  # the state of dropout
+    return layout.ignored is not None and re.search(layout.ignored, name) is not None
+
+
+def _shape(layout, name, entry):
+    is_squeezed = layout is not None and layout.squeezed is not None and re.search(layout.squeezed, name)
+    return entry.shape[3:] if is_squeezed and entry.shape[:3] == (1, 1, 1) else entry.shape
 
 
 def _unstack(name, entry):
@@ -58,8 +70,8 @@ def _unstack(name, entry):
         yield names.of_block(name, index), block
 
 
-def _read_checked(entry, path):
-    array = entry.read()
+def _read_checked(entry, shape, path):
+    array = entry.read().reshape(shape)
     # The sum is finite unless something in it is not, or it overflows; the exact test is made only then.
     with np.errstate(all="ignore"):
         if array.dtype.kind == "f" and not np.isfinite(array.sum()) and not np.isfinite(array).all():

@@ -73,7 +73,10 @@ def _walk(group, names, seen):
     seen.add(address)
     for key in group:
         child = _child(group, key)
-        if not isinstance(child, h5py.Group) or "vars" not in child:
+        if not isinstance(child, h5py.Group) or key == "vars":
+            continue
+        if "vars" not in child:  # a list of layers
+            yield from _walk(child, names, seen)
             continue
         variables = _child(child, "vars")
         path = (*names, str(variables.attrs.get("name", key)))

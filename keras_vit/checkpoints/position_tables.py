@@ -6,11 +6,12 @@ import math
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.checkpoints.names import LAYOUTS
 from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embedding, square_grid
 
 GRID = "position_embs/grid"  # the array that Keras writes beside our table: its rows and columns
 RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
+
+_METHODS = {"swin": "bicubic"}  # the others resize as the official code of the ViT
 
 
 def split_table(num_rows, prefixes, new_grid, stored_grid=None):
@@ -70,9 +71,9 @@ def check_method(resize):
     return checks.check_choice("resize", resize, RESIZE_CHOICES)
 
 
-def method_of(layout):
-    """How the family of a layout resizes; files that Keras wrote are ours, and ours is the official way."""
-    return "align_corners" if layout == "keras" else LAYOUTS[layout].resize
+def method_of(layout, family):
+    """How a `names.Layout` has tables of positions resized; None, a file that Keras wrote, is the family's own way."""
+    return _METHODS.get(family, "align_corners") if layout is None else layout.resize
 
 
 def stored_grid(checkpoint):

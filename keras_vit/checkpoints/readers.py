@@ -1,10 +1,11 @@
 """Files of weights -> {name: array}, lazily and never unpickled: .npz, .safetensors, .weights.h5, .keras, folders."""
 
+import dataclasses
 import pathlib
 
 import safetensors
 
-from keras_vit.checkpoints import damage, json_object
+from keras_vit.checkpoints import damage, json_object, shards
 from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
@@ -16,7 +17,7 @@ def open_checkpoint(path):
     """Opens a file of weights, or a folder with `config.json` and `model.safetensors`; reads names and shapes only.
 
     Args:
-        path: `.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder.
+        path: `.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder; its weights may be split, see `shards`.
 
     Returns:
         A `Checkpoint`.
@@ -29,7 +30,9 @@ def open_checkpoint(path):
     if not path.exists():
         raise FileNotFoundError(f"weights must be an existing file or folder; got {str(path)!r}")
     if path.is_dir():
-        path = path / "model.safetensors"
+        folder, path = path, path / "model.safetensors"
+        if not path.is_file() and (folder / shards.INDEX).is_file():
+            return _read_parts(folder / shards.INDEX)
         if not path.is_file():
             raise FileNotFoundError(f"a folder of weights must hold model.safetensors; {str(path.parent)!r} does not")
     for suffix, read in _READERS.items():
@@ -51,6 +54,12 @@ def _read_safetensors(path):
     entries = {name: Entry(name, shape, _reader(path, file, name)) for name, shape in shapes.items()}
     config, preprocessor = (_read_json(path.parent / name) for name in ("config.json", "preprocessor_config.json"))
     return Checkpoint(path, "safetensors", entries, metadata, config, preprocessor)
+
+
+def _read_parts(index):
+    parts = [_read_safetensors(index.with_name(name)) for name in shards.parts_of(index)]
+    entries = {name: entry for part in parts for name, entry in part.entries.items()}
+    return dataclasses.replace(parts[0], path=index, entries=entries)
 
 
 def _reader(path, file, name):

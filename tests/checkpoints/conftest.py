@@ -1,9 +1,12 @@
 """Small models for the tests of this folder: random weights everywhere, so that no two arrays are equal."""
 
+import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import zoo
+from keras_vit.models import build_model
 
 TINY = {
     "name": "tiny",
@@ -15,23 +18,110 @@ TINY = {
     "mlp_dim": 12,
     "classes": 3,
 }
+SWIN = {"embed_dim": 8, "depths": (2, 1), "num_heads": (1, 2), "window_size": 4}
+
+# kind -> class and arguments of its config
+KINDS = {
+    "vit": (keras_vit.ViTConfig, TINY),
+    "hybrid": (
+        keras_vit.ViTConfig,
+        {
+            **TINY,
+            "image_size": 32,
+            "patch_size": 2,
+            "stem": keras_vit.ResNetConfig(stage_sizes=(2, 1), width_factor=0.5),
+        },
+    ),
+    "root": (
+        keras_vit.ViTConfig,
+        {**TINY, "image_size": 32, "stem": keras_vit.ResNetConfig(stage_sizes=(), width_factor=0.5)},
+    ),
+    "distilled": (keras_vit.ViTConfig, {**TINY, "distilled": True}),
+    "axial": (keras_vit.ViTConfig, {**TINY, "attention": "axial", "classifier": "gap"}),
+    "swin": (keras_vit.SwinConfig, {"name": "tiny", "image_size": 32, "classes": 3, **SWIN}),
+    "bit": (
+        keras_vit.BiTConfig,
+        {"name": "tiny", "image_size": 32, "stage_sizes": (2, 1), "width_factor": 0.5, "classes": 3},
+    ),
+    "axial_resnet": (
+        keras_vit.AxialResNetConfig,
+        {"name": "tiny", "image_size": 32, "stage_sizes": (1, 1), "width_factor": 0.25, "num_heads": 2, "classes": 3},
+    ),
+}
+
+
+def draw(model, seed):
+    """Draws all weights of a model from N(0, 0.5); variances get their absolute value."""
+    rng = np.random.default_rng(seed)
+    for variable in model.weights:
+        values = rng.normal(0.0, 0.5, variable.shape)
+        variable.assign(np.abs(values) if variable.path.endswith("variance") else values)
+    return model
 
 
 @pytest.fixture
-def make_model():
-    """Function of changes to the tiny config that builds a model whose weights are all drawn from N(0, 0.5)."""
+def make_kind():
+    """Function of a key of `KINDS` and changes to its config that builds a model of random weights."""
 
-    def make(seed=0, **changes):
-        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**{**TINY, **changes}))
-        rng = np.random.default_rng(seed)
-        for variable in model.weights:
-            variable.assign(rng.normal(0.0, 0.5, variable.shape))
-        return model
+    def make(kind, seed=0, **changes):
+        config_class, arguments = KINDS[kind]
+        return draw(build_model(config_class(**{**arguments, **changes})), seed)
 
     return make
+
+
+@pytest.fixture
+def make_model(make_kind):
+    """The same for a plain ViT."""
+    return lambda seed=0, **changes: make_kind("vit", seed, **changes)
 
 
 @pytest.fixture
 def weights_of():
     """Function of a model that returns {path of the variable: array}."""
     return lambda model: {variable.path: variable.numpy().copy() for variable in model.weights}
+
+
+@pytest.fixture
+def logits_of():
+    """Function of a model that returns its logits for two random pictures."""
+
+    def logits(model):
+        images = np.random.default_rng(0).normal(size=(2, *model.input.shape[1:])).astype("float32")
+        return np.asarray(model(images))
+
+    return logits
+
+
+@pytest.fixture
+def in_zoo(monkeypatch):
+    """Function of a key of `KINDS` that puts it into the zoo as "tiny" and returns `create_model` for it."""
+
+    def put(kind):
+        config_class, arguments = KINDS[kind]
+        free = ("name", "image_size", "classes", *_FREE)
+        fixed = {name: value for name, value in arguments.items() if name not in free}
+        defaults = {name: arguments[name] for name in _FREE if name in arguments}
+        monkeypatch.setitem(zoo.VARIANTS, "tiny", zoo.Variant("tiny", config_class, "this test", fixed, defaults))
+        zoo._signature.cache_clear()
+        sizes = {"image_size": arguments["image_size"], "classes": 3}
+        return lambda weights, **changes: keras_vit.create_model("tiny", weights=weights, **{**sizes, **changes})
+
+    yield put
+    zoo._signature.cache_clear()
+
+
+_FREE = ("distilled", "window_size", "classifier")
+
+
+@pytest.fixture
+def user_hybrid():
+    """Function of a seed that builds a hybrid on a CNN of the user's, one of whose layers is called as ours are."""
+
+    def make(seed):
+        layers = [keras.Input((16, 16, 3)), keras.layers.Conv2D(4, 3, 4, "same", name="head")]
+        stem = keras.Sequential([*layers, keras.layers.BatchNormalization(name="norm")], name="backbone")
+        config = keras_vit.ViTConfig(**{**TINY, "patch_size": 1})
+        return draw(keras_vit.VisionTransformer(config, stem=stem), seed)
+
+    return make

@@ -135,6 +135,15 @@ def test_base_address(monkeypatch):
             download.release_url(RELEASE)
 
 
+def test_addresses_of_another_bucket(monkeypatch):
+    release = releases.find_release("BiT-R50x1", "imagenet21k+imagenet2012")
+    monkeypatch.delenv(download.URL_VARIABLE, raising=False)
+    path = "/bit_models/BiT-M-R50x1-ILSVRC2012.npz"
+    assert download.release_url(release) == "https://storage.googleapis.com" + path
+    monkeypatch.setenv(download.URL_VARIABLE, "http://mirror.example/weights/")
+    assert download.release_url(release) == "http://mirror.example/weights" + path
+
+
 def test_file_address_serves_a_local_mirror(tmp_path, monkeypatch):
     mirror = tmp_path / "mirror"
     monkeypatch.setenv(download.URL_VARIABLE, mirror.as_uri())
@@ -343,8 +352,7 @@ def test_two_downloads_at_once_do_not_meet(server, tmp_path):
     server.answer = answer
     results = []
     threads = [
-        threading.Thread(target=lambda: results.append(download.fetch(RELEASE, cache_dir=tmp_path)))
-        for _ in range(2)
+        threading.Thread(target=lambda: results.append(download.fetch(RELEASE, cache_dir=tmp_path))) for _ in range(2)
     ]
     for thread in threads:
         thread.start()

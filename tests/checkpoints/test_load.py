@@ -9,7 +9,6 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
-from keras_vit import zoo
 from keras_vit.checkpoints.labels import label_set
 
 TABLE = "Transformer/posembed_input/pos_embedding"
@@ -58,13 +57,9 @@ def refused(make_model, weights_of, tmp_path):
 
 
 @pytest.fixture
-def tiny_zoo(monkeypatch):
-    """Puts the tiny model into the zoo under the name "tiny"."""
-    sizes = {"patch_size": 4, "hidden_dim": 8, "num_layers": 2, "num_heads": 2, "mlp_dim": 12}
-    monkeypatch.setitem(zoo.VARIANTS, "tiny", zoo.Variant("tiny", sizes, "this test"))
-    return lambda weights, **arguments: keras_vit.create_model(
-        "tiny", weights=weights, image_size=16, **arguments
-    )
+def tiny_zoo(in_zoo):
+    """`create_model` of the tiny ViT."""
+    return in_zoo("vit")
 
 
 # Strictness
@@ -179,10 +174,7 @@ def test_another_number_of_classes(make_model, weights_of, arrays, tmp_path, cap
     assert report.reinitialised == ("head/kernel", "head/bias")
     assert report.unused == ("head/kernel", "head/bias")
     assert report.missing == ()
-    assert (
-        "  reinitialised: head/kernel, head/bias\n  unused: head/kernel, head/bias\n"
-        in capsys.readouterr().out
-    )
+    assert "  reinitialised: head/kernel, head/bias\n  unused: head/kernel, head/bias\n" in capsys.readouterr().out
     weights = weights_of(model)
     assert not weights["head/kernel"].any() and not weights["head/bias"].any()
     check_equal(weights, weights_of(make_model(seed=1)), leave_out=("head/kernel", "head/bias"))
@@ -222,13 +214,9 @@ def test_a_model_without_head(make_model, weights_of, arrays, tmp_path):
     model = make_model(include_top=False)
     report = keras_vit.load_weights(model, npz(tmp_path / "a.npz", arrays))
     assert report.unused == ("head/kernel", "head/bias") and report.reinitialised == ()
-    check_equal(
-        weights_of(model), weights_of(make_model(seed=1, include_top=True)), ("head/kernel", "head/bias")
-    )
+    check_equal(weights_of(model), weights_of(make_model(seed=1, include_top=True)), ("head/kernel", "head/bias"))
     for head in ("load", "reinitialise"):
-        with pytest.raises(
-            ValueError, match=rf"head='{head}' is for a model with a head; tiny has include_top=False"
-        ):
+        with pytest.raises(ValueError, match=rf"head='{head}' is for a model with a head; tiny has include_top=False"):
             keras_vit.load_weights(model, tmp_path / "a.npz", head=head)
 
 
@@ -347,9 +335,7 @@ def test_another_grid_is_resized_as_the_family_does(make_model, tmp_path, layout
     expected = keras_vit.resize_position_embedding(table_of(source), (4, 4), (2, 6), 1, method)
     np.testing.assert_array_equal(table_of(model), expected)
     other = make_model(image_size=(8, 24))
-    assert keras_vit.load_weights(other, path, resize="bilinear").resized == (
-        resized.replace(method, "bilinear"),
-    )
+    assert keras_vit.load_weights(other, path, resize="bilinear").resized == (resized.replace(method, "bilinear"),)
     expected = keras_vit.resize_position_embedding(table_of(source), (4, 4), (2, 6), 1, "bilinear")
     np.testing.assert_array_equal(table_of(other), expected)
 
@@ -398,10 +384,7 @@ def test_196_rows_are_not_195_and_a_class_token(make_model, arrays, refused, tmp
     del arrays[TABLE]
     model = make_model(image_size=56)
     rows = np.random.default_rng(0).normal(size=rows.shape).astype("float32")
-    assert (
-        keras_vit.load_weights(model, npz(tmp_path / "a.npz", {**arrays, "pos_embedding": rows})).resized
-        == ()
-    )
+    assert keras_vit.load_weights(model, npz(tmp_path / "a.npz", {**arrays, "pos_embedding": rows})).resized == ()
     np.testing.assert_array_equal(table_of(model)[:, 1:], rows)
 
 
@@ -462,14 +445,12 @@ def test_a_layout_can_be_forced_and_is_not_mixed(make_model, arrays, tmp_path):
     with pytest.raises(ValueError, match=r"missing patch_embed.proj.weight(?s:.)*extra embedding/kernel"):
         keras_vit.load_weights(make_model(), path, layout="timm")
     with pytest.raises(
-        ValueError, match=r"layout must be one of 'auto', 'official', 'timm', 'huggingface', 'keras'; got"
+        ValueError, match=r"layout must be one of 'auto', 'official', 'timm', 'huggingface', 'microsoft', 'keras'; got"
     ):
         keras_vit.load_weights(make_model(), path, layout="flax")
     with pytest.raises(ValueError, match=r"resize must be one of 'auto', 'align_corners'"):
         keras_vit.load_weights(make_model(), path, resize="nearest")
-    with pytest.raises(
-        ValueError, match=r"head must be one of 'auto', 'load', 'reinitialise'; got head='drop'"
-    ):
+    with pytest.raises(ValueError, match=r"head must be one of 'auto', 'load', 'reinitialise'; got head='drop'"):
         keras_vit.load_weights(make_model(), path, head="drop")
 
 
@@ -574,9 +555,7 @@ def test_scanned_blocks(make_model, weights_of, tiny_zoo, arrays, tmp_path):
     with pytest.raises(ValueError, match="missing Transformer/encoderblock_2/"):
         keras_vit.load_weights(make_model(num_layers=3), path)
     scanned["params/Transformer/encoderblock/LayerNorm_0/scale"] = np.zeros((10**9, 0), "float32")
-    with pytest.raises(
-        ValueError, match=r"must stack all blocks along its first axis; got shape \(1000000000, 0\)"
-    ):
+    with pytest.raises(ValueError, match=r"must stack all blocks along its first axis; got shape \(1000000000, 0\)"):
         keras_vit.load_weights(make_model(), npz(tmp_path / "b.npz", scanned))
 
 
@@ -599,22 +578,17 @@ def hub_folder(make_model, tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("hidden_act", "gelu"), [("gelu", "erf"), ("gelu_new", "tanh"), ("gelu_pytorch_tanh", "tanh")]
-)
+@pytest.mark.parametrize(("hidden_act", "gelu"), [("gelu", "erf"), ("gelu_new", "tanh"), ("gelu_pytorch_tanh", "tanh")])
 def test_config_json(tiny_zoo, hub_folder, hidden_act, gelu):
     labels = {"10": "k", "2": "c", "1": "b"}  # as text 10 would come before 2
-    model = tiny_zoo(
-        hub_folder({"hidden_act": hidden_act, "layer_norm_eps": 1e-5, "id2label": labels}), classes=3
-    )
+    model = tiny_zoo(hub_folder({"hidden_act": hidden_act, "layer_norm_eps": 1e-5, "id2label": labels}), classes=3)
     assert (model.config.gelu, model.config.epsilon) == (gelu, 1e-5)
     assert model.labels == ("b", "c", "k")
 
 
 def test_placeholder_labels_are_none(tiny_zoo, hub_folder):
     assert (
-        tiny_zoo(hub_folder({"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}), classes=3).labels
-        is None
+        tiny_zoo(hub_folder({"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}), classes=3).labels is None
     )
 
 
@@ -658,7 +632,7 @@ def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):
 @pytest.mark.parametrize(
     ("config", "preprocessor", "words"),
     [
-        ({"model_type": "deit"}, None, r"config\.json' must be of model_type 'vit'; got 'deit'"),
+        ({"model_type": "swin"}, None, r"config\.json' must be of model_type 'vit' or 'deit'; got 'swin'"),
         ({"hidden_act": "relu"}, None, r"hidden_act of config\.json must be one of .*'gelu'.*; got 'relu'"),
         ({"hidden_act": "quick_gelu"}, None, r"got 'quick_gelu'"),
         ({"id2label": {"a": "b"}}, None, r"id2label of config\.json must have integer keys; got \['a'\]"),
@@ -676,7 +650,7 @@ def test_a_config_that_is_wrong(make_model, hub_folder, config, preprocessor, wo
 
 def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, tmp_path, capsys):
     keras_vit.save_weights(make_model(classes=1000), tmp_path / "a.npz")
-    model = tiny_zoo(tmp_path / "a.npz")
+    model = tiny_zoo(tmp_path / "a.npz", classes=1000)
     assert model.labels == label_set("imagenet2012")
     assert "note: 1000 classes: the labels are taken to be ImageNet-2012's" in capsys.readouterr().out
     assert model.preprocessing == keras_vit.Preprocessing(size=16)

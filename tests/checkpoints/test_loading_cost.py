@@ -87,9 +87,7 @@ def test_loading_draws_nothing_and_holds_the_weights_once(tmp_path):
         file.unlink(missing_ok=True)
     assert 330 * 2**20 < size < 331 * 2**20
     assert found["equal"]
-    assert {"normal", "uniform", "truncated_normal", "randint", "binomial", "gamma"} <= set(
-        found["functions"]
-    )
+    assert {"normal", "uniform", "truncated_normal", "randint", "binomial", "gamma"} <= set(found["functions"])
     assert found["draws"] == 0
     assert found["draws_of_a_layer"] == 1  # the count does count
     # The model is one file's worth; importing TensorFlow took the rest of the process's memory before.
@@ -110,9 +108,7 @@ def test_an_aligned_array_becomes_the_variable_without_a_copy(is_writeable):
     assert float(variable[0, 0]) == (7 if is_writeable else 1)
 
 
-@pytest.mark.parametrize(
-    "array", [np.ones((6, 4), "float64"), np.ones((4, 6), "float32").T, np.ones((6, 5))[:, 1:]]
-)
+@pytest.mark.parametrize("array", [np.ones((6, 4), "float64"), np.ones((4, 6), "float32").T, np.ones((6, 5))[:, 1:]])
 def test_any_other_array_is_taken_too(array):
     variable, pending = build_deferred(lambda: keras.Variable("zeros", shape=(6, 4)))
     initialise(pending, {id(variable): lambda: array})

@@ -3,7 +3,6 @@
 import http.server
 import os
 import pathlib
-import sys
 import threading
 import types
 import urllib.parse
@@ -27,9 +26,7 @@ def find(weights, model="ViT-Ti_16", image_size=(224, 224)):
 def fetched(monkeypatch):
     """List of the releases that are asked for; none is downloaded."""
     asked = []
-    monkeypatch.setattr(
-        locate, "fetch", lambda release: asked.append(release) or pathlib.Path("cache") / release.path
-    )
+    monkeypatch.setattr(locate, "fetch", lambda release: asked.append(release) or pathlib.Path("cache") / release.path)
     return asked
 
 
@@ -65,17 +62,13 @@ def test_what_can_only_be_a_path_is_not_taken_for_a_release(weights, fetched):
 
 @pytest.mark.parametrize("weights", ["mine.npz", "folder/mine.npz"])
 def test_an_unknown_npz_may_have_been_either(weights):
-    with pytest.raises(
-        FileNotFoundError, match=rf"existing file or a published one; got '{weights}': .*'augreg/"
-    ):
+    with pytest.raises(FileNotFoundError, match=rf"existing file or a published one; got '{weights}': .*'augreg/"):
         find(weights)
 
 
 @pytest.mark.parametrize("weights", [3, b"a.npz", True, ["a.npz"]])
 def test_other_types(weights):
-    with pytest.raises(
-        TypeError, match="weights must be a path, the name of a release or hf://org/repo; got"
-    ):
+    with pytest.raises(TypeError, match="weights must be a path, the name of a release or hf://org/repo; got"):
         find(weights)
 
 
@@ -102,77 +95,12 @@ def test_the_nearest_size_is_taken(fetched):
 
 
 def test_unknown_releases():
-    with pytest.raises(
-        ValueError, match=r"weights='imagenet' is no file of ViT-Ti_16; published for it are 'augreg/"
-    ):
+    with pytest.raises(ValueError, match=r"weights='imagenet' is no file of ViT-Ti_16; published for it are 'augreg/"):
         find("imagenet")
     with pytest.raises(ValueError, match="is a file of ViT-Ti_16, not of ViT-B_16"):
         find(TI16.file, "ViT-B_16")
     with pytest.raises(ValueError, match="nothing is published for 'ViT-G_14'"):
         find("augreg", "ViT-G_14")
-
-
-# The hub
-
-
-class NoSuchFile(Exception):
-    pass
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """A huggingface_hub that serves tmp_path as the repository "org/repo"; the list holds what was asked for."""
-    asked = []
-
-    def hf_hub_download(repository, name):
-        asked.append((repository, name))
-        if not (tmp_path / name).is_file():
-            raise NoSuchFile(f"404: {name}")
-        return str(tmp_path / name)
-
-    errors = types.SimpleNamespace(EntryNotFoundError=NoSuchFile)
-    module = types.SimpleNamespace(hf_hub_download=hf_hub_download, errors=errors)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-    return asked
-
-
-def test_a_repository(hub, make_model, tmp_path, weights_of):
-    source = make_model(gelu="erf")
-    source.labels = ("a", "b", "c")
-    keras_vit.save_weights(source, tmp_path, "huggingface")
-    assert find("hf://org/repo") == (tmp_path, None)
-    assert hub == [
-        ("org/repo", name) for name in ("model.safetensors", "config.json", "preprocessor_config.json")
-    ]
-    model = make_model(seed=1, gelu="erf")
-    assert keras_vit.load_weights(model, "hf://org/repo/").unused == ()
-    for path, array in weights_of(source).items():
-        np.testing.assert_array_equal(weights_of(model)[path], array)
-
-
-def test_what_a_repository_must_hold(hub, make_model, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"hf://org/repo must hold model\.safetensors: 404"):
-        find("hf://org/repo")
-    keras_vit.save_weights(make_model(), tmp_path, "huggingface")
-    (tmp_path / "preprocessor_config.json").unlink()
-    assert find("hf://org/repo") == (tmp_path, None)
-    (tmp_path / "config.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"must hold config\.json"):
-        find("hf://org/repo")
-
-
-@pytest.mark.parametrize("address", ["hf://", "hf://org", "hf://org/repo/file", "hf:///repo"])
-def test_an_address_that_is_none(address):
-    with pytest.raises(ValueError, match=f"must be hf://org/repo; got '{address}'"):
-        find(address)
-
-
-def test_without_huggingface_hub(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(
-        ImportError, match=r"weights='hf://org/repo' needs huggingface_hub: pip install"
-    ):
-        find("hf://org/repo")
 
 
 # From a server to a model
@@ -233,7 +161,7 @@ def publish(root, release, grid):
 
 def check_weights(model, arrays):
     for variable in model.weights:
-        rule = names.find_rule("official", variable.path, "before_pooling")
+        rule = names.find_rule(names.LAYOUTS["vit"]["official"], variable.path, model.config)
         if rule:
             shape = (*variable.shape[:-1], variable.shape[-1] // len(rule.theirs))
             expected = np.concatenate([arrays[name].reshape(shape) for name in rule.theirs], axis=-1)
@@ -266,8 +194,6 @@ def test_a_release_that_is_not_there(server, tmp_path):
     path = server.root / TI16.path
     path.parent.mkdir()
     path.write_bytes(b"<html>Please log in</html>" + os.urandom(100))
-    with pytest.raises(
-        ValueError, match=r"expected augreg/Ti_16.*of about 37\.\d MiB.*first bytes are b'<html>"
-    ):
+    with pytest.raises(ValueError, match=r"expected augreg/Ti_16.*of about 37\.\d MiB.*first bytes are b'<html>"):
         keras_vit.create_model("ViT-Ti_16", weights="augreg")
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []

@@ -109,9 +109,7 @@ def test_safetensors_with_bfloat16_metadata_and_configs(tmp_path):
     safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors", {"position_grid": "[2, 3]"})
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
     (tmp_path / "preprocessor_config.json").write_text('{"size": 224}')
-    check_equal(
-        {name: array for name, array in sorted(read_all(tmp_path).items())}, dict(sorted(arrays.items()))
-    )
+    check_equal({name: array for name, array in sorted(read_all(tmp_path).items())}, dict(sorted(arrays.items())))
     checkpoint = open_checkpoint(tmp_path)
     assert checkpoint.path == tmp_path / "model.safetensors"
     assert checkpoint.kind == "safetensors"
@@ -127,9 +125,7 @@ def test_files_of_keras(tmp_path, make_model, suffix):
     (model.save_weights if suffix == ".weights.h5" else model.save)(path)
     arrays = read_all(path)
     np.testing.assert_array_equal(arrays["head/0"], model.get_layer("head").kernel.numpy())
-    np.testing.assert_array_equal(
-        arrays["block_01/mlp/dense2/1"], model.get_layer("block_01").mlp.dense2.bias.numpy()
-    )
+    np.testing.assert_array_equal(arrays["block_01/mlp/dense2/1"], model.get_layer("block_01").mlp.dense2.bias.numpy())
     assert arrays["position_embs/grid"].tolist() == [4, 4]
     assert len(arrays) == len(model.weights) + 1  # the grid
     config = open_checkpoint(path).config
@@ -211,9 +207,7 @@ def test_a_pickled_object_is_never_loaded(tmp_path, monkeypatch):
     refused(archive(tmp_path / "a.npz", members), "'bad.npy'", "Python objects", "never unpickled")
 
 
-@pytest.mark.parametrize(
-    "array", [np.array(["text"]), np.array(["1"], "M8[Y]"), np.zeros(2, "i4,f4"), np.array([1j])]
-)
+@pytest.mark.parametrize("array", [np.array(["text"]), np.array(["1"], "M8[Y]"), np.zeros(2, "i4,f4"), np.array([1j])])
 def test_arrays_of_no_numbers(tmp_path, array):
     np.savez(tmp_path / "a.npz", x=array)
     with pytest.raises(ValueError, match=r"array 'x' must hold numbers; got dtype"):
@@ -230,9 +224,7 @@ def test_a_header_that_contradicts_the_size(tmp_path, shape):
     padding = header.index(b"   ")  # the header's length stays what it was
     header = header[:padding] + header[padding + len(text) - 6 :]
     assert struct.unpack("<H", header[8:10])[0] == length
-    refused(
-        archive(tmp_path / "a.npz", {"x.npy": header}), "'x.npy'", f"float32 of shape {shape}", "48 bytes"
-    )
+    refused(archive(tmp_path / "a.npz", {"x.npy": header}), "'x.npy'", f"float32 of shape {shape}", "48 bytes")
 
 
 @pytest.mark.parametrize("header", [b"{'descr': [}", b"(" * 200, b"{[]: 1}", b"\xff'", b"'''", b"{'a': 1}"])
@@ -420,17 +412,13 @@ def test_hdf5_with_an_endless_heap(tmp_path, make_model):
     make_model().save_weights(path)
     content = bytearray(path.read_bytes())
     heap = content.index(b"GCOL\1\0\0\0")
-    content[heap + 16 : heap + 32] = bytes(
-        16
-    )  # free space of 0 bytes, after which libhdf5 looks at the same place
+    content[heap + 16 : heap + 32] = bytes(16)  # free space of 0 bytes, after which libhdf5 looks at the same place
     refused(write(path, content), "global heap is damaged")
 
 
 def test_compressed_hdf5_is_read(tmp_path):
     def fill(file, variables):
-        variables.create_dataset(
-            "0", data=np.zeros((100, 100), "float32"), chunks=(100, 100), compression="gzip"
-        )
+        variables.create_dataset("0", data=np.zeros((100, 100), "float32"), chunks=(100, 100), compression="gzip")
 
     assert read_all(h5(tmp_path / "a.weights.h5", fill))["head/0"].shape == (100, 100)
 

@@ -1,0 +1,30 @@
+"""Names of the arrays of BiT ResNets in the files of their authors (arXiv 1912.11370)."""
+
+from keras_vit.checkpoints.names.rules import FLAX, Layout, expand
+
+_UNIT = "resnet/block{stage}/unit{unit:02d}/"
+
+_OFFICIAL = expand(
+    FLAX,
+    [
+        ("root_conv", "resnet/root_block/standardized_conv2d", "kernel"),
+        ("stage_{stage}/unit_{unit}/norm1", _UNIT + "a/group_norm", "keras_norm"),
+        ("stage_{stage}/unit_{unit}/conv1", _UNIT + "a/standardized_conv2d", "kernel"),
+        ("stage_{stage}/unit_{unit}/norm2", _UNIT + "b/group_norm", "keras_norm"),
+        ("stage_{stage}/unit_{unit}/conv2", _UNIT + "b/standardized_conv2d", "kernel"),
+        ("stage_{stage}/unit_{unit}/norm3", _UNIT + "c/group_norm", "keras_norm"),
+        ("stage_{stage}/unit_{unit}/conv3", _UNIT + "c/standardized_conv2d", "kernel"),
+        ("stage_{stage}/unit_{unit}/shortcut_conv", _UNIT + "a/proj/standardized_conv2d", "kernel"),
+        ("final_norm", "resnet/group_norm", "keras_norm"),
+        ("head", "resnet/head/conv2d", "pointwise"),
+    ],
+)
+
+BIT_LAYOUTS = {
+    "official": Layout(
+        rules=_OFFICIAL,
+        marker=r"^resnet/root_block/standardized_conv2d/kernel$",
+        squeezed=r"/group_norm/(gamma|beta)$",
+        aliases=((r"/(standardized_conv2d|group_norm|conv2d)_\d+/", r"/\1/"),),  # numbered by TensorFlow 1
+    ),
+}

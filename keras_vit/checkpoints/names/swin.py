@@ -1,0 +1,93 @@
+"""Names of the arrays of Swin Transformers in Hugging Face, timm and their authors' (Microsoft's) files."""
+
+from keras_vit.checkpoints.names.rules import TORCH, Layout, expand
+
+_BUFFERS = r"(\.attn_mask|\.relative_position_index)$"
+
+
+def _torch_rules(downsample, head):
+    """timm keeps the merging of patches with the stage behind it, the authors with the one before."""
+    block = "layers.{stage0}.blocks.{block}."
+    return expand(
+        TORCH,
+        [
+            ("patch_encoder/projection", "patch_embed.proj", "conv"),
+            ("patch_norm", "patch_embed.norm", "norm"),
+            ("stage_{stage}_block_{block}/norm1", block + "norm1", "norm"),
+            ("stage_{stage}_block_{block}/attention/query_key_value", block + "attn.qkv", "dense"),
+            (_BIAS, block + "attn.relative_position_bias_table", "array"),
+            ("stage_{stage}_block_{block}/attention/output_projection", block + "attn.proj", "dense"),
+            ("stage_{stage}_block_{block}/norm2", block + "norm2", "norm"),
+            ("stage_{stage}_block_{block}/mlp/dense1", block + "mlp.fc1", "dense"),
+            ("stage_{stage}_block_{block}/mlp/dense2", block + "mlp.fc2", "dense"),
+            ("stage_{stage}_downsample/norm", downsample + ".norm", "norm"),
+            ("stage_{stage}_downsample/reduction", downsample + ".reduction", "dense_kernel"),
+            ("encoder_norm", "norm", "norm"),
+            ("head", head, "dense"),
+        ],
+    )
+
+
+_BIAS = "stage_{stage}_block_{block}/attention/relative_position_bias/embedding"
+_HF_BLOCK = "encoder.layers.{stage0}.blocks.{block}."
+_HF_DOWNSAMPLE = "encoder.layers.{stage0}.downsample."
+
+# The names that transformers 4.x writes, without the prefix `swin.` of its classifiers.
+_HUGGINGFACE = expand(
+    TORCH,
+    [
+        ("patch_encoder/projection", "embeddings.patch_embeddings.projection", "conv"),
+        ("patch_norm", "embeddings.norm", "norm"),
+        ("stage_{stage}_block_{block}/norm1", _HF_BLOCK + "layernorm_before", "norm"),
+        (
+            "stage_{stage}_block_{block}/attention/query_key_value",
+            tuple(f"{_HF_BLOCK}attention.self.{part}" for part in ("query", "key", "value")),
+            "dense",
+        ),
+        (_BIAS, _HF_BLOCK + "attention.self.relative_position_bias_table", "array"),
+        ("stage_{stage}_block_{block}/attention/output_projection", _HF_BLOCK + "attention.output.dense", "dense"),
+        ("stage_{stage}_block_{block}/norm2", _HF_BLOCK + "layernorm_after", "norm"),
+        ("stage_{stage}_block_{block}/mlp/dense1", _HF_BLOCK + "intermediate.dense", "dense"),
+        ("stage_{stage}_block_{block}/mlp/dense2", _HF_BLOCK + "output.dense", "dense"),
+        ("stage_{stage}_downsample/norm", _HF_DOWNSAMPLE + "norm", "norm"),
+        ("stage_{stage}_downsample/reduction", _HF_DOWNSAMPLE + "reduction", "dense_kernel"),
+        ("encoder_norm", "layernorm", "norm"),
+        ("head", "classifier", "dense"),
+    ],
+)
+
+_HF_ATTENTION = r"^(encoder\.layers\.\d+\.blocks\.\d+\.)attention\."
+_HF_MLP = r"^(encoder\.layers\.\d+\.blocks\.\d+\.)mlp\."
+_FAMILY = {"gelu": "erf", "epsilon": 1e-5, "resize": "bicubic"}
+
+SWIN_LAYOUTS = {
+    "huggingface": Layout(
+        rules=_HUGGINGFACE,
+        marker=r"^encoder\.layers\.0\.blocks\.0\.attention\.self\.relative_position_bias_table$",
+        aliases=(
+            (r"^swin\.", ""),
+            # transformers 5.x
+            (_HF_ATTENTION + r"q_proj\.", r"\1attention.self.query."),
+            (_HF_ATTENTION + r"k_proj\.", r"\1attention.self.key."),
+            (_HF_ATTENTION + r"v_proj\.", r"\1attention.self.value."),
+            (_HF_ATTENTION + r"o_proj\.", r"\1attention.output.dense."),
+            (_HF_ATTENTION + r"relative_position_bias\.", r"\1attention.self."),
+            (_HF_MLP + r"fc1\.", r"\1intermediate.dense."),
+            (_HF_MLP + r"fc2\.", r"\1output.dense."),
+        ),
+        ignored=r"(\.relative_position_index|^embeddings\.mask_token)$",
+        **_FAMILY,
+    ),
+    "microsoft": Layout(
+        rules=_torch_rules(downsample="layers.{stage0}.downsample", head="head"),
+        marker=r"^layers\.0\.downsample\.",
+        ignored=_BUFFERS,
+        **_FAMILY,
+    ),
+    "timm": Layout(
+        rules=_torch_rules(downsample="layers.{stage}.downsample", head="head.fc"),
+        marker=r"^layers\.0\.blocks\.0\.attn\.relative_position_bias_table$",
+        ignored=_BUFFERS,
+        **_FAMILY,
+    ),
+}

@@ -1,0 +1,113 @@
+"""What timm's config.json says of a file: preprocessing and labels. Hugging Face's is tested in test_load.py."""
+
+import json
+
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.readers import open_checkpoint
+
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+
+@pytest.fixture
+def timm_folder(make_kind, tmp_path):
+    """Function of the values of config.json that writes a repository as timm does."""
+
+    def write(values, kind="vit"):
+        keras_vit.save_weights(make_kind(kind, seed=1), tmp_path / "model.safetensors", "timm")
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        return tmp_path
+
+    return write
+
+
+def preprocessing_of(folder):
+    return describe(open_checkpoint(folder)).preprocessing
+
+
+# config.json of timm/swin_tiny_patch4_window7_224.ms_in1k and of others, shortened
+PRETRAINED_CFG = {
+    "tag": "ms_in1k",
+    "input_size": [3, 224, 224],
+    "fixed_input_size": True,
+    "interpolation": "bicubic",
+    "crop_pct": 0.9,
+    "crop_mode": "center",
+    "mean": [0.485, 0.456, 0.406],
+    "std": [0.229, 0.224, 0.225],
+    "num_classes": 1000,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"size": 248, "crop": 224, "interpolation": "bicubic", **IMAGENET}),  # 224 / 0.9 = 248.9
+        ({"interpolation": "bilinear"}, {"size": 248, "crop": 224, "interpolation": "bilinear_antialias", **IMAGENET}),
+        (
+            {"input_size": [3, 384, 384], "crop_pct": 1.0},
+            {"size": 384, "crop": 384, "interpolation": "bicubic", **IMAGENET},
+        ),
+        (
+            {"input_size": [3, 384, 384], "crop_pct": 1.0, "crop_mode": "squash"},
+            {"size": (384, 384), "crop": 384, "interpolation": "bicubic", **IMAGENET},
+        ),
+        (
+            {"input_size": [3, 224, 224], "crop_pct": 0.875, "mean": [0.5] * 3, "std": [0.5] * 3},
+            {"size": 256, "crop": 224, "interpolation": "bicubic"},
+        ),
+        (
+            {"input_size": [3, 96, 128], "crop_pct": 0.5},
+            {"size": 256, "crop": (96, 128), "interpolation": "bicubic", **IMAGENET},
+        ),
+    ],
+)
+def test_pretrained_cfg(timm_folder, changes, expected):
+    values = {"architecture": "x", "num_classes": 1000, "pretrained_cfg": {**PRETRAINED_CFG, **changes}}
+    assert preprocessing_of(timm_folder(values)) == keras_vit.Preprocessing(**expected)
+
+
+def test_a_config_without_pretrained_cfg(timm_folder):
+    expected = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic", **IMAGENET)
+    assert preprocessing_of(timm_folder(PRETRAINED_CFG)) == expected  # timm before 0.9
+    assert preprocessing_of(timm_folder({"architecture": "vit_tiny_patch16_224"})) is None
+    assert preprocessing_of(timm_folder({"pretrained_cfg": {"tag": "augreg"}})) is None
+    defaults = keras_vit.Preprocessing(size=256, crop=224, interpolation="bilinear_antialias", **IMAGENET)
+    assert preprocessing_of(timm_folder({"pretrained_cfg": {"input_size": [3, 224, 224]}})) == defaults
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"interpolation": "lanczos"}, r"interpolation in the pretrained_cfg .* \['nearest', .*\]; got 'lanczos'"),
+        ({"crop_mode": "border"}, r"crop_mode in the pretrained_cfg .* \['center', 'squash'\]; got 'border'"),
+        ({"input_size": 224}, "not as it should be: TypeError"),
+        ({"crop_pct": "0.9"}, "not as it should be: TypeError"),
+        ({"mean": 0.5}, "not as it should be: TypeError"),
+    ],
+)
+def test_a_pretrained_cfg_that_is_wrong(timm_folder, changes, message):
+    with pytest.raises(ValueError, match=message):
+        preprocessing_of(timm_folder({"pretrained_cfg": {**PRETRAINED_CFG, **changes}}))
+
+
+@pytest.mark.parametrize("kind", ["vit", "distilled", "swin"])
+def test_create_model_takes_what_timm_says(timm_folder, in_zoo, kind):
+    values = {"label_names": ["ant", "bee", "cat"], "num_classes": 3, "pretrained_cfg": PRETRAINED_CFG}
+    model = in_zoo(kind)(timm_folder(values, kind))
+    side = model.config.image_size[0]
+    expected = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic", **IMAGENET)
+    assert (model.labels, model.preprocessing) == (("ant", "bee", "cat"), expected.at(side))
+    assert model.config.gelu == "erf"
+
+
+def test_a_checkpoint_tells_its_family(make_kind, tmp_path):
+    for kind, layout in (("vit", "official"), ("bit", "official"), ("swin", "timm"), ("distilled", "timm")):
+        path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
+        keras_vit.save_weights(make_kind(kind), path, layout)
+        description = describe(open_checkpoint(path))
+        assert (description.layout, description.classes) == (layout, 3)
+    make_kind("swin").save(tmp_path / "a.keras")
+    assert describe(open_checkpoint(tmp_path / "a.keras")).layout == "keras"

@@ -1,0 +1,369 @@
+"""Repositories of the hub, from a server on the loopback interface that answers huggingface_hub as the hub does."""
+
+import hashlib
+import http.server
+import json
+import pathlib
+import shutil
+import sys
+import threading
+import urllib.parse
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import keras_vit
+from keras_vit.checkpoints import hub
+from keras_vit.checkpoints.labels import label_set
+from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.checkpoints.releases import find_release
+
+FILES = ["config.json", "model.safetensors", "preprocessor_config.json"]
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `repositories[name][revision]`, a folder; `requests` lists (method, revision, file) of what is asked."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.repositories, self.gated, self.requests = {}, set(), []
+
+    def commit(self, name, revision):
+        """The commit of a branch, made from its files."""
+        files = sorted(self.repositories[name][revision].iterdir())
+        return hashlib.sha1(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
+
+    def find(self, name, revision):
+        """(folder, commit), or the hub's code for what is missing."""
+        if name in self.gated:
+            return None, "GatedRepo"
+        if name not in self.repositories:
+            return None, "RepoNotFound"
+        commits = {branch: self.commit(name, branch) for branch in self.repositories[name]}
+        for branch, commit in commits.items():
+            if revision in (branch, commit):
+                return self.repositories[name][branch], commit
+        return None, "RevisionNotFound"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        name, is_file, rest = urllib.parse.urlsplit(self.path).path.strip("/").partition("/resolve/")
+        if not is_file:  # huggingface_hub's inquiries of its own
+            return self.refuse(404, {})
+        revision, _, file = rest.partition("/")
+        revision = urllib.parse.unquote(revision)
+        self.server.requests.append((self.command, revision, file))
+        folder, commit = self.server.find(name, revision)
+        if folder is None:
+            return self.refuse(403 if commit == "GatedRepo" else 404, {"X-Error-Code": commit})
+        if not (folder / file).is_file():
+            return self.refuse(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
+        content = (folder / file).read_bytes()
+        etag = f'"{hashlib.sha1(content).hexdigest()}"'
+        self.reply(200, {"X-Repo-Commit": commit, "ETag": etag, "Content-Length": str(len(content))})
+        return content
+
+    def do_GET(self):
+        content = self.do_HEAD()
+        if content is not None:
+            self.wfile.write(content)
+
+    def refuse(self, status, headers):
+        self.reply(status, {"Content-Length": "0", **headers})
+
+    def reply(self, status, headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *args):
+        """Stays silent."""
+
+
+@pytest.fixture
+def server():
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def forget():
+    """Function that makes the next import of huggingface_hub a new one: it reads its environment only then."""
+
+    def forget():
+        for name in [name for name in sys.modules if name.split(".")[0] == "huggingface_hub"]:
+            del sys.modules[name]
+
+    return forget
+
+
+@pytest.fixture(autouse=True)
+def _environment(server, forget, tmp_path, monkeypatch):
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("no_proxy", "*")
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def publish(server, tmp_path):
+    """Function that writes a model as a repository of the server and returns its folder."""
+
+    def publish(model, name="org/repo", revision="main"):
+        folder = tmp_path / "served" / name / revision.replace("/", "_")
+        keras_vit.save_weights(model, folder, layout="huggingface")
+        server.repositories.setdefault(name, {})[revision] = folder
+        return folder
+
+    return publish
+
+
+def logits(model):
+    images = np.random.default_rng(1).normal(size=(2, *model.input.shape[1:])).astype("float32")
+    return keras.ops.convert_to_numpy(model(images))
+
+
+def cached(tmp_path):
+    """Names of the files in the cache of huggingface_hub."""
+    return sorted(path.name for path in (tmp_path / "home" / "hub").glob("models--*/snapshots/*/*"))
+
+
+def test_a_repository_gives_the_model_that_was_published(server, publish, make_model, tmp_path):
+    source = make_model(gelu="erf", epsilon=1e-5)
+    (publish(source) / "pytorch_model.bin").write_bytes(b"never fetched")
+    model = make_model(seed=1, gelu="erf", epsilon=1e-5)
+    report = keras_vit.load_weights(model, "hf://org/repo/")
+    assert report.unused == report.missing == report.reinitialised == ()
+    np.testing.assert_array_equal(logits(model), logits(source))
+    assert cached(tmp_path) == FILES
+    commit = server.commit("org/repo", "main")
+    assert [revision for method, revision, _ in server.requests if method == "HEAD"] == ["main", commit, commit]
+    assert {file for _, _, file in server.requests} == set(FILES)
+
+
+def test_create_model_follows_the_two_json_files(publish, tmp_path):
+    labels = [f"class {index}" for index in range(5)]
+    preprocessing = keras_vit.Preprocessing(size=64, crop=48, interpolation="bicubic", mean=(0.4,) * 3)
+    arguments = {"image_size": 48, "classes": 5}
+    source = keras_vit.ViT_Ti16(**arguments, gelu="erf", epsilon=1e-7, labels=labels, preprocessing=preprocessing)
+    source.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(192, 5)))
+    publish(source)
+    model = keras_vit.create_model("ViT-Ti_16", weights="hf://org/repo", **arguments)
+    np.testing.assert_array_equal(logits(model), logits(source))
+    assert (model.config.gelu, model.config.epsilon) == ("erf", 1e-7)
+    assert model.labels == tuple(labels)
+    assert model.preprocessing == preprocessing
+
+
+def test_second_load_comes_from_the_cache(server, publish, make_model, forget):
+    source, model = make_model(), make_model(seed=1)
+    (publish(source) / "preprocessor_config.json").unlink()
+    folder = hub.fetch_repository("hf://org/repo")
+    assert sorted(path.name for path in folder.iterdir()) == FILES[:2]
+    server.requests.clear()
+    assert hub.fetch_repository("hf://org/repo") == folder
+    assert server.requests == [("HEAD", "main", "config.json")]  # has the branch moved?
+    server.shutdown()
+    server.server_close()
+    forget()  # and its open connections
+    keras_vit.load_weights(model, "hf://org/repo")
+    np.testing.assert_array_equal(logits(model), logits(source))
+
+
+def test_offline_mode(server, publish, make_model, forget, monkeypatch, tmp_path):
+    publish(make_model())
+    folder = hub.fetch_repository("hf://org/repo")
+    server.requests.clear()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    forget()
+    assert hub.fetch_repository("hf://org/repo") == folder
+    with pytest.raises(ConnectionError, match=r"^hf://org/other is not whole in the cache and cannot be fetched: "):
+        hub.fetch_repository("hf://org/other")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.warns(UserWarning, match=r"no preprocessor_config\.json of hf://org/repo, and .* the preprocessing of"):
+        assert hub.fetch_repository("hf://org/repo") == folder
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ConnectionError, match="hf://org/repo is not whole in the cache"), pytest.warns(UserWarning):
+        hub.fetch_repository("hf://org/repo")
+    assert server.requests == []
+
+
+def test_revisions(server, publish, make_model):
+    first, second = make_model(seed=1), make_model(seed=2)
+    publish(first)
+    publish(second, revision="refs/pr/1")
+    commit = server.commit("org/repo", "main")
+    model = make_model(seed=3)
+    for revision, source in (("refs/pr/1", second), ("main", first), ("refs/pr/1", second), (commit, first)):
+        keras_vit.load_weights(model, f"hf://org/repo@{revision}")
+        np.testing.assert_array_equal(logits(model), logits(source))
+    with pytest.raises(FileNotFoundError, match="hf://org/repo@v9 must name a branch, a tag or a commit"):
+        hub.fetch_repository("hf://org/repo@v9")
+
+
+def test_a_branch_that_moves_is_followed(publish, make_model):
+    first, second, model = make_model(seed=1), make_model(seed=2), make_model(seed=3)
+    folder = publish(first)
+    (folder / "config.json").rename(folder / "later.json")
+    with pytest.raises(FileNotFoundError, match=r"hf://org/repo must hold config\.json; it does not"):
+        hub.fetch_repository("hf://org/repo")
+    publish(first)
+    before = hub.fetch_repository("hf://org/repo")
+    publish(second)
+    keras_vit.load_weights(model, "hf://org/repo")
+    np.testing.assert_array_equal(logits(model), logits(second))
+    keras_vit.load_weights(model, before)
+    np.testing.assert_array_equal(logits(model), logits(first))
+
+
+def test_a_timm_repository(server, make_model, tmp_path):
+    source, model = make_model(gelu="erf"), make_model(seed=1, gelu="erf")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    keras_vit.save_weights(source, folder / "model.safetensors", layout="timm")
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 3, "pretrained_cfg": {"tag": "augreg"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "pytorch_model.bin").write_bytes(b"never fetched")
+    server.repositories["timm/vit"] = {"main": folder}
+    assert "(timm names)" in keras_vit.load_weights(model, "hf://timm/vit").source
+    np.testing.assert_array_equal(logits(model), logits(source))
+    assert cached(tmp_path) == FILES[:2]
+
+
+def test_a_release_on_the_hub(publish):
+    """Its arguments, preprocessing and labels come from the table, its epsilon from the repository."""
+    source = keras_vit.DeiT_Ti16(distilled=True, epsilon=1e-12)
+    for head in ("head", "head_dist"):
+        kernel = source.get_layer(head).kernel
+        kernel.assign(np.random.default_rng(0).normal(size=kernel.shape))
+    publish(source, name="facebook/deit-tiny-distilled-patch16-224")
+    for weights in ("imagenet2012-distilled", "hf://facebook/deit-tiny-distilled-patch16-224"):
+        model = keras_vit.DeiT_Ti16(weights=weights)
+        assert (model.config.distilled, model.config.epsilon) == (True, 1e-12)
+        assert model.labels == label_set("imagenet2012")
+        assert model.preprocessing == find_release("DeiT-Ti_16", "imagenet2012-distilled").preprocessing
+        np.testing.assert_array_equal(logits(model), logits(source))
+    report = keras_vit.load_weights(model, "imagenet2012-distilled")
+    assert report.unused == report.reinitialised == ()
+    assert keras_vit.DeiT_Ti16(weights="imagenet2012-distilled", image_size=64).preprocessing.crop == (64, 64)
+    with pytest.raises(ValueError, match=r"does not fit the model(?s:.)*extra embeddings\.distillation_token"):
+        keras_vit.DeiT_Ti16(weights="imagenet2012-distilled", distilled=False)
+    with pytest.raises(FileNotFoundError, match="hf://facebook/deit-tiny-patch16-224 must be a repository that is the"):
+        keras_vit.DeiT_Ti16(weights="imagenet2012")
+
+
+# What is not there
+
+
+def test_no_such_repository(server):
+    with pytest.raises(FileNotFoundError, match=r"hf://org/repo must be a repository that is there [\s\S]*Not Found"):
+        hub.fetch_repository("hf://org/repo")
+    server.gated.add("org/repo")
+    with pytest.raises(PermissionError, match="hf://org/repo asks for its conditions to be accepted"):
+        hub.fetch_repository("hf://org/repo")
+
+
+def test_a_repository_of_pickles_alone(server, publish, make_model, tmp_path):
+    folder = publish(make_model())
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    message = r"hf://org/repo must hold model\.safetensors or .*pytorch_model\.bin, are not read.*pickles.*save_file"
+    for _ in range(2):  # from the server, then with what the cache knows
+        with pytest.raises(FileNotFoundError, match=message):
+            hub.fetch_repository("hf://org/repo")
+    assert cached(tmp_path) == ["config.json", "preprocessor_config.json"]
+
+
+@pytest.mark.parametrize("address", ["hf://", "hf://org", "hf://org/repo/file", "hf:///repo", "hf://org/repo@"])
+def test_an_address_that_is_none(address):
+    with pytest.raises(ValueError, match=f"must be hf://org/repo; got '{address}'"):
+        hub.fetch_repository(address)
+
+
+def test_a_name_that_the_hub_does_not_allow(server):
+    with pytest.raises(ValueError, match="org/re po"):
+        hub.fetch_repository("hf://org/re po")
+    assert server.requests == []
+
+
+def test_without_huggingface_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match="weights='hf://org/repo' needs huggingface_hub: pip install"):
+        keras_vit.create_model("ViT-Ti_16", weights="hf://org/repo")
+
+
+def test_an_endpoint_that_is_no_hub(monkeypatch):
+    monkeypatch.setattr(Handler, "do_HEAD", lambda handler: handler.reply(200, {}))
+    with pytest.raises(ConnectionError, match="hf://org/repo is not whole in the cache and cannot be fetched"):
+        hub.fetch_repository("hf://org/repo")
+
+
+# Weights in several files
+
+
+def split(folder, count=3):
+    """Splits model.safetensors of a folder as transformers does."""
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {}
+    for part in range(count):
+        file = f"model-{part + 1:05d}-of-{count:05d}.safetensors"
+        chosen = {name: arrays[name] for name in sorted(arrays)[part::count]}
+        safetensors.numpy.save_file(chosen, folder / file, {"format": "pt"})
+        weight_map |= dict.fromkeys(chosen, file)
+    total = sum(array.nbytes for array in arrays.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_weights_in_several_files(server, publish, make_model, tmp_path):
+    source, model = make_model(gelu="erf", epsilon=1e-5), make_model(seed=1, gelu="erf", epsilon=1e-5)
+    folder = publish(source)
+    split(folder)
+    report = keras_vit.load_weights(model, "hf://org/repo")
+    assert report.notes == report.unused == ()  # and config.json was read
+    np.testing.assert_array_equal(logits(model), logits(source))
+    assert len(cached(tmp_path)) == 6
+    server.requests.clear()
+    hub.fetch_repository("hf://org/repo")
+    assert server.requests == [("HEAD", "main", "config.json")]
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="model-00002-of-00003"):
+        open_checkpoint(tmp_path / "copy")
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="hf://org/repo must hold model-00002-of-00003.safetensors, which its"):
+        hub.fetch_repository("hf://org/repo")
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({}, "must have a weight_map from arrays to files; got None"),
+        ({"weight_map": {}}, "must have a weight_map from arrays to files; got {}"),
+        ({"weight_map": {"a": "pytorch_model.bin"}}, r"must name \.safetensors files beside it; got 'pytorch_model"),
+        ({"weight_map": {"a": "../b.safetensors"}}, r"must name \.safetensors files beside it; got '\.\./b"),
+        ({"weight_map": {"a": 3}}, r"must name \.safetensors files beside it; got 3"),
+    ],
+)
+def test_an_index_that_is_none(index, message, publish, make_model, tmp_path):
+    folder = publish(make_model())
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    for load in (lambda: hub.fetch_repository("hf://org/repo"), lambda: open_checkpoint(pathlib.Path(folder))):
+        with pytest.raises(ValueError, match=message):
+            load()
+    assert "pytorch_model.bin" not in cached(tmp_path)
