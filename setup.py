@@ -26,8 +26,12 @@ BACKENDS = {
 }
 
 TOOLS = {
+    # timm, torch and transformers read our files in tests/test_peers.py; the others are for what is to come
+    "bench": ["keras-hub", "openvino", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
+    "hub": ["huggingface_hub>=0.26"],  # weights="hf://org/repo"
     "test": [
+        "huggingface_hub>=0.26",
         "jax>=0.6.2",
         "ml-dtypes>=0.5.4",
         "pytest>=8.3.5",
@@ -44,7 +48,6 @@ PLANNED = {
     "train": ["keras-cv", "tensorflow-datasets"],
     "analysis": ["matplotlib"],
     "export": ["ai-edge-litert", "nncf", "onnxruntime", "openvino", "tensorflow-serving-api", "tf2onnx"],
-    "bench": ["keras-hub", "openvino", "timm", "torch", "transformers"],
     "beam": ["apache-beam"],
     "docs": ["mkdocs", "mkdocstrings[python]"],
 }

@@ -9,11 +9,20 @@ import importlib
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.save import save_weights
-from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.config import AxialResNetConfig, BiTConfig, Preprocessing, ResNetConfig, SwinConfig, ViTConfig
 from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers
 from keras_vit.layers import __all__ as _layers
 from keras_vit.layers.position_grid import resize_position_embedding
-from keras_vit.models import VisionTransformer, clone, features, resize
+from keras_vit.models import (
+    AxialResNet,
+    BiTResNet,
+    SwinTransformer,
+    VisionTransformer,
+    clone,
+    features,
+    freeze,
+    resize,
+)
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
 from keras_vit.zoo import create_model, list_models, list_weights
 
@@ -35,13 +44,21 @@ _ON_FIRST_TOUCH = {
 }
 
 __all__ = [
+    "AxialResNet",
+    "AxialResNetConfig",
+    "BiTConfig",
+    "BiTResNet",
     "LoadReport",
     "Preprocessing",
+    "ResNetConfig",
+    "SwinConfig",
+    "SwinTransformer",
     "ViTConfig",
     "VisionTransformer",
     "clone",
     "create_model",
     "features",
+    "freeze",
     "list_models",
     "list_weights",
     "load_weights",

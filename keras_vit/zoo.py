@@ -16,64 +16,140 @@ from keras_vit.checkpoints.read_ahead import read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.compat.initial_values import build_deferred, initialise
-from keras_vit.config import ViTConfig
-from keras_vit.models import VisionTransformer
+from keras_vit.config import (
+    AxialResNetConfig,
+    BiTConfig,
+    ImageConfig,
+    Preprocessing,
+    ResNetConfig,
+    SwinConfig,
+    ViTConfig,
+)
+from keras_vit.models import MODELS, build_model
 
-_PAPER = "arXiv 2010.11929, Table 1"
+_VIT = "arXiv 2010.11929, Table 1"
 _AUGREG = "arXiv 2106.10270, Table 2"
 _SCALING = "arXiv 2106.04560, Table 2"
+_AXIAL = "arXiv 2010.11929, appendix D.6"
+_AXIAL_RESNET = "arXiv 2003.07853, in arXiv 2010.11929, appendix D.6"
+_DEIT = "arXiv 2012.12877, Table 1"
+_SWIN = "arXiv 2103.14030, section 3.3"
+_BIT = "arXiv 1912.11370, section 3"
 
 # letter -> width, MLP width, heads, layers, source
 _SIZES = {
     "Ti": (192, 768, 3, 12, _AUGREG),
     "S": (384, 1536, 6, 12, _AUGREG),
-    "B": (768, 3072, 12, 12, _PAPER),
-    "L": (1024, 4096, 16, 24, _PAPER),
-    "H": (1280, 5120, 16, 32, _PAPER),
+    "B": (768, 3072, 12, 12, _VIT),
+    "L": (1024, 4096, 16, 24, _VIT),
+    "H": (1280, 5120, 16, 32, _VIT),
     "g": (1408, 6144, 16, 40, _SCALING),
     "G": (1664, 8192, 16, 48, _SCALING),
 }
+_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A named architecture: the numbers of its config and where they stand."""
+    """A named architecture.
+
+    Attributes:
+        name: such as `"ViT-B_16"`.
+        config_class: class of its config.
+        source: where its numbers stand.
+        architecture: the fields of the config that make it what it is; they are no arguments of its constructor.
+        defaults: arguments whose default differs from the config's; they also stand where one is None.
+        preprocessing: `Preprocessing` at 224 pixels that its family was trained with, None for the official one.
+    """
 
     name: str
-    architecture: dict
+    config_class: type
     source: str
+    architecture: dict
+    defaults: dict = dataclasses.field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
 
     def config(self, **arguments):
-        """The variant's `ViTConfig` with these arguments."""
-        return ViTConfig(name=self.name, **self.architecture, **arguments)
+        """The variant's config with these arguments."""
+        defaults = {name: value for name, value in self.defaults.items() if arguments.get(name) is None}
+        return self.config_class(**{"name": self.name, **self.architecture, **arguments, **defaults})
 
 
-def _vit(size, patch):
-    hidden_dim, mlp_dim, num_heads, num_layers, source = _SIZES[size]
+def _vit(name, size, patch, source=None, defaults=None, preprocessing=None, **more):
+    hidden_dim, mlp_dim, num_heads, num_layers, size_source = _SIZES[size]
     architecture = {
         "patch_size": patch,
         "hidden_dim": hidden_dim,
         "num_layers": num_layers,
         "num_heads": num_heads,
         "mlp_dim": mlp_dim,
+        "attention": "global",
+        "stem": None,
+        **more,
     }
-    return Variant(f"ViT-{size}_{patch}", architecture, source)
+    return Variant(name, ViTConfig, source or size_source, architecture, defaults or {}, preprocessing)
+
+
+def _hybrid(name, size, stage_sizes, patch=1):
+    return _vit(name, size, patch, source=f"{_VIT} and section 3.1", stem=ResNetConfig(stage_sizes=stage_sizes))
+
+
+def _axial(name, size, patch):
+    return _vit(name, size, patch, source=_AXIAL, defaults={"classifier": "gap"}, attention="axial")
+
+
+def _deit(name, size):
+    protocol = Preprocessing(size=256, crop=224, **_IMAGENET)  # arXiv 2012.12877: crop of 0.875
+    return _vit(name, size, 16, _DEIT, defaults={"gelu": "erf", "epsilon": 1e-6}, preprocessing=protocol)
+
+
+def _swin(name, embed_dim, depths, num_heads):
+    architecture = {"embed_dim": embed_dim, "depths": depths, "num_heads": num_heads}
+    protocol = Preprocessing(size=256, crop=224, **_IMAGENET)
+    return Variant(name, SwinConfig, _SWIN, architecture, {"window_size": 7}, protocol)
+
+
+def _bit(name, stage_sizes, width_factor):
+    return Variant(name, BiTConfig, _BIT, {"stage_sizes": stage_sizes, "width_factor": width_factor})
 
 
 VARIANTS = {
     variant.name: variant
     for variant in (
-        _vit("Ti", 16),
-        _vit("S", 16),
-        _vit("S", 32),
-        _vit("B", 8),
-        _vit("B", 16),
-        _vit("B", 32),
-        _vit("L", 16),
-        _vit("L", 32),
-        _vit("H", 14),
-        _vit("g", 14),
-        _vit("G", 14),
+        _vit("ViT-Ti_16", "Ti", 16),
+        _vit("ViT-S_16", "S", 16),
+        _vit("ViT-S_32", "S", 32),
+        _vit("ViT-B_8", "B", 8),
+        _vit("ViT-B_16", "B", 16),
+        _vit("ViT-B_32", "B", 32),
+        _vit("ViT-L_16", "L", 16),
+        _vit("ViT-L_32", "L", 32),
+        _vit("ViT-H_14", "H", 14),
+        _vit("ViT-g_14", "g", 14),
+        _vit("ViT-G_14", "G", 14),
+        _hybrid("R+ViT-Ti_16", "Ti", (), patch=8),  # 32 pixels from token to token, in spite of its name
+        _hybrid("R26+ViT-S_32", "S", (2, 2, 2, 2)),
+        _hybrid("R26+ViT-B_32", "B", (2, 2, 2, 2)),
+        _hybrid("R50+ViT-B_16", "B", (3, 4, 9)),  # the units of stage 4 are in stage 3
+        _hybrid("R50+ViT-B_32", "B", (3, 4, 6, 3)),
+        _hybrid("R50+ViT-L_16", "L", (3, 4, 9)),
+        _hybrid("R50+ViT-L_32", "L", (3, 4, 6, 3)),
+        _axial("AxialViT-B_16", "B", 16),
+        _axial("AxialViT-B_32", "B", 32),
+        Variant("AxialResNet-50", AxialResNetConfig, _AXIAL_RESNET, {"stage_sizes": (3, 4, 6, 3)}),
+        _deit("DeiT-Ti_16", "Ti"),
+        _deit("DeiT-S_16", "S"),
+        _deit("DeiT-B_16", "B"),
+        _swin("Swin-T", 96, (2, 2, 6, 2), (3, 6, 12, 24)),
+        _swin("Swin-S", 96, (2, 2, 18, 2), (3, 6, 12, 24)),
+        _swin("Swin-B", 128, (2, 2, 18, 2), (4, 8, 16, 32)),
+        _swin("Swin-L", 192, (2, 2, 18, 2), (6, 12, 24, 48)),
+        _bit("BiT-R50x1", (3, 4, 6, 3), 1),
+        _bit("BiT-R50x3", (3, 4, 6, 3), 3),
+        _bit("BiT-R101x1", (3, 4, 23, 3), 1),
+        _bit("BiT-R101x3", (3, 4, 23, 3), 3),
+        _bit("BiT-R152x2", (3, 8, 36, 3), 2),
+        _bit("BiT-R152x4", (3, 8, 36, 3), 4),
     )
 }
 
@@ -99,34 +175,39 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
     Args:
         variant: name of the model, one of `list_models()`.
         weights: None for random weights; a path (`.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder with
-            `config.json` and `model.safetensors`); a release (`imagenet21k`, `imagenet21k+imagenet2012`, `sam`,
-            `augreg`, `augreg+imagenet2012`) or any published file's name; or `hf://org/repo`.
+            `config.json` and `model.safetensors`); a release (`imagenet21k`, `imagenet21k+imagenet2012`,
+            `augreg` and others, see `list_weights`) or any published file's name; or `hf://org/repo`. Arguments that
+            a release needs, such as `distilled` or `window_size`, follow it unless they are given.
         preprocessing: `Preprocessing` of the pictures; None takes that of the weights, else the official one.
         labels: names of the classes; None takes those of the weights.
         name: name of the keras model.
         image_size: (height, width) of the input in pixels, or one integer; the position table is resized to it.
-        **arguments: the other fields of `ViTConfig`, such as `classes` and `include_top`. `gelu` and `epsilon` left at
-            None take what the weights were trained with.
+        **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Of a ViT, `gelu` and
+            `epsilon` left at None take what the weights were trained with.
 
     Returns:
-        A `VisionTransformer`, ready for `fit`.
+        A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.
 
     Raises:
         ValueError: on an unknown variant, a contradiction between arguments or weights that do not fit.
-        TypeError: on an argument that no field of `ViTConfig` has.
+        TypeError: on an argument that the variant does not have.
     """
     checks.check_choice("variant", variant, VARIANTS)
     _check_arguments(variant, arguments)
-    config = VARIANTS[variant].config(image_size=image_size, **arguments)
+    row = VARIANTS[variant]
+    config = row.config(image_size=image_size, **arguments)
+    about = {"preprocessing": preprocessing or _at_size(row.preprocessing, config), "labels": labels, "name": name}
     if weights is None:
-        return VisionTransformer(config, preprocessing=preprocessing, labels=labels, name=name)
+        return build_model(config, **about)
     path, release = locate(weights, variant, config.image_size)
+    if release is not None:
+        arguments = {**release.arguments, **arguments}
+        config = row.config(image_size=image_size, **arguments)
     checkpoint = open_checkpoint(path)
-    description = describe(checkpoint)
-    preprocessing = preprocessing or _preprocessing(config, description, release)
-    model, pending = build_deferred(
-        lambda: VisionTransformer(_follow(config, description), preprocessing=preprocessing, labels=labels, name=name)
-    )
+    description = describe(checkpoint, config.family)
+    known = release.preprocessing if release else description.preprocessing
+    about["preprocessing"] = preprocessing or _at_size(known, config) or about["preprocessing"]
+    model, pending = build_deferred(lambda: build_model(_follow(config, arguments, description), **about))
     plan = make_plan(model, checkpoint)
     order = [id(variable) for variable in pending if id(variable) in plan.values]
     initialise(pending, read_ahead(plan.values, order))
@@ -139,7 +220,7 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
 
 
 def _check_arguments(variant, arguments):
-    known = list(_signature().parameters)
+    known = list(_signature(variant).parameters)
     for name in arguments:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
@@ -151,38 +232,49 @@ def _check_arguments(variant, arguments):
 
 
 @functools.cache
-def _signature():
-    """The signature of every constructor: what `create_model` takes and the fields of `ViTConfig` with a default."""
+def _signature(variant):
+    """The signature of a constructor: what `create_model` takes and the fields of the config that have a default."""
+    row = VARIANTS[variant]
     parameters = list(inspect.signature(create_model).parameters.values())[1:-1]
-    fields = [field for field in dataclasses.fields(ViTConfig) if field.default is not dataclasses.MISSING]
     keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters += [inspect.Parameter(field.name, keyword, default=field.default) for field in fields]
-    return inspect.Signature(parameters, return_annotation=VisionTransformer)
+    for field in dataclasses.fields(row.config_class):
+        # None stays None: what it stands for depends on the variant and the weights.
+        default = field.default if field.default is None else row.defaults.get(field.name, field.default)
+        if default is not dataclasses.MISSING and field.name not in row.architecture:
+            parameters.append(inspect.Parameter(field.name, keyword, default=default))
+    return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
 
 
-def _follow(config, description):
+def _follow(config, arguments, description):
     """Takes from the weights what the arguments leave open."""
-    changes = {
-        "gelu": config.gelu or description.gelu,
-        "epsilon": config.epsilon or description.epsilon,
-    }
+    changes = {}
+    for name, known in description.numerics.items():
+        if hasattr(config, name) and arguments.get(name) is None:
+            changes[name] = known
+    if not isinstance(config, ViTConfig):
+        return config.replace(**changes)
     # A head that read pre_logits is only right behind them; a new head does without, as the paper's fine-tuning.
     if config.representation_size is None and config.include_top and config.classes == description.classes:
         changes["representation_size"] = description.representation_size
+    if config.stem is not None:
+        changes["stem"] = config.stem.replace(**description.stem)
     return config.replace(**changes)
 
 
-def _preprocessing(config, description, release):
-    known = description.preprocessing or (release.preprocessing if release else None)
-    return known.at(config.image_size) if known and known.channels == config.channels else None
+def _at_size(preprocessing, config):
+    """The same protocol at the config's size, None where there is none for pictures of its channels."""
+    fits = preprocessing is not None and preprocessing.channels == config.channels
+    return preprocessing.at(config.image_size) if fits else None
 
 
 def _labels(config, description, release):
     """The labels of a loaded head and a note where they are assumed."""
+    if release is not None and release.labels is not None:
+        return release.labels, ()
     if description.labels is not None and len(description.labels) == config.classes:
         return description.labels, ()
     if release is not None:
-        return release.labels, ()
+        return None, ()
     imagenet = label_sets.label_set("imagenet2012")
     if description.layout != "keras" and config.classes == len(imagenet):
         return imagenet, ("1000 classes: the labels are taken to be ImageNet-2012's",)
@@ -196,26 +288,29 @@ def _constructor(variant):
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)
-    construct.__signature__ = _signature()
-    width, layers, heads = (variant.architecture[key] for key in ("hidden_dim", "num_layers", "num_heads"))
+    construct.__signature__ = _signature(variant.name)
+    numbers = ", ".join(f"{name}={value}" for name, value in variant.architecture.items() if value is not None)
     construct.__doc__ = (
-        f"Builds {variant.name}: width {width}, {layers} layers, {heads} heads ({variant.source}).\n\n"
+        f"Builds {variant.name} ({variant.source}): {numbers}.\n\n"
         f"Published weights: {', '.join(_aliases(variant.name)) or 'none'}; `keras_vit.list_weights({variant.name!r})` "
-        f"lists the files.\n\nArgs:\n{_argument_docs()}\n\nReturns:\n    A `keras_vit.VisionTransformer`.\n"
+        f"lists the files.\n\nArgs:\n{_argument_docs(variant.name)}\n\n"
+        f"Returns:\n    A `keras_vit.{MODELS[variant.config_class].__name__}`.\n"
     )
     return construct
 
 
 @functools.cache
-def _argument_docs():
-    """What the docstrings of `create_model` and `ViTConfig` say of each argument of a constructor."""
+def _argument_docs(variant):
+    """What the docstrings of `create_model` and of the configs say of each argument of a constructor."""
     docs = {}
-    for documented in (ViTConfig, create_model):
+    for documented in (ImageConfig, VARIANTS[variant].config_class, create_model):
         # `python -OO` has no docstrings
         arguments = (inspect.getdoc(documented) or "").partition("Args:\n")[2].partition("\n\n")[0]
         for entry in re.split(r"\n(?=    [\w*])", arguments):
-            docs[entry.split(":")[0].strip()] = entry
-    return "\n".join(docs.get(name, f"    {name}") for name in _signature().parameters)
+            for name in entry.split(":")[0].split(","):
+                docs[name.strip()] = entry
+    lines = (docs.get(name, f"    {name}") for name in _signature(variant).parameters)
+    return "\n".join(dict.fromkeys(lines))
 
 
 def constructor_name(variant):

@@ -120,6 +120,69 @@ TABLE = {
         ValueError,
         "image_size pair (16,16,3)",
     ),
+    # Architectures
+    "axial with a class token": (
+        lambda room: keras_vit.create_model("AxialViT-B_32", classifier="token"),
+        ValueError,
+        "attention='axial' classifier without class token 'gap' 'token'",
+    ),
+    "relative positions in the stem": (
+        lambda room: keras_vit.create_model("ViT-Ti_16", position_embedding="relative"),
+        ValueError,
+        "position_embedding='relative' position_placement 'every' 'shared' 'stem'",
+    ),
+    "distilled without class token": (
+        lambda room: keras_vit.DeiT_Ti16(distilled=True, classifier="gap"),
+        ValueError,
+        "distilled=True classifier='token' 'gap'",
+    ),
+    "indivisible image of Swin": (
+        lambda room: keras_vit.Swin_T(image_size=(226, 224)),
+        ValueError,
+        "image_size divisible patch_size (226,224) (4,4)",
+    ),
+    "heads for each stage of Swin": (
+        lambda room: keras_vit.SwinConfig(
+            name="s", image_size=32, embed_dim=24, depths=(2, 2), num_heads=(2,), window_size=4
+        ),
+        ValueError,
+        "depths num_heads one per stage (2,2) (2,)",
+    ),
+    "argument of another architecture": (
+        lambda room: keras_vit.BiT_R50x1(qkv_bias=False),
+        TypeError,
+        "BiT_R50x1 unexpected 'qkv_bias' classes gn_epsilon",
+    ),
+    "width of a ResNet": (
+        lambda room: keras_vit.ResNetConfig(stage_sizes=(2,), width_factor=0.3),
+        ValueError,
+        "width_factor multiple 0.5 0.3",
+    ),
+    "config of another architecture": (
+        lambda room: keras_vit.SwinTransformer(config()),
+        TypeError,
+        "config keras_vit.SwinConfig ViTConfig",
+    ),
+    "stem that is no model": (
+        lambda room: keras_vit.VisionTransformer(config(), stem="resnet50"),
+        TypeError,
+        "stem keras model feature map str",
+    ),
+    "file of another architecture": (
+        lambda room: keras_vit.Swin_T(weights=room.folder / "good.npz", image_size=64),
+        ValueError,
+        "good.npz Swin Transformer huggingface timm microsoft Vision Transformer",
+    ),
+    "layout of another architecture": (
+        lambda room: keras_vit.save_weights(room.model, room.folder / "a.safetensors", "microsoft"),
+        ValueError,
+        "layout 'official' 'timm' 'huggingface' 'microsoft'",
+    ),
+    "unknown layer to freeze": (
+        lambda room: keras_vit.freeze(room.model, up_to="block_07"),
+        ValueError,
+        "up_to block_00 'block_07'",
+    ),
     "no layers": (lambda room: config(num_layers=0), ValueError, "num_layers integer least 1 0"),
     "negative dropout": (lambda room: config(dropout_rate=-0.1), ValueError, "dropout_rate [0,1) -0.1"),
     "certain stochastic depth": (

@@ -1,119 +1,14 @@
-"""The zoo: golden parameter counts, and the functions that users call by name."""
+"""The zoo: the functions that users call by name; its numbers are in test_zoo_parameters.py."""
 
 import inspect
-import pathlib
-import tracemalloc
+import re
 
 import pytest
 
 import keras_vit
 from keras_vit import VisionTransformer, zoo
+from keras_vit.cli import main
 from keras_vit.compat.initial_values import build_deferred
-
-# Parameters at 224 pixels: without head, with 1000 classes, with 21843 classes, with these behind pre_logits.
-# The second column is that of google-research/vision_transformer's own test, the others come from its code.
-PARAMETERS = {
-    "ViT-Ti_16": (5_524_416, 5_717_416, 9_740_115, 9_777_171),
-    "ViT-S_16": (21_665_664, 22_050_664, 30_075_219, 30_223_059),
-    "ViT-S_32": (22_493_952, 22_878_952, 30_903_507, 31_051_347),
-    "ViT-B_8": (85_807_872, 86_576_872, 102_605_139, 103_195_731),
-    "ViT-B_16": (85_798_656, 86_567_656, 102_595_923, 103_186_515),
-    "ViT-B_32": (87_455_232, 88_224_232, 104_252_499, 104_843_091),
-    "ViT-L_16": (303_301_632, 304_326_632, 325_690_707, 326_740_307),
-    "ViT-L_32": (305_510_400, 306_535_400, 327_899_475, 328_949_075),
-    "ViT-H_14": (630_764_800, 632_045_800, 658_745_683, 660_385_363),
-    "ViT-g_14": (1_011_202_432, 1_012_611_432, 1_041_979_219, None),
-    "ViT-G_14": (1_842_775_680, 1_844_440_680, 1_879_144_275, None),
-}
-
-# at 384 pixels with 1000 classes
-PARAMETERS_384 = {
-    "ViT-B_8": 87_744_232,
-    "ViT-B_16": 86_859_496,
-    "ViT-B_32": 88_297_192,
-    "ViT-L_16": 304_715_752,
-    "ViT-L_32": 306_632_680,
-}
-
-
-@pytest.mark.parametrize("name", zoo.VARIANTS)
-def test_golden_parameter_counts(name):
-    assert name in PARAMETERS, f"{name} has no golden parameter count"
-    headless, imagenet, imagenet21k, pre_logits = PARAMETERS[name]
-    model, _ = build_deferred(getattr(keras_vit, zoo.constructor_name(name)))
-    assert (model.config.name, model.count_params()) == (name, imagenet)
-    assert _count(name, include_top=False) == headless
-    assert _count(name, classes=21843) == imagenet21k
-    if pre_logits is not None:
-        width = zoo.VARIANTS[name].architecture["hidden_dim"]
-        assert _count(name, classes=21843, representation_size=width) == pre_logits
-
-
-# heads, which no count shows, and layers; arXiv 2010.11929, 2106.10270 and 2106.04560
-HEADS_AND_LAYERS = {
-    "ViT-Ti": (3, 12),
-    "ViT-S": (6, 12),
-    "ViT-B": (12, 12),
-    "ViT-L": (16, 24),
-    "ViT-H": (16, 32),
-    "ViT-g": (16, 40),
-    "ViT-G": (16, 48),
-}
-
-
-@pytest.mark.parametrize("name", zoo.VARIANTS)
-def test_heads_layers_and_patches(name):
-    config = zoo.VARIANTS[name].config(image_size=224)
-    size, patch = name.split("_")
-    assert (config.num_heads, config.num_layers) == HEADS_AND_LAYERS[size]
-    assert config.patch_size == (int(patch), int(patch))
-
-
-def test_variant_without_a_golden_count_fails(monkeypatch):
-    monkeypatch.setitem(zoo.VARIANTS, "ViT-New_16", zoo.VARIANTS["ViT-Ti_16"])
-    with pytest.raises(AssertionError, match="ViT-New_16 has no golden parameter count"):
-        test_golden_parameter_counts("ViT-New_16")
-
-
-@pytest.mark.parametrize("name", PARAMETERS_384)
-def test_golden_parameter_counts_at_384_pixels(name):
-    assert _count(name, image_size=384) == PARAMETERS_384[name]
-
-
-def test_mean_of_patches_needs_two_rows_less():
-    # neither a class token nor its position
-    assert _count("ViT-B_16", classifier="gap") == PARAMETERS["ViT-B_16"][1] - 2 * 768
-
-
-def _count(name, image_size=224, **arguments):
-    config = zoo.VARIANTS[name].config(image_size=image_size, **arguments)
-    model, _ = build_deferred(lambda: VisionTransformer(config))
-    return model.count_params()
-
-
-def test_counting_the_giant_costs_no_memory():
-    tracemalloc.start()
-    resident = _resident_bytes()
-    try:
-        model, pending = build_deferred(
-            lambda: VisionTransformer(zoo.VARIANTS["ViT-G_14"].config(image_size=224))
-        )
-        assert model.count_params() == PARAMETERS["ViT-G_14"][1]
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 200e6
-    assert _resident_bytes() - resident < 200e6  # 7.4 GB if it were allocated
-    assert len(pending) >= len(model.weights)
-
-
-def _resident_bytes():
-    status = pathlib.Path("/proc/self/status")
-    if not status.exists():
-        pytest.skip("needs /proc/self/status to read the memory in use")
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
-
 
 NAMES = [
     "ViT-Ti_16",
@@ -199,44 +94,96 @@ ARGUMENTS = {
     "labels": None,
     "name": None,
     "dtype": None,
+    "distilled": False,
+}
+COMMON = ("weights", "image_size", "classes", "include_top", "classifier_activation", "channels", "preprocessing")
+COMMON += ("labels", "name", "dtype")
+OF_ALL = {name: ARGUMENTS[name] for name in COMMON}
+SWIN_ARGUMENTS = {
+    **OF_ALL,
+    "patch_size": (4, 4),
+    "window_size": 7,
+    "mlp_ratio": 4.0,
+    "qkv_bias": True,
+    "dropout_rate": 0.0,
+    "stochastic_depth_rate": 0.0,
+    "gelu": "erf",
+    "epsilon": 1e-5,
+}
+BIT_ARGUMENTS = {**OF_ALL, "gn_epsilon": 1e-5, "std_epsilon": 1e-10, "max_pool_padding": "zeros"}
+AXIAL_RESNET_ARGUMENTS = {**OF_ALL, "width_factor": 1.0, "num_heads": 8, "epsilon": 1e-5}
+
+# name -> name of its constructor, class, arguments
+CONSTRUCTORS = {
+    **{name: (f"ViT_{name[4:].replace('_', '')}", "VisionTransformer", ARGUMENTS) for name in NAMES},
+    "R+ViT-Ti_16": ("R_ViT_Ti16", "VisionTransformer", ARGUMENTS),
+    "R26+ViT-S_32": ("R26_ViT_S32", "VisionTransformer", ARGUMENTS),
+    "R26+ViT-B_32": ("R26_ViT_B32", "VisionTransformer", ARGUMENTS),
+    "R50+ViT-B_16": ("R50_ViT_B16", "VisionTransformer", ARGUMENTS),
+    "R50+ViT-B_32": ("R50_ViT_B32", "VisionTransformer", ARGUMENTS),
+    "R50+ViT-L_16": ("R50_ViT_L16", "VisionTransformer", ARGUMENTS),
+    "R50+ViT-L_32": ("R50_ViT_L32", "VisionTransformer", ARGUMENTS),
+    "AxialViT-B_16": ("AxialViT_B16", "VisionTransformer", {**ARGUMENTS, "classifier": "gap"}),
+    "AxialViT-B_32": ("AxialViT_B32", "VisionTransformer", {**ARGUMENTS, "classifier": "gap"}),
+    "AxialResNet-50": ("AxialResNet_50", "AxialResNet", AXIAL_RESNET_ARGUMENTS),
+    "DeiT-Ti_16": ("DeiT_Ti16", "VisionTransformer", ARGUMENTS),
+    "DeiT-S_16": ("DeiT_S16", "VisionTransformer", ARGUMENTS),
+    "DeiT-B_16": ("DeiT_B16", "VisionTransformer", ARGUMENTS),
+    **{f"Swin-{size}": (f"Swin_{size}", "SwinTransformer", SWIN_ARGUMENTS) for size in "TSBL"},
+    **{
+        f"BiT-R{size}": (f"BiT_R{size}", "BiTResNet", BIT_ARGUMENTS)
+        for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+    },
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_there_are_34_variants_in_this_order():
+    assert keras_vit.list_models() == list(CONSTRUCTORS) and len(CONSTRUCTORS) == 34
+
+
+@pytest.mark.parametrize("name", CONSTRUCTORS)
 def test_constructors_have_name_signature_and_docstring(name):
-    folded = (
-        name.replace("-", "_", 1).replace("_", "?", 1).replace("_", "").replace("?", "_")
-    )  # ViT-B_16 -> ViT_B16
+    folded, model_class, arguments = CONSTRUCTORS[name]
     constructor = getattr(keras_vit, folded)
     assert constructor.__name__ == constructor.__qualname__ == folded
     assert folded in keras_vit.__all__
     signature = inspect.signature(constructor)
-    assert {p.name: p.default for p in signature.parameters.values()} == ARGUMENTS
+    assert {p.name: p.default for p in signature.parameters.values()} == arguments
     assert {p.kind for p in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
-    assert signature.return_annotation is VisionTransformer
-    architecture = zoo.VARIANTS[name].architecture
+    assert signature.return_annotation is getattr(keras_vit, model_class)
     first, *_ = inspect.getdoc(constructor).splitlines()
-    assert first.startswith(
-        f"Builds {name}: width {architecture['hidden_dim']}, {architecture['num_layers']} layers"
-    )
-    assert zoo.VARIANTS[name].source in first
-    short_names = [weights for weights in keras_vit.list_weights(name) if "/" not in weights]
+    assert first.startswith(f"Builds {name} ({zoo.VARIANTS[name].source}): ")
+    for number in zoo.VARIANTS[name].architecture.values():
+        assert number is None or str(number) in first
+    short_names = [weights for weights in keras_vit.list_weights(name) if not re.search("/|^hf:", weights)]
     assert f"Published weights: {', '.join(short_names) or 'none'};" in inspect.getdoc(constructor)
 
 
-@pytest.mark.parametrize(
-    ("variant", "constructor"),
-    [
-        ("ViT-Ti_16", "ViT_Ti16"),
-        ("R50+ViT-B_16", "R50_ViT_B16"),
-        ("R+ViT-Ti_16", "R_ViT_Ti16"),
-        ("AxialViT-B_32", "AxialViT_B32"),
-        ("Swin-T", "Swin_T"),
-        ("BiT-R50x1", "BiT_R50x1"),
-    ],
-)
-def test_names_fold_to_those_of_constructors(variant, constructor):
-    assert zoo.constructor_name(variant) == constructor
+def test_a_row_of_the_table_is_all_that_a_variant_needs(monkeypatch, capsys):
+    row = zoo._hybrid("R26+ViT-Ti_32", "Ti", (2, 2, 2, 2))  # the widths of Ti on a ResNet-26: nowhere else in the table
+    monkeypatch.setitem(zoo.VARIANTS, row.name, row)
+    assert keras_vit.list_models("R26*") == ["R26+ViT-S_32", "R26+ViT-B_32", "R26+ViT-Ti_32"]
+    assert keras_vit.list_weights(row.name) == []
+    constructor = zoo._constructor(row)
+    assert constructor.__name__ == "R26_ViT_Ti32"
+    for make in (constructor, lambda **arguments: keras_vit.create_model(row.name, **arguments)):
+        model, _ = build_deferred(lambda make=make: make(image_size=(64, 96), classes=3))
+        assert (model.name, model.config.grid_size, model.output.shape) == ("r26_vit_ti32", (2, 3), (None, 3))
+    assert main(["list", row.name]) == 0
+    assert row.name in capsys.readouterr().out
+
+
+def test_deit_and_swin_are_what_their_authors_trained():
+    deit, _ = build_deferred(lambda: keras_vit.DeiT_Ti16(gelu=None))
+    assert (deit.config.gelu, deit.config.epsilon) == ("erf", 1e-6)
+    swin, _ = build_deferred(lambda: keras_vit.Swin_T(image_size=448))
+    imagenet = keras_vit.Preprocessing(
+        size=256, crop=224, interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    )
+    assert deit.preprocessing == imagenet
+    assert swin.preprocessing == imagenet.replace(size=512, crop=448)
+    grey, _ = build_deferred(lambda: keras_vit.DeiT_Ti16(channels=1))
+    assert grey.preprocessing.channels == 1
 
 
 SMALL = {"image_size": 32, "classes": 7}

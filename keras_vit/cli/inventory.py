@@ -1,66 +1,124 @@
-"""`keras-vit list` and `keras-vit info`: what there is, without pictures."""
+"""`keras-vit list` and `keras-vit info`: what there is and what it costs, without pictures."""
 
 import contextlib
+import importlib.util
 import io
-import math
+import itertools
+import re
 
 import keras_vit
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.models import build_model
 from keras_vit.compat.initial_values import build_deferred
-from keras_vit.zoo import VARIANTS
+from keras_vit.models.costs import count_macs, layer_costs, training_exaflops
 
 _SHOWN_LABELS = 5
+_LISTED_SIZE = 224
+
+# The trainings of Table 6 in arXiv 2010.11929 of models that the zoo has: name -> epochs of JFT-300M.
+_JFT_EPOCHS = {
+    "ViT-B_32": (7,),
+    "ViT-B_16": (7,),
+    "ViT-L_32": (7,),
+    "ViT-L_16": (7, 14),
+    "ViT-H_14": (14,),
+    "R50+ViT-B_32": (7,),
+    "R50+ViT-B_16": (7,),
+    "R50+ViT-L_32": (7,),
+    "R50+ViT-L_16": (7, 14),
+    "BiT-R50x1": (7,),
+    "BiT-R101x1": (7,),
+    "BiT-R152x2": (7, 14),
+}
+_JFT_PICTURES = 303_000_000
+_PICTURES = {"digits": 1438}  # training pictures of the data sets that recipes bring with them
 
 
 def list_models(args):
-    """Prints a table of the models, or of their published weights."""
+    """Prints a table of the models with their size, cost and releases, or of their published weights."""
     names = keras_vit.list_models(args.pattern)
     if not names:
         known = ", ".join(keras_vit.list_models())
         raise ValueError(f"PATTERN must match one of {known}; got {args.pattern!r}")
     if args.weights:
         rows = [row for name in names for row in _weight_rows(name)]
-        _print_table(("model", "--weights", "file", "pixels", "classes", "MiB"), rows, right_from=3)
+        _print_table(("model", "--weights", "file", "pixels", "classes", "MiB"), rows, left=(0, 1, 2))
     else:
-        rows = [_model_row(name) for name in names]
-        _print_table(("model", "parameters", "patch", "width", "layers", "heads"), rows, right_from=1)
+        _print_models(names)
 
 
 def info(args):
-    """Prints what a model is, what it eats, what it answers and, with weights, how they fit."""
+    """Prints what a model is, what it eats, answers and costs and, with weights, how they fit."""
     report = io.StringIO()
     if args.weights is None and not args.model.endswith(".keras"):
         model, _ = build_deferred(lambda: build_model(args))  # only looked at: G/14 would take 7 GB
     else:
         with contextlib.redirect_stdout(report):
             model = build_model(args)
-    values = {"parameters": f"{model.count_params():,}", **model.config.to_dict()}
+    costs = layer_costs(model)
+    macs = sum(cost.macs for cost in costs)
+    values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": f"{macs:,}"}
+    values |= _flattened(model.config.to_dict())
     values |= {f"preprocessing {name}": value for name, value in model.preprocessing.to_dict().items()}
     values["labels"] = _shortened(model.labels)
     width = max(map(len, values))
     for name, value in values.items():
         print(f"{name:<{width}}  {_text(value)}")
+    print()
+    _print_table(("layer", "output", "parameters", "multiply-accumulates"), _stage_rows(costs), left=(0, 1))
+    trainings = [*_paper_trainings(model), *_recipe_trainings(model)]
+    if trainings:
+        print()
+        rows = [(*names, f"{training_exaflops(macs, examples):.4g}") for *names, examples in trainings]
+        _print_table(("training of this model", "pictures", "exaFLOPs"), rows, left=(0, 1))
     print(report.getvalue(), end="")
 
 
-def _model_row(name):
-    config = VARIANTS[name].config(image_size=224)
-    patch = " x ".join(str(side) for side in config.patch_size)
-    return name, f"{_count(config):,}", patch, config.hidden_dim, config.num_layers, config.num_heads
+def _print_models(names):
+    """Prints a row as soon as its model is counted: building all of them takes seconds."""
+    widths = (max(map(len, names)), len("1,844,440,680"), len(f"GMAC@{_LISTED_SIZE}"))
+    _print_row(("model", "parameters", f"GMAC@{_LISTED_SIZE}", "weights"), (*widths, 0), left=(0, 3))
+    for name in names:
+        model, _ = build_deferred(lambda name=name: keras_vit.create_model(name, image_size=_LISTED_SIZE))
+        releases = dict.fromkeys(release.alias for release in list_releases(name) if release.alias)
+        row = (name, f"{model.count_params():,}", f"{count_macs(model) / 1e9:.2f}", ", ".join(releases) or "-")
+        _print_row(row, (*widths, 0), left=(0, 3))
 
 
-def _count(config):
-    """Parameters of a plain ViT, without building it: a table of them all would take five seconds."""
-    dim, mlp_dim = config.hidden_dim, config.mlp_dim
-    patch_encoder = (math.prod(config.patch_size) * config.channels + 1) * dim
-    positions = (math.prod(config.grid_size) + 1) * dim
-    norm = 2 * dim
-    attention = 4 * (dim + 1) * dim  # query, key, value and output
-    mlp = (dim + 1) * mlp_dim + (mlp_dim + 1) * dim
-    blocks = config.num_layers * (2 * norm + attention + mlp)
-    head = (dim + 1) * config.classes
-    return patch_encoder + dim + positions + blocks + norm + head  # the lone dim is the class token
+def _stage_rows(costs):
+    """A row per layer; numbered neighbours that are equal, such as `block_00` to `block_11`, share a row."""
+    for _, group in itertools.groupby(costs, lambda cost: (re.sub(r"\d+$", "", cost.name), *cost[1:])):
+        first, *others = group
+        count = 1 + len(others)
+        name = f"{first.name} ... {others[-1].name}" if others else first.name
+        yield name, _shape_text(first.output_shape), f"{count * first.parameters:,}", f"{count * first.macs:,}"
+
+
+def _shape_text(shape):
+    if shape and isinstance(shape[0], tuple):
+        return ", ".join(map(_shape_text, shape))
+    return " x ".join(str(side) for side in shape if side is not None)
+
+
+def _paper_trainings(model):
+    for epochs in _JFT_EPOCHS.get(model.config.name, ()):
+        yield "arXiv 2010.11929, Table 6", f"JFT-300M, {epochs} epochs", epochs * _JFT_PICTURES
+
+
+def _recipe_trainings(model):
+    """The recipes for this model: those without a model of their own, and the one whose own it is."""
+    if importlib.util.find_spec("tensorflow") is None:  # the recipes are TensorFlow's, the models any backend's
+        return
+    for recipe in keras_vit.training.RECIPES.values():
+        if recipe.model is not None and recipe.model.name != model.config.name:
+            continue
+        if recipe.steps is not None:
+            yield f"recipe {recipe.name}", f"{recipe.steps:,} x {recipe.batch_size:,}", recipe.steps * recipe.batch_size
+        elif recipe.dataset is not None:
+            pictures = _PICTURES[recipe.dataset]
+            yield f"recipe {recipe.name}", f"{pictures:,}, {recipe.epochs} epochs", recipe.epochs * pictures
+        else:
+            yield f"recipe {recipe.name}", f"each million, {recipe.epochs} epochs", recipe.epochs * 1_000_000
 
 
 def _weight_rows(name):
@@ -69,15 +127,28 @@ def _weight_rows(name):
         yield name, release.alias, release.path, release.image_size, release.classes, size
 
 
-def _print_table(head, rows, right_from):
+def _print_table(head, rows, left):
     rows = [head, *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     for row in rows:
-        cells = [
-            cell.ljust(width) if column < right_from else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+        _print_row(row, widths, left)
+
+
+def _print_row(row, widths, left):
+    """Prints cells of these widths; the columns `left` are flush left, the others right."""
+    cells = [
+        cell.ljust(width) if column in left else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    print("  ".join(cells).rstrip(), flush=True)
+
+
+def _flattened(values):
+    """The fields of a config, those of a config inside it under its name: `stem stage_sizes`."""
+    flat = {}
+    for name, value in values.items():
+        flat |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _shortened(labels):

@@ -6,7 +6,7 @@ import numbers
 import keras
 
 from keras_vit import checks
-from keras_vit.config import ViTConfig, _Config
+from keras_vit.config import Config, ViTConfig
 from keras_vit.data.digits import from_digits
 from keras_vit.data.pipeline import AUGMENTATIONS
 from keras_vit.training.losses import classification_loss
@@ -17,7 +17,7 @@ DATASETS = {"digits": from_digits}  # name -> function that returns (train, held
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe(_Config):
+class Recipe(Config):
     """How a model is trained: optimizer, schedule, loss, augmentation, seed.
 
     `recipe.replace(epochs=5)` returns a changed copy; unknown names are refused with the list of the known.

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import Preprocessing, ViTConfig
+from keras_vit import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import FeatureMapConfig
 
 TINY = {
     "name": "tiny",
@@ -21,7 +22,6 @@ TINY = {
 EVERYTHING = {
     **TINY,
     "image_size": (32, 48),
-    "patch_size": (8, 16),
     "classes": 7,
     "include_top": False,
     "classifier": "gap",
@@ -43,7 +43,12 @@ EVERYTHING = {
     "remat": True,
     "channels": 1,
     "dtype": "mixed_bfloat16",
+    "stem": ResNetConfig(stage_sizes=(1, 2), width_factor=0.5, style="timm", gn_epsilon=1e-4, std_epsilon=1e-7),
 }
+EVERYTHING["patch_size"] = (2, 3)  # of the feature map of 4 x 6
+AXIAL = {**TINY, "attention": "axial", "classifier": "gap", "position_embedding": "learned_2d"}
+DISTILLED = {**TINY, "distilled": True, "position_placement": "every"}
+OWN_STEM = {**TINY, "stem": FeatureMapConfig(size=(8, 16))}
 
 INTEGER = "must be an integer of at least"
 PAIR = "must be one positive integer or a pair (height, width) of them"
@@ -95,7 +100,11 @@ REFUSED = [
     ),
     ({"norm_position": "pre"}, ["norm_position must be one of 'before_pooling', 'after_pooling'", "='pre'"]),
     ({"position_embedding": "sincos"}, ["position_embedding must be one of 'learned'", "='sincos'"]),
-    ({"position_placement": "blocks"}, ["position_placement must be one of 'stem'", "='blocks'"]),
+    ({"position_placement": "blocks"}, ["position_placement must be one of 'stem', 'every'", "='blocks'"]),
+    ({"attention": "local"}, ["attention must be one of 'global', 'axial'", "attention='local'"]),
+    ({"distilled": 1}, [f"distilled {FLAG}", "distilled=1"]),
+    ({"stem": "resnet"}, ["stem must be a keras_vit.ResNetConfig or None", "stem='resnet'"]),
+    ({"stem": {"class_name": "BiTConfig"}}, ["class_name of stem must be one of 'ResNetConfig'", "'BiTConfig'"]),
 ]
 
 CONTRADICTIONS = [
@@ -111,7 +120,7 @@ CONTRADICTIONS = [
     ({"num_heads": 5}, ["hidden_dim must be divisible by num_heads", "hidden_dim=48", "num_heads=5"]),
     (
         {"classifier": "unpooled", "class_token": True},
-        ["classifier='unpooled'", "class_token must be None or False", "got class_token=True"],
+        ["classifier='unpooled'", "class_token must be None or False", "class_token=True"],
     ),
     (
         {"classifier": "first", "class_token": True},
@@ -144,6 +153,49 @@ CONTRADICTIONS = [
     (
         {"position_embedding": "sincos2d", "hidden_dim": 4, "num_heads": 1},
         ["position_embedding='sincos2d' needs hidden_dim", "at least 8", "got hidden_dim=4"],
+    ),
+    (
+        {"position_embedding": "learned_2d", "hidden_dim": 9},
+        ["position_embedding='learned_2d' needs an even hidden_dim", "got hidden_dim=9"],
+    ),
+    *(
+        (
+            {"position_embedding": "none", "position_placement": placement},
+            ["position_embedding='none'", "must be 'stem'", f"got position_placement={placement!r}"],
+        )
+        for placement in ("every", "shared")
+    ),
+    (
+        {"position_embedding": "relative"},
+        ["position_embedding='relative'", "must be 'every' or 'shared'", "got position_placement='stem'"],
+    ),
+    ({"attention": "axial"}, ["attention='axial'", "classifier without class token", "got classifier='token'"]),
+    (
+        {"attention": "axial", "classifier": "gap", "class_token": True},
+        ["attention='axial'", "classifier without class token", "class_token=True"],
+    ),
+    (
+        {"attention": "axial", "classifier": "gap", "num_registers": 1},
+        ["attention='axial'", "no registers", "num_registers=1"],
+    ),
+    (
+        {
+            "attention": "axial",
+            "classifier": "gap",
+            "position_embedding": "relative",
+            "position_placement": "every",
+        },
+        ["attention='axial'", "must not be 'relative'"],
+    ),
+    ({"distilled": True, "classifier": "gap"}, ["distilled=True", "needs classifier='token'", "='gap'"]),
+    (
+        {"distilled": True, "norm_position": "after_pooling"},
+        ["distilled=True", "norm_position='before_pooling'", "norm_position='after_pooling'"],
+    ),
+    ({"distilled": True, "representation_size": 8}, ["representation_size must be None", "representation_size=8"]),
+    (
+        {"stem": ResNetConfig(stage_sizes=(1, 1)), "patch_size": 3},
+        ["the feature map of image_size (32, 32) must be divisible by patch_size", "=(4, 4), patch_size=(3, 3)"],
     ),
 ]
 
@@ -206,7 +258,7 @@ def test_dtype_is_the_name_of_a_policy_or_the_policy():
     assert ViTConfig(**TINY, dtype=policy) == ViTConfig(**TINY, dtype="mixed_bfloat16")
 
 
-@pytest.mark.parametrize("values", [TINY, EVERYTHING])
+@pytest.mark.parametrize("values", [TINY, EVERYTHING, AXIAL, DISTILLED, OWN_STEM])
 def test_round_trip_through_dict_and_json(values):
     config = ViTConfig(**values)
     assert ViTConfig.from_dict(config.to_dict()) == config
@@ -214,10 +266,12 @@ def test_round_trip_through_dict_and_json(values):
     assert set(config.to_dict()) == {field.name for field in dataclasses.fields(ViTConfig)}
 
 
-def test_example_with_everything_changes_every_default():
-    assert set(EVERYTHING) == {field.name for field in dataclasses.fields(ViTConfig)}
-    same = [f.name for f in dataclasses.fields(ViTConfig) if f.default == EVERYTHING[f.name]]
-    assert same == ["position_placement"]  # it has one choice
+def test_the_examples_change_every_default():
+    fields = dataclasses.fields(ViTConfig)
+    assert set().union(EVERYTHING, AXIAL, DISTILLED) == {field.name for field in fields}
+    for field in fields:
+        values = [example[field.name] for example in (EVERYTHING, AXIAL, DISTILLED) if field.name in example]
+        assert any(value != field.default for value in values), field.name
 
 
 def test_unknown_key_is_refused_with_a_suggestion():

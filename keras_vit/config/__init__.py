@@ -1,0 +1,23 @@
+"""What a model is and what it eats (`Preprocessing`): frozen, validated dataclasses, to and from plain dicts."""
+
+from keras_vit.config.base import GELUS, Config, ImageConfig
+from keras_vit.config.preprocessing import INTERPOLATIONS, Preprocessing
+from keras_vit.config.resnet import AxialResNetConfig, BiTConfig, FeatureMapConfig, ResNetConfig
+from keras_vit.config.swin import SwinConfig
+from keras_vit.config.vit import POSITION_EMBEDDINGS, UNPOOLED_CLASSIFIERS, ViTConfig
+
+__all__ = [
+    "GELUS",
+    "INTERPOLATIONS",
+    "POSITION_EMBEDDINGS",
+    "UNPOOLED_CLASSIFIERS",
+    "AxialResNetConfig",
+    "BiTConfig",
+    "Config",
+    "FeatureMapConfig",
+    "ImageConfig",
+    "Preprocessing",
+    "ResNetConfig",
+    "SwinConfig",
+    "ViTConfig",
+]

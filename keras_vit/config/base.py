@@ -1,0 +1,116 @@
+"""What every config is: a frozen, validated dataclass that goes to a plain dict and back."""
+
+import dataclasses
+import difflib
+from typing import ClassVar
+
+from keras_vit import checks
+
+GELUS = ("tanh", "erf")
+
+
+class Config:
+    """Plain-dict round trip for the dataclasses of this folder."""
+
+    def to_dict(self):
+        """Returns the fields as a dict of JSON values: `from_dict(to_dict())` builds an equal object."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, values):
+        """Builds the config from a dict; raises `ValueError` on a key that is no field of it."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else ""
+                raise ValueError(f"{cls.__name__} keys must be among {known}; got {key!r}{hint}")
+        return cls(**values)
+
+    def replace(self, **changes):
+        """Returns a copy with the named fields changed; unknown names are refused as in `from_dict`."""
+        return type(self).from_dict({**self.to_dict(), **changes})
+
+    def _set(self, **values):
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check(self, check, *names):
+        """Runs `check(name, value)` on these fields and keeps what it returns."""
+        for name in names:
+            self._set(**{name: check(name, getattr(self, name))})
+
+    def _check_optional(self, check, *names):
+        """The same for fields that may be None."""
+        self._check(check, *(name for name in names if getattr(self, name) is not None))
+
+    def _check_choice(self, name, choices):
+        checks.check_choice(name, getattr(self, name), choices)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageConfig(Config):
+    """What every architecture of the package has.
+
+    Args:
+        name: name of the variant, such as `"ViT-B_16"`.
+        image_size: height and width of the input in pixels, or one integer for both.
+        classes: number of logits.
+        include_top: False ends the model at the pooled features.
+        classifier_activation: activation of the head, such as `"softmax"`; None gives logits.
+        channels: channels of the input picture.
+        dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None is the global policy.
+
+    Raises:
+        ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
+    """
+
+    family: ClassVar[str]  # which tables of array names its checkpoints follow
+
+    name: str
+    image_size: tuple
+    classes: int = 1000
+    include_top: bool = True
+    classifier_activation: str | None = None
+    channels: int = 3
+    dtype: str | None = None
+
+    def __post_init__(self):
+        self._check(check_string, "name")
+        self._check(checks.check_pair, "image_size")
+        self._check(checks.check_integer, "classes", "channels")
+        self._check(checks.check_flag, "include_top")
+        self._check_optional(check_string, "classifier_activation")
+        self._check_optional(_policy_name, "dtype")
+
+    def resolve(self):
+        """Returns a copy in which every value is stated that None leaves to a default."""
+        return self
+
+
+def check_string(name, value):
+    """Returns `value` if it is a string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a string that is not empty; got {name}={value!r}")
+    return value
+
+
+def check_integers(name, value, minimum=1):
+    """Returns `value`, a sequence of integers of at least `minimum`, as a tuple."""
+    if not isinstance(value, (tuple, list)):
+        raise ValueError(f"{name} must be a sequence of integers; got {name}={value!r}")
+    return tuple(checks.check_integer(f"{name}[{index}]", item, minimum) for index, item in enumerate(value))
+
+
+def _policy_name(name, policy):
+    """The name of a Keras dtype policy, given as its name or as the policy."""
+    text = getattr(policy, "name", policy)
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {policy!r}")
+    return text
+
+
+def _plain(value):
+    if isinstance(value, Config):
+        return {"class_name": type(value).__name__, **value.to_dict()}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,88 @@
+"""SwinConfig: the architecture of a Swin Transformer."""
+
+import dataclasses
+from typing import ClassVar
+
+from keras_vit import checks
+from keras_vit.config.base import GELUS, ImageConfig, check_integers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SwinConfig(ImageConfig):
+    """The architecture of a Swin Transformer (arXiv 2103.14030, section 3 and appendix A).
+
+    Args:
+        patch_size: height and width of a patch in pixels; it must divide `image_size`.
+        embed_dim: width C of the tokens of the first stage; it doubles from stage to stage.
+        depths: blocks per stage.
+        num_heads: attention heads per stage; they must divide the stage's width.
+        window_size: side of a window in tokens; a stage whose map has a shorter side of at most that takes this side.
+        mlp_ratio: width of each MLP's hidden layer over the width of the stage, rounded down.
+        qkv_bias: whether query, key and value projections have biases.
+        dropout_rate: rate in [0, 1) after the patches, attention output and both MLP layers.
+        stochastic_depth_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
+        gelu: `erf` (the authors' code) or `tanh`.
+        epsilon: of every LayerNorm.
+
+    Raises:
+        ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
+    """
+
+    family: ClassVar[str] = "swin"
+
+    patch_size: tuple = (4, 4)
+    embed_dim: int
+    depths: tuple
+    num_heads: tuple
+    window_size: int
+    mlp_ratio: float = 4.0
+    qkv_bias: bool = True
+    dropout_rate: float = 0.0
+    stochastic_depth_rate: float = 0.0
+    gelu: str = "erf"
+    epsilon: float = 1e-5
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check(checks.check_pair, "patch_size")
+        self._check(checks.check_integer, "embed_dim", "window_size")
+        self._check(check_integers, "depths", "num_heads")
+        self._check(checks.check_positive, "mlp_ratio", "epsilon")
+        self._check(checks.check_rate, "dropout_rate", "stochastic_depth_rate")
+        self._check(checks.check_flag, "qkv_bias")
+        self._check_choice("gelu", GELUS)
+        checks.check_divisible("image_size", self.image_size, "patch_size", self.patch_size)
+        if not self.depths or len(self.depths) != len(self.num_heads):
+            raise ValueError(
+                "depths and num_heads must have one number per stage, for at least one stage; "
+                f"got depths={self.depths}, num_heads={self.num_heads}"
+            )
+        for stage, heads in enumerate(self.num_heads):
+            if self.stage_dim(stage) % heads:
+                raise ValueError(
+                    f"num_heads[{stage}] must divide the width of the stage, {self.stage_dim(stage)}; got {heads}"
+                )
+
+        if self.mlp_dim(0) < 1:
+            raise ValueError(
+                "mlp_ratio must give the MLPs a width of at least 1; "
+                f"got mlp_ratio={self.mlp_ratio}, embed_dim={self.embed_dim}"
+            )
+
+    @property
+    def grid_size(self):
+        """Rows and columns of the patch grid, which is the map of the first stage."""
+        return self.stage_size(0)
+
+    def stage_dim(self, stage):
+        """Width of the tokens of a stage, counted from 0."""
+        return self.embed_dim * 2**stage
+
+    def mlp_dim(self, stage):
+        """Width of the hidden layer of the MLPs of a stage, counted from 0."""
+        return int(self.mlp_ratio * self.stage_dim(stage))
+
+    def stage_size(self, stage):
+        """Rows and columns of the map of a stage, counted from 0; odd sides are rounded up when halved."""
+        size = tuple(side // step for side, step in zip(self.image_size, self.patch_size, strict=True))
+        return tuple(-(-side // 2**stage) for side in size)
