@@ -1,4 +1,4 @@
-"""The layer harness: what every layer of the package promises, checked on each case of one table.
+"""The layer harness: what every layer of the package promises, checked on each case of contract_cases.py.
 
 `check_layer` raises an AssertionError that names the broken promise. tests/test_contract.py runs it over all
 `CASES`, demands one for every exported layer and shows on broken layers that the harness catches them.
@@ -11,189 +11,8 @@ import tempfile
 
 import keras
 import numpy as np
+from contract_cases import CASES
 from keras import ops
-
-from keras_vit import layers
-
-# layer class, list of its constructor arguments, input shape without the batch
-CASES = (
-    (layers.AddPositionEmbs, [{}, {"position_embedding": "none"}, {"position_embedding": "learned_2d"}], (17, 8)),
-    (layers.AddPositionEmbs, [{"num_class_tokens": 0}], (9, 8)),
-    (
-        layers.AddPositionEmbs,
-        [
-            {"grid_size": (2, 6), "num_class_tokens": 1, "num_registers": 2},
-            {"position_embedding": "sincos2d", "grid_size": (3, 4), "num_registers": 2},
-        ],
-        (15, 8),
-    ),
-    (
-        layers.ClassToken,
-        [{}, {"num_class_tokens": 2, "num_registers": 3}, {"num_class_tokens": 0, "num_registers": 1}],
-        (4, 6),
-    ),
-    (layers.AxialAttention, [{"axis": "height"}], (3, 4, 16)),
-    (layers.AxialAttention, [{"axis": "width", "num_heads": 2, "epsilon": 1e-3}], (3, 4, 8)),
-    (
-        layers.AxialBottleneck,
-        [{"width": 16}, {"width": 8, "strides": 2, "num_heads": 2, "epsilon": 1e-3}],
-        (3, 4, 6),
-    ),
-    (
-        layers.AxialStage,
-        [
-            {"num_units": 1, "width": 16},
-            {"num_units": 2, "width": 8, "strides": 2, "num_heads": 2, "epsilon": 1e-3},
-        ],
-        (3, 4, 6),
-    ),
-    (
-        layers.AxialTransformerBlock,
-        [
-            {"grid_size": (2, 3), "num_heads": 2, "mlp_dim": 12},
-            {
-                "grid_size": (3, 2),
-                "num_heads": 4,
-                "mlp_dim": 6,
-                "dropout_rate": 0.1,
-                "attention_dropout_rate": 0.2,
-                "stochastic_depth_rate": 0.3,
-                "layer_scale_init": 0.1,
-                "qkv_bias": False,
-                "qk_norm": True,
-                "gelu": "erf",
-                "epsilon": 1e-5,
-                "remat": True,
-            },
-        ],
-        (6, 8),
-    ),
-    (
-        layers.BottleneckUnit,
-        [
-            {"width": 32},
-            {"width": 32, "strides": 2, "gn_epsilon": 1e-5, "std_epsilon": 1e-8, "std_form": "variance"},
-        ],
-        (5, 4, 128),
-    ),
-    (
-        layers.PreActivationUnit,
-        [
-            {"width": 32},
-            {"width": 32, "strides": 2, "gn_epsilon": 1e-6, "std_epsilon": 1e-5, "std_form": "deviation"},
-        ],
-        (5, 4, 128),
-    ),
-    (
-        layers.ResNetStage,
-        [
-            {
-                "order": "post_norm",
-                "width": 32,
-                "num_units": 2,
-                "strides": 1,
-                "gn_epsilon": 1e-6,
-                "std_epsilon": 1e-5,
-                "std_form": "deviation",
-            },
-            {
-                "order": "pre_activation",
-                "width": 32,
-                "num_units": 2,
-                "strides": 2,
-                "gn_epsilon": 1e-5,
-                "std_epsilon": 1e-10,
-                "std_form": "variance",
-            },
-        ],
-        (5, 4, 32),
-    ),
-    (
-        layers.StdConv2D,
-        [
-            {"filters": 6, "kernel_size": (3, 3)},
-            {
-                "filters": 4,
-                "kernel_size": (2, 3),
-                "strides": (2, 1),
-                "padding": "valid",
-                "epsilon": 1e-8,
-                "epsilon_form": "variance",
-            },
-        ],
-        (5, 7, 3),
-    ),
-    (layers.PatchMerging, [{}, {"epsilon": 1e-3}], (4, 6, 3)),
-    (layers.PatchMerging, [{}], (3, 5, 4)),
-    (
-        layers.SwinBlock,
-        [
-            {"num_heads": 2, "mlp_dim": 12, "window_size": 2},
-            {"num_heads": 2, "mlp_dim": 12, "window_size": 3, "shifted": True},
-            {
-                "num_heads": 4,
-                "mlp_dim": 6,
-                "window_size": 2,
-                "shifted": True,
-                "dropout_rate": 0.1,
-                "stochastic_depth_rate": 0.3,
-                "qkv_bias": False,
-                "gelu": "tanh",
-                "epsilon": 1e-3,
-            },
-        ],
-        (4, 5, 8),
-    ),
-    (layers.SwinBlock, [{"num_heads": 2, "mlp_dim": 12, "window_size": 7, "shifted": True}], (2, 3, 8)),
-    (
-        layers.WindowAttention,
-        [{"window_size": (2, 3), "num_heads": 2}, {"window_size": (1, 6), "num_heads": 4, "qkv_bias": False}],
-        (4, 6, 8),
-    ),
-    (layers.DropPath, [{"rate": 0.0}, {"rate": 0.5}, {"rate": 0.25, "seed": 7}], (4, 6)),
-    (layers.GlobalAveragePooling, [{}, {"num_prefix_tokens": 2}], (5, 6)),
-    (layers.LayerScale, [{}, {"init": 0.5}], (4, 6)),
-    (
-        layers.MapPooling,
-        [
-            {"num_heads": 2, "mlp_dim": 12},
-            {"num_heads": 4, "mlp_dim": 6, "num_prefix_tokens": 2, "gelu": "erf", "epsilon": 1e-5},
-        ],
-        (5, 8),
-    ),
-    (layers.MlpBlock, [{"mlp_dim": 12}, {"mlp_dim": 5, "dropout_rate": 0.3, "gelu": "erf"}], (4, 6)),
-    (
-        layers.MultiHeadSelfAttention,
-        [
-            {"num_heads": 2},
-            {"num_heads": 4, "dropout_rate": 0.4, "qkv_bias": False},
-            {"num_heads": 2, "qk_norm": True, "epsilon": 1e-5},
-        ],
-        (5, 8),
-    ),
-    (layers.PatchEncoder, [{"patch_size": (2, 3), "hidden_dim": 7}], (4, 9, 3)),
-    (layers.TokenPooling, [{}, {"index": 2}], (4, 6)),
-    (
-        layers.TransformerBlock,
-        [
-            {"num_heads": 2, "mlp_dim": 12},
-            {
-                "num_heads": 4,
-                "mlp_dim": 6,
-                "dropout_rate": 0.1,
-                "attention_dropout_rate": 0.2,
-                "stochastic_depth_rate": 0.3,
-                "layer_scale_init": 0.1,
-                "qkv_bias": False,
-                "qk_norm": True,
-                "gelu": "erf",
-                "epsilon": 1e-5,
-                "remat": True,
-            },
-        ],
-        (5, 8),
-    ),
-)
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
@@ -230,9 +49,7 @@ def _check_config(layer_class, kwargs, input_shape):
     missing = [name for name in arguments if name not in config]
     assert not missing, f"get_config() lacks the arguments {missing}"
     for name, value in arguments.items():
-        assert config[name] == value, (
-            f"get_config()[{name!r}] is {config[name]!r}, the argument was {value!r}"
-        )
+        assert config[name] == value, f"get_config()[{name!r}] is {config[name]!r}, the argument was {value!r}"
     text = json.dumps(config)
     for source in (config, json.loads(text)):
         again = layer_class.from_config(source).get_config()
@@ -249,9 +66,7 @@ def _check_nothing_mutates(layer_class, kwargs, input_shape):
         ("call", lambda: layer(batch, training=True)),
     ):
         run()
-        assert layer.get_config() == before, (
-            f"{step} changed the config from {before} to {layer.get_config()}"
-        )
+        assert layer.get_config() == before, f"{step} changed the config from {before} to {layer.get_config()}"
         after = _argument_attributes(layer, kwargs)
         assert after == attributes, f"{step} changed the attributes from {attributes} to {after}"
 
@@ -265,16 +80,10 @@ def _check_shapes(layer_class, kwargs, input_shape):
     computed = tuple(layer.compute_output_shape((None, *input_shape)))
     assert computed == expected, f"compute_output_shape gives {computed}, the result has {expected}"
     computed = tuple(layer.compute_output_shape((3, *input_shape)))
-    assert computed == tuple(eager.shape), (
-        f"compute_output_shape gives {computed}, the result has {eager.shape}"
-    )
-    assert tuple(symbolic.shape) == expected, (
-        f"the symbolic shape is {symbolic.shape}, the eager one {expected}"
-    )
+    assert computed == tuple(eager.shape), f"compute_output_shape gives {computed}, the result has {eager.shape}"
+    assert tuple(symbolic.shape) == expected, f"the symbolic shape is {symbolic.shape}, the eager one {expected}"
     eager_dtype = keras.backend.standardize_dtype(eager.dtype)
-    assert symbolic.dtype == eager_dtype, (
-        f"the symbolic dtype is {symbolic.dtype}, the eager one {eager_dtype}"
-    )
+    assert symbolic.dtype == eager_dtype, f"the symbolic dtype is {symbolic.dtype}, the eager one {eager_dtype}"
 
 
 def _check_serialisation(layer_class, kwargs, input_shape):
@@ -320,13 +129,9 @@ def _check_policies(layer_class, kwargs, input_shape):
         policy = keras.dtype_policies.get(name)
         output = layer(batch)
         dtype = keras.backend.standardize_dtype(output.dtype)
-        assert dtype == policy.compute_dtype, (
-            f"{name} gives {dtype} results instead of {policy.compute_dtype}"
-        )
+        assert dtype == policy.compute_dtype, f"{name} gives {dtype} results instead of {policy.compute_dtype}"
         for part in layer._flatten_layers():
-            assert part.dtype_policy.name == name, (
-                f"{part.path} has the policy {part.dtype_policy.name} under {name}"
-            )
+            assert part.dtype_policy.name == name, f"{part.path} has the policy {part.dtype_policy.name} under {name}"
         dtypes = {weight.dtype for weight in layer.weights}
         assert dtypes <= {"float32"}, f"{name} has weights of {dtypes} instead of float32"
         values = _numpy(ops.cast(output, "float32"))
@@ -367,9 +172,7 @@ def _check_training(layer_class, kwargs, input_shape):
         assert not np.allclose(busy, calm), "training=True equals training=False in spite of batch normalisation"
     elif any(value > 0 for name, value in kwargs.items() if name.endswith("rate")):
         assert not np.allclose(busy, calm), "training=True equals training=False in spite of a rate above 0"
-        assert not np.allclose(busy, again), (
-            "two calls with training=True are equal in spite of a rate above 0"
-        )
+        assert not np.allclose(busy, again), "two calls with training=True are equal in spite of a rate above 0"
     else:
         _assert_close(busy, calm, 1e-6, "the output with training=True of a layer without a rate")
 

@@ -1,16 +1,10 @@
 """Every exported layer keeps the promises of tests/contract.py, and broken layers are caught."""
 
-import importlib.util
-import pathlib
-
+import contract
 import keras
 import pytest
 
 from keras_vit import layers
-
-_SPEC = importlib.util.spec_from_file_location("contract", pathlib.Path(__file__).with_name("contract.py"))
-contract = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(contract)
 
 EXPANDED = contract.expand()
 IDS = [f"{layer_class.__name__}-{index}" for index, (layer_class, *_) in enumerate(EXPANDED)]
@@ -28,7 +22,7 @@ def test_every_exported_layer_has_a_case(name):
 
 def test_layer_without_a_case_is_named(monkeypatch):
     monkeypatch.setattr(layers, "Forgotten", type("Forgotten", (keras.layers.Layer,), {}), raising=False)
-    assert _without_case("Forgotten") == "Forgotten has no case in tests/contract.py"
+    assert _without_case("Forgotten") == "Forgotten has no case in tests/contract_cases.py"
 
 
 def test_every_constructor_argument_is_varied_from_its_default_in_some_case():
@@ -42,7 +36,7 @@ def test_every_constructor_argument_is_varied_from_its_default_in_some_case():
 
 def _without_case(name):
     classes = [layer_class for layer_class, *_ in EXPANDED]
-    return None if getattr(layers, name) in classes else f"{name} has no case in tests/contract.py"
+    return None if getattr(layers, name) in classes else f"{name} has no case in tests/contract_cases.py"
 
 
 @keras.saving.register_keras_serializable(package="toys")
@@ -184,9 +178,7 @@ BROKEN = (
 )
 
 
-@pytest.mark.parametrize(
-    ("layer_class", "kwargs", "message"), BROKEN, ids=[case[0].__name__ for case in BROKEN]
-)
+@pytest.mark.parametrize(("layer_class", "kwargs", "message"), BROKEN, ids=[case[0].__name__ for case in BROKEN])
 def test_broken_layer_is_caught(layer_class, kwargs, message):
     with pytest.raises(AssertionError, match=message):
         contract.check_layer(layer_class, kwargs, (4, 6))

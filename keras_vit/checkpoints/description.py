@@ -5,7 +5,9 @@ import math
 
 from keras_vit import checks
 from keras_vit.checkpoints.names import LAYOUT_NAMES, LAYOUTS, Layout, detect, fold, rules_of
+from keras_vit.checkpoints.numerics import from_metadata, numerics_of
 from keras_vit.config import Preprocessing
+from keras_vit.layers.position_grid import square_grid
 
 LAYOUT_CHOICES = ("auto", *LAYOUT_NAMES, "keras")
 
@@ -17,8 +19,6 @@ _FAMILIES = {
     None: "a model of this package",
 }
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
-_NUMERICS = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding")
-_STEM_NUMERICS = ("style", "gn_epsilon", "std_epsilon")
 _HF_MODEL_TYPES = {"vit": ("vit", "deit"), "swin": ("swin",)}
 _HF_GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "quick_gelu": None}
 _HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
@@ -115,8 +115,24 @@ def _width(checkpoint, names, layer):
 
 def _describe_layout(layout, names, checkpoint, family):
     numerics = {name: getattr(names, name) for name in ("gelu", "epsilon") if getattr(names, name) is not None}
+    if family == "swin":
+        numerics |= _window(checkpoint)
     stem = {} if names.stem_style is None else {"style": names.stem_style}
-    return Description(layout, names, numerics, stem, preprocessing=_huggingface_preprocessing(checkpoint))
+    stated, stated_of_stem = from_metadata(checkpoint)  # which files of this package have
+    return Description(
+        layout,
+        names,
+        {**numerics, **stated},
+        {**stem, **stated_of_stem},
+        preprocessing=_huggingface_preprocessing(checkpoint),
+    )
+
+
+def _window(checkpoint):
+    """The window of a Swin Transformer: that of its largest table of biases, for small maps have smaller ones."""
+    tables = [entry.shape for name, entry in checkpoint.entries.items() if name.endswith("_position_bias_table")]
+    offsets = square_grid(max((shape[0] for shape in tables if len(shape) == 2), default=0))
+    return {"window_size": (offsets[0] + 1) // 2} if offsets else {}
 
 
 def _describe_keras(layout, names, checkpoint, family):
@@ -128,15 +144,11 @@ def _describe_keras(layout, names, checkpoint, family):
         raise ValueError(
             f"{str(checkpoint.path)!r} must hold a model of keras_vit; got {checkpoint.config.get('class_name')!r}"
         )
-    numerics, stem = _known(config, _NUMERICS), _known(config.get("stem") or {}, _STEM_NUMERICS)
+    numerics, stem = numerics_of(config)
     labels = values.get("labels")
     preprocessing = Preprocessing.from_dict(values["preprocessing"])
     labels = None if labels is None else tuple(labels)
     return Description(layout, None, numerics, stem, None, labels, preprocessing)
-
-
-def _known(values, names):
-    return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def _describe_timm(layout, names, checkpoint, family):
@@ -173,6 +185,8 @@ def _timm_preprocessing(values):
 def _describe_huggingface(layout, names, checkpoint, family):
     description = _describe_layout(layout, names, checkpoint, family)
     config, model_types = checkpoint.config, _HF_MODEL_TYPES[family]
+    if config is None and from_metadata(checkpoint) != ({}, {}):
+        return description
     if config is None:
         note = f"no config.json beside the file: gelu={names.gelu!r} and epsilon={names.epsilon} are assumed"
         return dataclasses.replace(description, note=note)
@@ -186,7 +200,9 @@ def _describe_huggingface(layout, names, checkpoint, family):
         known = [name for name, value in _HF_GELUS.items() if value]
         raise ValueError(f"hidden_act of config.json must be one of {known}; got {config['hidden_act']!r}")
     numerics = {"gelu": gelu, "epsilon": float(config.get("layer_norm_eps", names.epsilon))}
-    return dataclasses.replace(description, numerics=numerics, labels=_labels(config))
+    return dataclasses.replace(
+        description, numerics={**description.numerics, **numerics}, labels=_labels(config)
+    )
 
 
 def _labels(config):

@@ -65,8 +65,11 @@ def _entries(path, source, has_endless_heap):
     return entries
 
 
-def _walk(group, names, seen):
-    """Yields `layer/sublayer/0` and its dataset, and so on: groups are named after classes, `vars` after layers."""
+def _walk(group, names, seen, is_inner_model=False):
+    """Yields `layer/sublayer/0` and its dataset, and so on: groups are named after classes, `vars` after layers.
+
+    The names of the layers of a model inside the model may have been made up, and so theirs are those of the groups.
+    """
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:
         raise _Refused(f"must hold every group once; {group.name!r} is linked twice")
@@ -76,10 +79,10 @@ def _walk(group, names, seen):
         if not isinstance(child, h5py.Group) or key == "vars":
             continue
         if "vars" not in child:  # a list of layers
-            yield from _walk(child, names, seen)
+            yield from _walk(child, names, seen, is_inner_model=key == "layers")
             continue
         variables = _child(child, "vars")
-        path = (*names, str(variables.attrs.get("name", key)))
+        path = (*names, key if is_inner_model else str(variables.attrs.get("name", key)))
         for number in variables:
             dataset = _child(variables, number)
             if isinstance(dataset, h5py.Dataset):

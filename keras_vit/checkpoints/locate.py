@@ -37,7 +37,7 @@ def locate(weights, model, image_size):
     if path.exists() or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
         return path, None
     try:
-        release = find_release(model, text, max(image_size))
+        release = find_release(model, text, image_size)
     except ValueError as error:
         if path.suffix == ".npz":  # the name of a published file, or a path
             message = f"weights must be an existing file or a published one; got {text!r}: {error}"

@@ -12,6 +12,8 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import huggingface, names
+from keras_vit.checkpoints.numerics import to_metadata
+from keras_vit.compat.sublayers import owned_variables
 
 # layout -> what it needs of a config: other values would be read as something else
 _NEEDED = {
@@ -37,8 +39,13 @@ def save_weights(model, path, layout="official"):
         layout: `official` (ViT, hybrids, BiT), `huggingface` (ViT, DeiT, Swin), `timm` (ViT, hybrids, DeiT, Swin) or
             `microsoft` (Swin).
 
+    GELU, epsilons and what else no array shows stand in the metadata of the file, where this package finds them; other
+    code does not. LoRA is merged into the kernels. TensorFlow's plain bilinear interpolation is Pillow's, which is
+    antialiased, in a preprocessor_config.json.
+
     Raises:
-        ValueError: if the layout cannot hold the model (registers in an official file), or on a wrong suffix.
+        ValueError: if the layout cannot hold the model (registers in an official file) or the model is quantised, or
+            on a wrong suffix.
     """
     known = names.LAYOUTS[model.config.family]
     if not known:
@@ -50,7 +57,7 @@ def save_weights(model, path, layout="official"):
     if not is_folder and path.suffix != suffix:
         raise ValueError(f"path must end in {suffix} for layout={layout!r}; got {str(path)!r}")
     arrays = _arrays(model, layout, known[layout])
-    metadata = {}
+    metadata = to_metadata(model.config)
     if known[layout].position_tables:
         metadata["position_grid"] = json.dumps(model.config.grid_size)
     if layout == "official":
@@ -70,21 +77,49 @@ def _arrays(model, layout, rules):
     config = model.config
     _check_holds(config, layout)
     arrays, homeless = {}, []
-    for variable in model.weights:
-        rule = names.find_rule(rules, variable.path, config)
-        value = keras.ops.convert_to_numpy(variable)
-        if variable.path == "position_embs/embedding":
-            arrays[next(iter(rules.position_tables))] = value
+    for owned in owned_variables(model):
+        path = owned.variable.path
+        if _is_adapter(owned):
+            continue
+        rule = names.find_rule(rules, path, config)
+        if path == "position_embs/embedding":
+            arrays[next(iter(rules.position_tables))] = _position_table(owned.variable, config, layout)
         elif rule is None:
-            homeless.append(variable.path)
+            homeless.append(path)
         else:
-            pieces = np.split(value, len(rule.theirs), axis=rule.axis)
+            pieces = np.split(_value(owned), len(rule.theirs), axis=rule.axis)
             for name, piece in zip(rule.theirs, pieces, strict=True):
                 theirs = names.to_theirs(piece, rule.form, getattr(config, "num_heads", None))
                 arrays[name] = np.ascontiguousarray(theirs)
     if homeless:
         raise ValueError(f"layout {layout!r} must have names for every variable; it has none for {homeless}")
     return huggingface.with_prefix(arrays, config) if layout == "huggingface" else arrays
+
+
+def _is_adapter(owned):
+    """Whether a variable is one of LoRA's, which are merged into the kernel."""
+    return getattr(owned.layer, "lora_enabled", False) and "lora" in owned.variable.name
+
+
+def _value(owned):
+    layer, variable = owned.layer, owned.variable
+    if getattr(layer, "quantization_mode", None) is not None:
+        raise ValueError(f"other code reads float weights; {variable.path} is quantised: save_weights before quantize")
+    is_merged = getattr(layer, "lora_enabled", False) and variable.name == "kernel"
+    return keras.ops.convert_to_numpy(layer.kernel if is_merged else variable)
+
+
+def _position_table(variable, config, layout):
+    """The table with the rows that the layout wants. With registers, timm's has rows for class tokens and registers or
+    for neither (`no_embed_class`, the rule of its published models)."""
+    table = keras.ops.convert_to_numpy(variable)
+    if layout != "timm" or not config.num_registers:
+        return table
+    class_rows, patches = np.split(table, [config.num_class_tokens], axis=1)
+    if not class_rows.any():
+        return patches
+    registers = np.zeros((1, config.num_registers, table.shape[2]), table.dtype)
+    return np.concatenate([class_rows, registers, patches], axis=1)
 
 
 def _check_holds(config, layout):

@@ -90,12 +90,12 @@ def _saved_model(args, changes):
         raise TypeError(f"--model must be a model of keras_vit; {args.model} holds a {type(model).__name__}")
     if not changes:
         return model
-    config = model.config.replace(**changes)
-    changed = type(model)(
-        config,
-        preprocessing=model.preprocessing.at(config.image_size),
-        labels=model.labels if config.classes == model.config.classes else None,
-    )
+    config, description = model.config.replace(**changes), model.get_config()
+    description["config"] = config.to_dict()
+    description["preprocessing"] = model.preprocessing.at(config.image_size).to_dict()
+    if config.classes != model.config.classes:
+        description["labels"] = None
+    changed = type(model).from_config(description)
     keras_vit.load_weights(changed, args.model)
     return changed
 

@@ -4,10 +4,12 @@
 file when Keras has a public walk; tests/compat/test_sublayers.py watches over the private names.
 """
 
+import collections
 import dataclasses
 import typing
 
 import keras
+from keras.src.utils import naming
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +19,8 @@ class OwnedVariable:
     Attributes:
         variable: the weight.
         layer: the layer that owns it, itself and not a sub-layer of it.
-        stored_name: names of the layers that contain it, then its number: how files of Keras lay it out.
+        stored_name: names of the layers that contain it, then its number: how files of Keras lay it out. The layers of
+            a model inside the model, whose names may have been made up, go by class and number there.
     """
 
     variable: object
@@ -75,5 +78,15 @@ def _collect(layer, names, owned):
     for number, variable in enumerate(layer._trainable_variables + layer._non_trainable_variables):
         stored_name = "/".join((*names, str(number)))
         owned.setdefault(id(variable), OwnedVariable(variable, layer, stored_name))
-    for child in layer._layers:
-        _collect(child, (*names, child.name), owned)
+    children = _numbered(layer.layers) if isinstance(layer, keras.Model) else [(x.name, x) for x in layer._layers]
+    for name, child in children:
+        _collect(child, (*names, name), owned)
+
+
+def _numbered(layers):
+    """Pairs (class and number, layer): `dense`, `dense_1` and so on."""
+    counts = collections.Counter()
+    for layer in layers:
+        name = naming.to_snake_case(type(layer).__name__)
+        yield (f"{name}_{counts[name]}" if counts[name] else name), layer
+        counts[name] += 1

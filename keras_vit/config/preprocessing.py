@@ -71,7 +71,7 @@ class Preprocessing(Config):
         if isinstance(self.size, tuple):
             sides = zip(self.size, image_size, self.crop, strict=True)
             return self.replace(size=tuple(round(s * new / old) for s, new, old in sides), crop=image_size)
-        shorter = round(self.size * max(image_size) / max(self.crop))
+        shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in DeiT's and timm's code
         return self.replace(size=shorter, crop=image_size)
 
 

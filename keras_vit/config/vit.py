@@ -215,6 +215,11 @@ _CONTRADICTIONS = (
         ("classifier", "norm_position"),
     ),
     (
+        lambda c: c.distilled and c.classifier_activation,
+        "distilled=True averages the two logits, so classifier_activation must be None",
+        ("classifier_activation",),
+    ),
+    (
         lambda c: c.distilled and c.representation_size,
         "distilled=True has two linear heads, so representation_size must be None",
         ("representation_size",),

@@ -5,7 +5,7 @@ import keras
 from keras_vit.config import AxialResNetConfig
 from keras_vit.layers.axial_attention import batch_norm
 from keras_vit.layers.axial_bottleneck import HE_NORMAL, AxialStage
-from keras_vit.models.base import ImageModel, head_dtype, model_name
+from keras_vit.models.base import ImageModel, make_head, model_name
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -87,11 +87,4 @@ def _classify(maps, config):
     features = pooling(maps)
     if not config.include_top:
         return features
-    head = keras.layers.Dense(
-        config.classes,
-        activation=config.classifier_activation,
-        kernel_initializer="zeros",
-        dtype=head_dtype(config),
-        name="head",
-    )
-    return head(features)
+    return make_head(config)(features)

@@ -136,6 +136,17 @@ def model_name(variant):
     return variant.replace("_", "").replace("-", "_").replace("+", "_").lower()
 
 
+def make_head(config, name="head", kernel_initializer="zeros"):
+    """Returns the dense layer that gives the logits of a config."""
+    return keras.layers.Dense(
+        config.classes,
+        activation=config.classifier_activation,
+        kernel_initializer=kernel_initializer,
+        dtype=head_dtype(config),
+        name=name,
+    )
+
+
 def head_dtype(config):
     """The head computes in float32 under the mixed policies, so that neither logits nor softmax lose digits."""
     return "float64" if config.dtype == "float64" else "float32"

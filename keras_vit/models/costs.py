@@ -13,6 +13,7 @@ import typing
 import keras
 
 from keras_vit.compat.call_shapes import call_shapes, own_weights
+from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.layers import AddPositionEmbs, ClassToken
 from keras_vit.layers.relative_positions import RelativePositions
@@ -65,7 +66,8 @@ def layer_costs(model):
         if call.depth == 0:
             top = call.layer
         macs[top] = macs.get(top, 0) + _macs(call)
-    return [LayerCost(layer.name, _output_shape(layer), layer.count_params(), count) for layer, count in macs.items()]
+    shapes = _output_shapes(model)
+    return [LayerCost(layer.name, shapes[layer], layer.count_params(), count) for layer, count in macs.items()]
 
 
 def training_exaflops(macs, examples):
@@ -141,5 +143,10 @@ def _refuse_operations(model):
                 )
 
 
-def _output_shape(layer):
-    return keras.tree.map_structure(lambda tensor: tensor.shape, layer.output)
+def _output_shapes(model):
+    """{layer of the model: shape of what its last call there gives}, which `layer.output` does not always tell."""
+    shapes = {}
+    for call in graph_calls(model):
+        shape = [tuple(tensor.shape) for tensor in call.outputs]
+        shapes[call.operation] = shape if len(shape) > 1 else shape[0]
+    return shapes

@@ -35,7 +35,7 @@ def features(model, names, grid=True):
     outputs = [_output(model, name) for name in names]
     if grid:
         outputs = [_as_map(output, model.config) for output in outputs]
-    return keras.Model(model.input, outputs, name=f"{model.name}_features")
+    return keras.Model(model.input, outputs if len(outputs) > 1 else outputs[0], name=f"{model.name}_features")
 
 
 def _output(model, name):

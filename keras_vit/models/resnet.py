@@ -7,7 +7,7 @@ from keras_vit.config import BiTConfig
 from keras_vit.layers.bottleneck import GROUPS
 from keras_vit.layers.resnet_stage import ResNetStage
 from keras_vit.layers.std_conv import StdConv2D
-from keras_vit.models.base import ImageModel, head_dtype, model_name
+from keras_vit.models.base import ImageModel, make_head, model_name
 
 # max_pool_padding of BiTConfig -> the value around the map
 _POOL_BORDERS = {"zeros": 0.0, "minus_infinity": float("-inf")}
@@ -95,14 +95,7 @@ def _classify(images, config):
         keras.layers.GlobalAveragePooling2D("channels_last", dtype=config.dtype, name="pooling"),
     ]
     if config.include_top:
-        head = keras.layers.Dense(
-            config.classes,
-            activation=config.classifier_activation,
-            kernel_initializer="zeros",
-            dtype=head_dtype(config),
-            name="head",
-        )
-        steps.append(head)
+        steps.append(make_head(config))
     for step in steps:
         images = step(images)
     return images

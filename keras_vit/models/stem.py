@@ -24,6 +24,8 @@ def apply_stem(images, config, stem):
         return (images if config.stem is None else resnet_stem(images, config.stem, config.dtype)), config
     if not isinstance(stem, keras.Model):
         raise TypeError(f"stem must be a keras model that ends in a feature map, or None; got {type(stem).__name__}")
+    if getattr(stem, "inputs", None) is None:
+        raise ValueError(f"stem must be a functional keras model, or a Sequential that is built; got {stem.name!r}")
     if isinstance(config.stem, ResNetConfig):
         raise ValueError(f"config.stem must be None beside a stem of your own; got {config.stem}")
     _check_takes(stem, tuple(images.shape))

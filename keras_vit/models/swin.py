@@ -8,8 +8,7 @@ from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.patch_merging import PatchMerging
 from keras_vit.layers.pooling import GlobalAveragePooling
 from keras_vit.layers.swin_block import SwinBlock
-from keras_vit.models.base import ImageModel
-from keras_vit.models.vit import model_name
+from keras_vit.models.base import ImageModel, make_head, model_name
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -24,8 +23,8 @@ class SwinTransformer(ImageModel):
 
     Args:
         config: a `SwinConfig`.
-        preprocessing: `Preprocessing` of its pictures; None takes the package's default, values in [-1, 1], at the
-            config's image size.
+        preprocessing: `Preprocessing` of its pictures; None is the official one of ViT at the config's image size,
+            values in [-1, 1]; Swin's own is that of the zoo's `Swin_T` and so on.
         labels: sequence of names, one per logit, or None.
         name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
 
@@ -40,10 +39,7 @@ class SwinTransformer(ImageModel):
     config_class = SwinConfig
 
     def __init__(self, config, *, preprocessing=None, labels=None, name=None):
-        if not isinstance(config, SwinConfig):
-            raise TypeError(f"config must be a keras_vit.SwinConfig; got {type(config).__name__}")
-        policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
-        config = config.resolve().replace(dtype=policy.name)
+        config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
         outputs = inputs
         for layer in _layers(config):
@@ -69,7 +65,7 @@ def _layers(config):
     yield keras.layers.Reshape((-1, config.stage_dim(len(config.depths) - 1)), name="encoder_tokens", **common)
     yield GlobalAveragePooling(name="pooling", **common)
     if config.include_top:
-        yield _head(config)
+        yield make_head(config, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02))
 
 
 def _blocks(config, stage):
@@ -89,14 +85,3 @@ def _blocks(config, stage):
             dtype=config.dtype,
             name=f"stage_{stage + 1}_block_{index:02d}",
         )
-
-
-def _head(config):
-    # Kept in float32 under the mixed policies, so that neither logits nor softmax lose digits.
-    return keras.layers.Dense(
-        config.classes,
-        activation=config.classifier_activation,
-        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
-        dtype="float64" if config.dtype == "float64" else "float32",
-        name="head",
-    )

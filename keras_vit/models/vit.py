@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_vit.compat.outermost import is_outermost
 from keras_vit.config import UNPOOLED_CLASSIFIERS, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
@@ -14,7 +15,7 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.relative_positions import RelativePositions
-from keras_vit.models.base import ImageModel, head_dtype, model_name
+from keras_vit.models.base import ImageModel, head_dtype, make_head, model_name
 from keras_vit.models.stem import apply_stem
 
 
@@ -29,7 +30,8 @@ class VisionTransformer(ImageModel):
     on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
 
     A distilled model returns its pair of logits, (class token's, distillation token's), when called with
-    `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss.
+    `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. Inside another
+    keras model it always returns the mean.
 
     Args:
         config: a `ViTConfig`.
@@ -64,7 +66,7 @@ class VisionTransformer(ImageModel):
         self._describe(config, preprocessing, labels)
 
     def call(self, inputs, training=None, mask=None):
-        if self._call_heads is None or not training:
+        if self._call_heads is None or not training or not is_outermost(self):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
 
@@ -176,7 +178,7 @@ def _classify(tokens, config):
         )
         steps.append(pre_logits)
     if config.include_top:
-        steps.append(_head(config))
+        steps.append(make_head(config))
     for step in steps:
         tokens = step(tokens)
     return tokens, [tokens]
@@ -184,7 +186,7 @@ def _classify(tokens, config):
 
 def _class_head(tokens, config, suffix="", index=0):
     pooled = TokenPooling(index, dtype=config.dtype, name=f"pooling{suffix}")(tokens)
-    return _head(config, f"head{suffix}")(pooled) if config.include_top else pooled
+    return make_head(config, f"head{suffix}")(pooled) if config.include_top else pooled
 
 
 def _pooling(config):
@@ -195,13 +197,3 @@ def _pooling(config):
         prefix = config.num_prefix_tokens
         return MapPooling(config.num_heads, config.mlp_dim, prefix, config.gelu, config.epsilon, **kwargs)
     return TokenPooling(0, **kwargs)  # "token": the class token; "first": the first patch
-
-
-def _head(config, name="head"):
-    return keras.layers.Dense(
-        config.classes,
-        activation=config.classifier_activation,
-        kernel_initializer="zeros",
-        dtype=head_dtype(config),
-        name=name,
-    )

@@ -1,11 +1,17 @@
-"""Small models for the tests of this folder: random weights everywhere, so that no two arrays are equal."""
+"""Small models for the tests of this folder, random everywhere so that no two arrays are equal; files; a server."""
+
+import threading
 
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
+from download_server import Server
+from official_files import check_equal, npz, official_arrays
 
 import keras_vit
 from keras_vit import zoo
+from keras_vit.checkpoints import download
 from keras_vit.models import build_model
 
 TINY = {
@@ -125,3 +131,59 @@ def user_hybrid():
         return draw(keras_vit.VisionTransformer(config, stem=stem), seed)
 
     return make
+
+
+@pytest.fixture
+def arrays(make_model, tmp_path):
+    """The arrays of an official file that fits the tiny model."""
+    return official_arrays(make_model(seed=1), tmp_path / "source.npz")
+
+
+@pytest.fixture
+def refused(make_model, weights_of, tmp_path):
+    """Function that loads arrays and expects a refusal which changes nothing; returns the lines of the message."""
+
+    def check(arrays, model=None, **kwargs):
+        model = model or make_model(seed=2)
+        before = weights_of(model)
+        with pytest.raises(ValueError) as error:
+            keras_vit.load_weights(model, npz(tmp_path / "refused.npz", arrays), **kwargs)
+        check_equal(weights_of(model), before)
+        return str(error.value).splitlines()
+
+    return check
+
+
+@pytest.fixture
+def tiny_zoo(in_zoo):
+    """`create_model` of the tiny ViT."""
+    return in_zoo("vit")
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A `download_server.Server` that answers with a whole file; weights are downloaded from it."""
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv(download.URL_VARIABLE, f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("no_proxy", "*")
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def save_foreign():
+    """Function that writes a file as others do: ours state GELU, epsilons and windows in their metadata."""
+
+    def save(model, path, layout):
+        keras_vit.save_weights(model, path, layout)
+        if layout == "official":
+            with np.load(path) as file:
+                arrays = dict(file)
+            np.savez(path, **arrays)
+        else:
+            safetensors.numpy.save_file(safetensors.numpy.load_file(path), path)
+
+    return save

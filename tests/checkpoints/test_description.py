@@ -1,4 +1,4 @@
-"""What timm's config.json says of a file: preprocessing and labels. Hugging Face's is tested in test_load.py."""
+"""What timm's config.json says of a file: preprocessing and labels. Hugging Face's is in test_load_huggingface.py."""
 
 import json
 
@@ -12,11 +12,11 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
 @pytest.fixture
-def timm_folder(make_kind, tmp_path):
+def timm_folder(make_kind, save_foreign, tmp_path):
     """Function of the values of config.json that writes a repository as timm does."""
 
     def write(values, kind="vit"):
-        keras_vit.save_weights(make_kind(kind, seed=1), tmp_path / "model.safetensors", "timm")
+        save_foreign(make_kind(kind, seed=1), tmp_path / "model.safetensors", "timm")
         (tmp_path / "config.json").write_text(json.dumps(values))
         return tmp_path
 

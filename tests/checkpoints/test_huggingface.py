@@ -57,9 +57,10 @@ def test_a_huggingface_folder(make_model, weights_of, in_zoo, tmp_path):
     assert (processor["image_mean"], processor["image_std"]) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
     with safetensors.safe_open(folder / "model.safetensors", "numpy") as file:
         assert file.metadata() == {
-            "format": "pt",
+            "format": "pt",  # transformers asks for it
             "position_grid": "[4, 4]",
-        }  # transformers asks for the format
+            "numerics": '{"gelu": "erf", "epsilon": 1e-05}',
+        }
     model = in_zoo("vit")(folder)
     check_equal(model, source, weights_of)
     assert (model.config.gelu, model.config.epsilon) == ("erf", 1e-5)

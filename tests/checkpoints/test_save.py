@@ -296,3 +296,38 @@ def test_real_files_in_both_layouts_hold_the_same(real_data, weights_of):
         keras_vit.ViT_Ti16(weights=real_data / f"{REAL}{suffix}") for suffix in (".npz", ".huggingface.safetensors")
     ]
     check_equal(*models, weights_of)
+
+
+def test_lora_is_merged_into_the_kernels(make_model, tmp_path):
+    model = make_model(seed=1)
+    for dense in (model.get_layer("block_00").attention.query_key_value, model.get_layer("head")):
+        dense.enable_lora(2)
+        dense.lora_kernel_a.assign(np.random.default_rng(0).normal(size=dense.lora_kernel_a.shape))
+        dense.lora_kernel_b.assign(np.random.default_rng(1).normal(size=dense.lora_kernel_b.shape))
+    keras_vit.save_weights(model, tmp_path / "a.npz")
+    again = make_model(seed=2)
+    keras_vit.load_weights(again, tmp_path / "a.npz")
+    images = np.random.default_rng(0).normal(size=(2, *model.config.image_size, 3)).astype("float32")
+    np.testing.assert_allclose(again(images), model(images), atol=1e-5)
+
+
+def test_quantised_models_are_refused(make_model, tmp_path):
+    model = make_model()
+    model.get_layer("head").quantize("int8")
+    with pytest.raises(ValueError, match="float weights; head/.* is quantised: save_weights before quantize"):
+        keras_vit.save_weights(model, tmp_path / "a.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("classifier", "prefix"), [("token", 1 + 3), ("gap", 0)])
+def test_timm_files_have_rows_for_class_tokens_and_registers_or_for_neither(
+    make_model, weights_of, tmp_path, classifier, prefix
+):
+    model = make_model(seed=1, classifier=classifier, num_registers=3)
+    keras_vit.save_weights(model, tmp_path / "a.safetensors", "timm")
+    table = safetensors.numpy.load_file(tmp_path / "a.safetensors")["pos_embed"]
+    assert table.shape[1] == prefix + np.prod(model.config.grid_size)
+    assert not table[:, 1:prefix].any()
+    again = make_model(seed=2, classifier=classifier, num_registers=3)
+    keras_vit.load_weights(again, tmp_path / "a.safetensors")
+    check_equal(again, model, weights_of)

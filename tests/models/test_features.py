@@ -113,3 +113,14 @@ def test_weights_are_shared(make_model, pictures, run):
 def test_wrong_names_are_refused(names, message, make_model):
     with pytest.raises(ValueError, match=message):
         features(make_model(), names)
+
+
+def test_one_name_gives_an_output_that_layers_can_be_put_on(make_model, pictures):
+    model = make_model()
+    maps = features(model, "block_00")
+    assert tuple(maps.output.shape) == (None, 4, 4, 16)
+    inputs = keras.Input((16, 16, 3))
+    on_top = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(maps(inputs)))
+    images = pictures(model)
+    expected = keras.ops.convert_to_numpy(maps(images)).mean(axis=(1, 2))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(on_top(images)), expected, atol=1e-5)

@@ -13,6 +13,7 @@ RESNET = ResNetConfig(stage_sizes=(1, 2), width_factor=0.5)
 def cnn(input_shape=(None, None, 3), strides=2, name="cnn"):
     inputs = keras.Input(input_shape)
     maps = keras.layers.Conv2D(6, 3, strides=strides, padding="same", activation="relu")(inputs)
+    maps = keras.layers.BatchNormalization()(keras.layers.Conv2D(6, 1)(maps))
     return keras.Model(inputs, maps, name=name)
 
 
@@ -112,3 +113,23 @@ def test_a_config_of_another_stem_needs_that_stem(make_config):
     config = VisionTransformer(make_config(patch_size=2), stem=cnn()).config
     with pytest.raises(ValueError, match="stem must be the model that config.stem describes; got None"):
         VisionTransformer(config)
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_files_of_keras_load_into_a_second_model_on_the_same_cnn(make_config, tmp_path, name):
+    """The layers of the second CNN have other made-up names."""
+    config = make_config(patch_size=2)
+    model, again = (VisionTransformer(config, stem=cnn()) for _ in range(2))
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(np.abs(rng.normal(0.1, 0.3, weight.shape)))
+    (model.save if name.endswith(".keras") else model.save_weights)(tmp_path / name)
+    keras_vit.load_weights(again, tmp_path / name)
+    images = np.random.default_rng(1).normal(size=(2, 16, 16, 3)).astype("float32")
+    np.testing.assert_array_equal(again(images), model(images))
+
+
+def test_a_stem_that_is_not_functional_is_refused(make_config):
+    unbuilt = keras.Sequential([keras.layers.Conv2D(4, 3)], name="mine")
+    with pytest.raises(ValueError, match="stem must be a functional keras model, .* built; got 'mine'"):
+        VisionTransformer(make_config(patch_size=2), stem=unbuilt)

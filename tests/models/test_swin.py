@@ -8,6 +8,7 @@ from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import Preprocessing, SwinConfig, ViTConfig
 from keras_vit.models.base import clone, resize
 from keras_vit.models.swin import SwinTransformer
+from keras_vit.zoo import VARIANTS
 
 TINY = {
     "name": "tiny_swin",
@@ -54,14 +55,8 @@ BLOCK_PATHS = [
     "mlp/dense2/bias",
 ]
 
-# Table 1 and section 4.1 of the paper; parameters at 224 pixels and 1000 classes, counted in the authors' code, which
-# rounds to the paper's 29, 50, 88 and 197 million
-VARIANTS = {
-    "Swin-T": (96, (2, 2, 6, 2), (3, 6, 12, 24), 28_288_354),
-    "Swin-S": (96, (2, 2, 18, 2), (3, 6, 12, 24), 49_606_258),
-    "Swin-B": (128, (2, 2, 18, 2), (4, 8, 16, 32), 87_768_224),
-    "Swin-L": (192, (2, 2, 18, 2), (6, 12, 24, 48), 196_532_476),
-}
+# at 224 pixels and 1000 classes, counted in the authors' code, which rounds to the paper's 29, 50, 88 and 197 million
+PARAMETERS = {"Swin-T": 28_288_354, "Swin-S": 49_606_258, "Swin-B": 87_768_224, "Swin-L": 196_532_476}
 
 
 def make_swin(**changes):
@@ -72,10 +67,8 @@ def make_swin(**changes):
     return model
 
 
-def full_size(name, **changes):
-    embed_dim, depths, num_heads, _ = VARIANTS[name]
-    sizes = {"image_size": 224, "embed_dim": embed_dim, "depths": depths, "num_heads": num_heads, "window_size": 7}
-    model, _ = build_deferred(lambda: SwinTransformer(SwinConfig(name=name, **{**sizes, **changes})))
+def full_size(name):
+    model, _ = build_deferred(lambda: SwinTransformer(VARIANTS[name].config(image_size=224)))
     return model
 
 
@@ -100,9 +93,9 @@ def test_variable_paths():
     assert {weight.path for weight in make_swin().weights} == expected
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_number_of_parameters(name):
-    assert full_size(name).count_params() == VARIANTS[name][-1]
+    assert full_size(name).count_params() == PARAMETERS[name]
 
 
 def test_windows_and_shifts_of_a_full_size():

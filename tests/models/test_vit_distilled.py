@@ -78,3 +78,16 @@ def test_logits_are_float32(dtype, make_model, images):
     assert {keras.backend.standardize_dtype(x.dtype) for x in (model(images), *model(images, training=True))} == {
         "float32"
     }
+
+
+def test_inside_another_model_it_gives_the_mean_and_trains_both_heads(make_model, images):
+    model = make_model(distilled=True)
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, keras.layers.Softmax()(model(inputs)))
+    probabilities = numpy(keras.ops.softmax(model(images)))
+    np.testing.assert_allclose(numpy(outer(images, training=True)), probabilities, atol=1e-6)
+    before = {name: model.get_layer(name).get_weights()[0] for name in ("head", "head_dist")}
+    outer.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+    outer.fit(images, np.arange(len(images)) % 5, epochs=1, verbose=0)
+    for name, kernel in before.items():
+        assert np.abs(model.get_layer(name).get_weights()[0] - kernel).max() > 1e-5

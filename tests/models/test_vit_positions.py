@@ -50,7 +50,6 @@ def test_each_legal_combination_is_built_trained_and_saved(embedding, placement,
     np.testing.assert_array_equal(again(images), model(images))
     resized = keras_vit.resize(model, (24, 16))
     assert np.isfinite(keras.ops.convert_to_numpy(resized(np.ones((1, 24, 16, 3), "float32")))).all()
-    np.testing.assert_allclose(keras_vit.resize(resized, 16).count_params(), model.count_params())
 
 
 @pytest.mark.parametrize(("embedding", "placement"), ILLEGAL)

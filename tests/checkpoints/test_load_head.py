@@ -1,0 +1,95 @@
+"""load_weights: when a head is loaded, when it starts anew, and what goes with it."""
+
+import numpy as np
+import pytest
+from official_files import check_equal, npz, official_arrays
+
+import keras_vit
+
+
+def test_another_number_of_classes(make_model, weights_of, arrays, tmp_path, capsys):
+    model = make_model(classes=5)
+    report = keras_vit.load_weights(model, npz(tmp_path / "a.npz", arrays))
+    assert report.reinitialised == ("head/kernel", "head/bias")
+    assert report.unused == ("head/kernel", "head/bias")
+    assert report.missing == ()
+    assert "  reinitialised: head/kernel, head/bias\n  unused: head/kernel, head/bias\n" in capsys.readouterr().out
+    weights = weights_of(model)
+    assert not weights["head/kernel"].any() and not weights["head/bias"].any()
+    check_equal(weights, weights_of(make_model(seed=1)), leave_out=("head/kernel", "head/bias"))
+
+
+def test_head_load_insists(refused, make_model, arrays):
+    lines = refused(arrays, make_model(classes=5), head="load")
+    assert lines[1:] == [
+        "  ! head/kernel: shape (8, 3), the model needs (8, 5)",
+        "  ! head/bias: shape (3,), the model needs (5,)",
+    ]
+
+
+def test_head_reinitialise_of_a_head_that_fits(make_model, weights_of, arrays, tmp_path):
+    model = make_model()
+    report = keras_vit.load_weights(model, npz(tmp_path / "a.npz", arrays), head="reinitialise")
+    assert report.reinitialised == report.unused == ("head/kernel", "head/bias")
+    assert not weights_of(model)["head/kernel"].any()
+
+
+def test_a_file_without_head(make_model, weights_of, arrays, tmp_path, refused):
+    del arrays["head/kernel"], arrays["head/bias"]
+    model = make_model()
+    report = keras_vit.load_weights(model, npz(tmp_path / "a.npz", arrays))
+    assert report.missing == report.reinitialised == ("head/kernel", "head/bias")
+    assert not weights_of(model)["head/kernel"].any()
+    assert refused(arrays, head="load")[1] == "  - missing head/kernel (for head/kernel)"
+
+
+def test_half_a_head_is_no_head(make_model, arrays, tmp_path):
+    del arrays["head/bias"]
+    report = keras_vit.load_weights(make_model(), npz(tmp_path / "a.npz", arrays))
+    assert (report.reinitialised, report.missing) == (("head/kernel", "head/bias"), ("head/bias",))
+
+
+def test_a_model_without_head(make_model, weights_of, arrays, tmp_path):
+    model = make_model(include_top=False)
+    report = keras_vit.load_weights(model, npz(tmp_path / "a.npz", arrays))
+    assert report.unused == ("head/kernel", "head/bias") and report.reinitialised == ()
+    check_equal(weights_of(model), weights_of(make_model(seed=1, include_top=True)), ("head/kernel", "head/bias"))
+    for head in ("load", "reinitialise"):
+        with pytest.raises(ValueError, match=rf"head='{head}' is for a model with a head; tiny has include_top=False"):
+            keras_vit.load_weights(model, tmp_path / "a.npz", head=head)
+
+
+def test_pre_logits_go_together_with_the_head(make_model, weights_of, tmp_path, refused):
+    source = make_model(seed=1, representation_size=8)  # the head would fit
+    arrays = official_arrays(source, tmp_path / "a.npz")
+    model = make_model()
+    report = keras_vit.load_weights(model, npz(tmp_path / "b.npz", arrays))
+    assert report.reinitialised == ("head/kernel", "head/bias")
+    assert set(report.unused) == {"head/kernel", "head/bias", "pre_logits/kernel", "pre_logits/bias"}
+    assert any("pre_logits is dropped" in note for note in report.notes)
+    assert not weights_of(model)["head/kernel"].any()
+    same = make_model(representation_size=8)
+    assert keras_vit.load_weights(same, tmp_path / "b.npz").unused == ()
+    check_equal(weights_of(same), weights_of(source))
+    lines = refused(official_arrays(make_model(), tmp_path / "c.npz"), make_model(representation_size=8))
+    assert "  - missing pre_logits/kernel (for pre_logits/kernel)" in lines
+
+
+def test_a_head_of_zeros_warns(make_model, tiny_zoo, arrays, tmp_path):
+    arrays["head/kernel"] = np.zeros_like(arrays["head/kernel"])
+    path = npz(tmp_path / "a.npz", arrays)
+    with pytest.warns(
+        UserWarning, match=r"the head in .*a\.npz is all zeros.*the same score until the head is trained"
+    ):
+        keras_vit.load_weights(make_model(), path)
+    with pytest.warns(UserWarning, match="all zeros"):
+        tiny_zoo(path, classes=3)
+    keras_vit.load_weights(make_model(classes=5), path)  # a head that is not loaded does not warn
+
+
+def test_create_model_follows_the_file_to_its_pre_logits(make_model, weights_of, tiny_zoo, tmp_path):
+    source = make_model(seed=1, representation_size=5)
+    keras_vit.save_weights(source, tmp_path / "a.npz")
+    check_equal(weights_of(tiny_zoo(tmp_path / "a.npz", classes=3)), weights_of(source))
+    assert tiny_zoo(tmp_path / "a.npz", classes=4).config.representation_size is None
+    assert tiny_zoo(tmp_path / "a.npz", classes=4).get_layer("head").kernel.shape == (8, 4)

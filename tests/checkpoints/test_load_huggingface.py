@@ -1,0 +1,102 @@
+"""create_model: what comes with a Hugging Face folder, labels and preprocessing."""
+
+import json
+
+import pytest
+
+import keras_vit
+from keras_vit.checkpoints.labels import label_set
+
+
+@pytest.fixture
+def hub_folder(make_model, tmp_path):
+    """Function of changes to config.json and preprocessor_config.json that writes a folder as transformers does."""
+
+    def write(config=(), preprocessor=None):
+        source = make_model(seed=1)
+        keras_vit.save_weights(source, tmp_path / "model.safetensors", "huggingface")
+        values = {"model_type": "vit", "hidden_act": "gelu", "layer_norm_eps": 1e-12, **dict(config)}
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        if preprocessor is not None:
+            (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(("hidden_act", "gelu"), [("gelu", "erf"), ("gelu_new", "tanh"), ("gelu_pytorch_tanh", "tanh")])
+def test_config_json(tiny_zoo, hub_folder, hidden_act, gelu):
+    labels = {"10": "k", "2": "c", "1": "b"}  # as text 10 would come before 2
+    model = tiny_zoo(hub_folder({"hidden_act": hidden_act, "layer_norm_eps": 1e-5, "id2label": labels}), classes=3)
+    assert (model.config.gelu, model.config.epsilon) == (gelu, 1e-5)
+    assert model.labels == ("b", "c", "k")
+
+
+def test_placeholder_labels_are_none(tiny_zoo, hub_folder):
+    assert (
+        tiny_zoo(hub_folder({"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}), classes=3).labels is None
+    )
+
+
+def test_labels_are_dropped_with_the_head(tiny_zoo, hub_folder):
+    labels = {"0": "a", "1": "b", "2": "c"}
+    assert tiny_zoo(hub_folder({"id2label": labels}), classes=2).labels is None
+    assert tiny_zoo(hub_folder({"id2label": labels}), classes=3, labels=("x", "y", "z")).labels == (
+        "x",
+        "y",
+        "z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (
+            {"size": 384, "resample": 2, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]},
+            keras_vit.Preprocessing(size=384, interpolation="bilinear_antialias"),
+        ),
+        (
+            {
+                "size": {"height": 16, "width": 16},
+                "resample": 3,
+                "image_mean": [0.1] * 3,
+                "image_std": [0.2] * 3,
+            },
+            keras_vit.Preprocessing(size=16, interpolation="bicubic", mean=(0.1,) * 3, std=(0.2,) * 3),
+        ),
+        (
+            {"size": {"shortest_edge": 18}, "crop_size": {"height": 16, "width": 16}, "do_center_crop": True},
+            keras_vit.Preprocessing(size=18, crop=16, interpolation="bilinear_antialias"),
+        ),
+        ({"size": 16, "resample": 0}, keras_vit.Preprocessing(size=16, interpolation="nearest")),
+    ],
+)
+def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):
+    assert tiny_zoo(hub_folder(preprocessor=values), classes=3).preprocessing == expected.at(16)
+
+
+@pytest.mark.parametrize(
+    ("config", "preprocessor", "words"),
+    [
+        ({"model_type": "swin"}, None, r"config\.json' must be of model_type 'vit' or 'deit'; got 'swin'"),
+        ({"hidden_act": "relu"}, None, r"hidden_act of config\.json must be one of .*'gelu'.*; got 'relu'"),
+        ({"hidden_act": "quick_gelu"}, None, r"got 'quick_gelu'"),
+        ({"id2label": {"a": "b"}}, None, r"id2label of config\.json must have integer keys; got \['a'\]"),
+        ({"id2label": ["0"]}, None, "not as it should be"),
+        ({"layer_norm_eps": [1]}, None, "not as it should be"),
+        ({}, {"resample": 1}, r"resample of preprocessor_config\.json must be one of \[0, 2, 3\]; got 1"),
+        ({}, {"size": {"width": 3}}, "not as it should be: KeyError"),
+        ({}, {"image_mean": 3}, "not as it should be"),
+    ],
+)
+def test_a_config_that_is_wrong(make_model, hub_folder, config, preprocessor, words):
+    with pytest.raises(ValueError, match=words):
+        keras_vit.load_weights(make_model(), hub_folder(config, preprocessor))
+
+
+def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, tmp_path, capsys):
+    keras_vit.save_weights(make_model(classes=1000), tmp_path / "a.npz")
+    model = tiny_zoo(tmp_path / "a.npz", classes=1000)
+    assert model.labels == label_set("imagenet2012")
+    assert "note: 1000 classes: the labels are taken to be ImageNet-2012's" in capsys.readouterr().out
+    assert model.preprocessing == keras_vit.Preprocessing(size=16)

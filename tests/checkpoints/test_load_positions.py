@@ -1,0 +1,131 @@
+"""load_weights: position tables of another grid, with and without rows for other tokens."""
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+from official_files import TABLE, npz, official_arrays
+
+import keras_vit
+
+to_numpy = keras.ops.convert_to_numpy
+
+
+def table_of(model):
+    return model.get_layer("position_embs").embedding.numpy()
+
+
+@pytest.mark.parametrize(
+    ("layout", "method"),
+    [("official", "align_corners"), ("timm", "bicubic_antialias"), ("huggingface", "bicubic")],
+)
+def test_another_grid_is_resized_as_the_family_does(make_model, tmp_path, layout, method):
+    source = make_model(seed=1)
+    path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
+    keras_vit.save_weights(source, path, layout)
+    model = make_model(image_size=(8, 24))
+    report = keras_vit.load_weights(model, path)
+    (resized,) = report.resized
+    assert resized.endswith(f": 4 x 4 -> 2 x 6 ({method})")
+    expected = keras_vit.resize_position_embedding(table_of(source), (4, 4), (2, 6), 1, method)
+    np.testing.assert_array_equal(table_of(model), expected)
+    other = make_model(image_size=(8, 24))
+    assert keras_vit.load_weights(other, path, resize="bilinear").resized == (resized.replace(method, "bilinear"),)
+    expected = keras_vit.resize_position_embedding(table_of(source), (4, 4), (2, 6), 1, "bilinear")
+    np.testing.assert_array_equal(table_of(other), expected)
+
+
+@pytest.mark.parametrize("name", ["pos_embedding", "Transformer/pos_embedding"])
+def test_a_table_without_class_row(make_model, arrays, tmp_path, name):
+    """big_vision adds positions before the class token: ours gets a row of zeros, and the tokens are the same."""
+    table = arrays.pop(TABLE)[:, 1:]
+    model = make_model()
+    keras_vit.load_weights(model, npz(tmp_path / "a.npz", {**arrays, name: table}))
+    np.testing.assert_array_equal(table_of(model), np.concatenate([np.zeros((1, 1, 8)), table], axis=1))
+    images = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype("float32")
+    layers = {name: model.get_layer(name).output for name in ("patch_encoder", "position_embs")}
+    outputs = {key: to_numpy(value) for key, value in keras.Model(model.input, layers)(images).items()}
+    theirs = outputs["patch_encoder"].reshape(2, 16, 8) + table
+    theirs = np.concatenate([np.broadcast_to(arrays["cls"], (2, 1, 8)), theirs], axis=1)
+    np.testing.assert_allclose(outputs["position_embs"], theirs, atol=1e-6)
+
+
+def test_a_table_with_rows_for_registers(make_model, tmp_path):
+    """timm without no_embed_class: class token, registers and patches all have rows."""
+    source = make_model(seed=1, num_registers=4)
+    keras_vit.save_weights(source, tmp_path / "a.safetensors", "timm")
+    arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
+    rows = np.random.default_rng(3).normal(size=(1, 1 + 4 + 16, 8)).astype("float32")
+    safetensors.numpy.save_file({**arrays, "pos_embed": rows}, tmp_path / "b.safetensors")
+    model = make_model(num_registers=4)
+    assert keras_vit.load_weights(model, tmp_path / "b.safetensors").resized == ()
+    np.testing.assert_array_equal(table_of(model), rows[:, [0, *range(5, 21)]])
+    registers = model.get_layer("class_token").registers.numpy()
+    np.testing.assert_array_equal(registers, arrays["reg_token"] + rows[:, 1:5])
+    images = np.zeros((1, 16, 16, 3), "float32")
+    tokens = to_numpy(keras.Model(model.input, model.get_layer("position_embs").output)(images))
+    theirs = np.concatenate([arrays["cls_token"], arrays["reg_token"], np.zeros((1, 16, 8))], axis=1) + rows
+    theirs[:, 5:] += arrays["patch_embed.proj.bias"]
+    np.testing.assert_allclose(tokens, theirs, atol=1e-6)
+
+
+def test_196_rows_are_not_195_and_a_class_token(make_model, arrays, refused, tmp_path):
+    rows = np.zeros((1, 196, 8), "float32")
+    lines = refused({**arrays, TABLE: rows}, make_model(image_size=56))
+    assert lines[1].startswith(
+        f"  ! {TABLE}: the position table must have a square grid of rows, or the model's 14 x 14, after 1"
+    )
+    assert lines[1].endswith("got 196 rows")
+    del arrays[TABLE]
+    model = make_model(image_size=56)
+    rows = np.random.default_rng(0).normal(size=rows.shape).astype("float32")
+    assert keras_vit.load_weights(model, npz(tmp_path / "a.npz", {**arrays, "pos_embedding": rows})).resized == ()
+    np.testing.assert_array_equal(table_of(model)[:, 1:], rows)
+
+
+def test_a_grid_that_is_not_square_fits_a_model_of_that_grid_alone(make_model, tmp_path, refused):
+    source = make_model(seed=1, image_size=(8, 20))
+    arrays = official_arrays(source, tmp_path / "a.npz")
+    model = make_model(image_size=(8, 20))
+    assert keras_vit.load_weights(model, npz(tmp_path / "b.npz", arrays)).resized == ()
+    np.testing.assert_array_equal(table_of(model), table_of(source))
+    assert "got 11 rows" in refused(arrays, make_model(image_size=16))[1]
+
+
+def test_our_own_files_say_what_their_grid_is(make_model, tmp_path):
+    """2 x 8 and 4 x 4 have the same number of rows."""
+    wide, square = make_model(seed=1, image_size=(8, 32)), make_model(seed=2, image_size=16)
+    methods = {
+        "a.npz": "align_corners",
+        "a.safetensors": "bicubic_antialias",
+        "a.weights.h5": "align_corners",
+        "a.keras": "align_corners",
+    }
+    for name, method in methods.items():
+        save = {"a.weights.h5": keras.Model.save_weights, "a.keras": keras.Model.save}.get(name)
+        for source, old, model, new in (
+            (wide, (2, 8), make_model(image_size=16), (4, 4)),
+            (square, (4, 4), make_model(image_size=(8, 32)), (2, 8)),
+        ):
+            if save:
+                save(source, tmp_path / name)
+            else:
+                keras_vit.save_weights(source, tmp_path / name, "official" if name == "a.npz" else "timm")
+            (resized,) = keras_vit.load_weights(model, tmp_path / name).resized
+            assert resized.endswith(f": {old[0]} x {old[1]} -> {new[0]} x {new[1]} ({method})"), name
+            expected = keras_vit.resize_position_embedding(table_of(source), old, new, 1, method)
+            np.testing.assert_array_equal(table_of(model), expected)
+
+
+def test_a_square_is_the_rule_where_a_file_says_nothing(make_model, tmp_path):
+    arrays = official_arrays(make_model(seed=1, image_size=(8, 32)), tmp_path / "a.npz")
+    assert keras_vit.load_weights(make_model(), npz(tmp_path / "b.npz", arrays)).resized == ()
+
+
+@pytest.mark.parametrize("text", ["[2]", "nonsense", "[2, -8]", "{}"])
+def test_a_grid_that_is_none(make_model, tmp_path, text):
+    keras_vit.save_weights(make_model(), tmp_path / "a.safetensors", "timm")
+    arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {"position_grid": text})
+    with pytest.raises(ValueError, match="position_grid of .* must be .rows, columns."):
+        keras_vit.load_weights(make_model(), tmp_path / "b.safetensors")

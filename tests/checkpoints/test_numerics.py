@@ -1,0 +1,96 @@
+"""What no array shows, GELU and epsilons and windows, is written beside the arrays and followed when they are read."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import keras_vit
+from keras_vit.checkpoints.numerics import numerics_of, to_metadata
+
+STEM = keras_vit.ResNetConfig(stage_sizes=(), style="timm", gn_epsilon=1e-4)
+
+
+def randomised(model):
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        weight.assign(rng.normal(0.05, 0.2, weight.shape))
+    return model
+
+
+# variant, arguments of the model that is saved, layout, what the reader must find in the config
+CASES = [
+    ("ViT-Ti_16", {"gelu": "erf", "epsilon": 1e-3}, "official", {"gelu": "erf", "epsilon": 1e-3}),
+    ("DeiT-Ti_16", {}, "official", {"gelu": "erf"}),
+    ("ViT-Ti_16", {}, "timm", {"gelu": "tanh"}),
+    ("R+ViT-Ti_16", {}, "timm", {"gelu": "tanh", "stem": keras_vit.ResNetConfig(stage_sizes=()).resolve()}),
+    ("Swin-T", {"window_size": 2, "epsilon": 1e-3}, "microsoft", {"window_size": 2, "epsilon": 1e-3}),
+    ("Swin-T", {"window_size": 2}, "timm", {"window_size": 2}),
+]
+
+
+@pytest.mark.parametrize(("variant", "arguments", "layout", "expected"), CASES)
+def test_our_files_are_read_as_what_they_were(tmp_path, variant, arguments, layout, expected):
+    size = {"image_size": 64 if variant.startswith("Swin") else 32, "classes": 3}
+    model = randomised(keras_vit.create_model(variant, **size, **arguments))
+    path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
+    keras_vit.save_weights(model, path, layout)
+    again = keras_vit.create_model(variant, weights=path, **size)
+    assert {name: getattr(again.config, name) for name in expected} == expected
+    images = np.random.default_rng(1).normal(size=(2, *model.config.image_size, 3)).astype("float32")
+    np.testing.assert_array_equal(again(images), model(images))
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "timm", "microsoft"])
+def test_files_of_others_show_their_window_in_their_tables(tmp_path, layout):
+    size = {"image_size": 64, "classes": 3}
+    keras_vit.save_weights(randomised(keras_vit.Swin_T(window_size=2, **size)), tmp_path / "a.safetensors", layout)
+    arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors")  # without our metadata
+    assert keras_vit.Swin_T(weights=tmp_path / "b.safetensors", **size).config.window_size == 2
+    larger = keras_vit.Swin_T(weights=tmp_path / "b.safetensors", window_size=4, **size)
+    assert larger.config.window_size == 4  # the user's word counts; the tables are resized
+
+
+def test_config_json_states_the_window(tmp_path):
+    model = randomised(keras_vit.Swin_T(image_size=64, classes=3, window_size=2))
+    keras_vit.save_weights(model, tmp_path / "folder", "huggingface")
+    assert json.loads((tmp_path / "folder" / "config.json").read_text())["window_size"] == 2
+    assert keras_vit.Swin_T(image_size=64, classes=3, weights=tmp_path / "folder").config.window_size == 2
+
+
+def test_config_json_wins_over_our_metadata(tmp_path):
+    model = randomised(keras_vit.ViT_Ti16(image_size=32, classes=3, gelu="erf", epsilon=1e-3))
+    keras_vit.save_weights(model, tmp_path / "folder", "huggingface")
+    path = tmp_path / "folder" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "layer_norm_eps": 1e-7}))
+    again = keras_vit.ViT_Ti16(image_size=32, classes=3, weights=tmp_path / "folder")
+    assert (again.config.gelu, again.config.epsilon) == ("erf", 1e-7)
+
+
+def test_arguments_win_and_the_report_says_what_differs(tmp_path, capsys):
+    model = randomised(keras_vit.ViT_Ti16(image_size=32, classes=3, gelu="erf"))
+    keras_vit.save_weights(model, tmp_path / "a.npz")
+    model = keras_vit.ViT_Ti16(image_size=32, classes=3, gelu="tanh", weights=tmp_path / "a.npz")
+    assert model.config.gelu == "tanh"
+    assert "the file was trained with gelu='erf'; the model has 'tanh'" in capsys.readouterr().out
+
+
+def test_fields():
+    config = keras_vit.ViTConfig(
+        name="a", image_size=32, patch_size=8, hidden_dim=8, num_layers=1, num_heads=1, mlp_dim=8, stem=STEM
+    )
+    assert numerics_of(config.to_dict()) == ({}, {"style": "timm", "gn_epsilon": 1e-4})
+    written = json.loads(to_metadata(config.resolve())["numerics"])
+    stem = {"style": "timm", "gn_epsilon": 1e-4, "std_epsilon": 1e-8}
+    assert written == {"gelu": "tanh", "epsilon": 1e-6, "stem": stem}
+
+
+@pytest.mark.parametrize("text", ["erf", "[1]", '{"stem": 3}'])
+def test_damaged_metadata_is_refused(tmp_path, text):
+    keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=32, classes=3), tmp_path / "a.safetensors", "timm")
+    arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {"numerics": text})
+    with pytest.raises(ValueError, match=r"the metadata numerics of '.*b\.safetensors' must be a JSON object; got"):
+        keras_vit.ViT_Ti16(image_size=32, classes=3, weights=tmp_path / "b.safetensors")

@@ -1,0 +1,165 @@
+"""`keras-vit predict` and `evaluate`: what they print, and the preprocessing that they use."""
+
+import json
+import re
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from command_line import SAVED, TI16, error_of, run
+
+import keras_vit
+from keras_vit import Preprocessing
+from keras_vit.cli import parser
+from keras_vit.cli.models import change_preprocessing
+
+REAL_WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
+
+
+class TestPredict:
+    def test_prints_what_predict_returns(self, here, capsys):
+        code, out, err = run(capsys, "predict", "cat.jpg", *SAVED, "--json")
+        assert (code, err) == (0, "")
+        [entry] = json.loads(out)
+        expected = keras_vit.predict(keras.models.load_model("model.keras"), "cat.jpg")[0]
+        assert entry["picture"] == "cat.jpg"
+        assert [answer["label"] for answer in entry["answers"]] == [label for label, _ in expected]
+        np.testing.assert_allclose([a["score"] for a in entry["answers"]], [s for _, s in expected], rtol=1e-5)
+
+    def test_text_has_a_block_per_picture(self, here, capsys):
+        picture = "pictures/n02123394_Persian_cat/0.jpg"
+        _, out, _ = run(capsys, "predict", "cat.jpg", picture, *SAVED, "--top", "2")
+        lines = out.splitlines()
+        assert [lines[0], lines[3]] == ["cat.jpg", picture] and len(lines) == 6
+        assert re.fullmatch(r"  0\.\d{4}  (cat|dog|fox)", lines[1])
+
+    def test_load_report_goes_to_standard_error(self, here, capsys):
+        code, out, err = run(capsys, "predict", "cat.jpg", *TI16, "--image-size", "32", "--top", "1")
+        assert code == 0 and len(out.splitlines()) == 2
+        assert "Loaded 200 arrays" in err and "14 x 14 -> 2 x 2" in err
+
+    def test_classes_follow_the_file(self, here, capsys):
+        model = keras_vit.ViT_Ti16(image_size=32, classes=4)
+        model.get_layer("head").set_weights([np.eye(192, 4, dtype="float32"), np.zeros(4, "float32")])
+        keras_vit.save_weights(model, "four.npz")
+        words = [
+            "--model",
+            "ViT-Ti_16",
+            "--weights",
+            "four.npz",
+            "--image-size",
+            "32",
+            "--top",
+            "9",
+            "--json",
+        ]
+        [entry] = json.loads(run(capsys, "predict", "cat.jpg", *words)[1])
+        assert {answer["label"] for answer in entry["answers"]} == {f"class_{index}" for index in range(4)}
+
+    def test_a_warning_is_one_line(self, here, workplace, capsys):
+        workplace.small_model().save("fresh.keras")
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            code, _, err = run(capsys, "predict", "cat.jpg", "--model", "fresh.keras")
+        assert code == 0 and len(err.splitlines()) == 1
+        assert err.startswith("keras-vit: warning: the head of small has a kernel of zeros")
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["--resize", "20", "--interpolation", "bicubic", "--mean", "0.4", "--std", "0.2,0.3,0.4"],
+            [
+                "--resize",
+                "20x24",
+                "--crop",
+                "16",
+                "16",
+                "--mean",
+                "0.4",
+                "0.4",
+                "0.4",
+                "--std",
+                "0.2,0.3,0.4",
+            ],
+        ],
+    )
+    def test_changed_preprocessing_is_used(self, here, capsys, words):
+        model = keras.models.load_model("model.keras")
+        model.preprocessing = Preprocessing(
+            size=20 if words[1] == "20" else (20, 24),
+            crop=16,
+            interpolation="bicubic" if "bicubic" in words else "bilinear",
+            mean=(0.4, 0.4, 0.4),
+            std=(0.2, 0.3, 0.4),
+        )
+        [entry] = json.loads(run(capsys, "predict", *SAVED, *words, "--json", "--top", "1", "cat.jpg")[1])
+        [[(label, score)]] = keras_vit.predict(model, "cat.jpg", top=1)
+        assert entry["answers"] == [{"label": label, "score": pytest.approx(score, rel=1e-5)}]
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "crop"),
+    [
+        ([], (16, 16), None),
+        (["--resize", "20"], 20, (16, 16)),
+        (["--resize", "20", "--crop", "16"], 20, (16, 16)),
+        (["--resize", "16"], 16, (16, 16)),
+        (["--resize", "16x16"], (16, 16), None),
+        (["--resize", "20x18"], (20, 18), (16, 16)),
+        (["--resize", "20", "18"], (20, 18), (16, 16)),
+        (["--crop", "16"], (16, 16), (16, 16)),
+    ],
+)
+def test_resize_and_crop(words, size, crop):
+    args = parser.parse(["predict", "cat.jpg", *SAVED, *words])
+    changed = change_preprocessing(Preprocessing(size=16), (16, 16), args)
+    assert (changed.size, changed.crop) == (size, crop)
+
+
+def test_one_mean_serves_every_channel():
+    args = parser.parse(["predict", "cat.jpg", *SAVED, "--mean", "0.25", "--std", "2"])
+    grey = Preprocessing(size=16, mean=(0.5,), std=(0.5,))
+    assert change_preprocessing(grey, (16, 16), args) == grey.replace(mean=(0.25,), std=(2.0,))
+    colour = change_preprocessing(Preprocessing(size=16), (16, 16), args)
+    assert (colour.mean, colour.std) == ((0.25,) * 3, (2.0,) * 3)
+
+
+class TestEvaluate:
+    WORDS = ["evaluate", "--folder", "pictures", *TI16, "--image-size", "32", "--batch-size", "3"]
+
+    def test_counts_by_wordnet_id(self, here, capsys):
+        code, out, _ = run(capsys, *self.WORDS, "--json")
+        value = json.loads(out)
+        assert code == 0 and value["pictures"] == 4 and value["matching"] == "by WordNet id"
+        assert value["accuracy"] == {k: right / 4 for k, right in value["correct"].items()}
+        assert list(value["correct"]) == ["1", "5"]
+
+    def test_text_is_one_line(self, here, capsys):
+        _, out, err = run(capsys, *self.WORDS)
+        assert len(out.splitlines()) == 1 and out.startswith("top-1 accuracy ")
+        assert "Loaded 200 arrays" in err
+
+    def test_folder_that_does_not_match(self, here, capsys):
+        message = error_of(run(capsys, "evaluate", "--folder", "pictures", *SAVED))
+        assert message.startswith("class names must match the model's labels")
+
+
+class TestRealWeights:
+    """The figures of an independent reference; tests/test_real_data.py has more of them."""
+
+    @pytest.fixture
+    def words(self, real_data):
+        return ["--model", "ViT-Ti_16", "--weights", str(real_data / "weights" / REAL_WEIGHTS)]
+
+    def test_pictures_are_named(self, words, real_data, capsys):
+        expected = {"chelsea.png": "Egyptian cat", "coffee.png": "espresso", "camera.png": "tripod"}
+        pictures = [str(real_data / "pictures" / name) for name in expected]
+        entries = json.loads(run(capsys, "predict", *pictures, *words, "--top", "1", "--json")[1])
+        assert [entry["answers"][0]["label"] for entry in entries] == list(expected.values())
+
+    def test_accuracy_with_the_reference_protocol(self, words, real_data, capsys):
+        words += ["--resize", "248", "--crop", "224", "--interpolation", "bicubic", "--json"]
+        value = json.loads(run(capsys, "evaluate", "--folder", real_data / "imagenet200", *words)[1])
+        assert value["pictures"] == 200
+        assert value["correct"]["1"] >= 168 and value["correct"]["5"] >= 193  # the reference has 169 and 194

@@ -1,0 +1,92 @@
+"""A mistake on the command line is one line and an exit code; a fault of ours is raised."""
+
+import re
+import shlex
+
+import pytest
+from command_line import error_of, run
+
+from keras_vit.cli import failures
+
+MISTAKES = [
+    ("predict cat.jpg --model ViT-Ti_16", "--weights must be given with --model ViT-Ti_16"),
+    ("predict cat.jpg --model ViT-Ti_17 --weights ViT-Ti_16.npz", "or one of ViT-Ti_16, .*got 'ViT-Ti_17'"),
+    ("predict cat.jpg --model ViT-S_16 --weights ViT-Ti_16.npz", r"shape \(192,\).* and \d+ lines more"),
+    ("predict cat.jpg --model ViT-Ti_16 --weights no/such.npz", "existing file or a published one; got 'no/such.npz'"),
+    ("predict cat.jpg --model model.keras --weights ViT-Ti_16.npz", "--weights must be left out"),
+    ("predict cat.jpg --model other.keras", "existing file or folder; got 'other.keras'"),
+    ("predict cat.jpg --model text.keras", "must be a whole .keras file.*b'no model'"),
+    ("predict dog.jpg --model model.keras", "there is no picture file dog.jpg"),
+    ("predict text.keras --model model.keras", "must be a picture"),
+    ("predict cat.jpg --model model.keras --top 0", "top must be an integer of at least 1"),
+    ("predict cat.jpg --model model.keras --crop 8", "must be the model's image size 16 x 16; got 8 x 8"),
+    ("predict cat.jpg --model model.keras --resize 8", "crop must not exceed size"),
+    ("predict cat.jpg --model model.keras --resize 8x8x8", "argument --resize: expected N or HEIGHTxWIDTH"),
+    ("predict cat.jpg --model model.keras --interpolation cubic", "interpolation must be one of 'bilinear'"),
+    ("predict cat.jpg --model model.keras --mean 0.5,0.5", "expected 1 or 3 numbers; got '0.5,0.5'"),
+    ("predict cat.jpg --model model.keras --std 0", "std must be above 0"),
+    ("predict cat.jpg --model model.keras --image-size 20", "image_size must be divisible by patch_size"),
+    ("predict cat.jpg --model model.keras --gelu exact", "gelu must be one of 'tanh', 'erf'"),
+    ("predict --model model.keras", "arguments are required: PICTURE .*predict --help"),
+    ("predict cat.jpg --modle model.keras", "required: --model"),
+    ("evaluate --folder nowhere --model model.keras", "there is no nowhere"),
+    ("evaluate --folder pictures --model model.keras --batch-size 0", "batch_size must be an integer"),
+    ("train --recipe slowstart --show", "--recipe must be one of 'quickstart'"),
+    ("train --recipe quickstart", "--workdir must be given"),
+    ("train --recipe quickstart --epochs 0 --show", "epochs must be an integer of at least 1"),
+    ("export --model model.keras --output text.keras", "text.keras is a file"),
+    ("export --model model.keras --output serving --version 0", "version must be an integer"),
+    ("", "required: COMMAND"),
+    ("explain", "invalid choice: 'explain'"),
+]
+
+
+@pytest.mark.parametrize(("command", "expected"), MISTAKES, ids=[command or "nothing" for command, _ in MISTAKES])
+def test_mistake_is_one_line_and_exit_code_2(here, capsys, command, expected):
+    (here / "text.keras").write_text("no model")
+    assert re.search(expected, error_of(run(capsys, *shlex.split(command))))
+
+
+def test_debug_shows_the_traceback(capsys, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_DEBUG", "1")
+    code, _, err = run(capsys, "list", "nothing")
+    assert code == 2 and "Traceback" in err and err.splitlines()[-1].startswith("keras-vit: error: PATTERN")
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [
+            (ValueError("no"), 2),
+            (TypeError("no"), 2),
+            (FileNotFoundError(2, "no", "x"), 2),
+            (FileExistsError("no"), 2),
+            (ConnectionError("no"), 2),
+            (ImportError("needs scikit-learn"), 2),
+            (KeyboardInterrupt(), 130),
+            (SystemExit(2), 2),
+            (SystemExit(None), 0),
+        ],
+    )
+    def test_exit_codes(self, capsys, error, expected):
+        assert failures.guarded(lambda: _raise(error)) == expected
+
+    @pytest.mark.parametrize("error", [RuntimeError("a fault of ours"), KeyError("x"), AssertionError()])
+    def test_a_fault_of_ours_is_raised(self, error):
+        with pytest.raises(type(error)):
+            failures.guarded(lambda: _raise(error))
+
+    def test_missing_backend_says_what_to_install(self, capsys):
+        error = ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+        assert failures.guarded(lambda: _raise(error)) == 2
+        expected = "keras-vit: error: tensorflow is not installed: pip install 'keras_vit[tensorflow]'\n"
+        assert capsys.readouterr().err == expected
+
+    def test_long_message_is_cut(self):
+        text = failures.one_line("does not fit:\n" + "\n".join(f"  + extra {index}" for index in range(8)))
+        assert text.startswith("does not fit: + extra 0; + extra 1; ") and "\n" not in text
+        assert text.endswith("; and 3 lines more (KERAS_VIT_DEBUG=1 shows them)")
+
+
+def _raise(error):
+    raise error

@@ -1,0 +1,129 @@
+"""`keras-vit list` and `info`: the models, their weights and what their training costs."""
+
+import re
+
+import pytest
+from command_line import error_of, run
+
+import keras_vit
+from keras_vit.checkpoints.releases import list_releases
+from keras_vit.cli import inventory, main
+
+
+class TestListAndInfo:
+    def test_list_shows_every_model_with_its_size_cost_and_releases(self, capsys):
+        code, out, err = run(capsys, "list")
+        assert (code, err) == (0, "")
+        rows = [re.split(r"\s{2,}", line) for line in out.splitlines()]
+        assert rows[0] == ["model", "parameters", "GMAC@224", "weights"]
+        assert [row[0] for row in rows[1:]] == keras_vit.list_models()
+        # Parameters as golden in test_zoo.py, costs as computed from the official code
+        assert ["ViT-Ti_16", "5,717,416", "1.25", "augreg, augreg+imagenet2012"] in rows
+        assert ["ViT-L_32", "306,535,400", "15.38", "imagenet21k, imagenet21k+imagenet2012, sam"] in rows
+        assert ["ViT-G_14", "1,844,440,680", "483.75", "-"] in rows
+        columns = {line.rindex(row[2]) + len(row[2]) for line, row in zip(out.splitlines(), rows, strict=True)}
+        assert len(columns) == 1, "flush right"
+
+    def test_list_prints_row_by_row(self, capsys, monkeypatch):
+        def stop(model):
+            raise KeyError("counting")
+
+        monkeypatch.setattr(inventory, "count_macs", stop)
+        with pytest.raises(KeyError, match="counting"):
+            main(["list"])
+        assert capsys.readouterr().out.startswith("model ")
+
+    def test_list_of_weights_names_files(self, capsys):
+        _, out, _ = run(capsys, "list", "ViT-B_1*", "--weights")
+        assert "imagenet21k+imagenet2012/ViT-B_16-224.npz" in out and "ViT-B_32" not in out
+
+    def test_list_without_a_match(self, capsys):
+        assert "PATTERN must match one of ViT-Ti_16, " in error_of(run(capsys, "list", "vit*"))
+
+    def test_info_without_weights(self, capsys):
+        code, out, err = run(capsys, "info", "ViT-B_16", "--image-size", "384", "--classes", "10")
+        values = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.partition("\n\n")[0].splitlines())
+        assert (code, err) == (0, "")
+        # Table of FACTS: 85,798,656 without head at 224; 24 * 24 - 14 * 14 more positions, a head of ten
+        assert values["parameters"] == f"{85_798_656 + 768 * (24**2 - 14**2) + 7690:,}"
+        assert values["image_size"] == "384 384" and values["preprocessing size"] == "384 384"
+        assert values["epsilon"] == "1e-06" and values["labels"] == "None"
+
+    def test_info_shows_stages_that_add_up(self, capsys):
+        code, out, err = run(capsys, "info", "ViT-B_16")
+        assert (code, err) == (0, "")
+        values, stages, trainings = out.split("\n\n")
+        rows = [re.split(r"\s{2,}", line) for line in stages.splitlines()]
+        assert rows[0] == ["layer", "output", "parameters", "multiply-accumulates"]
+        names = ["patch_encoder", "class_token", "position_embs", "block_00 ... block_11", "encoder_norm", "pooling"]
+        assert [row[0] for row in rows[1:]] == [*names, "head"]
+        # 14 x 14 patches of 16 x 16 x 3 numbers to 768; 12 blocks of 4 D^2 + 2 D M weights, 197 tokens
+        assert rows[1][1:] == ["196 x 768", f"{(16 * 16 * 3 + 1) * 768:,}", f"{196 * 16 * 16 * 3 * 768:,}"]
+        projections, attention = 197 * (4 * 768**2 + 2 * 768 * 3072), 2 * 197**2 * 768
+        assert rows[4][1:] == ["197 x 768", f"{12 * 7_087_872:,}", f"{12 * (projections + attention):,}"]
+        for column, total in ((2, "parameters"), (3, "multiply-accumulates")):
+            stated = re.search(rf"^{total} +([\d,]+)$", values, re.MULTILINE)[1]
+            assert sum(int(row[column].replace(",", "")) for row in rows[1:]) == int(stated.replace(",", ""))
+
+    @pytest.mark.parametrize(
+        ("name", "epochs", "exaflops"),
+        [("ViT-B_16", [7], [224]), ("ViT-L_16", [7, 14], [783, 1567]), ("ViT-H_14", [14], [4262])],
+    )
+    def test_info_tells_what_the_papers_trainings_cost(self, capsys, name, epochs, exaflops):
+        out = run(capsys, "info", name)[1]
+        rows = re.findall(r"^arXiv 2010.11929, Table 6  JFT-300M, (\d+) epochs +([\d.]+)$", out, re.MULTILINE)
+        assert [int(count) for count, _ in rows] == epochs
+        assert [float(cost) for _, cost in rows] == pytest.approx(exaflops, rel=0.003)
+
+    def test_info_of_a_model_without_a_known_training(self, capsys):
+        assert "exaFLOPs" not in run(capsys, "info", "ViT-S_16")[1]
+
+    def test_info_tells_what_a_recipe_costs(self, here, capsys):
+        recipe = keras_vit.training.RECIPES["quickstart"]
+        model = keras_vit.VisionTransformer(recipe.model)
+        model.save("digits.keras")
+        out = run(capsys, "info", "digits.keras")[1]
+        pictures, epochs, cost = re.search(
+            r"^recipe quickstart +([\d,]+), (\d+) epochs +([\d.e-]+)$", out, re.MULTILINE
+        ).groups()
+        train, _ = keras_vit.data.from_digits()
+        assert (int(pictures.replace(",", "")), int(epochs)) == (train.size, recipe.epochs)
+        macs = int(re.search(r"^multiply-accumulates +([\d,]+)$", out, re.MULTILINE)[1].replace(",", ""))
+        assert float(cost) == pytest.approx(6 * macs * train.size * recipe.epochs / 1e18, rel=1e-3)
+
+    @pytest.mark.parametrize(
+        ("changes", "expected", "examples"),
+        [
+            ({"steps": 10, "epochs": None}, "10 x 64", 640),
+            ({"dataset": None}, "each million, 100 epochs", 1e8),
+        ],
+    )
+    def test_info_lists_recipes_for_every_model(self, capsys, monkeypatch, changes, expected, examples):
+        recipe = keras_vit.training.RECIPES["quickstart"].replace(name="mine", model=None, **changes)
+        monkeypatch.setitem(keras_vit.training.RECIPES, "mine", recipe)
+        out = run(capsys, "info", "ViT-Ti_16")[1]
+        cost = re.search(rf"^recipe mine +{expected} +([\d.e-]+)$", out, re.MULTILINE)[1]
+        assert float(cost) == pytest.approx(6 * 1.2537e9 * examples / 1e18, rel=1e-3)
+
+    def test_info_reports_how_weights_fit(self, here, capsys):
+        code, out, err = run(capsys, "info", "ViT-Ti_16", "--weights", "ViT-Ti_16.npz", "--image-size", "96")
+        assert (code, err) == (0, "")
+        assert "Loaded 200 arrays of ViT-Ti_16.npz" in out and "14 x 14 -> 6 x 6" in out
+        assert "tench, goldfish, " in out and "(1000)" in out
+
+    def test_info_of_published_weights(self, here, capsys, monkeypatch):
+        file = list_releases("ViT-Ti_16")[-1].path  # of 384 pixels, as published; the content has 224
+        (here / "bucket" / file).parent.mkdir(parents=True)
+        (here / "bucket" / file).write_bytes((here / "ViT-Ti_16.npz").read_bytes())
+        monkeypatch.setenv("KERAS_VIT_WEIGHTS_URL", (here / "bucket").as_uri())
+        monkeypatch.setenv("KERAS_HOME", str(here / "cache"))
+        words = ["--weights", "augreg+imagenet2012", "--image-size", "64"]
+        code, out, err = run(capsys, "info", "ViT-Ti_16", *words)
+        assert code == 0 and "Loaded 200 arrays" in out
+        assert "Downloading data from file:" in err and "Downloading" not in out
+
+    def test_info_of_a_saved_model_with_changes(self, here, capsys):
+        code, out, _ = run(capsys, "info", "model.keras", "--image-size", 32, "--gelu", "erf", "--classes", 7)
+        assert code == 0
+        assert re.search(r"^gelu +erf$", out, re.MULTILINE) and re.search(r"^classes +7$", out, re.MULTILINE)
+        assert "2 x 2 -> 4 x 4" in out and "the file was trained with gelu='tanh'" in out

@@ -1,0 +1,22 @@
+"""The command line on a saved hybrid whose stem is a CNN of the user's own."""
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit.cli import main
+
+
+def test_another_size_and_other_classes(tmp_path, capsys):
+    inputs = keras.Input((None, None, 3))
+    stem = keras.Model(inputs, keras.layers.Conv2D(6, 3, strides=4, padding="same")(inputs), name="cnn")
+    config = keras_vit.ViTConfig(
+        name="mine", image_size=32, patch_size=2, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3
+    )
+    model = keras_vit.VisionTransformer(config, stem=stem, labels=("a", "b", "c"))
+    model.get_layer("head").kernel.assign(np.ones((8, 3)))
+    model.save(tmp_path / "mine.keras")
+    assert main(["info", str(tmp_path / "mine.keras"), "--image-size", "64"]) == 0
+    shown = capsys.readouterr().out
+    assert "image_size                   64 64" in shown and "a, b, c" in shown
+    assert "4 x 4 -> 8 x 8 (align_corners)" in shown  # the positions

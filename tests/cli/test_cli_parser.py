@@ -1,0 +1,41 @@
+"""The help of every verb: descriptions, choices, and examples that work."""
+
+import pathlib
+import re
+import shlex
+
+import pytest
+from command_line import examples_of, help_of, run
+
+from keras_vit.cli import VERBS, parser
+from keras_vit.config import GELUS, INTERPOLATIONS
+
+README = pathlib.Path(__file__).parents[2] / "README.md"
+
+
+class TestHelp:
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_every_verb_has_a_description_and_examples(self, capsys, verb):
+        text = help_of(verb, capsys)
+        for example in examples_of(text):
+            assert example.startswith(f"keras-vit {verb} ")
+            assert parser.parse(shlex.split(example)[1:]).verb == verb
+        description = text.split("\n\n")[1]
+        assert len(description) > 15 and description.rstrip().endswith(".")
+
+    def test_every_verb_is_listed(self, capsys):
+        text = help_of(None, capsys)
+        assert all(re.search(rf"^    {verb} ", text, re.MULTILINE) for verb in VERBS)
+
+    @pytest.mark.parametrize("verb", [None, *VERBS])
+    def test_examples_work(self, here, capsys, verb):
+        examples, readme = examples_of(help_of(verb, capsys)), README.read_text(encoding="utf-8").splitlines()
+        commands = [command for command in examples if command not in readme]
+        for command in commands:  # those of the README run in test_readme.py
+            code, out, err = run(capsys, *shlex.split(command)[1:])
+            assert code == 0 and out, (command, err)
+
+    def test_choices_in_the_help_are_those_of_the_package(self, capsys):
+        text = " ".join(help_of("predict", capsys).split())
+        assert f"--interpolation NAME {', '.join(INTERPOLATIONS[:-1])} or {INTERPOLATIONS[-1]}" in text
+        assert " or ".join(GELUS) in text

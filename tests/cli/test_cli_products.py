@@ -1,0 +1,40 @@
+"""`keras-vit train` and `export`: what they write and print."""
+
+import json
+import os
+import pathlib
+
+from command_line import SAVED, error_of, run
+
+import keras_vit
+
+
+class TestTrainAndExport:
+    def test_show_prints_the_changed_recipe(self, capsys):
+        words = ["--epochs", 3, "--batch-size", 8, "--learning-rate", 0.01, "--weight-decay", 0, "--seed", 5]
+        code, out, err = run(capsys, "train", "--recipe", "quickstart", "--show", *words)
+        expected = keras_vit.training.RECIPES["quickstart"].replace(
+            epochs=3, batch_size=8, learning_rate=0.01, weight_decay=0.0, seed=5
+        )
+        assert (code, err) == (0, "")
+        assert keras_vit.training.Recipe.from_dict(json.loads(out)) == expected
+
+    def test_train_writes_a_model_that_predicts(self, here, capsys):
+        words = ["--recipe", "quickstart", "--workdir", "digits", "--epochs", "1", "--batch-size", "256"]
+        code, out, err = run(capsys, "train", *words)
+        assert code == 0 and "val_accuracy" in err
+        accuracy, saved = out.splitlines()
+        report = json.loads(pathlib.Path("digits/history.json").read_text())
+        assert accuracy == f"accuracy: {100 * report['accuracy']:.1f} %"
+        assert saved == "saved: " + os.path.join("digits", "model.keras")
+        assert run(capsys, "predict", "cat.jpg", "--model", "digits/model.keras")[0] == 0
+
+    def test_export_prints_the_folder_and_counts_on(self, here, capsys):
+        assert run(capsys, "export", *SAVED, "--output", "serving")[:2] == (
+            0,
+            os.path.join("serving", "1") + "\n",
+        )
+        words = ["export", *SAVED, "--output", "serving", "--version", "7", "--top", "1", "--resize", "20"]
+        assert run(capsys, *words)[:2] == (0, os.path.join("serving", "7") + "\n")
+        assert pathlib.Path("serving/7/saved_model.pb").is_file()
+        assert "serving/7 exists" in error_of(run(capsys, *words)).replace(os.sep, "/")

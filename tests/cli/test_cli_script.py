@@ -1,0 +1,60 @@
+"""The console script in a process of its own: its start, its streams, its end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from command_line import SAVED, launcher_folder, script
+
+import keras_vit
+import keras_vit_command
+
+
+class TestConsoleScript:
+    def test_help_does_not_wait_for_keras(self, tmp_path):
+        (tmp_path / "keras.py").write_text("raise AssertionError('imported')")
+        done = script("predict", "--help", PYTHONPATH=f"{tmp_path}{os.pathsep}{launcher_folder()}")
+        assert done.returncode == 0 and "examples:" in done.stdout and done.stderr == ""
+
+    def test_version(self):
+        assert script("--version").stdout == f"keras-vit {keras_vit.__version__}\n"
+
+    def test_only_results_are_written(self):
+        done = script("list", "ViT-Ti_16")
+        assert done.returncode == 0 and done.stderr == "" and len(done.stdout.splitlines()) == 2
+
+    def test_mistake_in_a_process_of_its_own(self, here):
+        done = script("predict", "dog.jpg", *SAVED)
+        expected = "keras-vit: error: there is no picture file dog.jpg\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
+
+    def test_without_tensorflow(self, tmp_path):
+        message = "No module named 'tensorflow'"
+        (tmp_path / "tensorflow.py").write_text(f'raise ModuleNotFoundError("{message}", name="tensorflow")')
+        path = f"{tmp_path}{os.pathsep}{launcher_folder()}"
+        done = script("list", PYTHONPATH=path, KERAS_BACKEND="tensorflow")
+        expected = "keras-vit: error: tensorflow is not installed: pip install 'keras_vit[tensorflow]'\n"
+        assert (done.returncode, done.stderr) == (2, expected)
+
+    def test_control_c(self, tmp_path):
+        (tmp_path / "keras.py").write_text("print('waiting', flush=True)\nimport time\ntime.sleep(60)")
+        command = [sys.executable, keras_vit_command.__file__, "list"]
+        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{launcher_folder()}"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        # What runs in the background of a shell script is born deaf to it.
+        heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
+        with subprocess.Popen(command, env=environment, preexec_fn=heard, **pipes) as process:
+            assert process.stdout.readline() == b"waiting\n"
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130 and process.stderr.read() == b""
+
+    def test_reader_that_leaves(self):
+        command = [sys.executable, keras_vit_command.__file__, "--help"]
+        buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # argparse itself swallows the error of a write
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, env=buffered, **pipes) as process:
+            process.stdout.close()
+            assert process.stderr.read() == b"" and process.wait(30) == 141

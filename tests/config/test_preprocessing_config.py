@@ -1,0 +1,119 @@
+"""Preprocessing: its sizes, what it refuses, and its way through dicts and JSON."""
+
+import json
+
+import pytest
+
+from keras_vit import Preprocessing
+
+PAIR = "must be one positive integer or a pair (height, width) of them"
+SQUARE = {"size": (224, 224)}
+SHORTER_SIDE = {"size": 248, "crop": (224, 224), "interpolation": "bicubic"}
+EXACT_THEN_CROP = {"size": (256, 320), "crop": (224, 280), "interpolation": "area"}
+
+
+@pytest.mark.parametrize(
+    ("values", "image_size", "size", "crop"),
+    [
+        (SQUARE, 384, (384, 384), None),
+        (SQUARE, (160, 224), (160, 224), None),
+        (SHORTER_SIDE, 224, 248, (224, 224)),
+        (SHORTER_SIDE, 384, 425, (384, 384)),  # 248 * 384 / 224 = 425.14
+        (SHORTER_SIDE, (160, 224), 248, (160, 224)),
+        (SHORTER_SIDE, 112, 124, (112, 112)),
+        (EXACT_THEN_CROP, (112, 140), (128, 160), (112, 140)),
+        (EXACT_THEN_CROP, 448, (512, 512), (448, 448)),
+    ],
+)
+def test_preprocessing_at_another_size(values, image_size, size, crop):
+    old = Preprocessing(**values, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    new = old.at(image_size)
+    assert (new.size, new.crop) == (size, crop)
+    assert new.image_size == (image_size if isinstance(image_size, tuple) else (image_size, image_size))
+    assert (new.interpolation, new.mean, new.std) == (old.interpolation, old.mean, old.std)
+    assert old.at(old.image_size) == old
+
+
+def test_default_preprocessing_is_the_official_one():
+    assert Preprocessing().to_dict() == {
+        "size": [224, 224],
+        "crop": None,
+        "interpolation": "bilinear",
+        "mean": [0.5, 0.5, 0.5],
+        "std": [0.5, 0.5, 0.5],
+    }
+
+
+@pytest.mark.parametrize("values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}])
+def test_preprocessing_round_trip_through_dict_and_json(values):
+    preprocessing = Preprocessing(**values)
+    assert Preprocessing.from_dict(preprocessing.to_dict()) == preprocessing
+    assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
+
+
+@pytest.mark.parametrize(
+    ("values", "channels", "image_size"),
+    [
+        ({"size": 96}, 3, (96, 96)),
+        ({"size": 96, "crop": 64}, 3, (64, 64)),
+        ({"size": (96, 128), "mean": 0.5, "std": 0.5}, 1, (96, 128)),
+        ({"size": [96, 128], "mean": [0.5], "std": [0.5]}, 1, (96, 128)),
+    ],
+)
+def test_preprocessing_knows_what_comes_out(values, channels, image_size):
+    preprocessing = Preprocessing(**values)
+    assert (preprocessing.channels, preprocessing.image_size) == (channels, image_size)
+
+
+# values, pieces of the message
+WRONG_PREPROCESSING = [
+    ({"size": 0}, ["size", PAIR, "size=0"]),
+    ({"size": (224, 0)}, ["size", PAIR, "size=(224, 0)"]),
+    ({"size": None}, ["size", PAIR, "size=None"]),
+    ({"crop": 0}, ["crop", PAIR, "crop=0"]),
+    ({"size": 224, "crop": 256}, ["crop must not exceed size", "crop=(256, 256)", "size=224"]),
+    (
+        {"size": (256, 224), "crop": (240, 240)},
+        ["crop must not exceed size", "crop=(240, 240)", "size=(256, 224)"],
+    ),
+    (
+        {"interpolation": "cubic"},
+        ["interpolation must be one of 'bilinear'", "'bicubic'", "interpolation='cubic'"],
+    ),
+    ({"mean": (0.5, 0.5)}, ["mean and std must have one number per channel, 1 or 3", "mean=(0.5, 0.5)"]),
+    (
+        {"mean": (0.5,)},
+        ["mean and std must have one number per channel", "mean=(0.5,)", "std=(0.5, 0.5, 0.5)"],
+    ),
+    (
+        {"mean": (0.5,) * 4, "std": (0.5,) * 4},
+        ["one number per channel, 1 or 3", "mean=(0.5, 0.5, 0.5, 0.5)"],
+    ),
+    ({"mean": "half"}, ["mean must be a sequence of numbers", "half"]),
+    ({"mean": ()}, ["mean must be a sequence of numbers", "mean=()"]),
+    ({"std": (0.5, None, 0.5)}, ["std must be a sequence of numbers", "None"]),
+    ({"std": (0.5, True, 0.5)}, ["std must be a sequence of numbers", "True"]),
+    ({"std": (0.5, 0.0, 0.5)}, ["std must be above 0", "std=(0.5, 0.0, 0.5)"]),
+    ({"std": (0.5, -1, 0.5)}, ["std must be above 0", "std=(0.5, -1.0, 0.5)"]),
+    ({"mean": (0.5, float("nan"), 0.5)}, ["mean must be a sequence of finite numbers", "nan"]),
+    ({"std": (0.5, float("inf"), 0.5)}, ["std must be a sequence of finite numbers", "inf"]),
+]
+
+
+@pytest.mark.parametrize(("values", "pieces"), WRONG_PREPROCESSING, ids=[str(v) for v, _ in WRONG_PREPROCESSING])
+def test_wrong_preprocessing_is_refused(values, pieces):
+    with pytest.raises(ValueError) as caught:
+        Preprocessing(**values)
+    for piece in pieces:
+        assert piece in str(caught.value)
+
+
+def test_unknown_preprocessing_key_is_refused_with_a_suggestion():
+    with pytest.raises(ValueError, match="Preprocessing keys must be among .* got 'croop'; did you mean 'crop'"):
+        Preprocessing.from_dict({"croop": 224})
+
+
+@pytest.mark.parametrize("image_size", [0, (224, 0), None])
+def test_preprocessing_at_a_wrong_size_is_refused(image_size):
+    with pytest.raises(ValueError, match="image_size must be one positive integer or a pair"):
+        Preprocessing().at(image_size)
