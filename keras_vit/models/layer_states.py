@@ -32,7 +32,8 @@ def restore_layer_states(model, states):
             layers[path].trainable = state["trainable"]
         if "quantization" in state:
             mode, config = state["quantization"]["mode"], state["quantization"]["config"]
-            layers[path].quantize(mode, config=keras.saving.deserialize_keras_object(config))
+            arguments = {} if config is None else {"config": keras.saving.deserialize_keras_object(config)}
+            layers[path].quantize(mode, **arguments)
 
 
 def enable_lora_as_in(source, target):
@@ -55,6 +56,7 @@ def _state(inner):
                 f"a model can be saved and copied when quantised in one of {', '.join(QUANTIZATION_MODES)}; "
                 f"layer {inner.path!r} is quantised in {mode!r}"
             )
-        config = keras.saving.serialize_keras_object(inner.layer.quantization_config)
+        config = getattr(inner.layer, "quantization_config", None)  # Keras 3.12 has only the mode
+        config = None if config is None else keras.saving.serialize_keras_object(config)
         state["quantization"] = {"mode": mode, "config": config}
     return state

@@ -79,7 +79,8 @@ def test_the_stem_is_trained(make_config):
 
 def two_maps():
     inputs = keras.Input((None, None, 3))
-    return keras.Model(inputs, [inputs, inputs])
+    maps = keras.layers.ReLU()(inputs)
+    return keras.Model(inputs, [maps, maps])
 
 
 def pooled():
