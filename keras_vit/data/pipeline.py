@@ -5,138 +5,200 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.data import pictures
 from keras_vit.data import preprocessing as ops
-
-_SHUFFLE_BUFFER = 10_000  # elements, for sources that cannot look up a picture by its position
+from keras_vit.data.augment import parse_augment, parse_mix
+from keras_vit.data.batches import read_batches
+from keras_vit.data.corrupt import Unreadable, data_error
+from keras_vit.data.order import Order
+from keras_vit.data.sources import ImageSource
+from keras_vit.data.stages import DTYPES, evaluation_stages, training_stages
 
 
 def train_pipeline(
-    source, preprocessing, batch_size, *, seed=0, augment=(), shuffle=True, repeat=True, drop_remainder=True
+    source,
+    preprocessing,
+    batch_size,
+    *,
+    seed=0,
+    augment=(),
+    mix=(),
+    repeats=1,
+    shuffle=True,
+    repeat=True,
+    drop_remainder=True,
+    start_step=0,
+    shard=(0, 1),
+    dtype="float32",
+    max_corrupt=0.01,
 ):
     """Batches to train on: shuffled, augmented, without end.
 
-    The pictures of each pass come in an order drawn from `seed` and the number of the pass, and an
-    augmentation draws from `seed` and the running number of its picture: the same arguments give the same
-    batches whatever the parallelism.
+    Batch number n is a function of the arguments and n alone, whatever the parallelism and wherever the pipeline
+    starts: the order of a pass is drawn from `seed` and the number of the pass, an augmentation draws from `seed` and
+    the running number of its row, and a mix from `seed` and n. (Layers of keras-cv draw as they like.)
+
+    A picture that cannot be read is skipped, counted and named in the log `keras_vit.data`. Its place is taken by the
+    next readable picture of the same batch, so that everything else stays as it is.
 
     Args:
-        source: an `ImageSource`.
+        source: an `ImageSource`. Without lookup its pictures are shuffled in a buffer of 10,000, every worker reads
+            all of them, and a later start reads what it skips, but decodes nothing of it.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
-        batch_size: pictures per batch.
+        batch_size: pictures per batch, of all workers together.
         seed: integer from 0.
-        augment: names of `AUGMENTATIONS`, applied in this order to the resized picture: `flip` mirrors every
-            second one left to right, `shift` moves it by up to an eighth of its sides and fills with black.
-        shuffle: False keeps the source's order.
-        repeat: True gives pass after pass without end (use `steps_per_epoch`); False ends after the first
-            pass, and iterating anew gives the same batches again.
+        augment: texts such as `("inception_crop", "flip", "randaugment(2, 15)")`, see
+            `keras_vit.data.augment.parse_augment`. Without a crop, pictures are resized by `preprocessing`.
+        mix: texts such as `("mixup(0.8)", "cutmix(1.0)")`; each picture is mixed with the one of the row before.
+        repeats: how often a picture comes in a pass, augmented anew each time. A pass is as long as without, so that
+            it has only one in `repeats` of the pictures (repeated augmentation of DeiT, see `order.Order`).
+        shuffle: False keeps the order of the source.
+        repeat: True gives pass after pass without end (use `steps_per_epoch`); False ends after the first pass, and
+            iterating anew gives the same batches again.
         drop_remainder: drop what does not fill a last batch, so that every batch has the same shape.
+        start_step: number of the first batch, from 0.
+        shard: `(index, count)`: rows index * batch_size / count to (index + 1) * batch_size / count of every batch,
+            equal to those of the whole batch. Of a last batch that is not full, a shard may have no rows.
+        dtype: `"float32"`, or `"uint8"` for levels 0 to 255, rounded, for a model that rescales them itself.
+        max_corrupt: largest share in [0, 1] of the pictures of the source that may be unreadable. One more, and the
+            pipeline raises; `data_error` finds the sentence in what `model.fit` raises.
 
     Returns:
-        `tf.data.Dataset` of (float32 (batch, height, width, channels), int32 (batch,)).
+        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)); with `mix` the labels are
+        float32 (batch, classes), of sum 1.
+
+    Raises:
+        ValueError: on an argument out of range, an unknown augmentation, an empty source.
     """
     ops.check(preprocessing)
     checks.check_integer("batch_size", batch_size)
     checks.check_integer("seed", seed, minimum=0)
-    functions = _augmentations(augment)
+    checks.check_integer("repeats", repeats)
+    checks.check_integer("start_step", start_step, minimum=0)
     for name, flag in (("shuffle", shuffle), ("repeat", repeat), ("drop_remainder", drop_remainder)):
         checks.check_flag(name, flag)
+    _check_source(source)
     if drop_remainder and not repeat and batch_size > source.size:
         raise ValueError(
             f"batch_size must not exceed the {source.size} pictures of the source, or drop_remainder=True "
             f"leaves none; got batch_size={batch_size}"
         )
+    if repeats > 1 and not shuffle:
+        raise ValueError(
+            "repeats above 1 needs shuffle=True, or the same pictures would be left out in every pass; "
+            f"got repeats={repeats}"
+        )
+    index, count = _check_shard(shard, batch_size)
+    operations, mix = parse_augment(augment), parse_mix(mix)
+    has_partner = mix is not None and count > 1
+    picture, finish = training_stages(
+        preprocessing,
+        operations,
+        mix,
+        seed=seed,
+        dtype=checks.check_choice("dtype", dtype, DTYPES),
+        classes=len(source.class_names),
+        has_partner=has_partner,
+    )
+    order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder)
+    dataset = read_batches(
+        order,
+        start_step,
+        picture,
+        finish,
+        Unreadable(source, preprocessing.channels, max_corrupt),
+        rows_of=_rows_of(index, count, batch_size),
+        before=int(has_partner),
+    )
+    steps = tf.data.INFINITE_CARDINALITY if repeat else max(order.steps - start_step, 0)
+    return _finished(dataset, steps, batch_size // count if repeat or drop_remainder else None)
 
-    def example(number, element):
-        image = ops.resize(preprocessing, _pixels(element["image"], preprocessing.channels))
-        key = tf.stack([tf.constant(seed, tf.int64), number])
-        for place, function in enumerate(functions):
-            image = function(image, tf.random.experimental.stateless_fold_in(key, place))
-        return ops.standardise(preprocessing, image), element["label"]
 
-    elements = _numbered_elements(source, seed, shuffle, repeat)
-    examples = elements.map(example, num_parallel_calls=tf.data.AUTOTUNE)
-    return examples.batch(batch_size, drop_remainder=drop_remainder).prefetch(tf.data.AUTOTUNE)
-
-
-def eval_pipeline(source, preprocessing, batch_size):
+def eval_pipeline(source, preprocessing, batch_size, *, shard=(0, 1), dtype="float32", max_corrupt=0.01):
     """Batches to evaluate on: every picture once, in the source's order; the last batch may be smaller.
+
+    A picture that cannot be read is left out of its batch, counted and named in the log `keras_vit.data`.
 
     Args:
         source: an `ImageSource`.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
-        batch_size: pictures per batch.
+        batch_size: pictures per batch, of all workers together.
+        shard, dtype, max_corrupt: as in `train_pipeline`.
 
     Returns:
-        `tf.data.Dataset` of (float32 (batch, height, width, channels), int32 (batch,)).
+        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)).
     """
-    ops.check(preprocessing)
-    checks.check_integer("batch_size", batch_size)
-
-    def example(element):
-        image = _pixels(element["image"], preprocessing.channels)
-        return ops.apply(preprocessing, image), element["label"]
-
-    examples = source.dataset.map(example, num_parallel_calls=tf.data.AUTOTUNE)
-    return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+    unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, max_corrupt)
+    return _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable)
 
 
 def eval_batches(source, preprocessing, batch_size):
-    """Yields the batches of `eval_pipeline` as NumPy arrays.
+    """Yields the batches of `eval_pipeline` as NumPy arrays; every picture must be readable.
 
     Raises:
         ValueError: naming the file, where one cannot be decoded.
         FileNotFoundError: where a file has gone since the source was made.
     """
-    done = 0
+    unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, 0.0)
     try:
-        for inputs, labels in eval_pipeline(source, preprocessing, batch_size).as_numpy_iterator():
-            yield inputs, labels
-            done += len(labels)
-    except tf.errors.OpError:
-        for file in (source.files or ())[done : done + batch_size]:
-            pictures.as_pictures(file)[0].read(preprocessing.channels)  # raises at the one in question
-        raise
+        yield from _eval_pipeline(source, preprocessing, batch_size, (0, 1), "float32", unreadable).as_numpy_iterator()
+    except tf.errors.OpError as error:
+        for position in unreadable.positions if source.files else ():
+            pictures.as_pictures(source.files[position])[0].read(preprocessing.channels)  # raises with its reason
+        raise (data_error(error) or error) from None
 
 
-def _flip(image, seed):
-    return tf.image.stateless_random_flip_left_right(image, seed)
+def _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable):
+    checks.check_integer("batch_size", batch_size)
+    index, count = _check_shard(shard, batch_size)
+    order = Order(source, batch_size)
+    picture, finish = evaluation_stages(preprocessing, checks.check_choice("dtype", dtype, DTYPES))
+    rows_of = _rows_of(index, count, batch_size)
+    return _finished(
+        read_batches(order, 0, picture, finish, unreadable, rows_of=rows_of, fill=False), order.steps, None
+    )
 
 
-def _shift(image, seed):
-    height, width, _ = image.shape
-    down, right = height // 8, width // 8
-    padded = tf.pad(image, ((down, down), (right, right), (0, 0)))
-    return tf.image.stateless_random_crop(padded, image.shape, seed)
+def _check_source(source):
+    if not isinstance(source, ImageSource):
+        raise TypeError(
+            f"source must be an ImageSource, such as keras_vit.data.from_folder(...); got {type(source).__name__}"
+        )
+    if source.size < 1:
+        raise ValueError("source must hold at least one picture; it is empty")
+    return source
 
 
-# name -> function of (float32 (height, width, channels) on [0, 255], seed of two integers) to the same shape
-AUGMENTATIONS = {"flip": _flip, "shift": _shift}
+def _check_shard(shard, batch_size):
+    is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
+    if not is_pair or not all(isinstance(part, int) and not isinstance(part, bool) for part in shard):
+        raise ValueError(f"shard must be a pair of integers (index, count); got shard={shard!r}")
+    index, count = shard
+    if not 0 <= index < count:
+        raise ValueError(f"shard must be (index, count) with an index from 0 to count - 1; got shard={shard}")
+    if batch_size % count:
+        raise ValueError(
+            f"batch_size must be divisible by the count of shard; got batch_size={batch_size}, shard={shard}"
+        )
+    return index, count
 
 
-def _augmentations(names):
-    if isinstance(names, str):
-        raise ValueError(f"augment must be a sequence of names, such as ('flip',); got augment={names!r}")
-    return [AUGMENTATIONS[checks.check_choice("augment", name, tuple(AUGMENTATIONS))] for name in names]
+def _rows_of(index, count, batch_size):
+    """Function from the length of a batch to the rows (first, end) of a shard."""
+    first, end = (tf.constant(place * batch_size // count, tf.int64) for place in (index, index + 1))
+    return lambda length: (tf.minimum(first, length), tf.minimum(end, length))
 
 
-def _numbered_elements(source, seed, shuffle, repeat):
-    """Dataset of (running number, element) in the order of training; the number goes on from pass to pass."""
-    if shuffle and source.lookup is None:
-        elements = source.dataset.shuffle(min(source.size, _SHUFFLE_BUFFER), seed=seed)
-        return (elements.repeat() if repeat else elements).enumerate()
-    if source.lookup is None:
-        return (source.dataset.repeat() if repeat else source.dataset).enumerate()
-
-    def positions_of_pass(number):
-        positions = tf.range(source.size, dtype=tf.int64)
-        if shuffle:
-            key = tf.stack([tf.constant(seed, tf.int64), number])
-            positions = tf.random.experimental.stateless_shuffle(positions, key)
-        return tf.data.Dataset.from_tensor_slices(positions)
-
-    passes = tf.data.Dataset.counter() if repeat else tf.data.Dataset.range(1)
-    positions = passes.flat_map(positions_of_pass).enumerate()
-    return positions.map(lambda n, at: (n, source.lookup(at)), num_parallel_calls=tf.data.AUTOTUNE)
-
-
-def _pixels(image, channels):
-    return ops.decode(image, channels) if image.dtype == tf.string else image
+def _finished(dataset, steps, rows):
+    """States what is known: the number of batches and their rows, and how tf.distribute is to share them out."""
+    if rows is not None:
+        dataset = dataset.map(
+            lambda images, labels: (
+                tf.ensure_shape(images, (rows, *images.shape[1:])),
+                tf.ensure_shape(labels, (rows, *labels.shape[1:])),
+            )
+        )
+    options = tf.data.Options()
+    options.deterministic = True
+    # Not files, which it would choose: each worker takes its part of every batch.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    return dataset.prefetch(1).with_options(options)  # beside those that are being read: batches may be large

@@ -41,7 +41,7 @@ def decode(contents, channels):
         ),
     )
     image.set_shape((None, None, 3))
-    return _match_channels(image, channels)
+    return match_channels(image, channels)
 
 
 def check(preprocessing):
@@ -69,6 +69,21 @@ def apply(preprocessing, image):
     return standardise(preprocessing, resize(preprocessing, image))
 
 
+def match_channels(image, channels):
+    """Converts (height, width, 1, 3 or 4 channels) to 1 (ITU-R 601-2 luma, as Pillow's) or 3; alpha is dropped."""
+    if image.shape.rank != 3 or image.shape[-1] not in (1, 3, 4):
+        raise ValueError(f"image must have shape (height, width, 1, 3 or 4 channels); got {image.shape}")
+    image = image[..., :3]
+    if image.shape[-1] == channels:
+        return image
+    if channels == 3:
+        return tf.repeat(image, 3, axis=-1)
+    if image.dtype == tf.uint8:
+        weighted = tf.tensordot(tf.cast(image, tf.int32), tf.constant(_LUMA), 1)
+        return tf.cast((weighted + 2**15) // 2**16, tf.uint8)[..., None]
+    return tf.tensordot(image, tf.constant(_LUMA, image.dtype) / 2**16, 1)[..., None]
+
+
 def resize(preprocessing, image):
     """The first half of `apply`: float32 (*preprocessing.image_size, preprocessing.channels) on [0, 255].
 
@@ -77,7 +92,7 @@ def resize(preprocessing, image):
     `bicubic` and `bilinear_antialias` give whole levels within [0, 255], as Pillow does; the others are
     `tf.image.resize`'s.
     """
-    image = _match_channels(tf.convert_to_tensor(image), preprocessing.channels)
+    image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
     if image.dtype not in (tf.uint8, tf.float32):
         raise TypeError(f"image must be uint8, or float32 on the scale [0, 255]; got {image.dtype.name}")
     kernel = _PILLOW_KERNELS.get(preprocessing.interpolation)
@@ -114,20 +129,6 @@ def _decode_palette_bmp(contents):
     palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 4 * 256), tf.uint8)
     palette = tf.reshape(palette, (-1, 4))[:, 2::-1]  # stored as blue, green, red, unused
     return tf.gather(palette, tf.cast(indices, tf.int32))
-
-
-def _match_channels(image, channels):
-    if image.shape.rank != 3 or image.shape[-1] not in (1, 3, 4):
-        raise ValueError(f"image must have shape (height, width, 1, 3 or 4 channels); got {image.shape}")
-    image = image[..., :3]
-    if image.shape[-1] == channels:
-        return image
-    if channels == 3:
-        return tf.repeat(image, 3, axis=-1)
-    if image.dtype == tf.uint8:
-        weighted = tf.tensordot(tf.cast(image, tf.int32), tf.constant(_LUMA), 1)
-        return tf.cast((weighted + 2**15) // 2**16, tf.uint8)[..., None]
-    return tf.tensordot(image, tf.constant(_LUMA, image.dtype) / 2**16, 1)[..., None]
 
 
 def _resize_like_tensorflow(preprocessing, image, method):

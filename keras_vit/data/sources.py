@@ -1,16 +1,12 @@
-"""Where labelled pictures come from: class folders and arrays, read lazily, one picture at a time."""
+"""ImageSource: labelled pictures in a fixed order, read lazily, one picture at a time; and arrays as a source."""
 
 import collections.abc
 import dataclasses
-import os
-import pathlib
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +20,9 @@ class ImageSource:
         size: number of pictures.
         files: paths in the order of `dataset`, for messages; None where the pictures are no files.
         lookup: function from an int64 scalar tensor, a position in `dataset`, to its element. With it a
-            shuffle or a split moves numbers instead of pictures; without it (None), `split` is not possible.
+            shuffle or a split moves numbers instead of pictures; without it (None), the source is a stream:
+            it is shuffled in a buffer, and `split` is not possible.
+        describe: function from a position to what messages call that picture; None takes its file or its number.
     """
 
     dataset: tf.data.Dataset
@@ -32,6 +30,13 @@ class ImageSource:
     size: int
     files: tuple | None = None
     lookup: collections.abc.Callable | None = None
+    describe: collections.abc.Callable | None = None
+
+    def name_of(self, position):
+        """What messages call the picture at `position`: its path, its record, or its number from 0."""
+        if self.describe is not None:
+            return self.describe(position)
+        return f"picture {position}" if self.files is None else self.files[position]
 
     def split(self, fraction, seed=0):
         """Draws a held-out part at random.
@@ -55,48 +60,64 @@ class ImageSource:
         """Returns the source of the pictures at `positions`, a sequence of integers, in that order."""
         if self.lookup is None:
             raise ValueError(
-                "a source without lookup cannot be split: build two sources from two datasets instead"
+                "a source without lookup cannot be split: build two sources from two datasets, or call cached() first"
             )
+        positions = np.asarray(positions, np.int64)
+        outside = positions[(positions < 0) | (positions >= self.size)]
+        if len(outside):
+            raise ValueError(f"positions must be from 0 to {self.size - 1}; got {outside[0]}")
         files = None if self.files is None else tuple(self.files[position] for position in positions)
+        describe = _composed(self.describe, positions)
         with tf.device("CPU"):
-            chosen = tf.constant(positions, tf.int64)
-        return _from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files)
+            chosen = tf.constant(positions)
+        return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe)
 
+    def cached(self, max_bytes=2**30):
+        """Reads every picture once and keeps it in memory: the encoded bytes of a file, the pixels of an array.
 
-def from_folder(path, extensions=EXTENSIONS):
-    """Pictures in one sub-folder per class; the classes are the sub-folders sorted by name.
+        Args:
+            max_bytes: most memory for the pictures, in bytes.
 
-    Args:
-        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Pictures
-            lie directly in their class folder; hidden files and folders are ignored.
-        extensions: endings that are read, upper or lower case; files with another ending are ignored.
+        Returns:
+            An `ImageSource` with the same pictures and names, and with lookup even where this one is a stream.
+            What cannot be read now is an empty file in it, which the pipelines skip, count and name.
 
-    Returns:
-        An `ImageSource` whose files are read only when its dataset reaches them.
+        Raises:
+            ValueError: when the pictures take more than `max_bytes`.
+        """
+        checks.check_integer("max_bytes", max_bytes)
+        contents, shapes, labels, total = [], [], [], 0
+        for element in _each(self).as_numpy_iterator():
+            image = element["image"]
+            contents.append(image if self.is_encoded else image.tobytes())
+            shapes.append(np.shape(image))
+            labels.append(element["label"])
+            total += len(contents[-1])
+            if total > max_bytes:
+                raise ValueError(
+                    f"the pictures must fit into max_bytes={max_bytes:,} to be cached; "
+                    f"the first {len(contents):,} of {self.size:,} take {total:,} bytes"
+                )
+        if len(contents) != self.size:
+            raise ValueError(f"the source must give {self.size} pictures, as its size says; it gave {len(contents)}")
+        with tf.device("CPU"):
+            contents = tf.constant(contents, tf.string, shape=(self.size,))
+            shapes = tf.constant(np.reshape(shapes, (self.size, -1)), tf.int64)
+            labels = tf.constant(labels, tf.int32, shape=(self.size,))
 
-    Raises:
-        FileNotFoundError: no such folder.
-        ValueError: a file instead of a folder, no class folders, or a class folder without pictures.
-    """
-    folder = pathlib.Path(path)
-    if not folder.exists():
-        raise FileNotFoundError(f"path must be a folder of class folders; there is no {path}")
-    if not folder.is_dir():
-        raise ValueError(f"path must be a folder of class folders; {path} is a file")
-    endings = _endings(extensions)
-    classes = [entry for entry in _visible(folder) if entry.is_dir()]
-    if not classes:
-        raise ValueError(f"path must hold one sub-folder of pictures per class; there are none in {path}")
-    files = [[file for file in _visible(entry) if file.name.lower().endswith(endings)] for entry in classes]
-    empty = [entry.name for entry, found in zip(classes, files, strict=True) if not found]
-    if empty:
-        raise ValueError(
-            f"every class folder must hold pictures ending in {', '.join(endings)}; "
-            f"{len(empty)} of {len(classes)} in {path} hold none: {', '.join(empty[:5])}"
-        )
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(found) for found in files])
-    files = tuple(str(file) for found in files for file in found)
-    return _from_files(files, labels, [entry.name for entry in classes])
+        def lookup(n):
+            image = contents[n]
+            if not self.is_encoded:
+                image = tf.reshape(tf.io.decode_raw(image, tf.uint8), shapes[n])
+                image = tf.ensure_shape(image, self.dataset.element_spec["image"].shape)
+            return {"image": image, "label": labels[n]}
+
+        return from_lookup(lookup, self.class_names, self.size, self.files, self.describe)
+
+    @property
+    def is_encoded(self):
+        """Whether the pictures are encoded files rather than pixels."""
+        return self.dataset.element_spec["image"].dtype == tf.string
 
 
 def from_arrays(images, labels, class_names=None):
@@ -127,8 +148,7 @@ def from_arrays(images, labels, class_names=None):
         )
     if labels.dtype.kind not in "iu" or labels.shape not in ((len(images),), (len(images), 1)):
         raise ValueError(
-            f"labels must be {len(images)} integers, one per picture; "
-            f"got {labels.dtype} of shape {labels.shape}"
+            f"labels must be {len(images)} integers, one per picture; got {labels.dtype} of shape {labels.shape}"
         )
     names = tuple(str(n) for n in range(int(labels.max()) + 1)) if class_names is None else tuple(class_names)
     if labels.min() < 0 or labels.max() >= len(names):
@@ -138,30 +158,29 @@ def from_arrays(images, labels, class_names=None):
         )
     with tf.device("CPU"):
         images, labels = tf.constant(images), tf.constant(labels.reshape(-1), tf.int32)
-    return _from_lookup(lambda n: {"image": images[n], "label": labels[n]}, names, len(images))
+    return from_lookup(lambda n: {"image": images[n], "label": labels[n]}, names, len(images))
 
 
-def _from_files(files, labels, class_names):
-    with tf.device("CPU"):
-        paths, labels = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
-    return _from_lookup(
-        lambda n: {"image": tf.io.read_file(paths[n]), "label": labels[n]}, class_names, len(files), files
-    )
-
-
-def _from_lookup(lookup, class_names, size, files=None):
+def from_lookup(lookup, class_names, size, files=None, describe=None):
+    """The `ImageSource` of a function from a position to an element; the other arguments are its attributes."""
     dataset = tf.data.Dataset.range(size).map(lookup, num_parallel_calls=tf.data.AUTOTUNE)
-    return ImageSource(dataset, tuple(class_names), size, files, lookup)
+    return ImageSource(dataset, tuple(class_names), size, files, lookup, describe)
 
 
-def _visible(folder):
-    entries = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    return sorted(entries, key=lambda entry: entry.name)
+def _composed(describe, positions):
+    # A function of its own, which refers to no source: messages outlive sources, see Unreadable.
+    return None if describe is None else lambda n: describe(int(positions[n]))
 
 
-def _endings(extensions):
-    if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
-        raise ValueError(
-            f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}"
-        )
-    return tuple(ending.lower() for ending in extensions)
+def _each(source):
+    """Dataset of every element; where lookup fails on an encoded picture, its bytes are b""."""
+    if source.lookup is None or not source.is_encoded:
+        return source.dataset
+
+    def read(n):
+        lost = tf.data.Dataset.from_tensors({"image": tf.constant(b""), "label": tf.constant(0)})
+        found = tf.data.Dataset.from_tensors(n).map(source.lookup).ignore_errors()
+        return found.concatenate(lost).take(1)
+
+    numbers = tf.data.Dataset.range(source.size)
+    return numbers.interleave(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

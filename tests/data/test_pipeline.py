@@ -1,158 +1,165 @@
-"""train_pipeline and eval_pipeline: order, shuffling, repetition, augmentation and damaged files."""
-
-import itertools
+"""train_pipeline and eval_pipeline: the same batches from every source, augmentation, mixing, types and refusals."""
 
 import numpy as np
-import PIL.Image
 import pytest
+import tensorflow_datasets as tfds
+from picture_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
+from small_digits import IMAGES, LABELS, NAMES, SmallDigits
 
 from keras_vit import Preprocessing
-from keras_vit.data import ImageSource, eval_pipeline, from_arrays, from_folder, train_pipeline
-from keras_vit.data.pipeline import eval_batches
+from keras_vit.data import (
+    ImageSource,
+    eval_pipeline,
+    from_arrays,
+    from_folder,
+    from_tfds,
+    from_tfrecord,
+    train_pipeline,
+)
 
-# Picture n has the level 2 * n everywhere, so that a batch tells which pictures it holds.
 SIZE = 11
-NUMBERED = np.broadcast_to(2 * np.arange(SIZE, dtype=np.uint8)[:, None, None, None], (SIZE, 8, 8, 1)).copy()
-SOURCE = from_arrays(NUMBERED, np.arange(SIZE))
-LEVELS = Preprocessing(size=8, mean=(0.0,), std=(1 / 255,))  # leaves levels as they are
+SOURCE = from_arrays(numbered(SIZE), np.arange(SIZE))
+PROTOCOL = Preprocessing(size=12, mean=(0.4,), std=(0.3,))  # resizes and standardises
 
 
-def numbers(dataset, batches=None):
-    """The numbers of the pictures in each batch, checked against the labels."""
-    found = []
-    for inputs, labels in itertools.islice(dataset.as_numpy_iterator(), batches):
-        assert inputs.dtype == np.float32 and labels.dtype == np.int32
-        np.testing.assert_allclose(
-            inputs, np.broadcast_to(2.0 * labels[:, None, None, None], inputs.shape), atol=1e-4
-        )
-        found.append(labels.tolist())
-    return found
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """{kind: source} of the digits that SmallDigits trains on, in one order."""
+    path = tmp_path_factory.mktemp("sources")
+    builder = SmallDigits(data_dir=path)
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=2))
+    images, labels = IMAGES[:50], LABELS[:50]
+    order = np.argsort(labels, kind="stable")  # that of a folder
+    images, labels = images[order], labels[order]
+    contents = [encode(image) for image in images]
+    records = write_records(path / "records", contents, labels, shards=3)
+    prepared = from_tfds(builder, "train")
+    stored = [int(e["number"]) for e in _in_file_order(builder)]
+    return {
+        "arrays": from_arrays(images, labels, NAMES),
+        "folder": from_folder(write_folder(path / "folder", contents, labels)),
+        "tfrecord": from_tfrecord(records, class_names=NAMES),
+        "tfds": prepared.take([stored.index(n) for n in order]),
+    }
+
+
+def _in_file_order(builder):
+    reading = tfds.ReadConfig(interleave_cycle_length=1)
+    return tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False, read_config=reading))
+
+
+def test_every_source_gives_the_same_batches_bit_for_bit(sources):
+    expected = batches(eval_pipeline(sources["arrays"], PROTOCOL, 16))
+    assert [len(labels) for _, labels in expected] == [16, 16, 16, 2]
+    assert expected[0][0].dtype == np.float32 and expected[0][1].dtype == np.int32
+    for kind, source in {**sources, "stream": stream(sources["folder"])}.items():
+        print(kind)
+        assert_equal(batches(eval_pipeline(source, PROTOCOL, 16)), expected)
+
+
+def test_training_batches_are_the_same_too(sources):
+    options = {"seed": 2, "augment": ("flip",), "mix": ("mixup(0.2)",)}
+    expected = batches(train_pipeline(sources["arrays"], PROTOCOL, 16, **options), 5)
+    for kind in ("folder", "tfrecord", "tfds"):
+        assert_equal(batches(train_pipeline(sources[kind], PROTOCOL, 16, **options), 5), expected)
 
 
 def test_eval_keeps_the_order_and_the_last_pictures():
     dataset = eval_pipeline(SOURCE, LEVELS, 4)
-    assert dataset.element_spec[0].shape == (None, 8, 8, 1)
-    assert numbers(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-    assert numbers(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+    assert dataset.element_spec[0].shape == (None, 8, 8, 1) and int(dataset.cardinality()) == 3
+    for _ in range(2):
+        found = batches(dataset)
+        assert [labels.tolist() for _, labels in found] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+        np.testing.assert_allclose(found[2][0][:, 3, 3, 0], [8, 9, 10], atol=1e-5)
 
 
-def test_train_shuffles_every_pass_anew_and_joins_passes():
-    found = numbers(train_pipeline(SOURCE, LEVELS, 4, seed=1), batches=11)
-    assert all(len(batch) == 4 for batch in found)
-    stream = sum(found, [])
-    passes = [tuple(stream[start : start + SIZE]) for start in range(0, 4 * SIZE, SIZE)]
-    assert all(sorted(one) == list(range(SIZE)) for one in passes)
-    assert len(set(passes)) == 4 and tuple(range(SIZE)) not in passes
-
-
-def test_train_is_determined_by_its_seed():
-    def stream(seed):
-        return numbers(train_pipeline(SOURCE, LEVELS, 4, seed=seed), batches=6)
-
-    assert stream(1) == stream(1) != stream(2)
-
-
-def test_train_without_repetition_and_shuffling():
-    once = train_pipeline(SOURCE, LEVELS, 4, repeat=False)
-    assert [len(batch) for batch in numbers(once)] == [4, 4]
-    assert once.element_spec[0].shape == (4, 8, 8, 1)
-    plain = train_pipeline(SOURCE, LEVELS, 4, shuffle=False, repeat=False, drop_remainder=False)
-    assert numbers(plain) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-
-
-def test_train_on_a_source_without_lookup():
-    source = ImageSource(SOURCE.dataset, SOURCE.class_names, SOURCE.size)
-    stream = sum(numbers(train_pipeline(source, LEVELS, 4, seed=1), batches=11), [])
-    assert all(
-        sorted(stream[start : start + SIZE]) == list(range(SIZE)) for start in range(0, 4 * SIZE, SIZE)
-    )
-    assert stream[:SIZE] != list(range(SIZE))
-    plain = train_pipeline(source, LEVELS, 4, shuffle=False, repeat=False, drop_remainder=False)
-    assert numbers(plain) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-
-
-def augmented(names, count=256, seed=0):
+def augmented(names, count=64, seed=0, **options):
     """The same 16 x 16 picture, augmented `count` times."""
     image = np.random.default_rng(0).integers(1, 256, (1, 16, 16, 3), dtype=np.uint8)
     protocol = Preprocessing(size=16, mean=(0.0,) * 3, std=(1 / 255,) * 3)
-    dataset = train_pipeline(from_arrays(image, [0]), protocol, count, augment=names, seed=seed)
-    return image[0].astype(np.float32), next(dataset.as_numpy_iterator())[0]
+    dataset = train_pipeline(from_arrays(image, [0]), protocol, count, augment=names, seed=seed, **options)
+    return image[0].astype(np.float32), batches(dataset, 1)[0][0]
 
 
-def test_flip_mirrors_every_second_picture():
-    image, results = augmented(("flip",))
-    mirrored = np.isclose(results, image[:, ::-1], atol=1e-3).all(axis=(1, 2, 3))
-    plain = np.isclose(results, image, atol=1e-3).all(axis=(1, 2, 3))
-    np.testing.assert_array_equal(plain, ~mirrored)
-    assert 96 < mirrored.sum() < 160  # 256 fair coins: four standard deviations
-
-
-def test_shift_moves_by_at_most_an_eighth_and_fills_with_black():
-    image, results = augmented(("shift",))
+def test_operations_draw_apart_and_from_the_seed():
+    image, results = augmented(("flip", "shift"), count=256, seed=3)
     padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
-    shifts = {(y, x): padded[y : y + 16, x : x + 16] for y in range(5) for x in range(5)}
-    found = [
-        [at for at, moved in shifts.items() if np.allclose(result, moved, atol=1e-3)] for result in results
-    ]
-    assert all(len(matches) == 1 for matches in found)
-    assert {matches[0] for matches in found} == set(shifts)
+    both = [padded, padded[:, ::-1]]
+    possible = [one[y : y + 16, x : x + 16] for one in both for y in range(5) for x in range(5)]
+    found = {next(n for n, one in enumerate(possible) if np.allclose(result, one, atol=1e-3)) for result in results}
+    assert found == set(range(50))
+    np.testing.assert_array_equal(results, augmented(("flip", "shift"), count=256, seed=3)[1])
+    assert not np.array_equal(results, augmented(("flip", "shift"), count=256, seed=4)[1])
 
 
-def test_augmentations_are_drawn_apart_and_from_the_seed():
-    image, results = augmented(("flip", "shift"), seed=3)
-    assert len(np.unique(results.reshape(len(results), -1), axis=0)) == 50  # 2 flips of 25 shifts
-    np.testing.assert_array_equal(results, augmented(("flip", "shift"), seed=3)[1])
-    assert not np.array_equal(results, augmented(("flip", "shift"), seed=4)[1])
+def test_a_crop_takes_the_place_of_the_resizing():
+    contents = np.random.default_rng(0).integers(0, 256, (1, 40, 30, 3), dtype=np.uint8)
+    protocol = Preprocessing(size=24, crop=16, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    dataset = train_pipeline(from_arrays(contents, [0]), protocol, 8, augment=("inception_crop(0.2, 0.3)",))
+    images = batches(dataset, 1)[0][0]
+    assert images.shape == (8, 16, 16, 3) and len(np.unique(images.reshape(8, -1), axis=0)) == 8
 
 
-def test_files_and_arrays_give_the_same_batches(tmp_path):
-    for number, image in enumerate(NUMBERED):
-        (tmp_path / f"{number:02}").mkdir()
-        PIL.Image.fromarray(image[..., 0]).save(tmp_path / f"{number:02}" / "x.png")
-    source = from_folder(tmp_path)
-    assert numbers(eval_pipeline(source, LEVELS, 4)) == numbers(eval_pipeline(SOURCE, LEVELS, 4))
-    train = [numbers(train_pipeline(s, LEVELS, 4, seed=5), batches=5) for s in (source, SOURCE)]
-    assert train[0] == train[1]
+def test_layers_of_keras_cv_run_on_batches():
+    image, results = augmented(("keras_cv.RandomCutout(1.0, 1.0, fill_mode='constant', fill_value=9.0)", "flip"))
+    is_nine = np.isclose(results, 9.0).all(axis=-1)
+    assert len(np.unique(is_nine.reshape(len(is_nine), -1), axis=0)) > 32  # each picture has a window of its own
+    is_kept = [np.isclose(results, one, atol=1e-3).all(axis=-1) | is_nine for one in (image, image[:, ::-1])]
+    assert [kept.all(axis=(1, 2)).any() for kept in is_kept] == [True, True]
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "class").mkdir()
-    for number in range(7):
-        PIL.Image.fromarray(NUMBERED[number, ..., 0]).save(tmp_path / "class" / f"{number}.png")
-    source = from_folder(tmp_path)
-    whole = (tmp_path / "class" / "5.png").read_bytes()
-    (tmp_path / "class" / "5.png").write_bytes(whole[:60])
-    batches = eval_batches(source, LEVELS, 2)
-    assert [len(next(batches)[1]) for _ in range(2)] == [2, 2]
-    with pytest.raises(ValueError, match="5.png must be a whole picture.*begins as PNG but is cut short"):
-        next(batches)
-    (tmp_path / "class" / "5.png").unlink()
-    with pytest.raises(FileNotFoundError, match="5.png"):
-        list(eval_batches(source, LEVELS, 2))
+def test_mixing_takes_the_row_before_and_gives_label_weights():
+    images, labels = batches(train_pipeline(SOURCE, LEVELS, 5, seed=4, mix=("mixup(1.0)",)), 1)[0]
+    plain_images, plain = batches(train_pipeline(SOURCE, LEVELS, 5, seed=4), 1)[0]
+    share = labels[0, plain[0]]
+    assert 0.5 <= share < 1 and labels.dtype == np.float32 and labels.shape == (5, SIZE)
+    one_hot = np.eye(SIZE, dtype=np.float32)[plain]
+    np.testing.assert_allclose(labels, share * one_hot + (1 - share) * np.roll(one_hot, 1, axis=0), atol=1e-6)
+    mixed = share * plain_images + (1 - share) * np.roll(plain_images, 1, axis=0)
+    np.testing.assert_allclose(images, mixed, atol=1e-4)
+
+
+def test_uint8_is_the_rounded_picture():
+    noise = from_arrays(np.random.default_rng(0).integers(0, 256, (6, 20, 20, 1), np.uint8), np.arange(6))
+    protocol = Preprocessing(size=9, mean=(0.0,), std=(1 / 255,))
+    for make in (
+        lambda dtype: eval_pipeline(noise, protocol, 6, dtype=dtype),
+        lambda dtype: train_pipeline(noise, protocol, 6, dtype=dtype, augment=("flip",), mix=("cutmix(1.0)",)),
+    ):
+        levels, exact = (batches(make(dtype), 1)[0][0] for dtype in ("uint8", "float32"))
+        assert levels.dtype == np.uint8
+        np.testing.assert_allclose(levels, exact, atol=0.5001)
 
 
 def test_refusals():
+    empty = ImageSource(SOURCE.dataset.take(0), SOURCE.class_names, 0)
     refused = [
-        (
-            lambda: train_pipeline(SOURCE, LEVELS, 4, augment=("flop",)),
-            "one of 'flip', 'shift'; got augment='flop'",
-        ),
-        (
-            lambda: train_pipeline(SOURCE, LEVELS, 4, augment="flip"),
-            r"sequence of names, such as \('flip',\)",
-        ),
-        (
-            lambda: train_pipeline(SOURCE, LEVELS, 0),
-            "batch_size must be an integer of at least 1; got batch_size=0",
-        ),
-        (lambda: train_pipeline(SOURCE, LEVELS, 4, seed=-1), "seed must be an integer of at least 0"),
-        (lambda: train_pipeline(SOURCE, LEVELS, 4, repeat=1), "repeat must be True or False"),
-        (
-            lambda: train_pipeline(SOURCE, LEVELS, 12, repeat=False),
-            "not exceed the 11 pictures.*got batch_size=12",
-        ),
-        (lambda: eval_pipeline(SOURCE, LEVELS, 2.5), "batch_size must be an integer"),
+        ({"augment": ("flop",)}, "augment must be one of .*'flip'.*got augment='flop'"),
+        ({"augment": "flip"}, "augment must be a sequence of texts"),
+        ({"mix": ("mixup",)}, "mixup"),
+        ({"batch_size": 0}, "batch_size must be an integer of at least 1; got batch_size=0"),
+        ({"seed": -1}, "seed must be an integer of at least 0"),
+        ({"start_step": -1}, "start_step must be an integer of at least 0"),
+        ({"repeats": 0}, "repeats must be an integer of at least 1"),
+        ({"repeats": 3, "shuffle": False}, "repeats above 1 needs shuffle=True.*got repeats=3"),
+        ({"repeat": 1}, "repeat must be True or False"),
+        ({"dtype": "int8"}, "dtype must be one of 'float32', 'uint8'"),
+        ({"batch_size": 12, "repeat": False}, "not exceed the 11 pictures.*got batch_size=12"),
+        ({"shard": (0, 3)}, r"divisible by the count of shard; got batch_size=4, shard=\(0, 3\)"),
+        ({"shard": (2, 2)}, "index from 0 to count - 1"),
+        ({"shard": 2}, "pair of integers"),
+        ({"source": empty}, "source must hold at least one picture; it is empty"),
     ]
-    for call, message in refused:
+    for arguments, message in refused:
         with pytest.raises(ValueError, match=message):
-            print(message, call())  # shown where nothing is raised
+            print(message, train_pipeline(**{"source": SOURCE, "preprocessing": LEVELS, "batch_size": 4, **arguments}))
+    for arguments, message in (
+        ((SOURCE, LEVELS, 2.5), "batch_size must be an integer"),
+        ((empty, LEVELS, 4), "at least one picture"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            print(message, eval_pipeline(*arguments))
+    with pytest.raises(TypeError, match="source must be an ImageSource.*got _.*Dataset"):
+        eval_pipeline(SOURCE.dataset, LEVELS, 4)
+    with pytest.raises(TypeError, match="preprocessing must be a keras_vit.Preprocessing"):
+        train_pipeline(SOURCE, 224, 4)

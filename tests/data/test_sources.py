@@ -1,8 +1,9 @@
-"""from_folder and from_arrays: order, names, laziness and refusals."""
+"""from_arrays, and what every source can do: splits, names and memory."""
 
 import numpy as np
-import PIL.Image
 import pytest
+import tensorflow as tf
+from picture_sets import encode, stream, write_folder
 
 from keras_vit.data import ImageSource, from_arrays, from_folder
 
@@ -12,64 +13,6 @@ LABELS = np.array([3, 1, 2, 0, 1, 1, 2, 3, 0, 2])
 
 def elements(source):
     return [(e["image"], int(e["label"])) for e in source.dataset.as_numpy_iterator()]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """Three classes, written in another order than their names'."""
-    for name, files in (("dog", ["2.JPG", "10.png"]), ("Cat", ["b.bmp", "a.jpeg"]), ("eel", ["x.webp"])):
-        (tmp_path / name).mkdir()
-        for file in files:
-            PIL.Image.fromarray(IMAGES[len(file), ..., 0]).save(tmp_path / name / file)
-    (tmp_path / "dog" / "notes.txt").write_text("not a picture")
-    (tmp_path / "dog" / ".hidden.png").write_text("not a picture")
-    (tmp_path / ".cache").mkdir()
-    (tmp_path / "list.csv").write_text("not a class")
-    return tmp_path
-
-
-def test_folder_sorts_classes_and_files_by_name(folder):
-    source = from_folder(folder)
-    assert source.class_names == ("Cat", "dog", "eel")
-    names = ["Cat/a.jpeg", "Cat/b.bmp", "dog/10.png", "dog/2.JPG", "eel/x.webp"]
-    assert source.files == tuple(str(folder / name) for name in names)
-    assert source.size == 5
-    assert elements(source) == [
-        ((folder / name).read_bytes(), label) for name, label in zip(names, (0, 0, 1, 1, 2), strict=True)
-    ]
-
-
-def test_folder_takes_the_extensions_asked_for(folder):
-    (folder / "Cat" / "c.tif").write_bytes(b"x")
-    (folder / "dog" / "c.tif").write_bytes(b"x")
-    (folder / "eel" / "c.TIF").write_bytes(b"y")
-    assert [image for image, _ in elements(from_folder(folder, extensions=(".tif",)))] == [b"x", b"x", b"y"]
-
-
-def test_folder_reads_files_when_they_are_reached(folder):
-    source = from_folder(str(folder))
-    (folder / "Cat" / "a.jpeg").write_bytes(b"new")
-    assert elements(source)[0] == (b"new", 0)
-
-
-def test_folder_takes_names_that_are_not_ascii(tmp_path):
-    (tmp_path / "köter").mkdir()
-    (tmp_path / "köter" / "größe 1.png").write_bytes(b"bytes")
-    assert elements(from_folder(tmp_path)) == [(b"bytes", 0)]
-
-
-def test_folder_refusals(tmp_path, folder):
-    with pytest.raises(FileNotFoundError, match="there is no .*/nowhere"):
-        from_folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="list.csv is a file"):
-        from_folder(folder / "list.csv")
-    with pytest.raises(ValueError, match="one sub-folder of pictures per class; there are none in .*dog"):
-        from_folder(folder / "dog")
-    (folder / "fox").mkdir()
-    with pytest.raises(ValueError, match=r"ending in .jpg, .*; 1 of 4 in .* hold none: fox"):
-        from_folder(folder)
-    with pytest.raises(ValueError, match="extensions must be a sequence.*got extensions='.jpg'"):
-        from_folder(folder, extensions=".jpg")
 
 
 def test_arrays_keep_their_order():
@@ -122,14 +65,6 @@ def test_split_is_a_partition_in_order_and_depends_on_the_seed():
         assert rest == sorted(rest) and held_out == sorted(held_out)
 
 
-def test_split_keeps_files_and_class_names(folder):
-    source = from_folder(folder)
-    for part in source.split(0.4):
-        assert part.class_names == source.class_names
-        for file, (image, label) in zip(part.files, elements(part), strict=True):
-            assert elements(source)[source.files.index(file)] == (image, label)
-
-
 def test_split_refusals():
     source = from_arrays(IMAGES, LABELS)
     with pytest.raises(ValueError, match="at least one picture; got fraction=0.01 of 10"):
@@ -138,3 +73,61 @@ def test_split_refusals():
         source.split(1.5)
     with pytest.raises(ValueError, match="without lookup cannot be split"):
         ImageSource(source.dataset, source.class_names, source.size).split(0.5)
+
+
+def test_take_refuses_positions_outside():
+    with pytest.raises(ValueError, match="positions must be from 0 to 9; got 10"):
+        from_arrays(IMAGES, LABELS).take([0, 10])
+
+
+def test_pictures_have_names(tmp_path):
+    source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES[:3]], LABELS[:3]))
+    assert source.name_of(0) == str(tmp_path / "001" / "0001.png")
+    assert source.take([2, 0]).name_of(1) == source.name_of(0)
+    assert from_arrays(IMAGES, LABELS).name_of(4) == "picture 4"
+    described = ImageSource(source.dataset, source.class_names, 3, lookup=source.lookup, describe="record {}".format)
+    assert described.take([2, 0]).take([1]).name_of(0) == "record 0"
+
+
+def test_cached_pixels_and_files_are_the_same_and_read_once(tmp_path):
+    arrays = from_arrays(IMAGES, LABELS)
+    folder = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
+    for source in (arrays, stream(arrays), folder):
+        cached = source.cached()
+        assert (cached.class_names, cached.size, cached.files) == (source.class_names, source.size, source.files)
+        assert cached.dataset.element_spec == source.dataset.element_spec
+        for (image, label), (expected, expected_label) in zip(elements(cached), elements(source), strict=True):
+            np.testing.assert_array_equal(image, expected)
+            assert label == expected_label
+        assert elements(cached.take([7]))[0][1] == elements(source)[7][1]  # a stream has lookup now
+    before = elements(folder)
+    cached = folder.cached()
+    for file in folder.files:
+        open(file, "wb").close()
+    assert elements(cached) == before
+
+
+def test_cached_pictures_may_differ_in_size():
+    sizes = [(2, 3, 1), (4, 1, 1), (1, 1, 1)]
+    images = [np.random.default_rng(n).integers(0, 256, size, dtype=np.uint8) for n, size in enumerate(sizes)]
+    signature = {"image": tf.TensorSpec((None, None, 1), tf.uint8), "label": tf.TensorSpec((), tf.int32)}
+    dataset = tf.data.Dataset.from_generator(
+        lambda: ({"image": image, "label": n} for n, image in enumerate(images)), output_signature=signature
+    )
+    for expected, (image, _) in zip(images, elements(ImageSource(dataset, "abc", 3).cached()), strict=True):
+        np.testing.assert_array_equal(image, expected)
+
+
+def test_cached_keeps_the_place_of_a_file_that_is_gone(tmp_path):
+    source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES[:3]], [0, 1, 2]))
+    (tmp_path / "001" / "0001.png").unlink()
+    found = elements(source.cached())
+    assert [len(image) > 0 for image, _ in found] == [True, False, True] and found[2][1] == 2
+
+
+def test_cached_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="max_bytes=100 to be cached; the first 7 of 10 take 112 bytes"):
+        from_arrays(IMAGES, LABELS).cached(max_bytes=100)
+    shorter = ImageSource(from_arrays(IMAGES, LABELS).dataset.take(4), ("a",) * 4, 10)
+    with pytest.raises(ValueError, match="must give 10 pictures, as its size says; it gave 4"):
+        shorter.cached()

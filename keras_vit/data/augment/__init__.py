@@ -1,0 +1,6 @@
+"""Augmentation: texts such as "randaugment(2, 15)" become operations of TensorFlow, determined by their seed."""
+
+from keras_vit.data.augment.operation import Operation
+from keras_vit.data.augment.parse import MIXES, OPERATIONS, parse_augment, parse_mix
+
+__all__ = ["MIXES", "OPERATIONS", "Operation", "parse_augment", "parse_mix"]

@@ -1,0 +1,168 @@
+"""Random crops: from an encoded file, or pixels, to a picture of the model's size."""
+
+import tensorflow as tf
+
+from keras_vit import checks
+from keras_vit.config import Preprocessing
+from keras_vit.config.preprocessing import INTERPOLATIONS
+from keras_vit.data import preprocessing as ops
+from keras_vit.data.augment import values
+
+_ATTEMPTS = 10  # of random_resized_crop, as in torchvision and timm
+
+
+def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33, interpolation="bilinear"):
+    """The crop that the official ViT, AugReg and BiT models were trained with.
+
+    A window is drawn by `tf.image.stateless_sample_distorted_bounding_box`: an aspect ratio uniform in its range,
+    then a height uniform between those of the smallest and the largest area. After 100 windows that do not fit, the
+    whole picture is taken. The window is resized to the model's size, whatever its aspect ratio.
+
+    Args:
+        min_area, max_area: share of the picture, 0 < min_area <= max_area <= 1.
+        min_aspect, max_aspect: width over height of the window. As there, both sides are rounded to whole pixels.
+        interpolation: one of `Preprocessing`'s; the official code's is bilinear without antialias.
+
+    Returns:
+        Function of kind `crop` (see `Operation`).
+    """
+    areas = values.check_span("min_area", min_area, "max_area", max_area, limit=1.0)
+    aspects = values.check_span("min_aspect", min_aspect, "max_aspect", max_aspect)
+
+    def window(shape, seed):
+        start, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+            shape,
+            tf.zeros((0, 0, 4)),
+            seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=aspects,
+            area_range=areas,
+            use_image_if_no_bounding_boxes=True,
+        )
+        return tf.concat([start[:2], size[:2]], 0)
+
+    return _crop_of(window, interpolation)
+
+
+def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspect=4 / 3, interpolation="bicubic"):
+    """The crop that DeiT and Swin were trained with (torchvision's and timm's RandomResizedCrop).
+
+    Unlike in `inception_crop`, the area is uniform and the aspect ratio is uniform on a logarithmic scale. After 10
+    windows that do not fit, the largest central window within the aspect ratios is taken.
+
+    Args:
+        min_area, max_area: share of the picture, 0 < min_area <= max_area <= 1.
+        min_aspect, max_aspect: width over height of the window.
+        interpolation: one of `Preprocessing`'s; DeiT's and Swin's is bicubic.
+
+    Returns:
+        Function of kind `crop` (see `Operation`).
+    """
+    areas = values.check_span("min_area", min_area, "max_area", max_area, limit=1.0)
+    aspects = values.check_span("min_aspect", min_aspect, "max_aspect", max_aspect)
+
+    def window(shape, seed):
+        height, width = tf.unstack(tf.cast(shape[:2], tf.float32))
+        draws = tf.unstack(tf.random.stateless_uniform((4, _ATTEMPTS), seed))
+        area = height * width * (areas[0] + (areas[1] - areas[0]) * draws[0])
+        aspect = tf.exp(tf.math.log(aspects[0]) + tf.math.log(aspects[1] / aspects[0]) * draws[1])
+        heights, widths = tf.round(tf.sqrt(area / aspect)), tf.round(tf.sqrt(area * aspect))
+        tops = tf.floor((height - heights + 1) * draws[2])
+        lefts = tf.floor((width - widths + 1) * draws[3])
+        fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
+        drawn = tf.stack([tops, lefts, heights, widths])[:, tf.argmax(fits)]
+        return tf.cast(tf.where(tf.reduce_any(fits), drawn, _central(height, width, aspects)), tf.int32)
+
+    return _crop_of(window, interpolation)
+
+
+def random_crop(resize, interpolation="bilinear"):
+    """Resizes the whole picture to a square, then cuts a window of the model's size at a random place.
+
+    The fine-tuning of BiT (arXiv 1912.11370, section 3.3, HyperRule): `random_crop(160)` for 128 pixels,
+    `random_crop(448)` for 384.
+
+    Args:
+        resize: side in pixels before the cut, or a pair (height, width); at least the model's size.
+        interpolation: one of `Preprocessing`'s.
+
+    Returns:
+        Function of kind `crop` (see `Operation`).
+    """
+    resized = checks.check_pair("resize", resize)
+    checks.check_choice("interpolation", interpolation, INTERPOLATIONS)
+
+    def crop(contents, size, channels, seed):
+        if any(side < wanted for side, wanted in zip(resized, size, strict=True)):
+            raise ValueError(f"random_crop's resize must be at least the picture's size {size}; got {resized}")
+        image = ops.decode(contents, channels) if contents.dtype == tf.string else contents
+        image = ops.resize(_protocol(resized, channels, interpolation), image)
+        return tf.image.stateless_random_crop(image, (*size, channels), seed)
+
+    return crop
+
+
+def _central(height, width, aspects):
+    """The largest central window (top, left, height, width) whose aspect ratio is within `aspects`."""
+    heights = tf.minimum(height, tf.round(width / aspects[0]))
+    widths = tf.minimum(width, tf.round(height * aspects[1]))
+    return tf.stack([(height - heights) // 2, (width - widths) // 2, heights, widths])
+
+
+def _crop_of(window, interpolation):
+    """The crop whose window (top, left, height, width) is drawn by `window(shape, seed)`."""
+    checks.check_choice("interpolation", interpolation, INTERPOLATIONS)
+
+    def crop(contents, size, channels, seed):
+        image = cut(contents, channels, lambda shape: window(shape, seed))
+        return ops.resize(_protocol(tuple(size), channels, interpolation), image)
+
+    return crop
+
+
+def cut(contents, channels, window):
+    """The pixels of a window; of a JPEG nothing else is decoded, with the same result as decoding all of it.
+
+    Args:
+        contents: an encoded file (scalar string) or pixels (height, width, 1, 3 or 4 channels).
+        channels: of the result, 1 or 3.
+        window: function of the shape (height, width, channels) to (top, left, height, width).
+
+    Returns:
+        Tensor (height, width, channels) of the window.
+    """
+    if contents.dtype != tf.string:
+        return _slice(ops.match_channels(contents, channels), window)
+    image = tf.cond(
+        _is_whole_jpeg(contents),
+        lambda: ops.match_channels(_cut_jpeg(contents, window), channels),
+        lambda: _slice(ops.decode(contents, channels), window),
+    )
+    return tf.ensure_shape(image, (None, None, channels))
+
+
+def _slice(image, window):
+    top, left, height, width = tf.unstack(window(tf.shape(image)))
+    return image[top : top + height, left : left + width]
+
+
+def _is_whole_jpeg(contents):
+    # A file cut short lacks the end marker. Decoding a window would pass over it where the window lies above the
+    # damage; decoding all of it raises, whatever the window.
+    ends = tf.strings.substr(contents, -2, 2) == b"\xff\xd9"
+    return tf.logical_and(tf.io.is_jpeg(contents), ends)
+
+
+def _cut_jpeg(contents, window):
+    shape = tf.image.extract_jpeg_shape(contents)
+    top, left, height, width = tf.unstack(window(shape))
+    # The colour of a column is interpolated between its neighbours, so one more on either side is decoded.
+    begin, end = tf.maximum(left - 1, 0), tf.minimum(left + width + 1, shape[1])
+    image = tf.image.decode_and_crop_jpeg(
+        contents, tf.stack([top, begin, height, end - begin]), channels=3, dct_method="INTEGER_ACCURATE"
+    )
+    return image[:, left - begin :][:, :width]
+
+
+def _protocol(size, channels, interpolation):
+    return Preprocessing(size=size, interpolation=interpolation, mean=(0.5,) * channels, std=(0.5,) * channels)

@@ -1,0 +1,97 @@
+"""Moving pixels: flip, shift, cutout and affine maps."""
+
+import math
+
+import tensorflow as tf
+
+from keras_vit import checks
+from keras_vit.data.augment import values
+
+GREY = 128  # what the original RandAugment fills with
+
+
+def flip():
+    """Mirrors every second picture left to right. Returns a function of kind `picture` (see `Operation`)."""
+    return tf.image.stateless_random_flip_left_right
+
+
+def shift():
+    """Moves by up to an eighth of the sides, filled with black. Returns a function of kind `picture`."""
+
+    def move(image, seed):
+        height, width, _ = image.shape
+        down, right = height // 8, width // 8
+        padded = tf.pad(image, ((down, down), (right, right), (0, 0)))
+        return tf.image.stateless_random_crop(padded, image.shape, seed)
+
+    return move
+
+
+def cutout(size, fill=GREY):
+    """Fills one square per picture (arXiv 1708.04552); its centre is anywhere, so that it may be cut by the border.
+
+    Args:
+        size: side of the square in pixels, even.
+        fill: level on [0, 255].
+
+    Returns:
+        Function of kind `picture` (see `Operation`).
+    """
+    checks.check_integer("size", size)
+    checks.check_divisible("size", (size,), "2, as the square has a centre", (2,))
+    fill = values.check_number("fill", fill, 0.0, 255.0)
+    return lambda image, seed: cut_out(image, size // 2, tf.random.stateless_uniform((2,), seed), fill)
+
+
+def cut_out(image, reach, place, fill=GREY):
+    """Fills the square of side `2 * reach` around a pixel.
+
+    Args:
+        image: (height, width, channels).
+        reach: pixels, an integer.
+        place: where the centre is, two numbers in [0, 1): down and across.
+        fill: a level.
+    """
+
+    def covered(length, where):
+        centre = tf.cast(where * length, tf.int32)
+        return (tf.range(length) >= centre - reach) & (tf.range(length) < centre + reach)
+
+    height, width, _ = image.shape
+    return fill_where(image, covered(height, place[0]), covered(width, place[1]), tf.cast(fill, image.dtype))
+
+
+def fill_where(image, is_row, is_column, levels):
+    """`image` with `levels` where both flags, of its rows and of its columns, are set."""
+    inside = is_row[:, None] & tf.repeat(is_column, image.shape[-1])[None, :]
+    inside = tf.reshape(tf.cast(inside, image.dtype), image.shape)
+    # Products of whole pictures: tf.where takes several times as long.
+    return image * (1 - inside) + levels * inside
+
+
+def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
+    """Output pixel (x, y) is input pixel (a x + b y + c, d x + e y + f), `fill` where there is none.
+
+    Args:
+        image: (height, width, channels). x goes right, y goes down, and (0, 0) is the centre of the first pixel.
+        matrix: (a, b, c, d, e, f), numbers or scalar tensors.
+        fill: a level.
+        interpolation: NEAREST or BILINEAR.
+    """
+    transform = tf.stack([tf.cast(value, tf.float32) for value in (*matrix, 0.0, 0.0)])
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[None],
+        transforms=transform[None],
+        output_shape=tf.shape(image)[:2],
+        fill_value=float(fill),
+        interpolation=interpolation,
+        fill_mode="CONSTANT",
+    )[0]
+
+
+def rotation(image, degrees):
+    """Matrix for `warp` that turns `image` about its middle."""
+    radians = tf.cast(degrees, tf.float32) * (math.pi / 180)
+    cos, sin = tf.cos(radians), tf.sin(radians)
+    y, x = tf.unstack((tf.cast(tf.shape(image)[:2], tf.float32) - 1) / 2)
+    return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y

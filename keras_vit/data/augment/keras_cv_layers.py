@@ -1,0 +1,85 @@
+"""keras-cv's augmentation layers by name: the one place that knows keras-cv."""
+
+import difflib
+import functools
+import inspect
+
+import keras
+import tensorflow as tf
+
+_SCALE = (0, 255)  # of every operation here
+_NEED_LABELS = ("CutMix", "FourierMix", "MixUp", "Mosaic")
+
+
+def build(name, args, kwargs):
+    """A layer of `keras_cv.layers` as a function of kind `batch` (see `Operation`).
+
+    A layer with an argument `value_range` is given (0, 255). The results are clipped to [0, 255].
+
+    keras-cv draws from a generator that keeps a state, which parallel calls reach in any order: what a batch gets does
+    NOT follow from the seed and the number of the batch, even with the layer's own `seed`, and an interrupted run does
+    not go on with the same numbers. The operations of this package do.
+
+    Args:
+        name: of a layer that changes pictures alone, such as "RandomCutout".
+        args, kwargs: of the layer.
+
+    Raises:
+        ImportError: when keras-cv is not installed.
+        ValueError: when there is no such layer, or it refuses its arguments.
+    """
+    layer = _construct(name, _find(name), args, kwargs)
+    call = tf.function(functools.partial(layer, training=True))  # with AutoGraph, which some of the layers need
+
+    def apply(images, seed):
+        del seed  # see above
+        changed = tf.cast(call(images), tf.float32)
+        return tf.ensure_shape(tf.clip_by_value(changed, *map(float, _SCALE)), images.shape)
+
+    return apply
+
+
+def _find(name):
+    layers = _layers()
+    if name in _NEED_LABELS:
+        raise ValueError(f"keras_cv.{name} changes labels too; use mix=('mixup(0.2)',) or mix=('cutmix(1.0)',)")
+    if name not in layers:
+        near = difflib.get_close_matches(name, layers, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(layers))}"
+        raise ValueError(f"keras_cv has no layer {name!r} that changes pictures; {hint}")
+    return layers[name]
+
+
+def _layers():
+    """{name: class} of the layers of keras-cv that change pictures and keep their shape."""
+    try:
+        import keras_cv
+    except ImportError as error:
+        raise ImportError(
+            "augmentations named keras_cv.* need keras-cv: pip install 'keras_vit[train]', or pip install keras-cv"
+        ) from error
+    bases = (keras_cv.layers.BaseImageAugmentationLayer, keras_cv.layers.VectorizedBaseImageAugmentationLayer)
+    found = {name: getattr(keras_cv.layers, name) for name in dir(keras_cv.layers)}
+    return {
+        name: layer
+        for name, layer in found.items()
+        if isinstance(layer, type) and issubclass(layer, bases) and layer not in bases and name not in _NEED_LABELS
+    }
+
+
+def _construct(name, layer, args, kwargs):
+    policy = keras.config.dtype_policy()
+    parameters = inspect.signature(layer).parameters
+    if "value_range" in parameters and not args and "value_range" not in kwargs:
+        kwargs = {"value_range": _SCALE, **kwargs}
+    try:
+        given = inspect.signature(layer).bind(*args, **kwargs).arguments
+        value_range = given.get("value_range", _SCALE)
+        if value_range not in (_SCALE, list(_SCALE)):
+            raise ValueError(f"value_range must be (0, 255) here; got value_range={value_range!r}")
+        keras.config.set_dtype_policy("float32")  # also of the layers inside: levels need more than bfloat16
+        return layer(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"keras_cv.{name} refuses its arguments: {error}") from error
+    finally:
+        keras.config.set_dtype_policy(policy)

@@ -1,0 +1,102 @@
+"""MixUp and CutMix: each picture with its partner, the same way for the whole batch."""
+
+import collections.abc
+import dataclasses
+
+import tensorflow as tf
+
+from keras_vit.data.augment import values
+
+_LEAST_ALPHA = 0.01  # below, both gammas may be too small for a float, and their ratio is wrong
+
+
+@dataclasses.dataclass(frozen=True)
+class Mix:
+    """One or several ways of mixing; each batch draws one of them, all alike.
+
+    Called with `(images, labels, partner_images, partner_labels, seed)`: float32 pictures (rows, height, width,
+    channels) in any range, float32 label weights (rows, classes), the same of the partners, an integer tensor (2,).
+    Returns images and labels. What is drawn depends on the seed and the pictures' size alone, so that the rows of a
+    batch may be mixed apart, on several workers, with the result of the whole.
+    """
+
+    texts: tuple
+    functions: tuple[collections.abc.Callable, ...]
+
+    @tf.autograph.experimental.do_not_convert  # it has nothing to do here
+    def __call__(self, images, labels, partner_images, partner_labels, seed):
+        if len(self.functions) == 1:
+            return self.functions[0](images, labels, partner_images, partner_labels, seed)
+        choice_seed, seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+        choice = tf.random.stateless_uniform((), choice_seed, maxval=len(self.functions), dtype=tf.int32)
+        given = (images, labels, partner_images, partner_labels, seed)
+        mixed, weights = tf.switch_case(choice, [lambda f=f: f(*given) for f in self.functions])
+        return tf.ensure_shape(mixed, images.shape), tf.ensure_shape(weights, labels.shape)
+
+
+def mixup(alpha):
+    """MixUp (arXiv 1710.09412): `share * picture + (1 - share) * partner`, labels alike.
+
+    One share of Beta(alpha, alpha) per batch, or one minus it if that is more, as in big_vision: the picture always
+    outweighs its partner.
+
+    Args:
+        alpha: 0.01 or more. AugReg: 0.2, 0.5 or 0.8; DeiT: 0.8; BiT: 0.1.
+
+    Returns:
+        Function for `Mix`.
+    """
+    values.check_number("alpha", alpha, _LEAST_ALPHA)
+
+    def mix(images, labels, partner_images, partner_labels, seed):
+        share = draw_share(alpha, seed)
+        share = tf.cast(tf.maximum(share, 1 - share), tf.float32)
+        mixed = share * images + (1 - share) * partner_images
+        return mixed, share * labels + (1 - share) * partner_labels
+
+    return mix
+
+
+def cutmix(alpha):
+    """CutMix (arXiv 1905.04899): one rectangle comes from the partner; labels are weighted by the pixels that stay.
+
+    One rectangle per batch: its area is one minus a share of Beta(alpha, alpha), its shape the picture's, its centre
+    anywhere; the border may cut it, so the pixels are counted.
+
+    Args:
+        alpha: 0.01 or more. DeiT and Swin: 1.0.
+
+    Returns:
+        Function for `Mix`.
+    """
+    values.check_number("alpha", alpha, _LEAST_ALPHA)
+
+    def mix(images, labels, partner_images, partner_labels, seed):
+        rows, columns = draw_box(images.shape[1:3], alpha, seed)
+        inside = tf.cast(rows[:, None, None] & columns[None, :, None], tf.float32)
+        taken = tf.math.count_nonzero(rows) * tf.math.count_nonzero(columns) / (rows.shape[0] * columns.shape[0])
+        kept = tf.cast(1 - taken, tf.float32)
+        mixed = images * (1 - inside) + partner_images * inside
+        return mixed, kept * labels + (1 - kept) * partner_labels
+
+    return mix
+
+
+def draw_share(alpha, seed):
+    """One draw of Beta(alpha, alpha), float64: the first of two gammas over their sum."""
+    first, second = tf.unstack(tf.random.stateless_gamma((2,), seed, tf.constant(alpha, tf.float64), dtype=tf.float64))
+    return first / (first + second)
+
+
+def draw_box(size, alpha, seed):
+    """Which rows and which columns of pictures of `size` (height, width) are in the rectangle: two bool vectors."""
+    share_seed, place_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+    side = tf.sqrt(1 - draw_share(alpha, share_seed))
+    places = tf.random.stateless_uniform((2,), place_seed, dtype=tf.float64)
+
+    def covered(length, place):
+        reach = tf.cast(side * length, tf.int32) // 2
+        centre = tf.cast(place * length, tf.int32)
+        return (tf.range(length) >= centre - reach) & (tf.range(length) < centre + reach)
+
+    return covered(size[0], places[0]), covered(size[1], places[1])

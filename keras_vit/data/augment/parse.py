@@ -1,0 +1,129 @@
+"""From texts to operations: a name, or a call with literal arguments. Nothing in a text is ever executed."""
+
+import ast
+import inspect
+
+import tensorflow as tf
+
+from keras_vit import checks
+from keras_vit.data.augment import (
+    colour,
+    crops,
+    erasing,
+    geometry,
+    keras_cv_layers,
+    mixing,
+    randaugment,
+)
+from keras_vit.data.augment.operation import Operation
+
+# name -> (kind, function that takes the arguments of the text and returns the function of the operation)
+OPERATIONS = {
+    "inception_crop": ("crop", crops.inception_crop),
+    "random_resized_crop": ("crop", crops.random_resized_crop),
+    "random_crop": ("crop", crops.random_crop),
+    "flip": ("picture", geometry.flip),
+    "shift": ("picture", geometry.shift),
+    "cutout": ("picture", geometry.cutout),
+    "randaugment": ("picture", randaugment.randaugment),
+    "timm_randaugment": ("picture", randaugment.timm_randaugment),
+    "color_jitter": ("picture", colour.color_jitter),
+    "random_erasing": ("picture", erasing.random_erasing),
+}
+MIXES = {"mixup": mixing.mixup, "cutmix": mixing.cutmix}
+
+_LIBRARY = "keras_cv"
+
+
+def parse_augment(texts):
+    """Operations on pictures, in the order of `texts`.
+
+    Args:
+        texts: such as `("inception_crop", "flip", "randaugment(2, 15)")`. Each is one of `OPERATIONS`, with the
+            arguments of its function in this folder, or `keras_cv.LAYER(...)`, a layer of keras-cv. A crop can only
+            come first.
+
+    Returns:
+        List of `Operation`.
+
+    Raises:
+        ValueError: naming the text, on an unknown name and on arguments that are wrong.
+        ImportError: when a layer of keras-cv is named, and keras-cv is not installed.
+    """
+    operations = [_operation(text) for text in _texts("augment", texts)]
+    for operation in operations[1:]:
+        if operation.kind == "crop":
+            raise ValueError(f"a crop can only be the first operation of augment; got {list(texts)!r}")
+    return operations
+
+
+def parse_mix(texts):
+    """One `Mix` of all that `texts` names, or None for no texts.
+
+    Args:
+        texts: such as `("mixup(0.8)", "cutmix(1.0)")`; every batch draws one of them, all alike.
+
+    Raises:
+        ValueError: naming the text, on an unknown name and on arguments that are wrong.
+    """
+    texts = _texts("mix", texts)
+    functions = tuple(_mix(text) for text in texts)
+    return mixing.Mix(texts, functions) if functions else None
+
+
+def _operation(text):
+    library, name, args, kwargs = _read("augment", text, OPERATIONS)
+    if library:
+        kind, factory, args, kwargs = "batch", keras_cv_layers.build, (name, args, kwargs), {}
+    else:
+        kind, factory = OPERATIONS[name]
+    function = _call("augment", text, factory, args, kwargs)
+    # AutoGraph has nothing to do here, and it warns of what it cannot read.
+    return Operation(text, kind, tf.autograph.experimental.do_not_convert(function))
+
+
+def _mix(text):
+    library, name, args, kwargs = _read("mix", text, MIXES)
+    if library:
+        raise ValueError(f"mix must name {' or '.join(MIXES)}, not a layer of {library}; got mix={text!r}")
+    return _call("mix", text, MIXES[name], args, kwargs)
+
+
+def _texts(argument, texts):
+    if isinstance(texts, (tuple, list)) and all(isinstance(text, str) for text in texts):
+        return tuple(texts)
+    example = "('flip', 'randaugment(2, 15)')" if argument == "augment" else "('mixup(0.2)',)"
+    raise ValueError(f"{argument} must be a sequence of texts, such as {example}; got {argument}={texts!r}")
+
+
+def _read(argument, text, table):
+    """(library or None, name, args, kwargs) of a text, whose name is checked."""
+    form = f"{argument} must hold names or calls with literal arguments, such as 'name' or 'name(2, key=0.5)'"
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        called, args, kwargs = node, (), {}
+        if isinstance(node, ast.Call):
+            called = node.func
+            args = tuple(ast.literal_eval(value) for value in node.args)
+            kwargs = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{form}; got {text!r}") from error
+    if None in kwargs:  # **arguments
+        raise ValueError(f"{form}; got {text!r}")
+    if isinstance(called, ast.Name):
+        return None, checks.check_choice(argument, called.id, tuple(table)), args, kwargs
+    if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == _LIBRARY:
+        return _LIBRARY, called.attr, args, kwargs
+    raise ValueError(f"{form}; got {text!r}")
+
+
+def _call(argument, text, factory, args, kwargs):
+    signature = inspect.signature(factory)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ValueError(f"{argument} {text!r}: {error}; the arguments are {signature}") from error
+    try:
+        return factory(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{argument} {text!r}: {error}") from error

@@ -1,0 +1,152 @@
+"""RandAugment (arXiv 1909.13719): the set of the original TensorFlow code, and timm's, which DeiT uses."""
+
+import tensorflow as tf
+
+from keras_vit import checks
+from keras_vit.data.augment import colour, values
+from keras_vit.data.augment.geometry import cut_out, rotation, warp
+
+# Row: (picture uint8, strength, sign, place) -> picture uint8. `strength` is the magnitude over 10, `sign` is 1 or -1
+# and `place` two numbers in [0, 1).
+# Source: EfficientNet's autoaugment.py in github.com/tensorflow/tpu, which big_vision and so AugReg use.
+ORIGINAL = {
+    "AutoContrast": lambda image, m, sign, place: colour.autocontrast(image),
+    "Equalize": lambda image, m, sign, place: colour.equalize(image),
+    "Invert": lambda image, m, sign, place: colour.invert(image),
+    "Rotate": lambda image, m, sign, place: warp(image, rotation(image, sign * 30 * m)),
+    "Posterize": lambda image, m, sign, place: colour.posterize(image, _whole(4 * m)),
+    "Solarize": lambda image, m, sign, place: colour.solarize(image, _whole(256 * m)),
+    "Color": lambda image, m, sign, place: colour.color(image, 1.8 * m + 0.1),
+    "Contrast": lambda image, m, sign, place: colour.contrast(image, 1.8 * m + 0.1),
+    "Brightness": lambda image, m, sign, place: colour.brightness(image, 1.8 * m + 0.1),
+    "Sharpness": lambda image, m, sign, place: colour.sharpness(image, 1.8 * m + 0.1),
+    "ShearX": lambda image, m, sign, place: warp(image, (1, sign * 0.3 * m, 0, 0, 1, 0)),
+    "ShearY": lambda image, m, sign, place: warp(image, (1, 0, 0, sign * 0.3 * m, 1, 0)),
+    "TranslateX": lambda image, m, sign, place: warp(image, (1, 0, sign * 100 * m, 0, 1, 0)),
+    "TranslateY": lambda image, m, sign, place: warp(image, (1, 0, 0, 0, 1, sign * 100 * m)),
+    "Cutout": lambda image, m, sign, place: cut_out(image, _whole(40 * m), place),
+    "SolarizeAdd": lambda image, m, sign, place: colour.solarize_add(image, _whole(110 * m)),
+}
+
+# Source: timm's auto_augment.py, the set `inc1`: every operation grows stronger with the magnitude. Pillow, which timm
+# calls, places a pixel's centre at half its side, hence the halves in the shears.
+TIMM_INCREASING = {
+    "AutoContrast": ORIGINAL["AutoContrast"],
+    "Equalize": ORIGINAL["Equalize"],
+    "Invert": ORIGINAL["Invert"],
+    "Rotate": lambda image, m, sign, place: _warp_mean(image, rotation(image, sign * 30 * m)),
+    "Posterize": lambda image, m, sign, place: colour.posterize(image, 4 - _whole(4 * m)),
+    "Solarize": lambda image, m, sign, place: colour.solarize(image, 256 - _whole(256 * m)),
+    "SolarizeAdd": ORIGINAL["SolarizeAdd"],
+    "Color": lambda image, m, sign, place: colour.color(image, _enhancement(sign * m)),
+    "Contrast": lambda image, m, sign, place: colour.contrast(image, _enhancement(sign * m)),
+    "Brightness": lambda image, m, sign, place: colour.brightness(image, _enhancement(sign * m)),
+    "Sharpness": lambda image, m, sign, place: colour.sharpness(image, _enhancement(sign * m)),
+    "ShearX": lambda image, m, sign, place: _warp_mean(image, (1, sign * 0.3 * m, sign * 0.15 * m, 0, 1, 0)),
+    "ShearY": lambda image, m, sign, place: _warp_mean(image, (1, 0, 0, sign * 0.3 * m, 1, sign * 0.15 * m)),
+    "TranslateXRel": lambda image, m, sign, place: _warp_mean(
+        image, (1, 0, sign * 0.45 * m * _side(image, 1), 0, 1, 0)
+    ),
+    "TranslateYRel": lambda image, m, sign, place: _warp_mean(
+        image, (1, 0, 0, 0, 1, sign * 0.45 * m * _side(image, 0))
+    ),
+}
+
+_IMAGENET_MEAN = (124, 116, 104)  # levels; what timm fills with
+
+
+def randaugment(layers, magnitude):
+    """RandAugment with the operations and strengths of the original TensorFlow code.
+
+    Each layer draws one of the 16 operations of `ORIGINAL`, all alike, and applies it; the geometric ones go either
+    way, and fill with 128. The levels are rounded down to whole ones first, as in the official code, whose pictures
+    are uint8. A magnitude of 0 still changes pictures: Posterize(0) gives black, Solarize(0) the negative.
+
+    Args:
+        layers: operations per picture. AugReg: 2.
+        magnitude: 0 or more. AugReg (arXiv 2106.10270, section 3.3): 0, 10, 15 or 20; at 10, Rotate turns by 30
+            degrees.
+
+    Returns:
+        Function of kind `picture` (see `Operation`).
+    """
+    checks.check_integer("layers", layers)
+    strength = values.check_number("magnitude", magnitude, 0.0) / 10
+
+    def augment(image, seed):
+        draws = tf.random.stateless_uniform((layers, 4), seed)
+        image = tf.cast(image, tf.uint8)
+        for choice, *rest in map(tf.unstack, tf.unstack(draws)):
+            image = _apply_one(ORIGINAL, _pick(ORIGINAL, choice), image, strength, *rest)
+        return tf.cast(image, tf.float32)
+
+    return augment
+
+
+def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
+    """RandAugment as timm has it and DeiT uses it (`rand-m9-mstd0.5-inc1`).
+
+    Each layer draws one of the 15 operations of `TIMM_INCREASING`, all alike, and applies it with `probability`, at a
+    magnitude that is normal around `magnitude` and clipped to [0, 10]. The geometric operations are bilinear, where
+    timm's are bicubic for DeiT, for TensorFlow has none; they fill with ImageNet's mean colour.
+
+    Args:
+        magnitude: from 0 to 10.
+        magnitude_std: standard deviation of the magnitude, 0 for always the same.
+        layers: operations drawn per picture.
+        probability: that an operation which was drawn is applied.
+
+    Returns:
+        Function of kind `picture` (see `Operation`).
+    """
+    magnitude = values.check_number("magnitude", magnitude, 0.0, 10.0)
+    magnitude_std = values.check_number("magnitude_std", magnitude_std, 0.0)
+    checks.check_integer("layers", layers)
+    probability = values.check_number("probability", probability, 0.0, 1.0)
+    table = {"Identity": lambda image, m, sign, place: image, **TIMM_INCREASING}
+
+    def augment(image, seed):
+        seed, noise_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+        draws = tf.unstack(tf.random.stateless_uniform((layers, 5), seed))
+        strengths = magnitude + magnitude_std * tf.random.stateless_normal((layers,), noise_seed)
+        strengths = tf.unstack(tf.clip_by_value(strengths, 0.0, 10.0) / 10)
+        image = tf.cast(tf.round(image), tf.uint8)
+        for draw, strength in zip(draws, strengths, strict=True):
+            chance, choice, *rest = tf.unstack(draw)
+            number = tf.where(chance < probability, 1 + _pick(TIMM_INCREASING, choice), 0)
+            image = _apply_one(table, number, image, strength, *rest)
+        return tf.cast(image, tf.float32)
+
+    return augment
+
+
+def _pick(table, choice):
+    """The number of the row of `table` that `choice`, uniform in [0, 1), points to."""
+    return tf.cast(choice * len(table), tf.int32)
+
+
+def _apply_one(table, number, image, strength, sign, down, across):
+    """Applies one row of `table`; no other is computed. `sign`, `down` and `across` are uniform in [0, 1)."""
+    sign, place = tf.where(sign < 0.5, -1.0, 1.0), (down, across)
+    rows = [lambda row=row: row(image, strength, sign, place) for row in table.values()]
+    return tf.ensure_shape(tf.switch_case(number, rows), image.shape)
+
+
+def _warp_mean(image, matrix):
+    fill = tf.constant(_IMAGENET_MEAN, tf.float32)
+    fill = fill if image.shape[-1] == 3 else tf.reduce_mean(fill, keepdims=True)
+    # The operation fills with one level, so the colours are moved to make it 0.
+    moved = warp(tf.cast(image, tf.float32) - fill, matrix, 0.0, "BILINEAR") + fill
+    return tf.cast(tf.round(moved), tf.uint8)
+
+
+def _enhancement(signed):
+    return tf.maximum(0.1, 1.0 + 0.9 * signed)
+
+
+def _side(image, axis):
+    return tf.cast(tf.shape(image)[axis], tf.float32)
+
+
+def _whole(value):
+    return tf.cast(value, tf.int32)

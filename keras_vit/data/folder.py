@@ -1,0 +1,68 @@
+"""from_folder: pictures that lie in one folder per class."""
+
+import os
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.sources import from_lookup
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
+
+
+def from_folder(path, extensions=EXTENSIONS):
+    """Pictures in one sub-folder per class; the classes are the sub-folders sorted by name.
+
+    Args:
+        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Pictures
+            lie directly in their class folder; hidden files and folders are ignored.
+        extensions: endings that are read, upper or lower case; files with another ending are ignored.
+
+    Returns:
+        An `ImageSource` whose files are read only when its dataset reaches them.
+
+    Raises:
+        FileNotFoundError: no such folder.
+        ValueError: a file instead of a folder, no class folders, or a class folder without pictures.
+    """
+    folder = pathlib.Path(path)
+    if not folder.exists():
+        raise FileNotFoundError(f"path must be a folder of class folders; there is no {path}")
+    if not folder.is_dir():
+        raise ValueError(f"path must be a folder of class folders; {path} is a file")
+    endings = _endings(extensions)
+    classes = [entry for entry in _visible(folder) if entry.is_dir()]
+    if not classes:
+        raise ValueError(f"path must hold one sub-folder of pictures per class; there are none in {path}")
+    files = [[file for file in _visible(entry) if file.name.lower().endswith(endings)] for entry in classes]
+    empty = [entry.name for entry, found in zip(classes, files, strict=True) if not found]
+    if empty:
+        raise ValueError(
+            f"every class folder must hold pictures ending in {', '.join(endings)}; "
+            f"{len(empty)} of {len(classes)} in {path} hold none: {', '.join(empty[:5])}"
+        )
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(found) for found in files])
+    files = tuple(str(file) for found in files for file in found)
+    return _from_files(files, labels, [entry.name for entry in classes])
+
+
+def _from_files(files, labels, class_names):
+    with tf.device("CPU"):
+        paths, labels = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
+    return from_lookup(
+        lambda n: {"image": tf.io.read_file(paths[n]), "label": labels[n]}, class_names, len(files), files
+    )
+
+
+def _visible(folder):
+    entries = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _endings(extensions):
+    if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
+        raise ValueError(
+            f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}"
+        )
+    return tuple(ending.lower() for ending in extensions)

@@ -1,0 +1,102 @@
+"""What is done to a picture, and then to a batch, between reading and the model."""
+
+import tensorflow as tf
+
+from keras_vit.data import preprocessing as ops
+
+DTYPES = ("float32", "uint8")
+_BATCH = 1_000_003  # sets what a batch draws apart from what the row of the same number draws
+
+
+def training_stages(preprocessing, operations, mix, *, seed, dtype, classes, has_partner):
+    """The two functions that `read_batches` takes, for training.
+
+    Args:
+        preprocessing: a `Preprocessing`.
+        operations: what `parse_augment` returns.
+        mix: what `parse_mix` returns.
+        seed: integer from 0.
+        dtype: one of `DTYPES`.
+        classes: number of classes.
+        has_partner: whether batches begin with one row more, the partner of the first; without it, and with a
+            `mix`, they hold all rows, and the last is the partner of the first.
+
+    Returns:
+        Function of (running number, encoded file or pixels) to a picture, and function of (number of the batch, rows,
+        pictures, labels) to (pictures, labels).
+    """
+    early, late = _split_at_batches(operations)
+    is_early = not late and mix is None  # a picture is then finished while it is in the processor's cache
+
+    def picture(number, image):
+        key = tf.stack([tf.constant(seed, tf.int64), number])
+        crops = early and early[0].kind == "crop"
+        if crops:
+            size, channels = preprocessing.image_size, preprocessing.channels
+            image = early[0](image, size=size, channels=channels, seed=_fold(key, 0))
+        else:
+            image = ops.resize(preprocessing, pixels(preprocessing, image))
+        for place, operation in enumerate(early):
+            if operation.kind != "crop":
+                image = operation(image, _fold(key, place))
+        image = tf.ensure_shape(image, (*preprocessing.image_size, preprocessing.channels))
+        return convert(preprocessing, dtype, image) if is_early else image
+
+    def finish(number, rows, images, labels):
+        key = _fold(tf.stack([tf.constant(seed, tf.int64), number]), _BATCH)
+        for place, operation in enumerate(late, start=len(early)):
+            images = _apply_late(operation, rows, images, _fold(key, place))
+        if mix is not None:
+            labels = tf.one_hot(labels, classes)
+            images, labels = mix(*_with_partners(images, labels, has_partner), _fold(key, len(operations)))
+        return images if is_early else convert(preprocessing, dtype, images), labels
+
+    return picture, finish
+
+
+def evaluation_stages(preprocessing, dtype):
+    """The same two functions for evaluation: `preprocessing` alone."""
+
+    def picture(number, image):
+        return convert(preprocessing, dtype, ops.resize(preprocessing, pixels(preprocessing, image)))
+
+    return picture, lambda number, rows, images, labels: (images, labels)
+
+
+def pixels(preprocessing, image):
+    """Decodes an encoded file; pixels stay as they are."""
+    return ops.decode(image, preprocessing.channels) if image.dtype == tf.string else image
+
+
+def convert(preprocessing, dtype, images):
+    """From float32 on [0, 255] to model input: standardised, or rounded to uint8."""
+    if dtype == "uint8":
+        return tf.cast(tf.clip_by_value(tf.round(images), 0.0, 255.0), tf.uint8)
+    return ops.standardise(preprocessing, images)
+
+
+def _split_at_batches(operations):
+    """Operations before the first of kind `batch`, and from there on."""
+    kinds = [operation.kind for operation in operations]
+    first = kinds.index("batch") if "batch" in kinds else len(kinds)
+    return operations[:first], operations[first:]
+
+
+def _apply_late(operation, rows, images, key):
+    if operation.kind == "batch":
+        return operation(images, key)
+    return tf.map_fn(
+        lambda row_image: operation(row_image[1], _fold(key, row_image[0])),
+        (rows, images),
+        fn_output_signature=tf.TensorSpec(images.shape[1:], tf.float32),
+    )
+
+
+def _with_partners(images, labels, has_partner):
+    if has_partner:
+        return images[1:], labels[1:], images[:-1], labels[:-1]
+    return images, labels, tf.roll(images, 1, 0), tf.roll(labels, 1, 0)
+
+
+def _fold(key, data):
+    return tf.random.experimental.stateless_fold_in(key, data)

@@ -1,0 +1,113 @@
+"""from_tfds: image classification sets of TensorFlow Datasets."""
+
+import logging
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.record_index import index_records
+from keras_vit.data.sources import ImageSource, from_lookup
+
+_LOG = logging.getLogger("keras_vit.data")
+
+
+def from_tfds(dataset, split="train", *, data_dir=None, image_key="image", label_key="label"):
+    """Pictures of a set of TensorFlow Datasets, still encoded, in a fixed order.
+
+    Where the set lies in local TFRecord files, the default of TensorFlow Datasets, any picture can be looked up by its
+    position, as in `from_tfrecord`, and the pictures come in the order of the files. Another set is a stream in the
+    order that TensorFlow Datasets reads it without shuffling.
+
+    A set that was not prepared in `data_dir` yet IS DOWNLOADED there and prepared, which takes the time and space that
+    `builder.info.download_size` and `.dataset_size` say. The log `keras_vit.data` announces it.
+
+    Args:
+        dataset: a name with or without a configuration and version, such as `"cifar10"` or `"imagenet2012:5.1.0"`,
+            or a `tfds.core.DatasetBuilder`.
+        split: a split expression, such as `"train"`, `"train[:80%]"` or `"train+validation"`.
+        data_dir: where prepared sets lie; None is TensorFlow Datasets' default. Only with a name.
+        image_key: feature of the picture, a `tfds.features.Image` of 1, 3 or 4 channels of uint8.
+        label_key: feature of the label, a `tfds.features.ClassLabel`.
+
+    Returns:
+        An `ImageSource` with the class names of the feature.
+
+    Raises:
+        ImportError: when TensorFlow Datasets is not installed.
+        ValueError: on features of another kind, and on what TensorFlow Datasets refuses (unknown names and splits).
+    """
+    tfds = _import_tfds()
+    builder = _find_builder(tfds, dataset, data_dir)
+    _check_features(tfds, builder.info.features, image_key, label_key)
+    if not builder.is_prepared():
+        _LOG.warning("Downloading and preparing %s in %s", builder.info.full_name, builder.data_dir)
+        builder.download_and_prepare()
+    decoders = tfds.decode.PartialDecoding(
+        {image_key: True, label_key: True}, decoders={image_key: tfds.decode.SkipDecoding()}
+    )
+
+    def element(example):
+        return {"image": example[image_key], "label": tf.cast(example[label_key], tf.int32)}
+
+    class_names = tuple(builder.info.features[label_key].names)
+    parts = builder.info.splits[split].file_instructions if builder.info.splits else ()
+    if _are_local_records(tfds, builder, parts):
+        records = index_records([part.filename for part in parts], [_slice(part) for part in parts])
+        read, features = records.reader(), decoders.extract_features(builder.info.features)
+
+        def lookup(n):
+            return element(features.deserialize_example(read(n), decoders=decoders.decoders))
+
+        return from_lookup(lookup, class_names, records.size, describe=records.describe)
+    read_config = tfds.ReadConfig(try_autocache=False)
+    examples = builder.as_dataset(split=split, shuffle_files=False, decoders=decoders, read_config=read_config)
+    size = int(examples.cardinality())
+    if size < 0:  # not known to the dataset
+        size = builder.info.splits[split].num_examples
+    return ImageSource(examples.map(element), class_names, size)
+
+
+def _import_tfds():
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError as error:
+        raise ImportError(
+            "from_tfds needs TensorFlow Datasets: pip install 'keras_vit[train]', or pip install tensorflow-datasets"
+        ) from error
+    return tfds
+
+
+def _find_builder(tfds, dataset, data_dir):
+    if isinstance(dataset, str):
+        return tfds.builder(dataset, data_dir=data_dir)
+    if not isinstance(dataset, tfds.core.DatasetBuilder):
+        raise TypeError(f"dataset must be a name or a tfds.core.DatasetBuilder; got {type(dataset).__name__}")
+    if data_dir is not None:
+        raise ValueError(f"data_dir is for a name; the builder has its own, {dataset.data_dir}; got {data_dir!r}")
+    return dataset
+
+
+def _check_features(tfds, features, image_key, label_key):
+    wanted = (
+        ("image_key", image_key, tfds.features.Image),
+        ("label_key", label_key, tfds.features.ClassLabel),
+    )
+    for argument, key, kind in wanted:
+        if key not in features or not isinstance(features[key], kind):
+            present = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
+            raise ValueError(
+                f"{argument} must name a feature of kind {kind.__name__}; got {argument}={key!r}; there are {present}"
+            )
+    dtype = np.dtype(features[image_key].np_dtype)
+    if dtype != np.uint8:
+        raise ValueError(f"image_key must name pictures of uint8; got image_key={image_key!r}, of {dtype}")
+
+
+def _are_local_records(tfds, builder, parts):
+    is_record = builder.info.file_format == tfds.core.FileFormat.TFRECORD
+    return is_record and bool(parts) and all(os.path.exists(part.filename) for part in parts)
+
+
+def _slice(part):
+    return slice(part.skip, None if part.take < 0 else part.skip + part.take)

@@ -1,0 +1,104 @@
+"""from_tfrecord: pictures in sharded TFRecord files, with random access to each."""
+
+import os
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from keras_vit import checks
+from keras_vit.data.record_index import index_records
+from keras_vit.data.sources import from_lookup
+
+
+def from_tfrecord(
+    pattern,
+    *,
+    class_names=None,
+    image_key="image/encoded",
+    label_key="image/class/label",
+    label_offset=0,
+):
+    """Pictures in TFRecord files of `tf.train.Example`, such as ImageNet's.
+
+    The headers of all records are read once, 12 bytes each, so that pictures are shuffled and split exactly, and
+    damaged files are found: the log `keras_vit.data` names the first record that is not whole; it and what follows it
+    in its file are left out. The checksum of a picture is checked when it is read.
+
+    Args:
+        pattern: pattern such as `"data/train-*-of-01024"`, whose files are sorted by name, or a sequence of files in
+            their order. Paths are TensorFlow's (`gs://` too). Files are not compressed.
+        class_names: one name per class. None reads all labels once (of a large set give the names), and names the
+            classes "0", "1" and so on up to the highest.
+        image_key: feature of the encoded file, one string.
+        label_key: feature of the label, one integer.
+        label_offset: label of the first class in the files: 1 for the original ImageNet records, whose 0 is
+            "background".
+
+    Returns:
+        An `ImageSource` in the order of files and records; a message calls a picture "PATH, record NUMBER" (from 0).
+
+    Raises:
+        FileNotFoundError: no such files.
+        ValueError: when no record is whole, or the first readable one has no such features.
+    """
+    checks.check_integer("label_offset", label_offset, minimum=0)
+    files = _find_files(pattern)
+    records = index_records(files)
+    if not records.size:
+        raise ValueError(
+            f"pattern must name TFRecord files with whole records, not compressed; got {_shortened(files)}"
+        )
+    features = {image_key: tf.io.FixedLenFeature((), tf.string), label_key: tf.io.FixedLenFeature((), tf.int64)}
+    read = records.reader()
+    _check_first(records, read, image_key, label_key)
+
+    def lookup(n):
+        example = tf.io.parse_single_example(read(n), features)
+        return {"image": example[image_key], "label": tf.cast(example[label_key] - label_offset, tf.int32)}
+
+    if class_names is None:
+        class_names = [str(n) for n in range(_highest_label(lookup, records.size) + 1)]
+    return from_lookup(lookup, class_names, records.size, describe=records.describe)
+
+
+def _find_files(pattern):
+    if isinstance(pattern, (str, os.PathLike)):
+        files = sorted(tf.io.gfile.glob(os.fspath(pattern)))
+    else:
+        files = [os.fspath(file) for file in pattern]
+    absent = [file for file in files if not tf.io.gfile.exists(file)]
+    if not files or absent:
+        raise FileNotFoundError(f"pattern must name TFRecord files; there is no {absent[0] if absent else pattern}")
+    return files
+
+
+def _check_first(records, read, image_key, label_key):
+    """Raises where the first readable record has no image or no label under these names."""
+    readable = tf.data.Dataset.range(records.size).map(read).ignore_errors().take(1)
+    for data in readable.as_numpy_iterator():
+        features = _features(data)
+        for argument, key, kind in (("image_key", image_key, "bytes_list"), ("label_key", label_key, "int64_list")):
+            if features.get(key) != (kind, 1):
+                raise ValueError(
+                    f"{argument} must name a feature with one value of {kind}; got {argument}={key!r}, and the records "
+                    f"have {', '.join(f'{name} ({kind}, {count})' for name, (kind, count) in sorted(features.items()))}"
+                )
+
+
+def _features(data):
+    """{name: (kind, number of values)} of a serialised `tf.train.Example`."""
+    try:
+        features = tf.train.Example.FromString(data).features.feature
+    except DecodeError as error:
+        raise ValueError("pattern must name files of tf.train.Example; the first record is none") from error
+    kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
+    return {name: (kind, len(getattr(features[name], kind).value) if kind else 0) for name, kind in kinds.items()}
+
+
+def _highest_label(lookup, size):
+    labels = tf.data.Dataset.range(size).map(lambda n: lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE)
+    return max(labels.ignore_errors().as_numpy_iterator(), default=-1)
+
+
+def _shortened(files):
+    return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")

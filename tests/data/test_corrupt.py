@@ -1,0 +1,153 @@
+"""Pictures that cannot be read: skipped, counted and named; beyond the share that is allowed, one clear sentence."""
+
+import logging
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from picture_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
+
+from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_folder, from_tfrecord, train_pipeline
+from keras_vit.data.pipeline import eval_batches
+
+SIZE = 12
+
+
+def cut(contents):
+    return contents[:-14]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Pictures 0 to 11, of which 4 and 5 are cut short; each is a class of its own."""
+    contents = [encode(image) for image in numbered(SIZE)]
+    contents[4:6] = map(cut, contents[4:6])
+    return write_folder(tmp_path / "folder", contents, range(SIZE))
+
+
+@pytest.fixture
+def source(folder):
+    return from_folder(folder)
+
+
+def labels_of(dataset, count=None):
+    return [labels.tolist() for _, labels in batches(dataset, count)]
+
+
+def skipped(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "keras_vit.data"]
+
+
+def test_in_training_the_next_readable_picture_of_the_batch_takes_the_place(source, caplog):
+    options = {"shuffle": False, "max_corrupt": 0.2}
+    dataset = train_pipeline(source, LEVELS, 6, **options)
+    expected = [[0, 1, 2, 3, 0, 0], [6, 7, 8, 9, 10, 11]]
+    with caplog.at_level(logging.WARNING, "keras_vit.data"):
+        assert labels_of(dataset, 4) == expected * 2
+    for inputs, labels in batches(dataset, 2):
+        np.testing.assert_allclose(inputs[:, 0, 0, 0], labels, atol=1e-4)
+    first, second = skipped(caplog)  # once each, although every pass meets them
+    assert "4.png must be a whole picture" in first and "(1 of 12 skipped so far)" in first
+    assert "5.png must be a whole picture" in second and "(2 of 12 skipped so far)" in second
+
+
+def test_nothing_else_moves(source, tmp_path):
+    whole = from_folder(write_folder(tmp_path / "whole", [encode(image) for image in numbered(SIZE)], range(SIZE)))
+    options = {"seed": 3, "max_corrupt": 0.2, "augment": ("flip",)}
+    expected = labels_of(train_pipeline(whole, LEVELS, 5, **options), 6)
+    found = labels_of(train_pipeline(source, LEVELS, 5, **options), 6)
+    for before, after in zip(expected, found, strict=True):
+        readable = [label for label in before if label not in (4, 5)]
+        assert len(after) == 5 and set(after) == set(readable)
+        assert all(a == b for a, b in zip(before, after, strict=True) if b not in (4, 5) and a not in (4, 5))
+
+
+@pytest.mark.parametrize("make", [lambda source: source.cached(), stream], ids=["cached", "stream"])
+def test_shards_starts_and_mixes_agree_about_the_gaps(source, make):
+    source = make(source)
+    options = {"seed": 1, "max_corrupt": 0.2, "mix": ("mixup(0.8)",)}
+    whole = batches(train_pipeline(source, LEVELS, 6, **options), 4)
+    last = train_pipeline(source, LEVELS, 6, shard=(2, 3), start_step=1, **options)
+    assert_equal(batches(last, 3), [(images[4:], labels[4:]) for images, labels in whole[1:]])
+
+
+def test_in_evaluation_they_are_left_out(source, caplog):
+    dataset = eval_pipeline(source, LEVELS, 4, max_corrupt=0.2)
+    with caplog.at_level(logging.WARNING, "keras_vit.data"):
+        assert labels_of(dataset) == [[0, 1, 2, 3], [6, 7], [8, 9, 10, 11]]
+    assert len(skipped(caplog)) == 2
+    assert labels_of(eval_pipeline(source, LEVELS, 1, max_corrupt=0.2))[3:7] == [[3], [], [], [6]]
+
+
+def test_a_file_that_is_gone_is_named(source, folder, caplog):
+    (folder / "007" / "0007.png").unlink()
+    with caplog.at_level(logging.WARNING, "keras_vit.data"):
+        assert len(labels_of(eval_pipeline(source, LEVELS, 12, max_corrupt=0.5))[0]) == 9
+    assert any("007/0007.png cannot be read" in message for message in skipped(caplog))
+
+
+def test_beyond_the_share_fit_stops_with_one_sentence(source):
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(SIZE)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(tf.errors.OpError) as raised:
+        model.fit(train_pipeline(source, LEVELS, 6, max_corrupt=0.1), steps_per_epoch=4, shuffle=False, verbose=0)
+    error = data_error(raised.value)
+    assert isinstance(error, UnusableDataError) and isinstance(error, ValueError)
+    assert str(error).startswith("2 of 12 pictures cannot be read, which is more than max_corrupt=0.1 allows: ")
+    assert "4.png must be" in str(error) and str(error).endswith("Mend or remove these, or raise max_corrupt")
+    assert "\n" not in str(error)
+
+
+def test_other_errors_are_not_ours():
+    assert data_error(tf.errors.InvalidArgumentError(None, None, "shapes differ")) is None
+    assert data_error(ValueError("UnusableDataError: x")) is None
+
+
+def test_a_batch_without_one_readable_picture_stops(source):
+    dataset = train_pipeline(source, LEVELS, 2, shuffle=False, max_corrupt=1.0)
+    with pytest.raises(tf.errors.OpError) as raised:
+        batches(dataset, 3)
+    assert str(data_error(raised.value)) == "not one picture of batch 2 can be read"
+
+
+def test_evaluate_is_strict_and_names_the_file(source, folder):
+    with pytest.raises(ValueError, match="4.png must be a whole picture.*begins as PNG but is cut short"):
+        list(eval_batches(source, LEVELS, 12))
+    (folder / "002" / "0002.png").unlink()
+    with pytest.raises(FileNotFoundError, match="0002.png"):
+        list(eval_batches(source, LEVELS, 3))
+
+
+def test_labels_beyond_the_classes_are_no_corrupt_pictures(tmp_path):
+    files = write_records(tmp_path, [encode(image) for image in numbered(3)], [1, 2, 3])
+    source = from_tfrecord(files, class_names=["a", "b", "c"])
+    for dataset in (eval_pipeline(source, LEVELS, 3), train_pipeline(source, LEVELS, 3)):
+        with pytest.raises(tf.errors.OpError) as raised:
+            batches(dataset, 1)
+        sentence = "labels must be from 0 to 2, as there are 3 classes; the source gives [3]"
+        assert str(data_error(raised.value)) == sentence
+
+
+def test_one_corrupt_jpeg_and_one_cut_record_among_500(tmp_path, caplog):
+    contents = [encode(image, "JPEG", quality=100) for image in np.repeat(numbered(250), 2, axis=0)]
+    contents[123] = cut(contents[123])
+    files = write_records(tmp_path, contents, np.zeros(500, int), shards=5)
+    with open(files[4], "r+b") as file:
+        file.truncate(files[4].stat().st_size - 30)
+    with caplog.at_level(logging.WARNING, "keras_vit.data"):
+        source = from_tfrecord(tmp_path / "train-*")
+        (found,) = batches(eval_pipeline(source, LEVELS, 500))
+    assert source.size == 499
+    np.testing.assert_allclose(found[0][:, 0, 0, 0], [n // 2 for n in range(499) if n != 123], atol=1)
+    assert [message.split(str(tmp_path))[1][:35] for message in skipped(caplog)] == [
+        "/train-00004-of-00005, record 99: i",
+        "/train-00001-of-00005, record 23 mu",
+    ]
+    assert "(1 of 499 skipped so far)" in skipped(caplog)[1]
+
+
+def test_shares_out_of_range_are_refused(source):
+    for share in (-0.1, 1.5, True, "1"):
+        with pytest.raises(ValueError, match="max_corrupt must be a number in"):
+            train_pipeline(source, LEVELS, 2, max_corrupt=share)

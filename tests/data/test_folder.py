@@ -1,0 +1,79 @@
+"""from_folder: order, names, laziness and refusals."""
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from keras_vit.data import from_folder
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 1), dtype=np.uint8)
+
+
+def elements(source):
+    return [(e["image"], int(e["label"])) for e in source.dataset.as_numpy_iterator()]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three classes, written in another order than their names'."""
+    for name, files in (("dog", ["2.JPG", "10.png"]), ("Cat", ["b.bmp", "a.jpeg"]), ("eel", ["x.webp"])):
+        (tmp_path / name).mkdir()
+        for file in files:
+            PIL.Image.fromarray(IMAGES[len(file), ..., 0]).save(tmp_path / name / file)
+    (tmp_path / "dog" / "notes.txt").write_text("not a picture")
+    (tmp_path / "dog" / ".hidden.png").write_text("not a picture")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "list.csv").write_text("not a class")
+    return tmp_path
+
+
+def test_folder_sorts_classes_and_files_by_name(folder):
+    source = from_folder(folder)
+    assert source.class_names == ("Cat", "dog", "eel")
+    names = ["Cat/a.jpeg", "Cat/b.bmp", "dog/10.png", "dog/2.JPG", "eel/x.webp"]
+    assert source.files == tuple(str(folder / name) for name in names)
+    assert source.size == 5
+    assert elements(source) == [
+        ((folder / name).read_bytes(), label) for name, label in zip(names, (0, 0, 1, 1, 2), strict=True)
+    ]
+
+
+def test_folder_takes_the_extensions_asked_for(folder):
+    (folder / "Cat" / "c.tif").write_bytes(b"x")
+    (folder / "dog" / "c.tif").write_bytes(b"x")
+    (folder / "eel" / "c.TIF").write_bytes(b"y")
+    assert [image for image, _ in elements(from_folder(folder, extensions=(".tif",)))] == [b"x", b"x", b"y"]
+
+
+def test_folder_reads_files_when_they_are_reached(folder):
+    source = from_folder(str(folder))
+    (folder / "Cat" / "a.jpeg").write_bytes(b"new")
+    assert elements(source)[0] == (b"new", 0)
+
+
+def test_folder_takes_names_that_are_not_ascii(tmp_path):
+    (tmp_path / "köter").mkdir()
+    (tmp_path / "köter" / "größe 1.png").write_bytes(b"bytes")
+    assert elements(from_folder(tmp_path)) == [(b"bytes", 0)]
+
+
+def test_folder_refusals(tmp_path, folder):
+    with pytest.raises(FileNotFoundError, match="there is no .*/nowhere"):
+        from_folder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="list.csv is a file"):
+        from_folder(folder / "list.csv")
+    with pytest.raises(ValueError, match="one sub-folder of pictures per class; there are none in .*dog"):
+        from_folder(folder / "dog")
+    (folder / "fox").mkdir()
+    with pytest.raises(ValueError, match=r"ending in .jpg, .*; 1 of 4 in .* hold none: fox"):
+        from_folder(folder)
+    with pytest.raises(ValueError, match="extensions must be a sequence.*got extensions='.jpg'"):
+        from_folder(folder, extensions=".jpg")
+
+
+def test_split_keeps_files_and_class_names(folder):
+    source = from_folder(folder)
+    for part in source.split(0.4):
+        assert part.class_names == source.class_names
+        for file, (image, label) in zip(part.files, elements(part), strict=True):
+            assert elements(source)[source.files.index(file)] == (image, label)
