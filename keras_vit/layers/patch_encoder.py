@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.plain_trainers import refuse_plain_trainer
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -45,6 +46,7 @@ class PatchEncoder(keras.layers.Layer):
         self.built = True
 
     def call(self, images):
+        refuse_plain_trainer(self)
         rows, columns = self.grid_size(images.shape)
         patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.plain_trainers import refuse_plain_trainer
 
 PADDINGS = ("same", "valid")
 EPSILON_FORMS = ("deviation", "variance")
@@ -59,6 +60,7 @@ class StdConv2D(keras.layers.Layer):
         self.built = True
 
     def call(self, images):
+        refuse_plain_trainer(self)
         kernel = ops.cast(self.standardised_kernel(), images.dtype)
         return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
 

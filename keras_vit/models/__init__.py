@@ -2,7 +2,7 @@
 
 from keras_vit.config import AxialResNetConfig, BiTConfig, SwinConfig, ViTConfig
 from keras_vit.models.axial_resnet import AxialResNet
-from keras_vit.models.base import ImageModel, clone, resize
+from keras_vit.models.base import ImageModel, Model, clone, resize
 from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze
 from keras_vit.models.resnet import BiTResNet
@@ -14,6 +14,7 @@ __all__ = [
     "AxialResNet",
     "BiTResNet",
     "ImageModel",
+    "Model",
     "SwinTransformer",
     "VisionTransformer",
     "build_model",

@@ -1,4 +1,4 @@
-"""ImageModel: what every model of the package shares (config, preprocessing, labels, saving), and copies of a model."""
+"""Model, with the corrected fit; ImageModel: what every model of the package shares; and copies of a model."""
 
 import collections.abc
 import warnings
@@ -7,7 +7,9 @@ import h5py
 import keras
 
 from keras_vit import checks
+from keras_vit.compat.fit import DistributedFit
 from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.config import Preprocessing
 from keras_vit.layers import AddPositionEmbs
@@ -15,7 +17,18 @@ from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states, restore_layer_states
 
 
-class ImageModel(keras.Model):
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Model(ResumableFit, DistributedFit, keras.Model):
+    """`keras.Model` whose `fit` gives on several devices, and resumed after a kill, what it gives on one in one go.
+
+    For a model of the package with a new head, or inside a larger model: `keras_vit.Model(inputs, outputs)`. The models
+    of the package are of this kind already. Clipping, gradient accumulation, averages, several steps per execution,
+    metrics and dropout are right under every strategy of tf.distribute, with the stock optimizers; `compile` takes
+    `microbatches` besides.
+    """
+
+
+class ImageModel(Model):
     """A functional keras model that knows its config, the preprocessing of its pictures and its labels.
 
     Subclasses name their `config_class` and build inputs and outputs from a config.

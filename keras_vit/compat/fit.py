@@ -1,0 +1,100 @@
+"""DistributedFit: fit, evaluate and predict that give under several replicas what they give on one device.
+
+What it puts right is told in the files that do it: tensorflow_fit.py, optimizers.py, replica_seeds.py. It adds one
+option of its own, `microbatches`, for which alone this would stay when tests/compat/test_optimizers.py finds that
+`keras.Model` trains rightly.
+"""
+
+import inspect
+
+import keras
+
+from keras_vit import checks
+from keras_vit.compat.backend_fit import BackendFit
+from keras_vit.compat.jax_fit import JaxFit
+from keras_vit.compat.tensorflow_fit import TensorFlowFit
+
+# method -> its arguments that count steps, which Keras would exceed
+_WHOLE_EPOCHS = {
+    "fit": ("steps_per_epoch", "validation_steps"),
+    "evaluate": ("steps",),
+    "predict": ("steps",),
+}
+_OwnFit = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
+
+
+class DistributedFit(_OwnFit):
+    """Mixin of a `keras.Model`, before it among the bases."""
+
+    _microbatches = 1
+
+    def compile(self, *args, microbatches=1, **kwargs):
+        """Configures the model for training as `keras.Model.compile` does.
+
+        Args:
+            *args: as of `keras.Model.compile`.
+            microbatches: number of parts that each batch is split into inside the training step, so that one of them
+                has to fit in memory. The gradient is that of the whole batch, also where the parts are not of equal
+                size, and is applied once; `steps` and the schedules count batches. Layers that compute with the
+                other pictures of their batch (BatchNormalization) see those of their part alone. It is part of what
+                a saved model opens with.
+            **kwargs: as of `keras.Model.compile`. `steps_per_execution` must divide `steps_per_epoch` where that is
+                given; where the data end early, the last execution is shorter.
+
+        Raises:
+            ValueError: if `microbatches` is below 1, or above it where the backend is neither TensorFlow nor JAX or the
+                class has a `train_step` of its own; if `jit_compile` is True under a strategy of tf.distribute. In
+                `fit`, if the losses of several outputs are reduced in different ways, which cannot be put together
+                from parts.
+        """
+        checks.check_integer("microbatches", microbatches)
+        if microbatches > 1 and not self._can_split:
+            raise ValueError(
+                f"microbatches needs the TensorFlow or the JAX backend; got microbatches={microbatches} on "
+                f"{keras.backend.backend()}"
+            )
+        if microbatches > 1 and type(self).train_step is not _OwnFit.train_step:
+            raise ValueError(
+                f"microbatches must be 1 for a model with a train_step of its own, which splits no batch; got "
+                f"microbatches={microbatches} for {type(self).__name__}"
+            )
+        self._before_compile(args, kwargs)
+        super().compile(*args, **kwargs)
+        self._microbatches = microbatches
+        self._after_compile()
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return {**config, "microbatches": self._microbatches} if config else config
+
+    def compile_from_config(self, config):
+        config = keras.saving.deserialize_keras_object(dict(config))
+        self.compile(**self._portable(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def fit(self, *args, **kwargs):
+        return super().fit(**self._checked("fit", args, kwargs))
+
+    def evaluate(self, *args, **kwargs):
+        return super().evaluate(**self._checked("evaluate", args, kwargs))
+
+    def predict(self, *args, **kwargs):
+        return super().predict(**self._checked("predict", args, kwargs))
+
+    def _checked(self, method, args, kwargs):
+        """Returns the arguments of a method of `keras.Model` by name, with data as this strategy needs them."""
+        arguments = inspect.signature(getattr(keras.Model, method)).bind(self, *args, **kwargs).arguments
+        arguments.pop("self")
+        arguments.update(arguments.pop("kwargs", {}))
+        for name in _WHOLE_EPOCHS[method]:
+            steps = arguments.get(name)
+            if steps and steps % self.steps_per_execution:
+                raise ValueError(
+                    f"{name} must be divisible by steps_per_execution; got {name}={steps}, "
+                    f"steps_per_execution={self.steps_per_execution}"
+                )
+        for name in ("x", "validation_data"):
+            if name in arguments:
+                arguments[name] = self._shared_out(arguments[name])
+        return arguments

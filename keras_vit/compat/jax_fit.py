@@ -1,0 +1,50 @@
+"""The training step in microbatches on the JAX backend, where fit needs no correction."""
+
+from keras_vit.compat.backend_fit import BackendFit
+from keras_vit.compat.loss_shares import loss_weight
+from keras_vit.compat.microbatches import add, take_part
+
+
+class JaxFit(BackendFit):
+    """Mixin of a `keras.Model`; see fit.py."""
+
+    _can_split = True
+
+    def train_step(self, state, data):
+        if self._microbatches == 1:
+            return super().train_step(state, data)
+        import jax
+        import keras
+
+        trainable, non_trainable, optimizer_variables, metrics = state
+        gradient_of = jax.value_and_grad(self.compute_loss_and_updates, has_aux=True)
+        x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        total_weight = loss_weight(self, x, sample_weight)
+        gradients = None
+        for part in range(self._microbatches):
+            rows = take_part(_after(gradients, data), part, self._microbatches)
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows)
+            (_, updates), part_gradients = gradient_of(
+                trainable,
+                non_trainable,
+                metrics,
+                x,
+                y,
+                sample_weight,
+                training=True,
+                optimizer_variables=optimizer_variables,
+            )
+            unscaled_loss, y_pred, non_trainable, metrics = updates
+            if total_weight is not None:
+                share = loss_weight(self, x, sample_weight) / total_weight
+                part_gradients = [share.astype(gradient.dtype) * gradient for gradient in part_gradients]
+            gradients = add(gradients, part_gradients)
+            logs, metrics = self._update_metrics_variables(metrics, unscaled_loss, x, y, y_pred, sample_weight)
+        trainable, optimizer_variables = self.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
+        return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+
+def _after(gradients, data):
+    import jax
+
+    return data if gradients is None else jax.lax.optimization_barrier((gradients, data))[1]

@@ -1,0 +1,38 @@
+"""ModelParallel for models of this package: kernels sharded along "model" where the number of devices divides them.
+
+Keras finds a layout by the path of a variable alone, and fails on one whose side the devices do not divide. Delete this
+file when `keras.distribution.ModelParallel` leaves such variables whole.
+"""
+
+import keras
+
+# path of a variable -> axes of the mesh along which its sides are cut: first the columns, then the rows, so that the
+# two products of an attention or an MLP need one exchange between the devices (arXiv 1909.08053, section 3).
+_LAYOUTS = {
+    r".*query_key_value/kernel": (None, "model"),
+    r".*query_key_value/bias": ("model",),
+    r".*output_projection/kernel": ("model", None),
+    r".*mlp/dense1/kernel": (None, "model"),
+    r".*mlp/dense1/bias": ("model",),
+    r".*mlp/dense2/kernel": ("model", None),
+}
+
+
+class ViTModelParallel(keras.distribution.ModelParallel):
+    """`keras.distribution.ModelParallel` with the layouts above.
+
+    Args:
+        mesh: `keras.distribution.DeviceMesh` with the axes "data" and "model".
+    """
+
+    def __init__(self, mesh):
+        layouts = keras.distribution.LayoutMap(mesh)
+        for path, axes in _LAYOUTS.items():
+            layouts[path] = axes
+        super().__init__(layout_map=layouts, batch_dim_name="data")
+
+    def get_variable_layout(self, variable):
+        layout = super().get_variable_layout(variable)
+        parts = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
+        fits = all(side % parts.get(axis, 1) == 0 for side, axis in zip(variable.shape, layout.axes, strict=True))
+        return layout if fits else keras.distribution.TensorLayout([None] * len(variable.shape), self.device_mesh)

@@ -1,0 +1,129 @@
+"""Stock optimizers under several replicas of tf.distribute: clipping, accumulation and averages of the whole batch.
+
+Keras clips the gradients of each replica by themselves and adds them up afterwards, and its gradient accumulation and
+its overwriting with the moving average fail there with `merge_call called while defining a new graph` (keras-team/keras
+issue 20582). The methods of the one optimizer are replaced, for `load_model` finds an optimizer by its class. Delete
+this file when tests/compat/test_optimizers.py finds that Keras has mended both.
+"""
+
+import types
+
+
+def correct_for_replicas(optimizer):
+    """Makes `optimizer`, of any stock class, give under several replicas what it gives on one device.
+
+    Clipping acts on the sum over the replicas. `gradient_accumulation_steps=k` applies every k-th step, `use_ema`
+    averages and `ema_overwrite_frequency` overwrites as on one device. What it does on one device stays as it was.
+
+    Args:
+        optimizer: a `keras.optimizers.Optimizer` of the TensorFlow backend; those inside a `LossScaleOptimizer` or a
+            `MultiOptimizer` are corrected with it.
+    """
+    inner = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "_inner_optimizers", ())]
+    if any(x is not None for x in inner):
+        replaced = {"check_finite": _check_finite} if hasattr(optimizer, "check_finite") else {}
+    else:
+        replaced = {
+            "_backend_apply_gradients": _apply_gradients,
+            "_all_reduce_sum_gradients": _leave_reduced_gradients,
+        }
+    for name, method in replaced.items():
+        vars(optimizer)[name] = types.MethodType(method, optimizer)  # past Keras's tracking
+    for one in inner:
+        if one is not None:
+            correct_for_replicas(one)
+
+
+def faults_under_replicas(optimizer):
+    """Returns the settings of a stock optimizer, as `name=value`, that Keras gets wrong under several replicas."""
+    inner = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "_inner_optimizers", ())]
+    names = ["clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps"]
+    if getattr(optimizer, "use_ema", False):
+        names.append("ema_overwrite_frequency")
+    own = [f"{name}={getattr(optimizer, name)}" for name in names if getattr(optimizer, name, None)]
+    return own + [fault for one in inner if one is not None for fault in faults_under_replicas(one)]
+
+
+def _apply_gradients(self, grads, variables):
+    """In place of `_backend_apply_gradients`: its steps in its order, on gradients that are summed first."""
+    grads = [grad for grad, _ in type(self)._all_reduce_sum_gradients(self, zip(grads, variables, strict=True))]
+    if self.gradient_accumulation_steps:
+        _accumulate(self, grads, variables)
+    else:
+        _update(self, grads, variables)
+    if self.use_ema:
+        self._update_model_variables_moving_average(self._trainable_variables)
+        if self.ema_overwrite_frequency:
+            _cond(
+                (self.iterations + 1) % self.ema_overwrite_frequency == 0,
+                lambda: self._overwrite_model_variables_with_average_value(self._trainable_variables),
+            )
+
+
+def _leave_reduced_gradients(self, grads_and_vars):
+    return list(grads_and_vars)
+
+
+def _update(self, grads, variables):
+    grads = self._clip_gradients(grads)
+    self._apply_weight_decay(variables)
+    self._backend_update_step(grads, variables, self.learning_rate)
+
+
+def _accumulate(self, grads, variables):
+    steps = self.gradient_accumulation_steps
+    sums = [self._accumulated_gradients[self._get_variable_index(variable)] for variable in variables]
+
+    def update(*grads):
+        _update(self, [(grad + total) / steps for grad, total in zip(grads, sums, strict=True)], variables)
+        self._backend_reset_gradient_accumulators()
+
+    def accumulate(*grads):
+        self._backend_increment_gradient_accumulators(grads, sums)
+
+    _cond((self._iterations + 1) % steps == 0, update, accumulate, grads)
+
+
+def _cond(predicate, if_true, if_false=lambda *_: None, arguments=()):
+    """`tf.cond` in a replica context, whose branches, functions of `arguments`, may leave that context.
+
+    Where replicas are threads (`merge_call`), a branch of theirs cannot wait for the other threads: the branching is
+    done outside, and each branch enters the replicas again.
+    """
+    import tensorflow as tf
+
+    if _is_one_program(tf):
+        tf.cond(predicate, lambda: _nothing(if_true, arguments), lambda: _nothing(if_false, arguments))
+        return
+
+    def branch(strategy, predicate, *arguments):
+        def enter(function):
+            strategy.extended.call_for_each_replica(_nothing, args=(function, arguments))
+            return tf.constant(0)
+
+        first = strategy.experimental_local_results(predicate)[0]  # it is the same on every replica
+        tf.cond(first, lambda: enter(if_true), lambda: enter(if_false))
+
+    tf.distribute.get_replica_context().merge_call(branch, args=(predicate, *arguments))
+
+
+def _nothing(function, arguments):
+    import tensorflow as tf
+
+    function(*arguments)
+    return tf.constant(0)
+
+
+def _is_one_program(tf):
+    """Whether all replicas are one program in which `merge_call` is a plain call: on TPUs, and where XLA needs none."""
+    is_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
+    return is_tpu or tf.__internal__.distribute.strategy_supports_no_merge_call()
+
+
+def _check_finite(self, grads):
+    """In place of that of `LossScaleOptimizer`, which asks the first replica alone."""
+    import tensorflow as tf
+
+    finite = type(self).check_finite(self, grads)
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)) == 0

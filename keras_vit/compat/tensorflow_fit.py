@@ -1,0 +1,258 @@
+"""fit, evaluate and predict under tf.distribute, with the numbers of one device.
+
+Keras builds a model from a batch that is spread over replicas and fails (keras-team/keras issue 20585), loops over
+several steps in a way that such a batch cannot pass (issue 19246), shares files instead of rows among workers, counts
+a replica with fewer rows as much as one with more, and reports metrics of one replica while an epoch runs. Delete this
+file with fit.py.
+"""
+
+import keras
+
+from keras_vit.compat.backend_fit import BackendFit
+from keras_vit.compat.loss_shares import first_tensor, loss_weight
+from keras_vit.compat.microbatches import add, take_part
+from keras_vit.compat.optimizers import correct_for_replicas
+from keras_vit.compat.replica_seeds import separate_replica_seeds
+
+
+class TensorFlowFit(BackendFit):
+    """Mixin of a `keras.Model`; see fit.py."""
+
+    _can_split = True
+
+    def train_step(self, data):
+        import tensorflow as tf
+
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        if self._microbatches == 1 and replicas == 1:
+            return super().train_step(data)
+        scale = self._loss_scale(data, replicas)
+        gradients = None
+        for part in range(self._microbatches):
+            rows = take_part(_after(gradients, data), part, self._microbatches)
+            part_gradients, logs = self._gradients(rows, scale)
+            gradients = add(gradients, part_gradients)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+        return logs
+
+    def _loss_scale(self, data, replicas):
+        """Returns the number by which a part's mean loss is multiplied for each unit of its weight.
+
+        Keras has divided the loss by the number of replicas already. None: the loss is a sum over the rows.
+        """
+        import tensorflow as tf
+
+        x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        weight = loss_weight(self, x, sample_weight)
+        if weight is None:
+            return None
+        total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, weight)
+        return tf.math.divide_no_nan(float(replicas), total)
+
+    def _gradients(self, data, scale):
+        """Forward and backward pass of one part, as in `keras.Model.train_step`; returns gradients and logs."""
+        import tensorflow as tf
+
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        rows = tf.shape(first_tensor(x))[0]
+        if scale is None and sample_weight is None:
+            sample_weight = tf.ones([rows])  # so that a row that fills up counts nothing in the sum
+        filled_x, filled_y, filled_weight = _filled_up((x, y, sample_weight), rows)
+        with tf.GradientTape() as tape:
+            y_pred = self(filled_x, training=True) if self._call_has_training_arg else self(filled_x)
+            loss = self._compute_loss(
+                x=filled_x, y=filled_y, y_pred=y_pred, sample_weight=filled_weight, training=True
+            )
+            self._loss_tracker.update_state(_of_this_replica(loss), sample_weight=rows)
+            if scale is not None:
+                loss *= tf.cast(scale * loss_weight(self, x, sample_weight), loss.dtype)
+            elif self._microbatches > 1 and self.losses:
+                raise ValueError("loss must be a mean, not a sum, for microbatches of a model that adds losses")
+            loss = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(loss, self.trainable_weights)
+        y_pred = _map(lambda tensor: tensor[:rows], y_pred)
+        return gradients, self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    @property
+    def _runs_own_function(self):
+        return self._distribute_strategy is not None or self.steps_per_execution > 1
+
+    def _make_function(self, step_function):
+        """Returns the function that runs `steps_per_execution` steps, or what is left of the data, on an iterator."""
+        if not self._runs_own_function:
+            return super()._make_function(step_function)
+        import tensorflow as tf
+
+        separate_replica_seeds(self)
+        strategy = self.distribute_strategy
+        compiled = (lambda function, **_: function) if self.run_eagerly else tf.function
+
+        @tf.autograph.experimental.do_not_convert
+        def step(data):
+            outputs = strategy.run(step_function, args=(data,))
+            return keras.tree.map_structure(lambda x: strategy.experimental_local_results(x)[0], outputs)
+
+        step = self._autoconvert_optionals(compiled(step, reduce_retracing=True, jit_compile=self.jit_compile))
+
+        @tf.autograph.experimental.do_not_convert
+        def steps(iterator, count):
+            logs = step(iterator.get_next())
+            if self.steps_per_execution > 1:
+                logs = _repeat(step, iterator, count - 1, logs)
+            return self._get_metrics_result_or_logs(logs)  # of all replicas
+
+        steps = compiled(steps, reduce_retracing=True)
+
+        def function(data):
+            count = data.take(self.steps_per_execution) if isinstance(data, _Counted) else None
+            if count:
+                return steps(data.iterator, tf.constant(count))
+            logs = None
+            for _, batch in zip(range(self.steps_per_execution), data, strict=False):
+                logs = step(batch)
+            if logs is None:
+                raise StopIteration
+            return self._get_metrics_result_or_logs(logs)
+
+        return function
+
+    def predict_on_batch(self, x):
+        outputs = super().predict_on_batch(x)
+        if self.distribute_strategy.num_replicas_in_sync == 1:
+            return outputs
+        rows = len(first_tensor(x))  # every replica has computed all of them
+        return keras.tree.map_structure(lambda output: output[:rows], outputs)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        if iterator is None:
+            super()._maybe_symbolic_build(data_batch=data_batch)
+            return
+        if self._distribute_strategy is not None:
+            with self.distribute_strategy.scope():
+                self._symbolic_build(data_batch=_specification(iterator))
+        if self._runs_own_function:
+            iterator._distributed_dataset = _CountedDataset(iterator)
+
+    def _before_compile(self, args, kwargs):
+        position = 7  # of jit_compile among the arguments of compile
+        jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile", "auto")
+        if jit_compile is True and self._distribute_strategy is not None:
+            raise ValueError(
+                "jit_compile must be 'auto' or False under a strategy of tf.distribute, which compiles by itself where "
+                "it can; got jit_compile=True"
+            )
+
+    def _after_compile(self):
+        strategy = self._distribute_strategy
+        if strategy is not None and strategy.num_replicas_in_sync > 1 and self.optimizer is not None:
+            correct_for_replicas(self.optimizer)
+
+    def _portable(self, config):
+        return config if self._distribute_strategy is None else {**config, "jit_compile": "auto"}
+
+    def _shared_out(self, data):
+        """Lets each worker take its rows of every batch, where Keras would share files out."""
+        import tensorflow as tf
+
+        options = tf.data.experimental.AutoShardPolicy
+        is_plain = isinstance(data, tf.data.Dataset)
+        if not is_plain or data.options().experimental_distribute.auto_shard_policy != options.AUTO:
+            return data
+        by_rows = tf.data.Options()
+        by_rows.experimental_distribute.auto_shard_policy = options.DATA
+        return data.with_options(by_rows)
+
+
+def _after(gradients, data):
+    """Returns `data`, available once the gradients are."""
+    import tensorflow as tf
+
+    if gradients is None:
+        return data
+    with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
+        return _map(tf.identity, data)
+
+
+def _map(function, structure):
+    return keras.tree.map_structure(lambda tensor: tensor if tensor is None else function(tensor), structure)
+
+
+def _filled_up(data, rows):
+    """Returns the data with a row of zeros where there is none; on none a convolution's gradient fails on CPU."""
+    import tensorflow as tf
+
+    if tf.get_static_value(rows):
+        return data
+    missing = tf.maximum(1 - rows, 0)
+    return _map(lambda tensor: tf.pad(tensor, [[0, missing]] + [[0, 0]] * (len(tensor.shape) - 1)), data)
+
+
+def _of_this_replica(loss):
+    """Undoes the division by the number of replicas, for a metric that averages over them."""
+    import tensorflow as tf
+
+    return loss * tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, loss.dtype)
+
+
+def _repeat(step, iterator, times, logs):
+    import tensorflow as tf
+
+    def run(done, _):
+        return done + 1, step(iterator.get_next())
+
+    return tf.while_loop(lambda done, _: done < times, run, (tf.constant(0), logs))[1]
+
+
+class _CountedDataset:
+    """The data of an epoch iterator of Keras, whose iterators know what is left of them."""
+
+    def __init__(self, epoch_iterator):
+        self.dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)
+        self._batches = epoch_iterator.data_adapter.num_batches
+        self._is_endless = self._batches is None and bool(epoch_iterator.steps_per_epoch)
+
+    def __iter__(self):
+        return _Counted(iter(self.dataset), self._batches, self._is_endless)
+
+
+class _Counted:
+    """An iterator over batches.
+
+    A step that TensorFlow runs beyond the end of the data counts in part, so that its loop must know its length; data
+    of unknown length are fetched one by one outside.
+    """
+
+    def __init__(self, iterator, batches, is_endless):
+        self.iterator = iterator
+        self._left = batches
+        self._is_endless = is_endless
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.iterator)
+
+    def take(self, steps):
+        """Returns how many of the next `steps` batches there are; None if that is not known."""
+        if self._is_endless:
+            return steps
+        if self._left is None:
+            return None
+        count = min(steps, self._left)
+        self._left -= count
+        return count
+
+
+def _specification(epoch_iterator):
+    """Returns shapes and dtypes of one replica's batch, without reading any data."""
+    import tensorflow as tf
+
+    dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)
+
+    def of_one_replica(spec):
+        if isinstance(spec, (tf.OptionalSpec, tf.NoneTensorSpec)):  # of a missing target or weight
+            return None
+        return getattr(spec, "_value_specs", (spec,))[0]  # of a PerReplicaSpec
+
+    return keras.tree.map_structure(of_one_replica, dataset.element_spec)

@@ -1,0 +1,152 @@
+"""fit, evaluate and predict on two replicas and on one device; the numbers come from fit_cases.py."""
+
+import keras
+import numpy as np
+import pytest
+from replica_process import run_cases
+
+import keras_vit
+from keras_vit.compat.microbatches import add, take_part
+
+EQUAL = ("odd_batches", "empty_replica")
+ERRORS = {
+    "mixed_reductions": "one reduction for all outputs",
+    "indivisible_steps": "steps_per_epoch must be divisible by steps_per_execution; got steps_per_epoch=3, "
+    "steps_per_execution=2",
+    "jit_compile": "jit_compile must be 'auto' or False under a strategy",
+}
+OTHERS = ("several_steps", "microbatches", "microbatch_errors", "evaluate_and_predict", "refusals")
+EQUAL_SLOW = (
+    "class_weights_and_arrays",
+    "distilled",
+    "eager",
+    "several_steps_of_endless_data",
+    "swapped_averages",
+    "train_on_batch",
+    "weighted_mean_loss",
+)
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL, *ERRORS, *OTHERS])
+
+
+@pytest.fixture(scope="module")
+def found_slowly(tmp_path_factory):
+    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL_SLOW, "saved", "given_weights"])
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_two_replicas_give_what_one_device_gives(found, case):
+    assert found[case] < TOLERANCE
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_what_cannot_work_is_refused(found, case):
+    assert ERRORS[case] in found[case]
+
+
+@pytest.mark.parametrize(
+    "case", ["one device", "one device, unknown length", "two replicas", "two replicas, unknown length"]
+)
+def test_last_execution_is_as_long_as_the_data(found, case):
+    assert found["several_steps"][case] < TOLERANCE
+
+
+@pytest.mark.parametrize("case", ["one device", "two replicas"])
+def test_microbatches_give_the_gradient_of_the_batch(found, case):
+    assert found["microbatches"][case] < TOLERANCE
+
+
+def test_microbatches_that_cannot_be(found):
+    errors = found["microbatch_errors"]
+    assert "microbatches must not exceed the rows of a batch; got microbatches=4, 3 rows" in errors["too few rows"]
+    assert "microbatches must be 1 for a model with a train_step of its own" in errors["own train_step"]
+    assert "microbatches must be an integer of at least 1; got microbatches=0" in errors["zero"]
+
+
+def test_evaluate_and_predict(found):
+    assert found["evaluate_and_predict"]["rows"] == 17
+    assert found["evaluate_and_predict"]["difference"] < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("case", "fault"),
+    [
+        ("headed", "global_clipnorm=0.1"),
+        ("pooled", "gradient_accumulation_steps=2"),
+        ("sequential", "ema_overwrite_frequency=2"),
+        ("steps", "steps_per_execution=2"),
+    ],
+)
+def test_plain_model_around_a_vit_is_refused(found, case, fault):
+    sentence = found["refusals"][case]
+    assert f"cannot be trained on 2 replicas with {fault}, which Keras gets wrong" in sentence
+    assert "make the model with keras_vit.Model(inputs, outputs)" in sentence
+
+
+def test_plain_model_is_left_alone_where_keras_is_right(found):
+    assert found["refusals"]["nothing"] == "no error"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", EQUAL_SLOW)
+def test_two_replicas_give_what_one_device_gives_slowly(found_slowly, case):
+    assert found_slowly[case] < TOLERANCE
+
+
+@pytest.mark.slow
+def test_create_model_fills_the_weights_of_all_replicas(found_slowly):
+    assert found_slowly["given_weights"]["weights"] == 0
+    assert found_slowly["given_weights"]["logits"] < 1e-5  # batches of 3 + 2 pictures in place of 5
+
+
+@pytest.mark.slow
+def test_saved_models_change_devices(found_slowly):
+    assert found_slowly["saved"]["microbatches"] == 2
+    assert found_slowly["saved"]["there"] < TOLERANCE
+    assert found_slowly["saved"]["back"] < TOLERANCE
+
+
+def _small_model():
+    inputs = keras.Input((3,))
+    return keras_vit.Model(inputs, keras.layers.Dense(2)(keras.layers.BatchNormalization()(inputs)))
+
+
+def test_model_is_functional_and_keeps_its_class(tmp_path):
+    model = _small_model()
+    model.compile("sgd", "mse", microbatches=2)
+    model.save(tmp_path / "model.keras")
+    opened = keras.models.load_model(tmp_path / "model.keras")
+    assert type(opened) is type(model) is keras_vit.Model
+    assert opened.get_compile_config()["microbatches"] == 2
+    assert [layer.name for layer in opened.layers] == [layer.name for layer in model.layers]
+    x = np.ones((4, 3), "float32")
+    np.testing.assert_array_equal(opened.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert keras.models.clone_model(model).count_params() == model.count_params()
+
+
+def test_microbatches_update_states_and_metrics_once_per_part():
+    """BatchNormalization sees the parts: two updates of its moving mean, 0.99 m + 0.01 mean, in a step."""
+    model = _small_model()
+    model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"], microbatches=2)
+    x, y = np.arange(12, dtype="float32").reshape(4, 3), np.zeros((4, 2), "float32")
+    logs = model.train_on_batch(x, y, return_dict=True)
+    moving = 0.99 * 0.01 * x[0::2].mean(0) + 0.01 * x[1::2].mean(0)
+    np.testing.assert_allclose(model.layers[1].moving_mean, moving, rtol=1e-5)
+    assert np.isfinite(logs["mae"]) and int(model.optimizer.iterations) == 1
+
+
+def test_take_part_takes_every_row_once():
+    data = (np.arange(7), None)
+    parts = [take_part(data, part, 3) for part in range(3)]
+    assert sorted(np.concatenate([rows for rows, _ in parts])) == list(range(7))
+    assert {len(rows) for rows, _ in parts} == {2, 3}
+    assert take_part(data, 0, 1) is data
+
+
+def test_add_keeps_missing_gradients():
+    assert add(None, [1, None]) == [1, None]
+    assert add([1, None], [2, None]) == [3, None]

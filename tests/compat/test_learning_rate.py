@@ -1,0 +1,22 @@
+import keras
+import numpy as np
+
+from keras_vit.compat.learning_rate import learning_rate_at
+
+
+def test_of_a_schedule():
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
+    rate = learning_rate_at(keras.optimizers.SGD(schedule))
+    np.testing.assert_allclose([rate(step) for step in (0, 4, 10)], [1.0, 0.6, 0.0], atol=1e-7)
+
+
+def test_of_a_number():
+    optimizer = keras.optimizers.SGD(0.5)
+    optimizer.learning_rate = 0.25
+    assert [learning_rate_at(optimizer)(step) for step in (0, 7)] == [0.25, 0.25]
+
+
+def test_keras_keeps_the_schedule_to_itself():
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
+    optimizer = keras.optimizers.SGD(schedule)
+    assert optimizer._learning_rate is schedule and optimizer.learning_rate is not schedule

@@ -1,0 +1,162 @@
+import inspect
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.compat import per_variable
+
+OPTIMIZERS = {
+    "sgd": (per_variable.SGD, keras.optimizers.SGD, {"momentum": 0.9}),
+    "adamw": (per_variable.AdamW, keras.optimizers.AdamW, {"epsilon": 1e-6}),
+}
+FACTORS = (0.25, 0.5, 1.0, 2.0)
+
+
+def variables():
+    rng = np.random.default_rng(1)
+    names = ("kernel", "bias", "kernel", "gamma")
+    return [keras.Variable(rng.normal(size=(3, 2)).astype("float32"), name=name) for name in names]
+
+
+def gradients(steps):
+    rng = np.random.default_rng(2)
+    return rng.normal(size=(steps, len(FACTORS), 3, 2)).astype("float32")
+
+
+def train(make, learning_rate, steps=6):
+    """Values of the variables after some steps of one optimizer for each of them."""
+    trained = variables()
+    optimizers = make(learning_rate)
+    for step in gradients(steps):
+        if isinstance(optimizers, list):
+            for optimizer, variable, gradient in zip(optimizers, trained, step, strict=True):
+                optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        else:
+            optimizers.apply([keras.ops.convert_to_tensor(gradient) for gradient in step], trained)
+    return [keras.ops.convert_to_numpy(variable) for variable in trained]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@pytest.mark.parametrize("scheduled", [False, True], ids=["constant", "schedule"])
+def test_is_a_stock_optimizer_per_variable_with_its_own_learning_rate(name, weight_decay, scheduled):
+    ours, stock, arguments = OPTIMIZERS[name]
+
+    def rate(factor):
+        return keras.optimizers.schedules.PolynomialDecay(0.1 * factor, 8, 0.0) if scheduled else 0.1 * factor
+
+    def one_each(_):
+        decays = [weight_decay, 0.0, weight_decay, 0.0]  # kernels alone
+        return [
+            stock(rate(factor), weight_decay=decay, **arguments)
+            for factor, decay in zip(FACTORS, decays, strict=True)
+        ]
+
+    def together(_):
+        return ours(rate(1.0), weight_decay=weight_decay, rate_factors=FACTORS, **arguments)
+
+    for got, expected in zip(train(together, None), train(one_each, None), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_scaled_gradients_would_not_do_for_adam(name):
+    """Why there is an optimizer: with SGD a scaled gradient is a scaled rate, with Adam it is not."""
+    ours, stock, arguments = OPTIMIZERS[name]
+    scaled, by_rate = variables()[0], variables()[0]
+    stock(0.1, weight_decay=0.0, **arguments).apply([0.25 * keras.ops.ones((3, 2))], [scaled])
+    ours(0.1, weight_decay=0.0, rate_factors=[0.25], **arguments).apply([keras.ops.ones((3, 2))], [by_rate])
+    difference = np.abs(keras.ops.convert_to_numpy(scaled) - keras.ops.convert_to_numpy(by_rate)).max()
+    assert difference < 1e-7 if name == "sgd" else difference > 0.05
+
+
+RELOADED = """
+import sys, keras, keras_vit
+for path in sys.argv[1:]:
+    model = keras.models.load_model(path)
+    variables, optimizer = model.trainable_variables, model.optimizer
+    for slot in optimizer.variables[2:]:  # behind the iteration and the learning rate
+        slot.assign(0 * slot)
+    for variable in variables:
+        variable.assign(keras.ops.ones(variable.shape))
+    optimizer.apply([keras.ops.zeros(variable.shape) for variable in variables], variables)
+    print(*(float(keras.ops.mean(variable)) for variable in variables))
+"""
+
+
+def test_survive_load_model_in_a_process_that_only_imports_keras_vit(tmp_path):
+    for name, (ours, _, arguments) in OPTIMIZERS.items():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.LayerNormalization()])
+        model.compile(ours(0.1, weight_decay=0.5, rate_factors=[0.5, 1.0, 1.0, 0.25], **arguments), "mse")
+        model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
+        model.save(tmp_path / f"{name}.keras")
+    command = [sys.executable, "-c", RELOADED, *(str(tmp_path / f"{name}.keras") for name in OPTIMIZERS)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # the kernel by half the rate, bias, gamma and beta not at all
+    means = np.array([line.split() for line in done.stdout.splitlines()], float)
+    np.testing.assert_allclose(means, [[1 - 0.1 * 0.5 * 0.5, 1, 1, 1]] * 2, rtol=1e-6)
+
+
+def test_another_number_of_variables_is_refused():
+    optimizer = per_variable.SGD(0.1, rate_factors=[1.0])
+    with pytest.raises(ValueError, match="rates for 1 trainable variables; the model has 4: compile it again"):
+        optimizer.build(variables())
+
+
+def test_keras_still_forgets_what_is_not_decayed():
+    """When this fails, half of compat/per_variable.py may go."""
+    optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    bias = keras.Variable(np.ones(2, "float32"), name="bias")
+    again.apply([keras.ops.zeros(2)], [bias])
+    assert float(keras.ops.max(bias)) < 1
+
+
+def test_keras_still_has_one_learning_rate():
+    """When this fails, the other half may go."""
+    arguments = inspect.signature(keras.optimizers.AdamW).parameters
+    assert [name for name in arguments if "rate" in name or "multiplier" in name] == ["learning_rate"]
+
+
+MIRRORED = """
+import os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras, numpy as np, tensorflow as tf
+from keras_vit.compat import per_variable
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+def run(strategy):
+    with strategy.scope():
+        rng = np.random.default_rng(0)
+        names = ("kernel", "bias", "kernel")
+        weights = [keras.Variable(rng.normal(size=4).astype("float32"), name=name) for name in names]
+        optimizer = per_variable.AdamW(0.1, weight_decay=0.5, epsilon=1e-6, rate_factors=[0.25, 0.5, 1.0])
+        optimizer.build(weights)
+
+    @tf.function
+    def step():
+        share = 1 / strategy.num_replicas_in_sync
+        strategy.run(lambda: optimizer.apply([share * (i + 1.0) * tf.ones(4) for i in range(3)], weights))
+
+    for _ in range(3):
+        step()
+    return np.stack([keras.ops.convert_to_numpy(weight) for weight in weights])
+
+one = run(tf.distribute.get_strategy())
+two = run(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+assert abs(one - two).max() < 1e-6, abs(one - two).max()
+print("equal")
+"""
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute")
+def test_replicas_change_nothing():
+    done = subprocess.run([sys.executable, "-c", MIRRORED], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.split()[-1] == "equal", done.stderr[-2000:]
