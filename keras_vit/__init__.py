@@ -16,6 +16,7 @@ from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models import (
     AxialResNet,
     BiTResNet,
+    Model,
     SwinTransformer,
     VisionTransformer,
     clone,
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 # name -> module that is imported when the name is first used
 _ON_FIRST_TOUCH = {
     "data": "keras_vit.data",
+    "distribution": "keras_vit.training.distribution",
     "evaluation": "keras_vit.evaluation",
     "evaluate": "keras_vit.evaluation",
     "export": "keras_vit.serving",
@@ -49,6 +51,7 @@ __all__ = [
     "BiTConfig",
     "BiTResNet",
     "LoadReport",
+    "Model",
     "Preprocessing",
     "ResNetConfig",
     "SwinConfig",

@@ -1,7 +1,22 @@
 """Recipes, and the runs that follow them."""
 
+from keras_vit.training.checkpoint_files import CheckpointError
+from keras_vit.training.preemption import Preempted
+from keras_vit.training.published.bit import bit_hyperrule
 from keras_vit.training.recipe import Recipe
 from keras_vit.training.recipes import RECIPES, list_recipes
+from keras_vit.training.resume import NonFiniteError, Resume
 from keras_vit.training.run import TrainResult, train
 
-__all__ = ["RECIPES", "Recipe", "TrainResult", "list_recipes", "train"]
+__all__ = [
+    "RECIPES",
+    "CheckpointError",
+    "NonFiniteError",
+    "Preempted",
+    "Recipe",
+    "Resume",
+    "TrainResult",
+    "bit_hyperrule",
+    "list_recipes",
+    "train",
+]

@@ -1,47 +1,73 @@
 """Recipe: how a model is trained, as data."""
 
 import dataclasses
-import numbers
-
-import keras
+import math
 
 from keras_vit import checks
-from keras_vit.config import Config, ViTConfig
+from keras_vit.config import Config, ImageConfig
 from keras_vit.data.digits import from_digits
-from keras_vit.data.pipeline import AUGMENTATIONS
-from keras_vit.training.losses import classification_loss
-from keras_vit.training.optimizers import OPTIMIZERS, create_optimizer
-from keras_vit.training.schedules import warmup_cosine
+from keras_vit.training.compile import compile_model
+from keras_vit.training.recipe_checks import EXCLUSIVE, RATES, check_contradictions, check_fields
 
 DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
+
+_MODEL_FIELDS = (*RATES, "dtype", "remat", "image_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Config):
     """How a model is trained: optimizer, schedule, loss, augmentation, seed.
 
-    `recipe.replace(epochs=5)` returns a changed copy; unknown names are refused with the list of the known.
+    `recipe.replace(epochs=5)` returns a changed copy; unknown names are refused with the list of the known. A step is a
+    batch, also with `gradient_accumulation_steps`.
 
     Args:
         name: name in the table `RECIPES`.
         source: where the numbers come from.
-        optimizer: `"adamw"` or `"sgd"`.
-        learning_rate: highest learning rate; it warms up linearly and falls along half a cosine.
+        optimizer: `adamw` or `sgd`.
+        learning_rate: highest learning rate.
         batch_size: pictures per step.
         epochs: passes over the training pictures. Give this or `steps`.
-        steps: optimizer steps of the whole run.
-        warmup_steps: steps of the warm-up. Give this or `warmup_fraction` or neither.
+        steps: steps of the whole run.
+        schedule: how the learning rate falls after the warm-up: `cosine`, `linear`, `step` or `constant`, see
+            `keras_vit.training.schedules.create_schedule`.
+        final_learning_rate: where `cosine` and `linear` end.
+        warmup_steps: steps of the linear warm-up. Give this, `warmup_fraction`, `warmup_epochs` or none.
         warmup_fraction: share in [0, 1) of all steps.
-        weight_decay: decoupled, follows the learning rate, on kernels alone.
-        momentum: of `"sgd"`, in [0, 1); None is the paper's 0.9.
+        warmup_epochs: passes over the training pictures; need not be whole.
+        warmup_learning_rate: where the warm-up starts.
+        decay_at: shares of the run in (0, 1) at which schedule `step` decays.
+        decay_factor: what it multiplies the learning rate by; None is 0.1.
+        weight_decay: decoupled, follows the learning rate, on kernels alone: LR(t) * weight_decay * kernel per step.
+        momentum: of `sgd`, in [0, 1); None is the paper's 0.9.
         clip_norm: largest global norm of the gradients, None for no clipping.
-        label_smoothing: in [0, 1).
-        augment: names of augmentations in their order, see `keras_vit.data.train_pipeline`.
-        dropout_rate, attention_dropout_rate, stochastic_depth_rate: what the model must have been built with;
-            None leaves the choice to the model.
+        loss: `softmax`, or `sigmoid` summed over the classes; both on integer labels and on mixed ones.
+        head_bias: with loss `sigmoid`, the bias that a fresh head starts from; a head whose bias is not all zeros
+            keeps its own.
+        label_smoothing: e in [0, 1): targets are (1 - e) * label + e / classes.
+        augment: augmentations in their order, see `keras_vit.data.augment`.
+        mix: mixes of two pictures and their labels, of which one is drawn per batch; see there.
+        repeats: how often a picture stands in a batch, each time augmented anew (arXiv 1901.09335). An epoch has as
+            many pictures as without.
+        image_size: pixels, (height, width) or one integer, of the model that `keras_vit.train` builds; a model that is
+            built already keeps its own. None leaves it to the model.
+        dropout_rate, attention_dropout_rate, stochastic_depth_rate: what the model must have been built with; None
+            leaves the choice to the model.
+        ema_momentum: in [0, 1), of Keras's average of the weights over the steps (Polyak averaging), which becomes the
+            weights when `fit` ends. `keras.callbacks.SwapEMAWeights()` validates with it on the way. None for none.
+        layer_decay: in (0, 1], factor of the learning rate from block to block, from the head down; see
+            `keras_vit.training.encoders.layer_rates`. None for one learning rate.
+        microbatches: parts that a batch is split into to save memory; the step is that of the whole batch.
+        gradient_accumulation_steps: Keras's own: the weights change at every such step alone. None for every step.
+        steps_per_execution: steps per call of the compiled function.
+        dtype: Keras dtype policy that the model must have been built with, such as `mixed_bfloat16`; None leaves it to
+            the model.
+        remat: whether the model recomputes its blocks in the backward pass to save memory; None leaves it to the model.
+        input_dtype: of the batches: `float32`, standardised, or `uint8` for a model that rescales by itself.
         seed: of the initial weights, the order of the pictures and the augmentation.
         dataset: name of the recipe's own pictures, None if it has none.
-        model: `ViTConfig` of the recipe's own model, None if it has none.
+        model: config of the recipe's own model, such as a `ViTConfig`; None if it has none.
+        sweep: the learning rates among which the source chose the best by validation.
 
     Raises:
         ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
@@ -54,55 +80,66 @@ class Recipe(Config):
     batch_size: int
     epochs: int | None = None
     steps: int | None = None
+    schedule: str = "cosine"
+    final_learning_rate: float = 0.0
     warmup_steps: int = 0
     warmup_fraction: float = 0.0
+    warmup_epochs: float = 0.0
+    warmup_learning_rate: float = 0.0
+    decay_at: tuple = ()
+    decay_factor: float | None = None
     weight_decay: float = 0.0
     momentum: float | None = None
     clip_norm: float | None = None
+    loss: str = "softmax"
+    head_bias: float | None = None
     label_smoothing: float = 0.0
     augment: tuple = ()
+    mix: tuple = ()
+    repeats: int = 1
+    image_size: tuple | None = None
     dropout_rate: float | None = None
     attention_dropout_rate: float | None = None
     stochastic_depth_rate: float | None = None
+    ema_momentum: float | None = None
+    layer_decay: float | None = None
+    microbatches: int = 1
+    gradient_accumulation_steps: int | None = None
+    steps_per_execution: int = 1
+    dtype: str | None = None
+    remat: bool | None = None
+    input_dtype: str = "float32"
     seed: int = 0
     dataset: str | None = None
-    model: ViTConfig | None = None
+    model: ImageConfig | None = None
+    sweep: tuple = ()
 
     def __post_init__(self):
-        for name, check in _CHECKS.items():
-            self._set(**{name: check(name, getattr(self, name))})
-        for name, check in _OPTIONAL_CHECKS.items():
-            if getattr(self, name) is not None:
-                self._set(**{name: check(name, getattr(self, name))})
-        self._check_contradictions()
+        self._set(**check_fields(self))
+        if self.dataset is not None:
+            checks.check_choice("dataset", self.dataset, DATASETS)
+        check_contradictions(self)
 
-    def _check_contradictions(self):
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError(
-                f"exactly one of epochs and steps must be given; got epochs={self.epochs}, steps={self.steps}"
-            )
-        if self.warmup_steps and self.warmup_fraction:
-            raise ValueError(
-                "at most one of warmup_steps and warmup_fraction may be given; "
-                f"got warmup_steps={self.warmup_steps}, warmup_fraction={self.warmup_fraction}"
-            )
-        if self.momentum is not None and self.optimizer != "sgd":
-            raise ValueError(
-                "momentum belongs to optimizer 'sgd'; "
-                f"got momentum={self.momentum}, optimizer={self.optimizer!r}"
-            )
+    def replace(self, **changes):
+        """Returns a copy with the named fields changed; unknown names are refused with the known ones.
 
-    def to_dict(self):
-        """Returns the fields as a dict of JSON values: `from_dict(to_dict())` builds an equal recipe."""
-        return {**super().to_dict(), "model": self.model and self.model.to_dict()}
+        Of `epochs` and `steps`, and of the three ways to state a warm-up, the one that is given takes the place of the
+        others: `recipe.replace(steps=400)` trains 400 steps, whatever the recipe counted in.
+        """
+        for group in EXCLUSIVE:
+            if any(changes.get(name) for name in group):
+                changes = {**{name: _DEFAULTS[name] for name in group}, **changes}
+        return super().replace(**changes)
 
-    def compile(self, model, steps=None):
+    def compile(self, model, steps=None, steps_per_epoch=None):
         """Compiles `model` with the recipe's optimizer, schedule and loss, and with accuracy as its metric.
 
         Args:
-            model: a built classifier with one logit per class.
-            steps: optimizer steps of the whole run, the length of the schedule; None takes the recipe's own
-                `steps`.
+            model: a built classifier with one logit per class: a model of this package, or a keras model around one,
+                such as `keras_vit.Model(inputs, outputs)` with a new head.
+            steps: steps of the whole run, the length of the schedule; None takes the recipe's own `steps`, or its
+                `epochs` times `steps_per_epoch`.
+            steps_per_epoch: steps of one pass over the pictures; None takes `steps` over the recipe's `epochs`.
 
         Returns:
             `model`, ready for `model.fit`.
@@ -110,104 +147,76 @@ class Recipe(Config):
         Raises:
             ValueError: if the number of steps is not known, or the model contradicts the recipe.
         """
-        if steps is None and self.steps is None:
+        return compile_model(self, model, steps, steps_per_epoch)
+
+    def total_steps(self, source_size):
+        """Returns (epochs, steps per epoch) of `model.fit` for a number of training pictures.
+
+        A recipe that counts epochs drops the pictures that do not fill a last batch. One that counts steps has exactly
+        so many, in equal epochs that come as near to one pass over the pictures as divisors of `steps` can.
+
+        Raises:
+            ValueError: if there are fewer pictures than a batch takes, or `steps_per_execution` does not divide the
+                steps of an epoch.
+        """
+        checks.check_integer("source_size", source_size)
+        if self.steps is not None:
+            return self._equal_epochs(source_size)
+        if source_size < self.batch_size:
             raise ValueError(
-                f"steps must be given: recipe {self.name!r} counts epochs "
-                f"(steps = epochs * steps_per_epoch, here epochs={self.epochs})"
+                "batch_size must not exceed the number of pictures; "
+                f"got batch_size={self.batch_size}, {source_size} pictures "
+                "(recipe.replace(batch_size=...) changes it)"
             )
-        self._check_regularisation(model)
-        steps = checks.check_integer("steps", self.steps if steps is None else steps)
-        warmup_steps = self.warmup_steps or round(self.warmup_fraction * steps)
-        optimizer = create_optimizer(
-            self.optimizer,
-            warmup_cosine(self.learning_rate, steps, warmup_steps),
-            model,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            clip_norm=self.clip_norm,
-        )
-        model.compile(
-            optimizer=optimizer,
-            loss=classification_loss(self.label_smoothing, _gives_logits(model)),
-            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        )
-        return model
+        steps_per_epoch = source_size // self.batch_size
+        if steps_per_epoch % self.steps_per_execution:
+            raise ValueError(
+                "steps_per_execution must divide the steps of an epoch; "
+                f"got steps_per_execution={self.steps_per_execution}, {steps_per_epoch} steps per epoch"
+            )
+        return self.epochs, steps_per_epoch
+
+    def _equal_epochs(self, source_size):
+        executions = self.steps // self.steps_per_execution
+        passes = max(self.steps * self.batch_size / source_size, 1.0)
+        divisors = (count for count in range(1, executions + 1) if executions % count == 0)
+        epochs = min(divisors, key=lambda count: abs(math.log(count / passes)))
+        return epochs, self.steps // epochs
+
+    def configure(self, config):
+        """Returns a model's config with what this recipe fixes of it: its rates, dtype, remat and image size.
+
+        Raises:
+            ValueError: if the recipe asks for what this architecture does not have.
+        """
+        return config.replace(**self.model_arguments(type(config)))
+
+    def model_arguments(self, config_class):
+        """Returns what this recipe fixes of a model as arguments of its config, such as `ViTConfig`.
+
+        What the architecture does not have, such as the dropout of a ResNet, is left out where the recipe has it off.
+
+        Raises:
+            ValueError: where the recipe asks for it.
+        """
+        known = {field.name for field in dataclasses.fields(config_class)}
+        for name, value in self.model_fields.items():
+            if name not in known and value:
+                raise ValueError(
+                    f"recipe {self.name!r} trains with {name}={value}, which {config_class.__name__} does not have: "
+                    f"take recipe.replace({name}=None)"
+                )
+        return {name: value for name, value in self.model_fields.items() if name in known}
+
+    @property
+    def model_fields(self):
+        """What this recipe fixes of the model, by the names of a config."""
+        return {name: getattr(self, name) for name in _MODEL_FIELDS if getattr(self, name) is not None}
 
     @property
     def regularisation(self):
         """The rates this recipe fixes, as arguments of a model: `config.replace(**recipe.regularisation)`."""
-        return {name: getattr(self, name) for name in _RATES if getattr(self, name) is not None}
-
-    def _check_regularisation(self, model):
-        for name, rate in self.regularisation.items():
-            built_with = getattr(getattr(model, "config", None), name, None)
-            if built_with != rate:
-                raise ValueError(
-                    f"recipe {self.name!r} trains with {name}={rate}; "
-                    f"the model was built with {name}={built_with}: "
-                    f"build it with that rate or take recipe.replace({name}=None)"
-                )
+        return {name: value for name, value in self.model_fields.items() if name in RATES}
 
 
-def _gives_logits(model):
-    activation = getattr(getattr(model, "config", None), "classifier_activation", None)
-    if activation not in (None, "softmax"):
-        raise ValueError(
-            f"model must give logits or softmax to be trained; got classifier_activation={activation!r}"
-        )
-    return activation is None
-
-
-def _check_amount(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a finite number of at least 0; got {name}={value!r}")
-    return float(value)
-
-
-def _check_count(name, value):
-    return checks.check_integer(name, value, minimum=0)
-
-
-def _check_text(name, value):
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a text; got {name}={value!r}")
-    return value
-
-
-def _check_augment(name, value):
-    if not isinstance(value, (tuple, list)):
-        raise ValueError(f"{name} must be a tuple of names, such as ('flip',); got {name}={value!r}")
-    return tuple(checks.check_choice(name, item, tuple(AUGMENTATIONS)) for item in value)
-
-
-def _check_model(name, value):
-    if isinstance(value, dict):
-        return ViTConfig.from_dict(value)
-    if not isinstance(value, ViTConfig):
-        raise ValueError(f"{name} must be a keras_vit.ViTConfig; got {name}={value!r}")
-    return value
-
-
-_RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
-_CHECKS = {
-    "name": _check_text,
-    "source": _check_text,
-    "optimizer": lambda name, value: checks.check_choice(name, value, OPTIMIZERS),
-    "learning_rate": checks.check_positive,
-    "batch_size": checks.check_integer,
-    "warmup_steps": _check_count,
-    "warmup_fraction": checks.check_rate,
-    "weight_decay": _check_amount,
-    "label_smoothing": checks.check_rate,
-    "augment": _check_augment,
-    "seed": _check_count,
-}
-_OPTIONAL_CHECKS = {
-    "epochs": checks.check_integer,
-    "steps": checks.check_integer,
-    "momentum": checks.check_rate,
-    "clip_norm": checks.check_positive,
-    **dict.fromkeys(_RATES, checks.check_rate),
-    "dataset": lambda name, value: checks.check_choice(name, value, DATASETS),
-    "model": _check_model,
-}
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Recipe)}

@@ -1,41 +1,44 @@
 """RECIPES: the one table of the recipes that the package knows by name."""
 
+import fnmatch
+
 from keras_vit.config import ViTConfig
+from keras_vit.training.published import augreg, bit, imagenet, vit
 from keras_vit.training.recipe import Recipe
 
 
-def list_recipes():
-    """Returns the names of the recipes."""
-    return list(RECIPES)
+def list_recipes(pattern="*"):
+    """Returns the names of the recipes that match a pattern such as `"augreg/*"`, in the order of the table."""
+    return [name for name in RECIPES if fnmatch.fnmatchcase(name, pattern)]
 
+
+_QUICKSTART = Recipe(
+    name="quickstart",
+    source="this project: scikit-learn's bundled digits on two CPU cores in about a minute",
+    optimizer="adamw",
+    learning_rate=3e-3,
+    batch_size=64,
+    epochs=100,
+    warmup_fraction=0.1,
+    weight_decay=0.5,
+    clip_norm=1.0,
+    augment=("shift",),
+    dataset="digits",
+    model=ViTConfig(
+        name="ViT-digits",
+        image_size=8,
+        patch_size=4,
+        hidden_dim=64,
+        num_layers=4,
+        num_heads=4,
+        mlp_dim=128,
+        dropout_rate=0.1,
+        classes=10,
+        channels=1,
+    ),
+)
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (
-        Recipe(
-            name="quickstart",
-            source="this project: scikit-learn's bundled digits on two CPU cores in about a minute",
-            optimizer="adamw",
-            learning_rate=3e-3,
-            batch_size=64,
-            epochs=100,
-            warmup_fraction=0.1,
-            weight_decay=0.5,
-            clip_norm=1.0,
-            augment=("shift",),
-            dataset="digits",
-            model=ViTConfig(
-                name="ViT-digits",
-                image_size=8,
-                patch_size=4,
-                hidden_dim=64,
-                num_layers=4,
-                num_heads=4,
-                mlp_dim=128,
-                dropout_rate=0.1,
-                classes=10,
-                channels=1,
-            ),
-        ),
-    )
+    for recipe in (_QUICKSTART, *vit.RECIPES, *augreg.RECIPES, *imagenet.RECIPES, *bit.RECIPES)
 }

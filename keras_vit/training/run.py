@@ -1,18 +1,31 @@
-"""train: a recipe and pictures in, a trained model in a folder out."""
+"""train: a recipe and pictures in, a trained model in a folder out; the same call goes on after a kill."""
 
+import contextlib
 import dataclasses
+import hashlib
+import importlib.util
 import json
-import os
 import pathlib
 
 import keras
+import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.data import eval_pipeline, train_pipeline
-from keras_vit.models import VisionTransformer
-from keras_vit.models.base import ImageModel
+from keras_vit.data.corrupt import data_error
+from keras_vit.models.rescaled import with_rescaling
+from keras_vit.training.build import build, check_classes
+from keras_vit.training.checkpoint_files import CheckpointError, write_atomically
+from keras_vit.training.curves import draw_curves
+from keras_vit.training.distribution import distribution
+from keras_vit.training.encoders import find_encoder
+from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows
 from keras_vit.training.recipe import DATASETS, Recipe
 from keras_vit.training.recipes import RECIPES
+from keras_vit.training.resume import Resume, check_same_run
+from keras_vit.training.saving import save_model
+
+_SHOWN = ("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,20 +44,44 @@ class TrainResult:
     accuracy: float | None
 
 
-def train(recipe, source, workdir, *, model=None, validation=None, verbose=1):
-    """Trains a model by a recipe and writes `workdir/model.keras` and `workdir/history.json`.
+def train(
+    recipe,
+    source,
+    workdir,
+    *,
+    model=None,
+    weights=None,
+    validation=None,
+    strategy="auto",
+    checkpoint_every=500,
+    verbose=1,
+):
+    """Trains a model by a recipe. After a kill, the same call goes on where the last checkpoint was written.
 
-    The random seed of Keras, NumPy and Python is set to the recipe's. Files of an earlier run in `workdir`
-    are replaced, each in one piece, once the training is done.
+    The random seed of Keras, NumPy and Python is set to the recipe's. `workdir` gets
+
+    - `recipe.json`: every field of the recipe;
+    - `checkpoints/`: what the run goes on from, see `Resume`;
+    - `steps.csv`, `history.csv`: a row per step and per epoch; `logs/`: for TensorBoard, where it is installed;
+    - `best.keras`: the model of the epoch with the highest validation accuracy; `model.keras`: that of the last;
+    - `history.json`: recipe, accuracy and history, written last; with it, the same call returns its result at once;
+    - `curves.png`, where matplotlib is installed.
+
+    With the recipe's `ema_momentum`, the averaged weights are validated and saved.
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
         source: `ImageSource` of the training pictures; None takes the recipe's own pictures.
-        workdir: folder for the results; it is made if absent.
-        model: classifier of this package to train, with one class per class of `source`; None builds the
-            recipe's own model with that many classes. Its `labels` become the class names of `source`.
+        workdir: folder for the results; it is made if absent. Workers that train together share it.
+        model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, made under the same strategy; or None
+            for the recipe's own. What is not built yet gets one class per class of `source`, and what the recipe fixes
+            of rates, image size, dtype and remat. `labels` become the class names of `source`.
+        weights: of a model by name or config, what `create_model` takes; None for random ones.
         validation: `ImageSource` to measure the accuracy on after every epoch; None takes the held-out part
             of the recipe's own pictures, and measures nothing with a source of your own.
+        strategy: name of the devices, see `keras_vit.distribution`, or the `Devices` that it gave: `multi_worker` must
+            be entered before a source is made.
+        checkpoint_every: steps from one checkpoint to the next.
         verbose: of `model.fit`: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent.
 
     Returns:
@@ -52,42 +89,118 @@ def train(recipe, source, workdir, *, model=None, validation=None, verbose=1):
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: on an unknown recipe, a recipe without what was left None, or a model, source and
-            validation whose classes differ.
+        ValueError: on an unknown recipe, a recipe without what was left None, a model, source and validation whose
+            classes differ, a source without pictures or with too many unreadable ones, and a `workdir` of another run.
+        CheckpointError: if the disk is full; what was there before is still whole.
+        NonFiniteError: when the loss or a weight is no finite number.
+        Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
     """
     recipe = _find_recipe(recipe)
-    source, validation = _find_sources(recipe, source, validation)
-    keras.utils.set_random_seed(recipe.seed)
-    model = _own_model(recipe, source) if model is None else model
-    _check_classes(model, source, validation)
-    epochs, steps_per_epoch = _count_steps(recipe, source)
-    recipe.compile(model, steps=epochs * steps_per_epoch)
-    model.labels = source.class_names
-
     workdir = pathlib.Path(workdir)
-    workdir.mkdir(parents=True, exist_ok=True)
-    measured = None
-    if validation is not None:
-        measured = eval_pipeline(validation, model.preprocessing, recipe.batch_size)
-    history = model.fit(
-        train_pipeline(
-            source, model.preprocessing, recipe.batch_size, seed=recipe.seed, augment=recipe.augment
-        ),
-        epochs=epochs,
-        steps_per_epoch=steps_per_epoch,
-        validation_data=measured,
-        shuffle=False,  # the pipeline shuffles; Keras's own shuffling is for arrays, and it warns
-        verbose=verbose,
-    ).history
-    history = {name: [float(value) for value in values] for name, values in history.items()}
-    accuracy = history["val_accuracy"][-1] if measured is not None else None
+    with distribution(strategy) if isinstance(strategy, str) else contextlib.nullcontext(strategy) as devices:
+        source, validation = _find_sources(recipe, source, validation)
+        keras.utils.set_random_seed(recipe.seed)
+        model = build(recipe, source, model, weights)
+        check_classes(model, source, validation)
+        identity = _identity(recipe, source, model, weights)
+        result = _finished(workdir, identity, model)
+        if result is None:
+            run = _Run(recipe, source, validation, model, workdir, devices, identity, checkpoint_every, verbose)
+            result = run.train()
+    return result
 
-    _write(workdir / "model.keras", model.save)
-    report = {"recipe": recipe.to_dict(), "accuracy": accuracy, "history": history}
-    _write(
-        workdir / "history.json", lambda path: path.write_text(json.dumps(report, indent=2), encoding="utf-8")
-    )
-    return TrainResult(model, history, accuracy)
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """One call of `train` that has something to do."""
+
+    recipe: Recipe
+    source: object
+    validation: object
+    model: keras.Model
+    workdir: pathlib.Path
+    devices: object
+    identity: dict
+    checkpoint_every: int
+    verbose: int | str
+
+    def train(self):
+        epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
+        resume = Resume(self.workdir, self.checkpoint_every, run=self.identity)
+        trained = with_rescaling(self.model) if self.recipe.input_dtype == "uint8" else self.model
+        self.recipe.compile(trained, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
+        data = self.devices.dataset(lambda shard: self._training_data(resume.step, shard))
+        measured = self.validation and self.devices.dataset(self._validation_data)
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        if self.devices.is_chief:
+            _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
+        try:
+            history = trained.fit(
+                data,
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                validation_data=measured,
+                shuffle=False,  # the pipeline shuffles; Keras's own shuffling is for arrays, and it warns
+                callbacks=[*self._callbacks(steps_per_epoch, resume), resume],
+                verbose=self.verbose if self.devices.is_chief else 0,
+            ).history
+        except tf.errors.OpError as error:
+            raise data_error(error) or error from None
+        history = {name: [float(value) for value in values] for name, values in history.items()}
+        if self.devices.is_chief:
+            self._finish(history, history_rows(history, steps_per_epoch))
+        return TrainResult(self.model, history, _last_accuracy(history))
+
+    def _training_data(self, start_step, shard):
+        recipe = self.recipe
+        return train_pipeline(
+            self.source,
+            find_encoder(self.model).preprocessing,
+            recipe.batch_size,
+            seed=recipe.seed,
+            augment=recipe.augment,
+            mix=recipe.mix,
+            repeats=recipe.repeats,
+            start_step=start_step,
+            shard=shard,
+            dtype=recipe.input_dtype,
+        )
+
+    def _validation_data(self, shard):
+        preprocessing = find_encoder(self.model).preprocessing
+        return eval_pipeline(
+            self.validation, preprocessing, self.recipe.batch_size, shard=shard, dtype=self.recipe.input_dtype
+        )
+
+    def _callbacks(self, steps_per_epoch, resume):
+        averaging = [] if self.recipe.ema_momentum is None else [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
+        shown = [*averaging, Progress(self.recipe.batch_size, steps_per_epoch)]
+        if not self.devices.is_chief:
+            return shown
+        shown += [
+            StepTable(self.workdir / "steps.csv", resume, steps_per_epoch),
+            EpochTable(self.workdir / "history.csv", steps_per_epoch),
+        ]
+        if self.validation is not None:
+            shown.append(BestModel(self.workdir / "best.keras", self.model))
+        if importlib.util.find_spec("tensorboard"):
+            shown.append(keras.callbacks.TensorBoard(self.workdir / "logs", write_graph=False))
+        return shown
+
+    def _finish(self, history, rows):
+        with _disk_errors(self.workdir / "model.keras") as path:
+            save_model(self.model, path)
+        has_curves = draw_curves(rows, self.workdir / "curves.png")
+        report = {
+            "recipe": self.recipe.to_dict(),
+            "accuracy": _last_accuracy(history),
+            "history": history,
+            "run": self.identity,
+        }
+        _write_json(self.workdir / "history.json", report)
+        if self.verbose:
+            print(_table(rows))
+            print(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
 
 
 def _find_recipe(recipe):
@@ -97,58 +210,74 @@ def _find_recipe(recipe):
 
 
 def _find_sources(recipe, source, validation):
-    if source is not None:
-        return source, validation
-    if recipe.dataset is None:
-        raise ValueError(f"source must be given: recipe {recipe.name!r} has no pictures of its own")
-    own, held_out = DATASETS[recipe.dataset]()
-    return own, held_out if validation is None else validation
+    if source is None:
+        if recipe.dataset is None:
+            raise ValueError(f"source must be given: recipe {recipe.name!r} has no pictures of its own")
+        source, held_out = DATASETS[recipe.dataset]()
+        validation = held_out if validation is None else validation
+    for name, pictures in (("source", source), ("validation", validation)):
+        if pictures is not None and pictures.size == 0:
+            raise ValueError(f"{name} must have pictures; got none")
+    return source, validation
 
 
-def _own_model(recipe, source):
-    if recipe.model is None:
-        raise ValueError(f"model must be given: recipe {recipe.name!r} has none of its own")
-    return VisionTransformer(recipe.model.replace(classes=len(source.class_names), **recipe.regularisation))
+def _identity(recipe, source, model, weights):
+    """What makes another run of it if it changes."""
+    names = hashlib.sha256("\n".join(source.class_names).encode()).hexdigest()[:16]
+    identity = {
+        "recipe": recipe.to_dict(),
+        "model": find_encoder(model).config.to_dict(),
+        "weights": None if weights is None else str(weights),
+        "data": {"pictures": source.size, "classes": len(source.class_names), "class_names": names},
+    }
+    return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
 
 
-def _check_classes(model, source, validation):
-    if not isinstance(model, ImageModel):
-        raise TypeError(f"model must be a model of keras_vit or None; got {type(model).__name__}")
-    if model.config.classes != len(source.class_names):
-        raise ValueError(
-            "model must have one class per class of source; "
-            f"got {model.config.classes} classes in the model, {len(source.class_names)} in source"
-        )
-    if validation is not None and tuple(validation.class_names) != tuple(source.class_names):
-        raise ValueError(
-            "validation must have the classes of source; "
-            f"got {_shortened(validation.class_names)} in validation, "
-            f"{_shortened(source.class_names)} in source"
-        )
-
-
-def _count_steps(recipe, source):
-    """Returns epochs and steps per epoch; a recipe that counts steps is one epoch long."""
-    if recipe.steps is not None:
-        return 1, recipe.steps
-    if source.size < recipe.batch_size:
-        raise ValueError(
-            "batch_size must not exceed the number of pictures; "
-            f"got batch_size={recipe.batch_size}, {source.size} pictures "
-            "(recipe.replace(batch_size=...) changes it)"
-        )
-    return recipe.epochs, source.size // recipe.batch_size
-
-
-def _shortened(names):
-    return list(names) if len(names) <= 8 else f"{len(names)} classes from {names[0]!r} to {names[-1]!r}"
-
-
-def _write(path, write):
-    """Calls `write` with a temporary path of the same suffix, then renames: `path` is never half a file."""
-    partial = path.with_name(f"{path.stem}.partial-{os.getpid()}{path.suffix}")
+def _finished(workdir, identity, model):
+    """The result of a run that has come to its end in `workdir`, with its weights in `model`; None otherwise."""
     try:
-        write(partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+        report = json.loads((workdir / "history.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    check_same_run(workdir, report.get("run"), identity)
+    saved = keras.models.load_model(workdir / "model.keras", compile=False)
+    for variable, value in zip(model.weights, saved.weights, strict=True):
+        variable.assign(keras.ops.convert_to_numpy(value))
+    model.labels = saved.labels
+    return TrainResult(model, report["history"], report["accuracy"])
+
+
+def _last_accuracy(history):
+    return history["val_accuracy"][-1] if "val_accuracy" in history else None
+
+
+def _table(rows):
+    """The last epoch, and the best one where there was a validation."""
+    last = rows[-1]
+    named = {"last": last}
+    if "val_accuracy" in last:
+        named = {"best": max(rows, key=lambda row: row["val_accuracy"]), **named}
+    columns = [name for name in _SHOWN if name in last]
+    lines = [["", *columns]]
+    lines += [[name, *(_figure(row[column]) for column in columns)] for name, row in named.items()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _figure(value):
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def _write_json(path, values):
+    with _disk_errors(path):
+        write_atomically(path, lambda partial: partial.write_text(json.dumps(values, indent=2), encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def _disk_errors(path):
+    try:
+        yield path
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} could not be written: {error}; once there is room, the same command goes on"
+        ) from error

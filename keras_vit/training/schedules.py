@@ -3,39 +3,86 @@
 import keras
 
 from keras_vit import checks
+from keras_vit.compat.warmup import Warmup
+
+SCHEDULES = ("cosine", "linear", "step", "constant")
+DECAY_FACTOR = 0.1
 
 
-def warmup_cosine(learning_rate, steps, warmup_steps=0):
-    """Linear warm-up from zero, then half a cosine down to zero.
+def create_schedule(
+    name,
+    learning_rate,
+    steps,
+    *,
+    warmup_steps=0,
+    warmup_learning_rate=0.0,
+    final_learning_rate=0.0,
+    decay_at=(),
+    decay_factor=DECAY_FACTOR,
+):
+    """Builds a linear warm-up and the decay that follows it.
 
-        LR(t) = learning_rate * min(1, t / w) * (1 + cos(pi p)) / 2    with p = (t - w) / (T - w), clipped to
-        [0, 1]
+    With t the step, T `steps`, w `warmup_steps` and p = (t - w) / (T - w), clipped to [0, 1]:
 
-    This is the fine-tuning schedule of the official code (google-research/vision_transformer,
-    vit_jax/utils.py), and exactly what Keras's own `CosineDecay` computes when it warms up from zero: so
-    models compiled with it load without this package.
+        t < w      warmup_learning_rate + (learning_rate - warmup_learning_rate) * t / w
+        cosine     final_learning_rate + (learning_rate - final_learning_rate) * (1 + cos(pi p)) / 2
+        linear     final_learning_rate + (learning_rate - final_learning_rate) * (1 - p)
+        step       learning_rate * decay_factor^k, where k of the shares in `decay_at` have t > share * T
+        constant   learning_rate
+
+    `cosine` that warms up from 0 to end at 0 is the official fine-tuning schedule, `linear` the pre-training one
+    (google-research/vision_transformer, vit_jax/utils.py), `step` that of BiT (google-research/big_transfer). These are
+    Keras's own classes wherever it has them: `CosineDecay`, `PolynomialDecay`, `PiecewiseConstantDecay`.
 
     Args:
+        name: `cosine`, `linear`, `step` or `constant`.
         learning_rate: highest learning rate, reached after the warm-up.
-        steps: T, optimizer steps of the whole run; later steps have learning rate 0.
-        warmup_steps: w, steps of the warm-up, fewer than `steps`; 0 for none.
+        steps: optimizer steps of the whole run; later steps keep the last learning rate.
+        warmup_steps: steps of the warm-up, fewer than `steps`; 0 for none.
+        warmup_learning_rate: where the warm-up starts.
+        final_learning_rate: where `cosine` and `linear` end.
+        decay_at: shares of the run in (0, 1), ascending, where `step` decays; after the warm-up.
+        decay_factor: what `step` multiplies the learning rate by.
 
     Returns:
-        A `keras.optimizers.schedules.CosineDecay`.
+        A `keras.optimizers.schedules.LearningRateSchedule`; for `constant` without warm-up a float.
 
     Raises:
-        ValueError: on a number out of range.
+        ValueError: on an unknown name or a number out of range.
     """
+    checks.check_choice("schedule", name, SCHEDULES)
     learning_rate = checks.check_positive("learning_rate", learning_rate)
     steps = checks.check_integer("steps", steps)
     warmup_steps = checks.check_integer("warmup_steps", warmup_steps, minimum=0)
     if warmup_steps >= steps:
         raise ValueError(
-            "warmup_steps must be fewer than the steps of the run; "
-            f"got warmup_steps={warmup_steps}, steps={steps}"
+            f"warmup_steps must be fewer than the steps of the run; got warmup_steps={warmup_steps}, steps={steps}"
         )
+    if name == "cosine":
+        return _cosine(learning_rate, steps, warmup_steps, warmup_learning_rate, final_learning_rate)
+    after = learning_rate
+    if name == "linear":
+        after = keras.optimizers.schedules.PolynomialDecay(learning_rate, steps - warmup_steps, final_learning_rate)
+    if name == "step":
+        after = _steps_down(learning_rate, steps, warmup_steps, decay_at, decay_factor)
+    return Warmup(warmup_learning_rate, learning_rate, warmup_steps, after) if warmup_steps else after
+
+
+def _cosine(learning_rate, steps, warmup_steps, start, final):
+    share = final / learning_rate
     if not warmup_steps:
-        return keras.optimizers.schedules.CosineDecay(learning_rate, steps)
+        return keras.optimizers.schedules.CosineDecay(learning_rate, steps, alpha=share)
     return keras.optimizers.schedules.CosineDecay(
-        0.0, steps - warmup_steps, warmup_target=learning_rate, warmup_steps=warmup_steps
+        start, steps - warmup_steps, alpha=share, warmup_target=learning_rate, warmup_steps=warmup_steps
     )
+
+
+def _steps_down(learning_rate, steps, warmup_steps, decay_at, decay_factor):
+    boundaries = [round(share * steps) - warmup_steps for share in decay_at]
+    if not boundaries or boundaries[0] < 0:
+        raise ValueError(
+            "decay_at must name at least one share of the run, after its warm-up; "
+            f"got decay_at={decay_at}, warmup_steps={warmup_steps}, steps={steps}"
+        )
+    values = [learning_rate * decay_factor**count for count in range(len(boundaries) + 1)]
+    return keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, values)

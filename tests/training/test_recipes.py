@@ -1,4 +1,5 @@
-import dataclasses
+"""The table of recipes: its numbers against the sources', and that each of them makes a tiny model learn."""
+
 import json
 
 import keras
@@ -6,27 +7,13 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.training import RECIPES, Recipe, list_recipes
+from keras_vit.data.augment import parse_augment
+from keras_vit.training import RECIPES, Recipe, bit_hyperrule, list_recipes
 
-PLAIN = {
-    "name": "toy",
-    "source": "this test",
-    "optimizer": "sgd",
-    "learning_rate": 0.1,
-    "batch_size": 4,
-    "steps": 8,
-}
-CONFIG = ViTConfig(
-    name="toy",
-    image_size=8,
-    patch_size=4,
-    hidden_dim=8,
-    num_layers=1,
-    num_heads=2,
-    mlp_dim=8,
-    classes=3,
-    channels=1,
+TINY = ViTConfig(
+    name="tiny", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3, channels=1
 )
+STEPS_PER_EPOCH = 2_000
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -34,133 +21,157 @@ def test_every_recipe_has_its_own_name_a_source_and_survives_json(name):
     recipe = RECIPES[name]
     assert recipe.name == name and recipe.source
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert not recipe.sweep or recipe.learning_rate in recipe.sweep
+    kinds = [operation.kind for operation in parse_augment(recipe.augment)]
+    assert name == "quickstart" or kinds[0] == "crop" and "crop" not in kinds[1:]
+
+
+def schedule(recipe, step, steps, warmup):
+    """The learning rate of a recipe, said plainly."""
+    if step < warmup:
+        low = recipe.warmup_learning_rate
+        return low + (recipe.learning_rate - low) * step / warmup
+    progress, high, end = (step - warmup) / (steps - warmup), recipe.learning_rate, recipe.final_learning_rate
+    return {
+        "cosine": end + (high - end) * (1 + np.cos(np.pi * progress)) / 2,
+        "linear": end + (high - end) * (1 - progress),
+        "constant": high,
+        "step": high / 10 ** sum(step > share * steps for share in recipe.decay_at),
+    }[recipe.schedule]
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_compiles_with_its_schedule(name):
+    recipe = RECIPES[name]
+    model = VisionTransformer(recipe.replace(image_size=None).configure(TINY))
+    recipe.compile(model, steps_per_epoch=STEPS_PER_EPOCH)
+    steps = recipe.steps or recipe.epochs * STEPS_PER_EPOCH
+    warmup = round(
+        recipe.warmup_steps or recipe.warmup_fraction * steps or recipe.warmup_epochs * STEPS_PER_EPOCH
+    )
+    asked = [0, warmup // 2, warmup, (warmup + steps) // 2, steps - 1, steps]
+    learning_rate = model.optimizer.get_config()["learning_rate"]
+    assert isinstance(learning_rate, dict), "a schedule"
+    rates = [float(model.optimizer._learning_rate(step)) for step in asked]
+    expected = [schedule(recipe, step, steps, warmup) for step in asked]
+    np.testing.assert_allclose(rates, expected, rtol=1e-4, atol=1e-6 * recipe.learning_rate)
+    assert isinstance(model.optimizer, {"adamw": keras.optimizers.AdamW, "sgd": keras.optimizers.SGD}[recipe.optimizer])
+    head = model.get_layer("head").bias.numpy()
+    assert np.all(head == np.float32(recipe.head_bias or 0.0))
+
+
+def test_list():
+    assert list_recipes("augreg/*1")[:3] == ["augreg/light1", "augreg/medium1", "augreg/strong1"]
+    assert list_recipes("quick*") == ["quickstart"] and list_recipes("no such") == []
+    assert len(list_recipes()) == len(RECIPES) == 69
+
+
+def fields(name, *names):
+    return tuple(getattr(RECIPES[name], field) for field in names)
 
 
 def test_quickstart_numbers():
     recipe = RECIPES["quickstart"]
-    assert list_recipes() == ["quickstart"]
-    assert (recipe.optimizer, recipe.dataset, recipe.model.classes, recipe.model.channels) == (
-        "adamw",
-        "digits",
-        10,
-        1,
-    )
+    assert (recipe.optimizer, recipe.dataset, recipe.model.classes, recipe.model.channels) == ("adamw", "digits", 10, 1)
 
 
-def test_recipes_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        RECIPES["quickstart"].epochs = 1
+def test_table_3():
+    """arXiv 2010.11929, Table 3."""
+    rows = ("epochs", "learning_rate", "schedule", "weight_decay", "dropout_rate")
+    assert fields("vit/jft/vit-b", *rows) == (7, 8e-4, "linear", 0.1, 0.0)
+    assert fields("vit/jft/vit-l32", *rows) == (7, 6e-4, "linear", 0.1, 0.0)
+    assert fields("vit/jft/vit-l16-14ep", *rows) == (14, 4e-4, "linear", 0.1, 0.0)
+    assert fields("vit/jft/vit-h14", *rows) == (14, 3e-4, "linear", 0.1, 0.0)
+    assert [RECIPES[f"vit/jft/{name}"].learning_rate for name in ("r50", "r101x1", "r152")] == [1e-3, 8e-4, 6e-4]
+    hybrids = ("r50+vit-b", "r50+vit-l32", "r50+vit-l16", "r50+vit-l16-14ep")
+    assert [RECIPES[f"vit/jft/{name}"].learning_rate for name in hybrids] == [8e-4, 2e-4, 4e-4, 4e-4]
+    assert fields("vit/imagenet21k/vit-b", *rows) == (90, 1e-3, "linear", 0.03, 0.1)
+    assert fields("vit/imagenet21k/vit-l-30ep", *rows) == (30, 1e-3, "linear", 0.03, 0.1)
+    assert fields("vit/imagenet", *rows, "clip_norm") == (300, 3e-3, "cosine", 0.3, 0.1, 1.0)
+    for name in [*list_recipes("vit/jft/*"), *list_recipes("vit/imagenet*")]:
+        common = ("batch_size", "warmup_steps", "image_size", "loss", "augment")
+        assert fields(name, *common) == (4096, 10_000, (224, 224), "sigmoid", ("inception_crop", "flip"))
+        assert RECIPES[name].final_learning_rate == (0.0 if name == "vit/imagenet" else 1e-5)
 
 
-def test_replace_changes_a_copy():
-    recipe = RECIPES["quickstart"]
-    changed = recipe.replace(epochs=3, augment=("shift",))
-    assert (changed.epochs, changed.augment) == (3, ("shift",))
-    assert dataclasses.replace(changed, epochs=recipe.epochs, augment=recipe.augment) == recipe
+def test_table_4():
+    """arXiv 2010.11929, Table 4."""
+    low, high = (0.001, 0.003, 0.01, 0.03), (0.003, 0.01, 0.03, 0.06)
+    expected = {
+        "imagenet": (20_000, high),
+        "cifar10": (10_000, low),
+        "cifar100": (10_000, low),
+        "pets": (500, low),
+        "flowers": (500, low),
+        "vtab": (2_500, (0.01,)),
+        "imagenet-512": (20_000, high),
+        "imagenet-518": (20_000, high),
+    }
+    assert {name.split("/")[-1]: fields(name, "steps", "sweep") for name in list_recipes("vit/finetune/*")} == expected
+    for name in list_recipes("vit/finetune/*"):
+        common = ("optimizer", "momentum", "batch_size", "schedule", "weight_decay", "clip_norm", "loss")
+        assert fields(name, *common) == ("sgd", 0.9, 512, "cosine", 0.0, 1.0, "softmax")
+    assert fields("vit/finetune/imagenet-518", "image_size", "ema_momentum") == ((518, 518), 0.9999)
+    assert fields("vit/finetune/imagenet", "image_size", "ema_momentum") == ((384, 384), None)
 
 
-def test_replace_refuses_unknown_fields_and_lists_the_known():
-    with pytest.raises(ValueError) as error:
-        RECIPES["quickstart"].replace(epoch=3)
-    assert "'batch_size', 'epochs', 'steps'" in str(error.value)
-    assert "got 'epoch'; did you mean 'epochs'?" in str(error.value)
+def test_augreg_grid():
+    """arXiv 2106.10270: layers and magnitude of RandAugment, alpha of MixUp."""
+    rand = {"light1": "(2, 0)", "light2": "(2, 10)", "medium1": "(2, 15)", "medium2": "(2, 15)", "strong1": "(2, 20)"}
+    rand |= {"strong2": "(2, 20)"}
+    alpha = {"light2": 0.2, "medium1": 0.2, "medium2": 0.5, "strong1": 0.5, "strong2": 0.8}
+    for folder, epochs, loss in (("", 300, "softmax"), ("i21k/", 300, "sigmoid"), ("i21k-30ep/", 30, "sigmoid")):
+        for level in ("none", *rand):
+            name = f"augreg/{folder}{level}"
+            texts = [f"randaugment{rand[level]}"] if level in rand else []
+            assert fields(name, "augment", "epochs", "loss") == (("inception_crop", "flip", *texts), epochs, loss)
+            assert RECIPES[name].mix == ((f"mixup({alpha[level]})",) if level in alpha else ())
+            common = ("learning_rate", "batch_size", "warmup_steps", "clip_norm", "weight_decay")
+            assert fields(name, *common) == (1e-3, 4096, 10_000, 1.0, 0.1)
+    cell = RECIPES["augreg/medium1"].replace(weight_decay=0.03, dropout_rate=0.1, stochastic_depth_rate=0.1)
+    assert cell.regularisation == {"dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
+
+
+def test_trainings_on_imagenet():
+    plain = ("batch_size", "learning_rate", "weight_decay", "warmup_steps", "clip_norm", "mix")
+    assert fields("plain-vit/s16-90ep", *plain) == (1024, 1e-3, 0.1, 10_000, 1.0, ("mixup(0.2)",))
+    model = VisionTransformer(RECIPES["plain-vit/s16-90ep"].model)
+    # FACTS of ViT-S/16 without head, less class token and positions, with pre_logits and a head of 1000
+    assert model.count_params() == 21_665_664 - 384 * 198 + 384 * 385 + 385 * 1000
+    deit = ("learning_rate", "weight_decay", "warmup_epochs", "warmup_learning_rate", "final_learning_rate", "repeats")
+    assert fields("deit/imagenet", *deit) == (1e-3, 0.05, 5, 1e-6, 1e-5, 3)
+    deit = ("learning_rate", "weight_decay", "epochs", "image_size", "batch_size")
+    assert fields("deit/finetune-384", *deit) == (5e-6, 1e-8, 30, (384, 384), 512)
+    assert [fields(f"swin/{size}", "stochastic_depth_rate", "clip_norm") for size in "tsb"] == [
+        (0.2, 5.0),
+        (0.3, 5.0),
+        (0.5, 5.0),
+    ]
+
+
+def test_bit_pretraining():
+    """arXiv 1912.11370: 0.03 * batch / 256; a tenth after 30, 60 and 80 of 90 epochs, or 10, 23, 30, 37 of 40."""
+    model = VisionTransformer(TINY)
+    for name, epochs, changes in (("bit/s", 90, (30, 60, 80)), ("bit/l", 40, (10, 23, 30, 37))):
+        RECIPES[name].compile(model, steps_per_epoch=1000)
+        rates = [float(model.optimizer._learning_rate(1000 * epoch + 1)) for epoch in (9, *changes)]
+        np.testing.assert_allclose(rates, [0.48 / 10**k for k in range(len(changes) + 1)], rtol=1e-5)
+        assert RECIPES[name].epochs == epochs
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("examples", "picture_size", "name", "steps", "sides", "mix"),
     [
-        ({"optimizer": "adam"}, "optimizer must be one of 'adamw', 'sgd'; got optimizer='adam'"),
-        ({"learning_rate": -1}, "learning_rate must be a finite number above 0; got learning_rate=-1"),
-        ({"batch_size": 0}, "batch_size must be an integer of at least 1; got batch_size=0"),
-        ({"epochs": 2}, "exactly one of epochs and steps must be given; got epochs=2, steps=8"),
-        ({"steps": None}, "exactly one of epochs and steps must be given; got epochs=None, steps=None"),
-        (
-            {"warmup_steps": 1, "warmup_fraction": 0.1},
-            "at most one of warmup_steps and warmup_fraction may be given; "
-            "got warmup_steps=1, warmup_fraction=0.1",
-        ),
-        ({"warmup_fraction": 1}, "warmup_fraction must be a number in [0, 1); got warmup_fraction=1"),
-        ({"weight_decay": -0.1}, "weight_decay must be a finite number of at least 0; got weight_decay=-0.1"),
-        (
-            {"optimizer": "adamw", "momentum": 0.9},
-            "momentum belongs to optimizer 'sgd'; got momentum=0.9, optimizer='adamw'",
-        ),
-        ({"clip_norm": 0}, "clip_norm must be a finite number above 0; got clip_norm=0"),
-        ({"label_smoothing": 1.0}, "label_smoothing must be a number in [0, 1); got label_smoothing=1.0"),
-        ({"dropout_rate": 1.5}, "dropout_rate must be a number in [0, 1); got dropout_rate=1.5"),
-        ({"augment": "flip"}, "augment must be a tuple of names, such as ('flip',); got augment='flip'"),
-        ({"augment": ("mirror",)}, "got augment='mirror'"),
-        ({"seed": -1}, "seed must be an integer of at least 0; got seed=-1"),
-        ({"dataset": "mnist"}, "dataset must be one of 'digits'; got dataset='mnist'"),
-        ({"model": "ViT-B_16"}, "model must be a keras_vit.ViTConfig; got model='ViT-B_16'"),
-        ({"name": ""}, "name must be a text; got name=''"),
+        (19_999, 300, "small", 500, (448, 384), ()),
+        (20_000, (95, 97), "medium", 10_000, (160, 128), ("mixup(0.1)",)),
+        (50_000, 32, "medium", 10_000, (160, 128), ("mixup(0.1)",)),
+        (500_000, 96, "large", 20_000, (448, 384), ("mixup(0.1)",)),
     ],
 )
-def test_refuses(changes, message):
-    with pytest.raises(ValueError) as error:
-        Recipe(**{**PLAIN, **changes})
-    assert message in str(error.value)
-
-
-def test_compile_sets_optimizer_schedule_loss_and_metric():
-    recipe = Recipe(
-        **{**PLAIN, "momentum": 0.5, "weight_decay": 0.01, "clip_norm": 1.0, "warmup_fraction": 0.25}
-    )
-    model = VisionTransformer(CONFIG)
-    assert recipe.compile(model) is model
-    settings = model.optimizer.get_config()
-    assert (settings["momentum"], settings["weight_decay"], settings["global_clipnorm"]) == (0.5, 0.01, 1.0)
-    rates = [float(model.optimizer._learning_rate(step)) for step in (0, 1, 2, 5, 8)]
-    np.testing.assert_allclose(
-        rates, [0.0, 0.05, 0.1, 0.05, 0.0], atol=1e-8
-    )  # 2 of 8 steps warm up, 5 is half way
-    results = model.evaluate(
-        np.zeros((3, 8, 8, 1), "float32"), np.array([0, 1, 2]), verbose=0, return_dict=True
-    )
-    assert results["loss"] == pytest.approx(np.log(3), rel=1e-6)  # the head starts at zero
-    assert results["accuracy"] == pytest.approx(1 / 3)
-
-
-def test_compile_steps_override_those_of_the_recipe():
-    model = Recipe(**PLAIN, warmup_steps=2).compile(VisionTransformer(CONFIG), steps=22)
-    rates = [float(model.optimizer._learning_rate(step)) for step in (1, 2, 12, 22)]
-    np.testing.assert_allclose(rates, [0.05, 0.1, 0.05, 0.0], atol=1e-8)
-
-
-def test_compile_smooths_labels_and_trains_softmax():
-    model = VisionTransformer(CONFIG.replace(classifier_activation="softmax"))
-    Recipe(**PLAIN, label_smoothing=0.3).compile(model)
-    bias = np.array([2.0, 0.0, -1.0])
-    model.get_layer("head").bias.assign(bias)
-    log_p = bias - np.log(np.exp(bias).sum())
-    loss = model.evaluate(np.zeros((1, 8, 8, 1), "float32"), np.array([1]), verbose=0)[0]
-    assert loss == pytest.approx(-(0.7 * log_p[1] + 0.1 * log_p.sum()), rel=1e-5)
-
-
-def test_compiled_model_survives_saving(tmp_path):
-    model = VisionTransformer(CONFIG)
-    Recipe(**PLAIN, label_smoothing=0.1, weight_decay=0.1).compile(model)
-    model.fit(np.zeros((4, 8, 8, 1), "float32"), np.array([0, 1, 2, 0]), verbose=0)
-    model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    assert again.loss.label_smoothing == 0.1
-    assert int(again.optimizer.iterations) == 1
-    assert float(again.optimizer._learning_rate(4)) == pytest.approx(0.05)
-
-
-def test_compile_needs_steps_where_the_recipe_counts_epochs():
-    with pytest.raises(ValueError, match="steps must be given: recipe 'quickstart' counts epochs"):
-        RECIPES["quickstart"].compile(VisionTransformer(CONFIG))
-
-
-def test_compile_refuses_a_model_with_other_rates():
-    recipe = Recipe(**PLAIN, stochastic_depth_rate=0.1)
-    with pytest.raises(ValueError, match="stochastic_depth_rate=0.1; the model was built with .*=0.0"):
-        recipe.compile(VisionTransformer(CONFIG))
-    recipe.compile(VisionTransformer(CONFIG.replace(**recipe.regularisation)))
-
-
-def test_compile_refuses_an_activation_that_is_no_distribution():
-    model = VisionTransformer(CONFIG.replace(classifier_activation="sigmoid"))
-    with pytest.raises(ValueError, match="must give logits or softmax to be trained; got .*'sigmoid'"):
-        Recipe(**PLAIN).compile(model)
+def test_bit_hyperrule(examples, picture_size, name, steps, sides, mix):
+    recipe = bit_hyperrule(examples, picture_size)
+    assert recipe.name == f"bit/finetune/{name}"
+    assert (recipe.steps, recipe.mix, recipe.learning_rate, recipe.batch_size) == (steps, mix, 0.003, 512)
+    assert (recipe.augment[0], recipe.image_size[0]) == (f"random_crop({sides[0]})", sides[1])
+    if sides[1] == 384:
+        assert recipe == RECIPES[recipe.name]

@@ -1,0 +1,61 @@
+"""The model of a run: from a name, a config, a built model or the recipe alone."""
+
+from keras_vit import checks
+from keras_vit.checkpoints.load import load_weights
+from keras_vit.config import ImageConfig
+from keras_vit.models import base, build_model
+from keras_vit.training.encoders import find_encoder
+from keras_vit.zoo import VARIANTS, create_model
+
+
+def build(recipe, source, model=None, weights=None):
+    """Returns the model to train, with the class names of `source` as its labels.
+
+    Args:
+        recipe: `Recipe`; what it fixes of a model goes into one that is built here.
+        source: `ImageSource`, whose classes the model gets.
+        model, weights: as of `keras_vit.train`.
+    """
+    labels = source.class_names
+    if isinstance(model, str):
+        variant = VARIANTS[checks.check_choice("model", model, VARIANTS)]
+        fixed = recipe.model_arguments(variant.config_class)
+        return create_model(model, weights=weights, classes=len(labels), labels=labels, **fixed)
+    if isinstance(model, base.Model):
+        if weights is not None:
+            raise ValueError("weights must be left out with a built model: keras_vit.load_weights loads them into it")
+        return model
+    if model is None and recipe.model is None:
+        raise ValueError(f"model must be given: recipe {recipe.name!r} has none of its own")
+    config = recipe.model if model is None else model
+    if not isinstance(config, ImageConfig):
+        raise TypeError(f"model must be a model of keras_vit, a config, a name or None; got {type(model).__name__}")
+    built = build_model(recipe.configure(config.replace(classes=len(labels))), labels=labels)
+    if weights is not None:
+        load_weights(built, weights)
+    return built
+
+
+def check_classes(model, source, validation):
+    """Raises unless model, source and validation have the same classes; gives the model its labels."""
+    encoder = find_encoder(model)
+    if encoder is None:
+        raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
+    outputs = model.output_shape[-1]
+    if outputs != len(source.class_names):
+        raise ValueError(
+            "model must have one class per class of source; "
+            f"got {outputs} classes in the model, {len(source.class_names)} in source"
+        )
+    if validation is not None and tuple(validation.class_names) != tuple(source.class_names):
+        raise ValueError(
+            "validation must have the classes of source; "
+            f"got {_shortened(validation.class_names)} in validation, "
+            f"{_shortened(source.class_names)} in source"
+        )
+    if encoder is model:
+        model.labels = source.class_names
+
+
+def _shortened(names):
+    return list(names) if len(names) <= 8 else f"{len(names)} classes from {names[0]!r} to {names[-1]!r}"

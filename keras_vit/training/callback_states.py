@@ -1,0 +1,51 @@
+"""What Keras's own callbacks remember from epoch to epoch, so that a resumed run goes on with it."""
+
+import keras
+import numpy as np
+
+# class -> attributes that are numbers or None
+_REMEMBERED = {
+    keras.callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+}
+_WEIGHTS = {keras.callbacks.EarlyStopping: "best_weights"}  # class -> attribute that is a list of arrays or None
+
+
+def read_states(callbacks):
+    """Returns (dict of JSON values, dict from name to array) of those callbacks that remember something."""
+    states, arrays = {}, {}
+    for key, callback, names in _known(callbacks):
+        states[key] = {name: _number(getattr(callback, name)) for name in names}
+        weights = getattr(callback, _WEIGHTS.get(_kind(callback), ""), None)
+        arrays.update({f"{key}.{i:05d}": np.asarray(array) for i, array in enumerate(weights or ())})
+    return states, arrays
+
+
+def write_states(callbacks, states, arrays):
+    """Gives callbacks of the same classes, in the same order, what `read_states` has read; others begin anew."""
+    for key, callback, names in _known(callbacks):
+        for name in names:
+            if name in states.get(key, {}):
+                setattr(callback, name, states[key][name])
+        weights = [arrays[name] for name in sorted(arrays) if name.startswith(f"{key}.")]
+        if weights:
+            setattr(callback, _WEIGHTS[_kind(callback)], weights)
+
+
+def _known(callbacks):
+    """Tuples (key, callback, attributes); the key is the class and the how-manieth of its class."""
+    seen = {}
+    for callback in callbacks:
+        kind = _kind(callback)
+        if kind is not None:
+            seen[kind] = seen.get(kind, -1) + 1
+            yield f"callback.{kind.__name__}.{seen[kind]}", callback, _REMEMBERED[kind]
+
+
+def _kind(callback):
+    return next((kind for kind in _REMEMBERED if isinstance(callback, kind)), None)
+
+
+def _number(value):
+    return value if value is None or isinstance(value, int) else float(value)

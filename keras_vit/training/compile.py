@@ -1,0 +1,103 @@
+"""Compiling a model for a recipe: optimizer, schedule, loss, metric, and whether the model is what the recipe says."""
+
+import numpy as np
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.training.encoders import find_encoder, head_layers, output_activation
+from keras_vit.training.losses import classification_loss
+from keras_vit.training.metrics import accuracy
+from keras_vit.training.optimizers import create_optimizer
+from keras_vit.training.schedules import DECAY_FACTOR, create_schedule
+
+
+def compile_model(recipe, model, steps=None, steps_per_epoch=None):
+    """Compiles `model` for a recipe; `Recipe.compile` says what it takes, returns and refuses."""
+    steps, warmup_steps = _count_steps(recipe, steps, steps_per_epoch)
+    _check_model(recipe, model)
+    optimizer = create_optimizer(
+        recipe.optimizer,
+        create_schedule(
+            recipe.schedule,
+            recipe.learning_rate,
+            steps,
+            warmup_steps=warmup_steps,
+            warmup_learning_rate=recipe.warmup_learning_rate,
+            final_learning_rate=recipe.final_learning_rate,
+            decay_at=recipe.decay_at,
+            decay_factor=DECAY_FACTOR if recipe.decay_factor is None else recipe.decay_factor,
+        ),
+        model,
+        weight_decay=recipe.weight_decay,
+        momentum=recipe.momentum,
+        clip_norm=recipe.clip_norm,
+        layer_decay=recipe.layer_decay,
+        ema_momentum=recipe.ema_momentum,
+        gradient_accumulation_steps=recipe.gradient_accumulation_steps,
+    )
+    from_logits = _gives_logits(recipe.loss, model)
+    if recipe.head_bias is not None:
+        _set_head_bias(model, recipe.head_bias)
+    arguments = {"steps_per_execution": recipe.steps_per_execution}
+    if recipe.microbatches > 1:
+        arguments["microbatches"] = recipe.microbatches
+    model.compile(
+        optimizer=optimizer,
+        loss=classification_loss(recipe.loss, recipe.label_smoothing, from_logits),
+        metrics=[accuracy()],
+        **arguments,
+    )
+    return model
+
+
+def _count_steps(recipe, steps, steps_per_epoch):
+    """Steps of the run and of its warm-up."""
+    if steps_per_epoch is not None:
+        checks.check_integer("steps_per_epoch", steps_per_epoch)
+    if steps is None:
+        steps = recipe.steps
+    if steps is None and steps_per_epoch is not None:
+        steps = recipe.epochs * steps_per_epoch
+    if steps is None:
+        raise ValueError(
+            f"steps must be given: recipe {recipe.name!r} counts epochs "
+            f"(steps = epochs * steps_per_epoch, here epochs={recipe.epochs})"
+        )
+    steps = checks.check_integer("steps", steps)
+    if not recipe.warmup_epochs:
+        return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
+    if steps_per_epoch is None and recipe.epochs is None:
+        raise ValueError(f"steps_per_epoch must be given: recipe {recipe.name!r} warms up by epochs and counts steps")
+    return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
+
+
+def _check_model(recipe, model):
+    config = getattr(find_encoder(model), "config", None)
+    for name, value in recipe.model_fields.items():
+        built_with = getattr(config, name, type(value)())  # what a config does not have is off
+        if name != "image_size" and built_with != value:
+            raise ValueError(
+                f"recipe {recipe.name!r} trains with {name}={value}; the model was built with {name}={built_with}: "
+                f"build it from recipe.configure(config), or take recipe.replace({name}=None)"
+            )
+
+
+def _gives_logits(loss, model):
+    activation = output_activation(model)
+    if activation not in ("linear", loss):
+        raise ValueError(f"model must give logits or {loss} to be trained with loss={loss!r}; got {activation}")
+    return activation == "linear"
+
+
+def _set_head_bias(model, value):
+    """Sets the bias of the heads that are fresh: those whose bias is all zeros, as it is drawn."""
+    heads = head_layers(model)
+    biases = [getattr(head, "bias", None) for head in heads]
+    if not heads or any(bias is None for bias in biases):
+        raise ValueError(
+            "head_bias needs a model that ends in dense layers with a bias; "
+            f"{model.name!r} ends in {[head.name for head in heads]}"
+        )
+    for bias in biases:
+        if not np.any(ops.convert_to_numpy(bias)):
+            bias.assign(ops.full(bias.shape, value, dtype=bias.dtype))

@@ -1,0 +1,35 @@
+"""The curves of a run as a picture. Only this file of the room knows matplotlib, which is optional."""
+
+from keras_vit.training.checkpoint_files import write_atomically
+
+_PANELS = (
+    ("loss", ("loss", "val_loss")),
+    ("accuracy", ("accuracy", "val_accuracy")),
+    ("learning rate", ("learning_rate",)),
+)
+
+
+def draw_curves(rows, path):
+    """Draws loss, accuracy and learning rate over the steps as a PNG.
+
+    Args:
+        rows: one dict per epoch, as `history_rows` gives them.
+        path: of the file; it is replaced in one piece.
+
+    Returns:
+        Whether matplotlib is installed; without it, no file is written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(12, 3.5), layout="constrained")
+    for axes, (title, names) in zip(figure.subplots(1, len(_PANELS)), _PANELS, strict=True):
+        for name in names:
+            if rows and name in rows[0]:
+                axes.plot([row["step"] for row in rows], [row[name] for row in rows], marker=".", label=name)
+        axes.set(title=title, xlabel="step")
+        if axes.has_data():
+            axes.legend()
+    write_atomically(path, lambda partial: figure.savefig(partial, dpi=120))
+    return True

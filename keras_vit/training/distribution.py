@@ -1,0 +1,216 @@
+"""distribution: the devices that a model is built and trained on, by name."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import typing
+
+import keras
+
+from keras_vit import checks
+from keras_vit.compat.collective_keys import mirrored_strategy
+from keras_vit.compat.jax_layouts import ViTModelParallel
+
+_NO_TPU = "distribution('tpu') needs a TPU, and this machine has none (name one elsewhere with address=... or TPU_NAME)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """What `distribution` gives.
+
+    Attributes:
+        name: of the distribution, with "auto" resolved.
+        replicas: number of devices that each compute a part of every batch.
+        worker: index of this process among those that train together.
+        workers: number of these processes.
+        strategy: the `tf.distribute.Strategy`, or None.
+    """
+
+    name: str
+    replicas: int = 1
+    worker: int = 0
+    workers: int = 1
+    strategy: typing.Any = None
+
+    @property
+    def is_chief(self):
+        """Whether this process is the one that writes files."""
+        return self.worker == 0
+
+    def dataset(self, make):
+        """Returns the data that `model.fit` takes, of which each worker reads its own rows alone.
+
+        Args:
+            make: function of `shard`, (index, count), that returns a batched `tf.data.Dataset` with the rows
+                [index * B / count, (index + 1) * B / count) of every batch of B rows, as `train_pipeline` does.
+        """
+        if self.workers == 1:
+            return make((0, 1))
+        return self.strategy.distribute_datasets_from_function(
+            lambda context: _rows_per_replica(
+                make((context.input_pipeline_id, context.num_input_pipelines)),
+                self.replicas // context.num_input_pipelines,
+            )
+        )
+
+
+@contextlib.contextmanager
+def distribution(name="auto", **options):
+    """Context in which models are built, compiled and trained on several devices with plain `model.fit`.
+
+    Args:
+        name: one of
+            `auto`: on TensorFlow `multi_worker` where TF_CONFIG names a cluster, else `tpu` where there is a TPU, else
+            `mirrored` where there are several GPUs; on JAX `data_parallel` where there are several devices; else `one`;
+            `one`: the default device;
+            `mirrored` (TensorFlow): the devices of one machine; `devices=["GPU:0", "GPU:1"]` chooses;
+            `multi_worker` (TensorFlow): several processes, which TF_CONFIG describes; enter it before TensorFlow has
+            computed anything;
+            `tpu` (TensorFlow): all cores of a TPU; `address` is its name or address;
+            `data_parallel` (JAX): the weights on every device; `devices` chooses, as in
+            `keras.distribution.list_devices()`;
+            `model_parallel` (JAX): `mesh=(4, 2)` are 4 parts of the batch times 2 parts of the weights; `devices`.
+        **options: those of the name.
+
+    Yields:
+        `Devices`.
+
+    Raises:
+        ValueError: on an unknown name or option, or a name of another backend.
+        RuntimeError: if there is no TPU.
+    """
+    checks.check_choice("name", name, ("auto", *_DISTRIBUTIONS))
+    if name == "auto":
+        name = _choose()
+    backend, allowed, enter = _DISTRIBUTIONS[name]
+    if backend not in (None, keras.backend.backend()):
+        raise ValueError(
+            f"name must be a distribution of the {keras.backend.backend()} backend; got {name!r}, which needs "
+            f"KERAS_BACKEND={backend}"
+        )
+    unknown = sorted(set(options) - set(allowed))
+    if unknown:
+        raise ValueError(f"options of distribution({name!r}) must be among {list(allowed)}; got {unknown}")
+    with enter(**options) as devices:
+        yield dataclasses.replace(devices, name=name)
+
+
+def _choose():
+    backend = keras.backend.backend()
+    if backend == "jax":
+        return "data_parallel" if len(keras.distribution.list_devices()) > 1 else "one"
+    if backend != "tensorflow":
+        return "one"
+    import tensorflow as tf
+
+    if json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster"):
+        return "multi_worker"
+    if _has_tpu(tf):
+        return "tpu"
+    return "mirrored" if len(tf.config.list_logical_devices("GPU")) > 1 else "one"
+
+
+def _has_tpu(tf):
+    return bool(tf.config.list_physical_devices("TPU") or os.environ.get("TPU_NAME"))
+
+
+@contextlib.contextmanager
+def _one():
+    yield Devices("one")
+
+
+def _mirrored(devices=None):
+    return _scope(mirrored_strategy(devices))
+
+
+def _multi_worker():
+    return _scope(_multi_worker_strategy())
+
+
+@functools.cache  # a second one in a process connects anew, which the other workers take for a crash of this one
+def _multi_worker_strategy():
+    import tensorflow as tf
+
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _tpu(address=None):
+    import tensorflow as tf
+
+    if address is None and not _has_tpu(tf):
+        raise RuntimeError(_NO_TPU)
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address or os.environ.get("TPU_NAME") or "local")
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return _scope(tf.distribute.TPUStrategy(resolver))
+
+
+@contextlib.contextmanager
+def _scope(strategy):
+    worker, workers = _place(strategy)
+    with strategy.scope():
+        yield Devices(type(strategy).__name__, strategy.num_replicas_in_sync, worker, workers, strategy)
+
+
+def _place(strategy):
+    """Returns the index of this process and the number of processes; a chief comes first."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not strategy.extended._in_multi_worker_mode():
+        return 0, 1
+    jobs = resolver.cluster_spec().as_dict()
+    chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
+    return resolver.task_id + (chiefs if resolver.task_type == "worker" else 0), chiefs + others
+
+
+def _data_parallel(devices=None):
+    return _jax_scope(keras.distribution.DataParallel(devices=_jax_devices(devices)))
+
+
+def _model_parallel(mesh=None, devices=None):
+    devices = _jax_devices(devices)
+    mesh = checks.check_pair("mesh", mesh) if mesh is not None else (len(devices), 1)
+    if mesh[0] * mesh[1] != len(devices):
+        raise ValueError(f"mesh must have as many places as there are devices; got mesh={mesh}, {len(devices)} devices")
+    return _jax_scope(ViTModelParallel(keras.distribution.DeviceMesh(mesh, ["data", "model"], devices)))
+
+
+def _jax_devices(devices):
+    return keras.distribution.list_devices() if devices is None else list(devices)
+
+
+@contextlib.contextmanager
+def _jax_scope(scheme):
+    if scheme.num_processes > 1:
+        raise ValueError(
+            f"distributions of the JAX backend must run in one process; got {scheme.num_processes} (jax.process_count)"
+        )
+    with scheme.scope():
+        yield Devices(type(scheme).__name__, scheme.num_model_replicas)
+
+
+# name -> backend (None: any), names of its options, function of them that gives a context of `Devices`
+_DISTRIBUTIONS = {
+    "one": (None, (), _one),
+    "mirrored": ("tensorflow", ("devices",), _mirrored),
+    "multi_worker": ("tensorflow", (), _multi_worker),
+    "tpu": ("tensorflow", ("address",), _tpu),
+    "data_parallel": ("jax", ("devices",), _data_parallel),
+    "model_parallel": ("jax", ("mesh", "devices"), _model_parallel),
+}
+
+
+def _rows_per_replica(dataset, replicas):
+    """Splits each batch of a worker into one batch for each of its replicas."""
+    if replicas == 1:
+        return dataset
+    import tensorflow as tf
+
+    def parts(*batch):
+        rows = tf.shape(tf.nest.flatten(batch)[0])[0]
+        size = -(-rows // replicas)
+        part = lambda i: tf.nest.map_structure(lambda x: x[i * size : (i + 1) * size], batch)  # noqa: E731
+        return tf.data.Dataset.range(replicas).map(lambda i: part(tf.cast(i, tf.int32)))
+
+    return dataset.flat_map(parts)

@@ -1,0 +1,8 @@
+"""What training measures beside its loss."""
+
+from keras_vit.compat.label_forms import Accuracy
+
+
+def accuracy():
+    """Share of the pictures whose likeliest class is right, on integer labels (batch,) and mixed (batch, classes)."""
+    return Accuracy(name="accuracy")

@@ -1,0 +1,158 @@
+"""What a person sees of a run while it goes on: figures in the progress bar, tables of steps and epochs, best model."""
+
+import csv
+import io
+import pathlib
+import time
+
+import keras
+
+from keras_vit.compat.learning_rate import learning_rate_at
+from keras_vit.training.checkpoint_files import CheckpointError, write_atomically
+from keras_vit.training.saving import save_model
+
+
+class Progress(keras.callbacks.Callback):
+    """Adds `learning_rate` and `images_per_second` to the logs; it must stand before the callbacks that show them.
+
+    The speed is the mean over the epoch, without its first call, which compiles. The learning rate is that of the last
+    step.
+
+    Args:
+        batch_size: pictures per step.
+        steps_per_epoch: steps of an epoch.
+    """
+
+    def __init__(self, batch_size, steps_per_epoch):
+        super().__init__()
+        self._batch_size, self._steps_per_epoch = batch_size, steps_per_epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._first, self._values = epoch, None, {}
+        self._rate = learning_rate_at(self.model.optimizer)
+        self._begin = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        now, done = time.perf_counter(), batch + 1
+        first, since = self._first or (done - self.model.steps_per_execution, self._begin)
+        self._values = {
+            "learning_rate": self._rate(self._epoch * self._steps_per_epoch + batch),
+            "images_per_second": (done - first) * self._batch_size / (now - since),
+        }
+        self._first = self._first or (done, now)
+        logs.update(self._values)
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs.update(self._values)
+
+
+class StepTable(keras.callbacks.Callback):
+    """CSV file with a row per step, or per call of several steps: step, epoch, and the logs of that moment.
+
+    Keras's loss and accuracy are means over the epoch so far. When a run goes on from a checkpoint, the rows of steps
+    that are done again are taken out first, so that every step stands there once.
+
+    Args:
+        path: of the file.
+        resume: the `Resume` of the same fit, which must stand behind this one among the callbacks.
+        steps_per_epoch: steps of an epoch.
+    """
+
+    def __init__(self, path, resume, steps_per_epoch):
+        super().__init__()
+        self._path, self._resume, self._steps_per_epoch = pathlib.Path(path), resume, steps_per_epoch
+
+    def on_train_begin(self, logs=None):
+        self._step = self._resume.step
+        self._columns, rows = _rows_until(self._path, self._step)
+        if self._columns is not None:
+            write_atomically(self._path, lambda path: path.write_text("".join(rows), encoding="utf-8"))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        step = self._epoch * self._steps_per_epoch + batch + 1
+        if step <= self._step:
+            return  # the last step of an epoch is shown again when a run goes on from there
+        self._step = step
+        row = {"step": step, "epoch": self._epoch + 1, **logs}
+        new = self._columns is None
+        self._columns = self._columns or list(row)
+        text = _csv_text(self._columns, [row], header=new)
+        try:
+            with open(self._path, "w" if new else "a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._path} could not be written at step {step}: {error}; "
+                "once there is room, the same command goes on from the last checkpoint"
+            ) from error
+
+
+class EpochTable(keras.callbacks.Callback):
+    """CSV file with a row per epoch: epoch, step, and the logs at its end. It is written anew each time.
+
+    Args:
+        path: of the file.
+        steps_per_epoch: steps of an epoch.
+    """
+
+    def __init__(self, path, steps_per_epoch):
+        super().__init__()
+        self._path, self._steps_per_epoch = path, steps_per_epoch
+
+    def on_epoch_end(self, epoch, logs=None):
+        history = {name: [*self.model.history.history.get(name, ()), value] for name, value in logs.items()}
+        rows = history_rows(history, self._steps_per_epoch)
+        text = _csv_text(list(rows[0]), rows)
+        write_atomically(self._path, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+class BestModel(keras.callbacks.Callback):
+    """Saves the model whenever a figure is higher than in all epochs before.
+
+    Args:
+        path: of the `.keras` file.
+        model: what to save: the model that is trained, or the one inside it.
+        monitor: name among the logs.
+    """
+
+    def __init__(self, path, model, monitor="val_accuracy"):
+        super().__init__()
+        self._path, self._saved_model, self._monitor = path, model, monitor
+
+    def on_epoch_end(self, epoch, logs=None):
+        before = self.model.history.history.get(self._monitor, ())
+        if logs[self._monitor] > max(before, default=float("-inf")):
+            save_model(self._saved_model, self._path)
+
+
+def history_rows(history, steps_per_epoch):
+    """Returns one dict per epoch: `epoch` and `step`, counted from 1, learning rate, speed, then the metrics."""
+    first = [name for name in ("learning_rate", "images_per_second") if name in history]
+    names = first + [name for name in history if name not in first]
+    length = max(map(len, history.values()), default=0)
+    return [
+        {"epoch": i + 1, "step": (i + 1) * steps_per_epoch, **{name: history[name][i] for name in names}}
+        for i in range(length)
+    ]
+
+
+def _rows_until(path, step):
+    """Returns (columns, lines with their ends: header and the rows up to `step`); (None, []) without a file."""
+    if step == 0 or not path.exists():
+        return None, []
+    with open(path, encoding="utf-8", newline="") as file:
+        header, *lines = file.readlines() or [""]
+    kept = [line for line in lines if line.endswith("\n") and int(line.split(",")[0]) <= step]
+    return (header.strip().split(",") if header else None), [header, *kept]
+
+
+def _csv_text(columns, rows, header=True):
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

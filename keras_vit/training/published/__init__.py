@@ -1,0 +1,1 @@
+"""The recipes that others published, one file per family."""

@@ -1,0 +1,89 @@
+"""BiT (arXiv 1912.11370): pre-training, and fine-tuning by the HyperRule."""
+
+from keras_vit import checks
+from keras_vit.training.recipe import Recipe
+
+_PAPER = "arXiv 1912.11370"
+
+# name -> data, epochs, epochs after which the learning rate is divided by ten
+_PRETRAINING = {
+    "s": ("ILSVRC-2012", 90, (30, 60, 80)),
+    "m": ("ImageNet-21k", 90, (30, 60, 80)),
+    "l": ("JFT-300M", 40, (10, 23, 30, 37)),
+}
+
+# name -> fewer examples than, steps, warm-up, mix
+_HYPER_RULE = {
+    "small": (20_000, 500, 100, ()),
+    "medium": (500_000, 10_000, 500, ("mixup(0.1)",)),
+    "large": (float("inf"), 20_000, 500, ("mixup(0.1)",)),
+}
+
+# side before the random crop, side after it
+_SMALL_PICTURES = (160, 128)
+_PICTURES = (448, 384)
+_SMALL_AREA = 96 * 96
+
+
+def bit_hyperrule(examples, picture_size):
+    """Returns the fine-tuning recipe that the HyperRule chooses (arXiv 1912.11370, section 3.3).
+
+    Args:
+        examples: number of training pictures.
+        picture_size: (height, width) of the pictures of the data set in pixels, or one integer: below an area of
+            96 x 96 they are resized to 160 and cropped to 128, else to 448 and 384.
+    """
+    examples = checks.check_integer("examples", examples)
+    height, width = checks.check_pair("picture_size", picture_size)
+    row = next(name for name, (limit, *_) in _HYPER_RULE.items() if examples < limit)
+    return _fine_tuning(row, _SMALL_PICTURES if height * width < _SMALL_AREA else _PICTURES)
+
+
+def _fine_tuning(name, sides):
+    limit, steps, warmup_steps, mix = _HYPER_RULE[name]
+    resized, cropped = sides
+    return Recipe(
+        name=f"bit/finetune/{name}",
+        source=(
+            f"{_PAPER}, section 3.3, HyperRule for fewer than {limit:,} examples, pictures of {cropped} pixels; "
+            "keras_vit.training.bit_hyperrule chooses; warm-up: google-research/big_transfer, whose code decays the "
+            "500 steps of small at 200, 300 and 400, and takes 512 and 480 pixels"
+        ),
+        optimizer="sgd",
+        momentum=0.9,
+        learning_rate=0.003,
+        batch_size=512,
+        steps=steps,
+        schedule="step",
+        decay_at=(0.3, 0.6, 0.9),
+        warmup_steps=warmup_steps,
+        augment=(f"random_crop({resized})", "flip"),
+        mix=mix,
+        image_size=cropped,
+    )
+
+
+RECIPES = (
+    *(
+        Recipe(
+            name=f"bit/{name}",
+            source=(
+                f"{_PAPER}, section 3.3, on {data}; its weight decay enters the gradient, here it is decoupled; "
+                "augmentation: google-research/big_vision"
+            ),
+            optimizer="sgd",
+            momentum=0.9,
+            learning_rate=0.03 * 4096 / 256,
+            batch_size=4096,
+            epochs=epochs,
+            schedule="step",
+            decay_at=tuple(epoch / epochs for epoch in decays),
+            warmup_steps=5_000,
+            weight_decay=1e-4,
+            augment=("inception_crop", "flip"),
+            image_size=224,
+        )
+        for name, (data, epochs, decays) in _PRETRAINING.items()
+    ),
+    *(_fine_tuning(name, _PICTURES) for name in _HYPER_RULE),
+)

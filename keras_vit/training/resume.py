@@ -1,0 +1,237 @@
+"""Resume: a killed run goes on at the step of its last checkpoint, inside the epoch, as if nothing had happened."""
+
+import concurrent.futures
+import json
+import math
+import pathlib
+
+import keras
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.training import callback_states, preemption, workers
+from keras_vit.training.checkpoint_files import CheckpointFolder
+from keras_vit.training.state import read_state, write_state
+
+
+class NonFiniteError(ArithmeticError):
+    """The loss or a weight has become infinite or no number."""
+
+
+class Resume(keras.callbacks.Callback):
+    """Callback that writes checkpoints by step and goes on from the newest.
+
+    ```python
+    resume = keras_vit.training.Resume("runs/1", every_steps=500)
+    data = keras_vit.data.train_pipeline(source, model.preprocessing, 64, start_step=resume.step)
+    model.fit(data, epochs=10, steps_per_epoch=781, callbacks=[resume])
+    ```
+
+    The same lines go on after a kill: with the weights, the optimizer, the running metrics, the seeds of dropout, the
+    history, the state of Keras's `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`, and with the batch that
+    was next. On one kind of device every number is then that of an unbroken run.
+
+    A checkpoint is written every `every_steps` steps, before a validation, at the last step, and when SIGTERM asks the
+    process to end: then `fit` raises `Preempted`, with which the process exits with code 75. Values are copied between
+    two steps and written by a thread, one checkpoint at a time; what fails there is raised at the next step.
+
+    The model must be one of this package: `keras_vit.Model(inputs, outputs)` makes one of any layers. With several
+    workers, `workdir` must be a folder that all of them see; the first writes.
+
+    Args:
+        workdir: folder of the run; the files lie in `workdir/checkpoints`.
+        every_steps: steps from one checkpoint to the next.
+        keep: number of earlier checkpoints to keep beside the newest.
+        run: dict of JSON values that tells one run from another, such as a recipe. A checkpoint of a run with other
+            values is refused.
+
+    Attributes:
+        step: number of steps done, counted from the beginning of the run: the batch at which the data must start.
+
+    Raises:
+        ValueError: from `fit`, on arguments of `fit` with which it cannot resume, and on a checkpoint of another run.
+        CheckpointError: on a checkpoint that cannot be written, or one that does not fit the model.
+        NonFiniteError: when the loss or a weight is no finite number; no such checkpoint is written.
+        Preempted: after SIGTERM.
+    """
+
+    def __init__(self, workdir, every_steps=500, *, keep=1, run=None):
+        super().__init__()
+        self._every = checks.check_integer("every_steps", every_steps)
+        self._files = CheckpointFolder(
+            pathlib.Path(workdir) / "checkpoints", checks.check_integer("keep", keep, minimum=0)
+        )
+        self._run = json.loads(json.dumps(run or {}))  # as a file gives it back: tuples are lists
+        self._thread = self._write = None
+        self.step = max(self._files.steps(), default=0)
+
+    def run_fit(self, model, fit, arguments):
+        """Calls `fit` so that it goes on from the checkpoint; `ResumableFit` tells how."""
+        self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
+        self._check_step(model)
+        others = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not self]
+        self._others, self._saved = others, self._read()
+        self._validates = arguments.get("validation_data") is not None or arguments.get("validation_split")
+        epoch, steps_done = self._position()
+        if workers.is_chief(model):
+            self._files.clean()
+        # Last of the callbacks: what the checkpoint says is the last word at the beginning of the epoch.
+        arguments = {**arguments, "callbacks": [*others, self], "initial_epoch": epoch}
+        try:
+            with preemption.watch() as self._asked_to_end, _one_thread() as self._thread:
+                history = fit(arguments, steps_done)
+                self._wait()
+        finally:
+            self._thread = self._write = None
+        return history
+
+    def set_model(self, model):
+        super().set_model(model)
+        if self._thread is None:
+            raise TypeError(
+                "Resume needs a model of keras_vit, whose fit can begin inside an epoch; "
+                f"got {type(model).__name__} (keras_vit.Model(inputs, outputs) makes one)"
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+        if self._saved is not None:
+            (arrays, state), self._saved = self._saved, None
+            write_state(self.model, arrays)
+            callback_states.write_states(self._others, state["callbacks"], arrays)
+            self.model.history.history = {name: list(values) for name, values in state["history"].items()}
+            self.model.history.epoch = list(state["epochs"])
+
+    def on_train_batch_end(self, batch, logs=None):
+        before, self.step = self.step, self._epoch * self._steps_per_epoch + batch + 1
+        self._check_loss((logs or {}).get("loss", 0.0), before)
+        asked_to_end = workers.any_worker(self.model, self._asked_to_end.is_set())
+        if asked_to_end or self._is_due(before):
+            self._save()
+        if asked_to_end:
+            self._wait()
+            raise preemption.Preempted(self.step)
+        if self._write is not None and self._write.done():
+            self._wait()
+
+    def on_test_batch_end(self, batch, logs=None):
+        if workers.any_worker(self.model, self._asked_to_end.is_set()):
+            self._wait()
+            raise preemption.Preempted(self.step)  # the checkpoint was written before the validation
+
+    def _check_step(self, model):
+        steps = workers.gather(model, [np.int64(self.step)] * len(workers.local_replicas(model)))
+        if len(set(steps.tolist())) > 1:
+            raise ValueError(
+                "workdir must be one folder that all workers share; "
+                f"they found checkpoints of steps {sorted(set(steps.tolist()))} in {self._files.folder}"
+            )
+
+    def _read(self):
+        """The newest checkpoint, None at the beginning of a run."""
+        if self.step == 0:
+            return None
+        arrays, state = self._files.read(self.step)
+        check_same_run(self._files.folder, state["run"], self._run)
+        if state["steps_per_epoch"] != self._steps_per_epoch:
+            raise ValueError(
+                f"steps_per_epoch must be that of the run in {self._files.folder}, {state['steps_per_epoch']}; "
+                f"got steps_per_epoch={self._steps_per_epoch}"
+            )
+        if self.step > self._last_step:
+            raise ValueError(
+                f"epochs * steps_per_epoch must be at least the {self.step} steps done in {self._files.folder}; "
+                f"got {self._last_step}"
+            )
+        return arrays, state
+
+    def _position(self):
+        """(epoch, steps done of it): an epoch whose steps are all done still has its validation to come."""
+        epoch = max(0, self.step - 1) // self._steps_per_epoch
+        return epoch, self.step - epoch * self._steps_per_epoch
+
+    def _check_loss(self, loss, before):
+        if not math.isfinite(loss):
+            steps = f"step {self.step}" if self.step == before + 1 else f"steps {before + 1} to {self.step}"
+            raise NonFiniteError(f"the loss became {loss} in {steps}; {self._good_checkpoint()}")
+
+    def _good_checkpoint(self):
+        self._wait()
+        steps = self._files.steps()
+        kept = f"the checkpoint of step {steps[-1]} is good" if steps else "there is no checkpoint yet"
+        return f"{kept}; a lower learning rate, a longer warm-up or clipping may help, in a new workdir"
+
+    def _is_due(self, before):
+        ends_epoch = self.step % self._steps_per_epoch == 0
+        passed = self.step // self._every > before // self._every
+        return passed or (ends_epoch and self._validates) or self.step == self._last_step
+
+    def _save(self):
+        self._wait()
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()
+        callbacks, weights = callback_states.read_states(self._others)
+        arrays = {**read_state(self.model), **weights}
+        state = {
+            "run": self._run,
+            "steps_per_epoch": self._steps_per_epoch,
+            "history": {name: list(map(float, values)) for name, values in self.model.history.history.items()},
+            "epochs": list(self.model.history.epoch),
+            "callbacks": callbacks,
+        }
+        if workers.is_chief(self.model):
+            self._write = self._thread.submit(self._write_checked, self.step, arrays, state)
+
+    def _write_checked(self, step, arrays, state):
+        for name, array in arrays.items():
+            if name.startswith(("model.", "optimizer.")) and not _is_finite(array):
+                raise NonFiniteError(f"a weight ({name}) is no finite number after step {step}")
+        self._files.write(step, arrays, state)
+
+    def _wait(self):
+        """Waits for the checkpoint that is being written, and raises what went wrong with it."""
+        write, self._write = self._write, None
+        if write is not None:
+            write.result()
+
+
+def _one_thread():
+    return concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+
+
+def _check_arguments(model, arguments):
+    """Returns (steps per epoch, steps of the whole run)."""
+    steps = arguments.get("steps_per_epoch")
+    if steps is None:
+        raise ValueError(
+            "steps_per_epoch must be given to fit with Resume: its data goes on from epoch to epoch, "
+            "such as that of train_pipeline(..., start_step=resume.step)"
+        )
+    if arguments.get("initial_epoch"):
+        raise ValueError(f"initial_epoch must be left out with Resume, which sets it; got {arguments['initial_epoch']}")
+    if steps % model.steps_per_execution:
+        raise ValueError(
+            "steps_per_epoch must be divisible by steps_per_execution; "
+            f"got steps_per_epoch={steps}, steps_per_execution={model.steps_per_execution}"
+        )
+    return steps, arguments.get("epochs", 1) * steps
+
+
+def check_same_run(folder, saved, run):
+    for path, before, now in _differences("", saved, run):
+        raise ValueError(
+            f"{folder} holds the checkpoints of another run: {path} is {before!r} there, {now!r} here; "
+            "take another workdir, or delete that folder to begin anew"
+        )
+
+
+def _differences(path, saved, run):
+    if isinstance(saved, dict) and isinstance(run, dict):
+        for key in dict.fromkeys([*saved, *run]):
+            yield from _differences(f"{path}.{key}".lstrip("."), saved.get(key), run.get(key))
+    elif saved != run:
+        yield path, saved, run
+
+
+def _is_finite(array):
+    return array.dtype.kind in "biu" or bool(np.isfinite(array).all())

@@ -1,0 +1,124 @@
+"""What tests/compat/test_optimizers.py and test_replica_seeds.py compare, as fit_cases.py does for fit itself."""
+
+import sys
+
+from device_runs import CLASSES, compiled, dataset, fill, pictures, weights_of
+from fit_cases import both, difference, error_of, is_weight, on, sgd, tiny, train, write
+
+
+def overwritten_averages():
+    arguments = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
+    return both(lambda: train(dataset(40, 8), optimizer=lambda: sgd(**arguments)))
+
+
+def clipped_values():
+    arguments = {"clipvalue": 0.01, "gradient_accumulation_steps": 3}
+    return both(lambda: train(dataset(56, 8), optimizer=lambda: sgd(**arguments)))
+
+
+def nadam():
+    import keras
+
+    optimizer = lambda: keras.optimizers.Nadam(0.01, epsilon=1e-3, clipnorm=0.05)  # noqa: E731
+    only = lambda name: is_weight(name)  # noqa: E731
+    run = lambda: train(dataset(24, 8), optimizer=optimizer)  # noqa: E731
+    return difference(on(1, run), on(2, run), only)
+
+
+def loss_scale():
+    """float16, where the second replica alone meets infinity: the step is left out and the scale is halved."""
+    import keras
+    import numpy as np
+
+    def run():
+        optimizer = keras.optimizers.LossScaleOptimizer(sgd(global_clipnorm=0.1), initial_scale=2.0**4)
+        model = compiled(fill(tiny()), optimizer, steps_per_execution=1)
+        x, y = pictures(16)
+        x[12] = np.inf
+        model.fit(x, y, batch_size=8, verbose=0, shuffle=False)
+        scale = float(optimizer.dynamic_scale.numpy())
+        return {**weights_of(model), "history/scale": scale, "optimizer/steps": optimizer.step_counter.numpy()}
+
+    one, two = on(1, run), on(2, run)
+    return {"difference": difference(one, two), "scale": one["history/scale"]}
+
+
+def one_device_is_stock():
+    """The names that are replaced on an optimizer under one device, and under two replicas."""
+    replaced = lambda: sorted(set(vars(compiled(tiny(), sgd()).optimizer)) & _REPLACED)  # noqa: E731
+    return {"one": on(1, replaced), "two": on(2, replaced)}
+
+
+_REPLACED = {"_backend_apply_gradients", "_all_reduce_sum_gradients"}
+
+
+def stock(optimizer=sgd, **compile_arguments):
+    """A stock model under two replicas against one device."""
+    import keras
+
+    def model():
+        inputs = keras.Input((16, 16, 3))
+        return keras.Model(inputs, keras.layers.Dense(CLASSES, name="dense")(keras.layers.Flatten()(inputs)))
+
+    run = lambda: train(dataset(32, 8), model=model, optimizer=optimizer, **compile_arguments)  # noqa: E731
+    return error_of(lambda: difference(on(1, run), on(2, run)) < 1e-4 or 1 / 0)
+
+
+def stock_faults():
+    return {
+        "global_clipnorm": stock(lambda: sgd(global_clipnorm=0.1)),
+        "gradient_accumulation_steps": stock(lambda: sgd(gradient_accumulation_steps=2)),
+        "ema_overwrite_frequency": stock(lambda: sgd(use_ema=True, ema_overwrite_frequency=2)),
+        "steps_per_execution": stock(steps_per_execution=2),
+        "nothing": stock(),
+    }
+
+
+def masks(model_class_name="keras_vit"):
+    """What a Dropout of a user gives on each of two replicas, twice, and the seeds it takes."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import keras_vit
+
+    def run():
+        keras.utils.set_random_seed(7)
+        inputs = keras.Input((64,))
+        dropout = keras.layers.Dropout(0.5)
+        model_class = keras_vit.Model if model_class_name == "keras_vit" else keras.Model
+        model = model_class(inputs, dropout(inputs))
+        model.compile("sgd", "mse")
+        model.make_train_function()
+        strategy = tf.distribute.get_strategy()
+
+        @tf.function
+        def draw():
+            outputs = strategy.run(lambda: model(tf.ones((1, 64)), training=True))
+            seeds = strategy.run(lambda: dropout.seed_generator.next())
+            return strategy.experimental_local_results(outputs), strategy.experimental_local_results(seeds)
+
+        drawn = [draw() for _ in range(2)]
+        return [np.asarray(x).tolist() for step in drawn for kind in step for x in kind]
+
+    return {"once": on(2, run), "again": on(2, run), "one": on(1, run)}
+
+
+def stock_masks():
+    return masks("keras")
+
+
+def dropout_runs():
+    """Two runs of a ViT with dropout on two replicas, and one with other seeds."""
+    import keras
+
+    def run(seed):
+        keras.utils.set_random_seed(seed)
+        return train(dataset(16, 8), model=lambda: tiny(dropout_rate=0.1, stochastic_depth_rate=0.1, remat=True))
+
+    first, again, other = (on(2, lambda seed=seed: run(seed)) for seed in (3, 3, 4))
+    return {"same seed": difference(first, again), "another seed": difference(first, other, is_weight)}
+
+
+if __name__ == "__main__":
+    write(globals(), sys.argv[1], sys.argv[2:])

@@ -1,0 +1,52 @@
+"""Starts the scripts that need several devices: each in a process of its own, as devices are set up once."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+TESTS = pathlib.Path(__file__).parent
+
+
+def run_cases(tmp_path_factory, script, cases):
+    """Returns what each case of a script found, by name."""
+    file = tmp_path_factory.mktemp("cases") / "found.json"
+    wait([start(script, file, *cases)])
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def start(script, *arguments, **environment):
+    """Starts a script of this folder; returns the process and the file of its output."""
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    output = pathlib.Path(str(arguments[0]) + ".log")
+    command = [sys.executable, str(TESTS / script), *map(str, arguments)]
+    with output.open("w", encoding="utf-8") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT), output
+
+
+def wait(started, timeout=1800):
+    """Waits for processes of `start`; raises with their output if one fails, and leaves none behind."""
+    try:
+        for process, output in started:
+            if process.wait(timeout):
+                raise RuntimeError(output.read_text(encoding="utf-8")[-4000:])
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.wait()
+
+
+def worker_environments(count):
+    """Returns TF_CONFIG of each of `count` processes on this machine."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    for one in sockets:
+        one.close()
+    cluster = {"worker": addresses}
+    tasks = [{"type": "worker", "index": index} for index in range(count)]
+    return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]

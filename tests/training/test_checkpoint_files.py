@@ -1,0 +1,134 @@
+import json
+import os
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_vit.training import CheckpointError, checkpoint_files
+from keras_vit.training.checkpoint_files import CheckpointFolder, write_atomically
+
+ARRAYS = {
+    "matrix": np.arange(6, dtype="float32").reshape(2, 3) / 7,
+    "scalar": np.array(5, "int64"),
+    "seed": np.array([1, 2], "uint32"),
+    "half": np.array([0.5, 3.0], ml_dtypes.bfloat16),
+    "flag": np.array(True),
+    "transposed": np.arange(6.0).reshape(2, 3).T,
+}
+STATE = {"history": {"loss": [0.1, float("nan")]}, "epochs": [0, 1]}
+
+
+def test_what_is_written_is_read(tmp_path):
+    files = CheckpointFolder(tmp_path / "new" / "folder")
+    files.write(7, ARRAYS, STATE)
+    arrays, state = files.read(7)
+    assert json.dumps(state) == json.dumps(STATE)
+    assert {name: (a.dtype, a.shape, a.tobytes()) for name, a in arrays.items()} == {
+        name: (a.dtype, a.shape, a.tobytes()) for name, a in ARRAYS.items()
+    }
+    # Other programs read the file too.
+    np.testing.assert_array_equal(load_file(files.path(7))["matrix"], ARRAYS["matrix"])
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(0, [9]), (1, [5, 9]), (2, [3, 5, 9])])
+def test_earlier_ones_are_kept(tmp_path, keep, kept):
+    files = CheckpointFolder(tmp_path, keep)
+    assert files.steps() == []
+    for step in (1, 3, 5, 9):
+        files.write(step, ARRAYS, STATE)
+    assert files.steps() == kept
+    assert sorted(os.listdir(tmp_path)) == [f"step-{step:09d}.safetensors" for step in kept]
+
+
+@pytest.mark.parametrize("call", ["save_file", "_bring_to_disk"])
+def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, call):
+    files = CheckpointFolder(tmp_path, keep=0)
+    files.write(1, ARRAYS, STATE)
+
+    def fail(*_):
+        (tmp_path / "partial-step-000000002.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_files, call, fail)
+    with pytest.raises(CheckpointError) as raised:
+        files.write(2, ARRAYS, STATE)
+    assert str(raised.value) == (
+        f"no checkpoint of step 2 could be written to {tmp_path}: [Errno 28] No space left on device; "
+        "the one of step 1 is whole: once there is room, the same command goes on from it"
+    )
+    assert os.listdir(tmp_path) == ["step-000000001.safetensors"]
+    assert files.read(1)[1]["epochs"] == [0, 1]
+
+
+def test_the_order_on_the_disk(tmp_path, monkeypatch):
+    """File, name, folder, and only then the older files go."""
+    files, calls = CheckpointFolder(tmp_path, keep=0), []
+    files.write(1, ARRAYS, STATE)
+    fsync, replace = os.fsync, os.replace
+
+    def noting_fsync(descriptor):
+        calls.append(("fsync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")), files.steps()))
+        fsync(descriptor)
+
+    def noting_replace(source, target):
+        calls.append(("rename", os.path.basename(target), files.steps()))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    monkeypatch.setattr(os, "replace", noting_replace)
+    files.write(2, ARRAYS, STATE)
+    assert calls == [
+        ("fsync", "partial-step-000000002.safetensors", [1]),
+        ("rename", "step-000000002.safetensors", [1]),
+        ("fsync", tmp_path.name, [1, 2]),
+    ]
+    assert files.steps() == [2]
+
+
+def test_what_a_killed_process_leaves_is_never_a_checkpoint(tmp_path):
+    files = CheckpointFolder(tmp_path)
+    files.write(1, ARRAYS, STATE)
+    (tmp_path / "partial-step-000000002.safetensors").write_bytes(b"half")
+    (tmp_path / "step-000000003.safetensors.txt").write_bytes(b"not one of ours")
+    assert files.steps() == [1]
+    files.clean()
+    assert sorted(os.listdir(tmp_path)) == ["step-000000001.safetensors", "step-000000003.safetensors.txt"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "other step"])
+def test_damage_is_told(tmp_path, damage):
+    files = CheckpointFolder(tmp_path)
+    files.write(1, ARRAYS, STATE)
+    content = files.path(1).read_bytes()
+    if damage == "other step":
+        os.rename(files.path(1), files.path(2))
+    else:
+        files.path(2).write_bytes(content[:-1] if damage == "cut" else b"x" * 100)
+    with pytest.raises(CheckpointError, match="step-000000002.safetensors is damaged .* from the checkpoint before it"):
+        files.read(2)
+
+
+def test_another_format_is_told(tmp_path, monkeypatch):
+    files = CheckpointFolder(tmp_path)
+    monkeypatch.setattr(checkpoint_files, "_FORMAT", 2)
+    files.write(1, ARRAYS, STATE)
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match="must be of format 1; got format 2"):
+        files.read(1)
+
+
+def test_a_failed_write_of_any_file_leaves_the_earlier_and_no_other(tmp_path):
+    path = tmp_path / "model.keras"
+    path.write_text("whole")
+
+    def half_a_file(partial):
+        partial.write_text("half")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(path, half_a_file)
+    assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
+    write_atomically(path, lambda partial: partial.write_text("new"))
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,91 @@
+"""kill -9 at any moment of a compiled run with augmentation: what comes out is the unbroken run, bit for bit."""
+
+import os
+import pathlib
+import random
+import re
+import signal
+import time
+
+import numpy as np
+import pytest
+from killed_runs import STEPS, Runs, check_equal, step_rows
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    runs = Runs(tmp_path_factory.mktemp("server") / "log.txt")
+    yield runs
+    runs.close()
+
+
+@pytest.fixture(scope="module")
+def unbroken(runs, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("unbroken") / "run"
+    assert runs.run(workdir)[0] == 0
+    return workdir
+
+
+def check_reads(workdir, starts):
+    """Each start but the first read one file, which was a whole checkpoint, or had none to read yet."""
+    reads = pathlib.Path(f"{workdir}-reads.txt").read_text().splitlines()
+    assert len(reads) <= starts - 1
+    assert all(re.fullmatch(r"step-\d{9}\.safetensors", os.path.basename(read)) for read in reads)
+    assert len(os.listdir(workdir / "checkpoints")) == 2  # nothing half written has stayed
+
+
+def test_the_unbroken_run_is_all_there(unbroken):
+    assert {"recipe.json", "steps.csv", "history.csv", "best.keras", "model.keras", "history.json"} <= set(
+        os.listdir(unbroken)
+    )
+    losses = [float(row["loss"]) for row in step_rows(unbroken)]
+    assert len(losses) == STEPS and np.isfinite(losses).all() and len(set(losses)) > STEPS / 2
+
+
+def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
+    workdir = tmp_path / "run"
+    assert runs.run(workdir, die_in="step", step=5, delay=0.004)[0] == -signal.SIGKILL
+    assert runs.run(workdir, die_in="write", step=11, share=0.5)[0] == -signal.SIGKILL
+    assert os.path.exists(workdir / "checkpoints" / "partial-step-000000011.safetensors")
+    assert runs.run(workdir, die_in="epoch end", epoch=1, before=False)[0] == -signal.SIGKILL
+
+    code, said = runs.run(workdir, after_start=lambda process: os.kill(process, signal.SIGTERM))
+    step = int(re.search(r"asked to end by SIGTERM; saved at step (\d+), the same command goes on", said)[1])
+    assert code == 75 and 16 <= step <= 18  # within a step of the first one after the epoch's end
+    assert os.path.exists(workdir / "checkpoints" / f"step-{step:09d}.safetensors")
+
+    code, said = runs.run(workdir, die_in="full disk", step=20, bytes=50_000)
+    assert code == 1
+    failed = int(re.search(r"CheckpointError: no checkpoint of step (\d+) could be .*File too large", said)[1])
+    assert failed in (20, 21)  # that of step 20 may still have been in the writing
+    assert f"the one of step {failed - 1} is whole: once there is room, the same command goes on from it" in said
+
+    assert runs.run(workdir)[0] == 0
+    check_equal(workdir, unbroken)
+    check_reads(workdir, starts=6)
+
+
+@pytest.mark.slow
+def test_twenty_kills(runs, unbroken, tmp_path):
+    """A third each: inside a step, inside a write, at an epoch's end; and as many from outside, at any time."""
+    workdir, draw = tmp_path / "run", random.Random(0)
+    kills = step = 0
+    while kills < 20:
+        kind = draw.choice(["step", "write", "epoch end", "outside"])
+        ahead = min(STEPS - 1, step + draw.randint(0, 2))
+        if kind == "outside":
+            wait = draw.uniform(0, 0.15)
+            code, _ = runs.run(workdir, after_start=lambda pid, wait=wait: (time.sleep(wait), os.kill(pid, 9)))
+        else:
+            job = {"delay": draw.uniform(0, 0.02), "share": draw.choice([0, draw.random(), 1]), "epoch": ahead // 8}
+            job["before"] = draw.random() < 0.5
+            code, _ = runs.run(workdir, die_in=kind, step=ahead, **job)
+        assert code in (-9, 0)
+        kills += code == -9
+        files = sorted((workdir / "checkpoints").glob("step-*"))
+        step = int(files[-1].stem[5:]) if files else 0
+        if code == 0:  # the run was over before the kill: another one
+            check_equal(workdir, unbroken)
+            workdir, step = tmp_path / f"run-{kills}", 0
+    assert runs.run(workdir)[0] == 0
+    check_equal(workdir, unbroken)

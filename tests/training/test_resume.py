@@ -1,0 +1,316 @@
+"""Runs of plain `fit` that are broken off anywhere and go on, against the run in one go: equal bit for bit."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit import Model, VisionTransformer, ViTConfig
+from keras_vit.data import from_digits, train_pipeline
+from keras_vit.training import CheckpointError, NonFiniteError, Preempted, Resume, checkpoint_files
+
+EPOCHS, STEPS = 4, 6
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(90, 4)).astype("float32"), (np.arange(90) % 3).astype("int32")
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAt(keras.callbacks.Callback):
+    """Ends the run after a number of calls of one kind."""
+
+    def __init__(self, calls=None, kind="on_train_batch_end"):
+        super().__init__()
+        self.left = calls
+        setattr(self, kind, self.count)
+
+    def count(self, *_, **__):
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Killed
+
+
+def data(start_step=0):
+    return tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(8).skip(start_step)
+
+
+def make_model(optimizer=None, classes=3, **compile_arguments):
+    """Eager on TensorFlow, which saves the compilation in many short runs; test_kill.py has the compiled ones."""
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(8, activation="relu")(inputs)
+    x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.3)(x))
+    model = Model(inputs, keras.layers.Dense(classes)(x))
+    schedule = keras.optimizers.schedules.CosineDecay(1e-2, EPOCHS * STEPS)
+    model.compile(
+        optimizer or keras.optimizers.AdamW(schedule, use_ema=True, gradient_accumulation_steps=4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        **{"run_eagerly": keras.backend.backend() == "tensorflow", **compile_arguments},
+    )
+    return model
+
+
+def fit(workdir, *others, model=None, epochs=EPOCHS, validation=True, every_steps=5, **arguments):
+    """One start of the command; returns all that a run leaves."""
+    model = model or make_model()
+    resume = Resume(workdir, every_steps=every_steps, **arguments)
+    history = model.fit(
+        data(resume.step),
+        epochs=epochs,
+        steps_per_epoch=STEPS,
+        validation_data=data().take(2) if validation else None,
+        callbacks=[resume, *others],
+        shuffle=False,
+        verbose=0,
+    )
+    return model, history
+
+
+def end_state(model, history):
+    values = [keras.ops.convert_to_numpy(v) for v in [*model.variables, *model.optimizer.variables]]
+    return [value.tobytes() for value in values], history.history, history.epoch
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return end_state(*fit(tmp_path_factory.mktemp("unbroken")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls"),
+    [
+        ("on_train_batch_end", (7, 3, 1, 9)),  # inside epochs, once before the first checkpoint of the start
+        ("on_test_batch_end", (1, 1)),  # the epoch has no steps left
+        ("on_epoch_end", (2, 1)),
+        ("on_train_end", (1,)),
+    ],
+)
+def test_broken_runs_end_as_the_unbroken_one(tmp_path, unbroken, kind, calls):
+    for number in calls:
+        with pytest.raises(Killed):
+            fit(tmp_path, KillAt(number, kind))
+    assert end_state(*fit(tmp_path)) == unbroken
+
+
+def test_train_pipeline_goes_on_at_its_batch(tmp_path):
+    source, _ = from_digits()
+
+    def run(workdir, *others):
+        keras.utils.set_random_seed(2)
+        config = ViTConfig(
+            name="toy", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=10
+        )
+        model = VisionTransformer(config.replace(channels=1, dropout_rate=0.1))
+        model.compile("adam", keras.losses.CategoricalCrossentropy(from_logits=True), run_eagerly=True)
+        resume = Resume(tmp_path / workdir, every_steps=1)
+        augment, mix = ("inception_crop", "flip"), ("mixup(0.2)",)
+        batches = train_pipeline(source, model.preprocessing, 16, augment=augment, mix=mix, start_step=resume.step)
+        callbacks = [resume, *others]
+        return model, model.fit(batches, epochs=2, steps_per_epoch=3, callbacks=callbacks, shuffle=False, verbose=0)
+
+    expected = end_state(*run("whole"))
+    with pytest.raises(Killed):
+        run("broken", KillAt(2))
+    with pytest.raises(Killed):
+        run("broken", KillAt(3))
+    assert end_state(*run("broken")) == expected
+
+
+@pytest.mark.slow
+def test_the_same_on_jax():
+    """In a process of its own; the rest of this file passes there as well."""
+    pytest.importorskip("jax")
+    command = [sys.executable, "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-k", "end_as_the_unbroken"]
+    done = subprocess.run(command, env={**os.environ, "KERAS_BACKEND": "jax"}, capture_output=True, text=True)
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
+
+
+def test_several_steps_per_execution(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    expected = end_state(*fit(whole, model=make_model(steps_per_execution=3, run_eagerly=False)))
+    for calls in (3, 2):
+        with pytest.raises(Killed):
+            fit(broken, KillAt(calls), model=make_model(steps_per_execution=3, run_eagerly=False))
+    assert end_state(*fit(broken, model=make_model(steps_per_execution=3, run_eagerly=False))) == expected
+
+
+def test_callbacks_of_keras_go_on_with_what_they_remember(tmp_path):
+    def callbacks():
+        return [
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=10.0, cooldown=1),
+            keras.callbacks.EarlyStopping("val_loss", patience=2, min_delta=10.0, restore_best_weights=True),
+            keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"), "loss", save_best_only=True),
+        ]
+
+    def run(workdir, *more):
+        model = make_model(keras.optimizers.SGD(0.1, momentum=0.9))
+        return end_state(*fit(tmp_path / workdir, *callbacks(), *more, model=model, epochs=10))
+
+    expected = run("whole")
+    assert 3 <= len(expected[2]) < 10 and len(set(expected[1]["learning_rate"])) > 1
+    for number in (8, 2):
+        with pytest.raises(Killed):
+            run("broken", KillAt(number))
+    assert run("broken") == expected
+
+
+def test_steps_and_epochs_are_those_of_the_whole_run(tmp_path):
+    seen = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: seen.append(f"epoch {epoch}"),
+        on_train_batch_end=lambda batch, logs: seen.append(batch),
+    )
+    with pytest.raises(Killed):
+        fit(tmp_path, KillAt(11))
+    assert Resume(tmp_path).step == 10
+    _, history = fit(tmp_path, note, epochs=2)
+    assert seen == ["epoch 1", 4, 5] and history.epoch == [0, 1]
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path, unbroken):
+    fit(tmp_path, epochs=2)
+    assert Resume(tmp_path).step == 2 * STEPS
+    assert end_state(*fit(tmp_path)) == unbroken
+
+
+def test_when_checkpoints_are_written(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(checkpoint_files.CheckpointFolder, "write", lambda self, step, *_: written.append(step))
+    fit(tmp_path, epochs=3)
+    assert written == [5, 6, 10, 12, 15, 18]
+    written.clear()
+    fit(tmp_path, epochs=3, validation=False)
+    assert written == [5, 10, 15, 18]
+
+
+@pytest.mark.parametrize("kind", ["on_train_batch_end", "on_test_batch_end"])
+def test_sigterm_saves_and_tells(tmp_path, unbroken, kind):
+    before = signal.getsignal(signal.SIGTERM)
+    terminate = keras.callbacks.Callback()
+    setattr(terminate, kind, lambda batch, logs: batch == 1 and signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(Preempted) as raised:
+        fit(tmp_path, terminate, every_steps=1000)
+    step = {"on_train_batch_end": 2, "on_test_batch_end": STEPS}[kind]
+    assert raised.value.code == 75 and raised.value.step == step == Resume(tmp_path).step
+    assert isinstance(raised.value, SystemExit)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert end_state(*fit(tmp_path)) == unbroken
+
+
+def test_in_another_thread_signals_are_left_alone(tmp_path):
+    before, handlers = signal.getsignal(signal.SIGTERM), []
+    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: handlers.append(signal.getsignal(signal.SIGTERM)))
+    thread = threading.Thread(target=fit, args=(tmp_path, note), kwargs={"epochs": 1})
+    thread.start()
+    thread.join()
+    assert handlers == [before] and Resume(tmp_path).step == STEPS
+
+
+def test_a_full_disk_ends_the_run_at_the_next_step(tmp_path, monkeypatch, unbroken):
+    save_file = checkpoint_files.save_file
+
+    def full(arrays, path, metadata):
+        if json.loads(metadata["checkpoint"])["step"] == 10:
+            raise OSError(28, "No space left on device")
+        save_file(arrays, path, metadata)
+
+    with monkeypatch.context() as patched, pytest.raises(CheckpointError) as raised:
+        patched.setattr(checkpoint_files, "save_file", full)
+        fit(tmp_path)
+    assert "step 10" in str(raised.value) and "No space left on device" in str(raised.value)
+    assert "the one of step 6 is whole" in str(raised.value)
+    assert Resume(tmp_path).step == 6
+    assert end_state(*fit(tmp_path)) == unbroken
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+    poison = keras.callbacks.Callback()  # from the next step on, the loss is none
+    poison.on_train_batch_end = lambda batch, logs: batch == 3 and poison.model.layers[-1].bias.assign([np.nan] * 3)
+    with pytest.raises(NonFiniteError) as raised:
+        fit(tmp_path, poison, every_steps=2)
+    assert "no finite number after step 4" in str(raised.value) or "the loss became nan in step 5" in str(raised.value)
+    assert Resume(tmp_path).step == 2  # the weights of step 4 were refused
+    arrays, _ = checkpoint_files.CheckpointFolder(tmp_path / "checkpoints").read(2)
+    assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+def test_the_step_of_the_loss_is_told(tmp_path):
+    model = make_model(keras.optimizers.SGD(1e30), steps_per_execution=2)
+    with pytest.raises(NonFiniteError, match=r"the loss became (nan|inf) in steps \d to \d; there is no checkpoint"):
+        fit(tmp_path, model=model, every_steps=100)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"epochs": 1}, ValueError, "must be at least the 10 steps done in .*; got 6"),
+        ({"run": {"recipe": {"seed": 1, "name": "a"}}}, ValueError, "another run: recipe.seed is 0 there, 1 here"),
+        ({"model": "classes"}, CheckpointError, r"model.0000\d.kernel .* is \(8, 3\) float32 in it, here \(8, 4\)"),
+        ({"model": "optimizer"}, CheckpointError, "must be of the same optimizer: it has .* variables"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, error, message):
+    run = {"recipe": {"seed": 0, "name": "a"}}
+    with pytest.raises(Killed):
+        fit(tmp_path, KillAt(11), run=run)
+    models = {"classes": lambda: make_model(classes=4), "optimizer": lambda: make_model("sgd"), None: make_model}
+    model = models[change.pop("model", None)]()
+    before = [keras.ops.convert_to_numpy(weight) for weight in model.weights]
+    with pytest.raises(error, match=message):
+        fit(tmp_path, model=model, **{"run": run, **change})
+    for weight, value in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "steps_per_epoch must be given to fit with Resume"),
+        ({"steps_per_epoch": 4, "initial_epoch": 1}, "initial_epoch must be left out with Resume"),
+        ({"steps_per_epoch": 5}, "steps_per_epoch must be divisible by steps_per_execution"),
+    ],
+)
+def test_arguments_of_fit_are_checked(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(steps_per_execution=2).fit(data(), callbacks=[Resume(tmp_path)], **arguments)
+
+
+def test_another_number_of_steps_per_epoch_is_refused(tmp_path):
+    fit(tmp_path, epochs=1)
+    with pytest.raises(ValueError, match="steps_per_epoch must be that of the run in .*, 6; got steps_per_epoch=5"):
+        make_model().fit(data(), steps_per_epoch=5, epochs=9, callbacks=[Resume(tmp_path)], shuffle=False)
+
+
+def test_a_plain_keras_model_is_told_what_it_needs(tmp_path):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match=r"needs a model of keras_vit.*; got Sequential \(keras_vit.Model\(inputs, out"):
+        model.fit(X, np.zeros((90, 3)), callbacks=[Resume(tmp_path)], verbose=0)
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(ValueError, match="every_steps must be an integer of at least 1; got every_steps=0"):
+        Resume(tmp_path, every_steps=0)
+    with pytest.raises(ValueError, match="keep must be an integer of at least 0; got keep=-1"):
+        Resume(tmp_path, keep=-1)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_fails_in_fit_is_what_comes_out(tmp_path):
+    """Neither the writing thread nor the handler stays behind."""
+    threads = threading.active_count()
+    with contextlib.suppress(Killed):
+        fit(tmp_path, KillAt(4), every_steps=1)
+    assert threading.active_count() == threads
