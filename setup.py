@@ -17,11 +17,12 @@ BACKENDS = {
     "tensorflow": ["tensorflow>=2.20"],
     # For models and checkpoints; data, evaluation, training and export need tensorflow beside it.
     "jax": ["jax>=0.6.2"],
-    # Not tried on a TPU yet. jax[tpu] and tensorflow-tpu want different versions of libtpu: one or the other.
-    "tpu": ["jax[tpu]>=0.10.2", "tensorflow-cpu>=2.20"],
+    # The two routes to a TPU: one or the other, as they want different versions of libtpu. Its compiler takes our
+    # training steps (tests/tpu); no TPU has run them yet. tensorflow-cpu reads the data.
+    "tpu": ["jax[tpu]>=0.10.2", "tensorflow-cpu>=2.21"],
     "tpu-tf": [
         "tensorflow-tpu>=2.20",
-        "libtpu<=0.0.29",  # `import tensorflow` aborts with 0.0.32 and later
+        "libtpu<=0.0.31",  # `import tensorflow` aborts with 0.0.32 and later
     ],
 }
 
@@ -30,9 +31,13 @@ TOOLS = {
     "bench": ["keras-hub", "openvino", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
     "hub": ["huggingface_hub>=0.26"],  # weights="hf://org/repo"
+    # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
+    "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [
         "huggingface_hub>=0.26",
         "jax>=0.6.2",
+        "keras-cv>=0.9",
+        "matplotlib>=3.9",
         "ml-dtypes>=0.5.4",
         "pytest>=8.3.5",
         "pytest-xdist>=3.6.1",
@@ -40,13 +45,13 @@ TOOLS = {
         "scikit-learn>=1.5.2",
         "scipy>=1.14.1",
         "setuptools>=68",
+        "tensorflow-datasets>=4.9.10",
     ],
 }
 
 # For what is to come: nothing in the package imports these yet, so there are no tested versions to state.
 PLANNED = {
-    "train": ["keras-cv", "tensorflow-datasets"],
-    "analysis": ["matplotlib"],
+    "analysis": ["matplotlib>=3.9"],
     "export": ["ai-edge-litert", "nncf", "onnxruntime", "openvino", "tensorflow-serving-api", "tf2onnx"],
     "beam": ["apache-beam"],
     "docs": ["mkdocs", "mkdocstrings[python]"],

@@ -22,7 +22,15 @@ FILES = sorted(
 MAX_LINES = 400
 
 # where the name to import is not the name to install
-DISTRIBUTIONS = {"PIL": "pillow", "ml_dtypes": "ml-dtypes", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "google": "protobuf",
+    "keras_cv": "keras-cv",
+    "ml_dtypes": "ml-dtypes",
+    "sklearn": "scikit-learn",
+    "tensorflow_datasets": "tensorflow-datasets",
+}
+BROUGHT_BY_OTHERS = {"protobuf"}  # by tensorflow, whose messages it reads
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +99,8 @@ def test_console_script_points_to_the_launcher(metadata):
 
 def test_installation_brings_what_the_package_imports(metadata):
     extras = metadata["extras_require"]
-    optional = {"huggingface_hub", *_names([*extras["tensorflow"], *extras["jax"], *extras["demo"]])}
+    backends_and_data = [*extras["tensorflow"], *extras["jax"], *extras["demo"], *extras["train"]]
+    optional = {"huggingface_hub", *BROUGHT_BY_OTHERS, *_names(backends_and_data)}
     assert _third_party(SOURCES) - optional == _names(metadata["install_requires"])
 
 
@@ -125,5 +134,5 @@ def _third_party(paths):
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add(node.module.split(".")[0])
-    ours = {"keras_vit", "keras_vit_command", *(path.stem for path in REPOSITORY.glob("tests/*.py"))}
+    ours = {"keras_vit", "keras_vit_command", "benchmarks", *(path.stem for path in REPOSITORY.glob("tests/**/*.py"))}
     return {DISTRIBUTIONS.get(name, name) for name in found - ours if name not in sys.stdlib_module_names}
