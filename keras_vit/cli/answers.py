@@ -6,6 +6,7 @@ import sys
 
 import keras_vit
 from keras_vit.cli.models import open_model
+from keras_vit.cli.sources import open_source
 
 
 def predict(args):
@@ -26,11 +27,12 @@ def predict(args):
 
 
 def evaluate(args):
-    """Prints the accuracy on a folder of class folders."""
+    """Prints the accuracy on labelled pictures."""
+    source = open_source(args)
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):
         accuracy = keras_vit.evaluate(
-            model, args.folder, batch_size=args.batch_size, verbose=sys.stderr.isatty()
+            model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty()
         )
     if not args.json:
         print(accuracy)

@@ -35,7 +35,10 @@ _PICTURES = {"digits": 1438}  # training pictures of the data sets that recipes 
 
 
 def list_models(args):
-    """Prints a table of the models with their size, cost and releases, or of their published weights."""
+    """Prints a table of the models with their size, cost and releases, of their published weights, or of recipes."""
+    if args.recipes:
+        _print_recipes(args.pattern)
+        return
     names = keras_vit.list_models(args.pattern)
     if not names:
         known = ", ".join(keras_vit.list_models())
@@ -85,6 +88,19 @@ def _print_models(names):
         _print_row(row, (*widths, 0), left=(0, 3))
 
 
+def _print_recipes(pattern):
+    recipes = keras_vit.training.RECIPES
+    names = keras_vit.training.list_recipes(pattern)
+    if not names:
+        raise ValueError(f"PATTERN must match one of {', '.join(recipes)}; got {pattern!r}")
+    rows = [(name, _length(recipes[name]), recipes[name].batch_size, recipes[name].source) for name in names]
+    _print_table(("recipe", "length", "batch", "source"), rows, left=(0, 3))
+
+
+def _length(recipe):
+    return f"{recipe.epochs} epochs" if recipe.steps is None else f"{recipe.steps:,} steps"
+
+
 def _stage_rows(costs):
     """A row per layer; numbered neighbours that are equal, such as `block_00` to `block_11`, share a row."""
     for _, group in itertools.groupby(costs, lambda cost: (re.sub(r"\d+$", "", cost.name), *cost[1:])):
@@ -106,11 +122,11 @@ def _paper_trainings(model):
 
 
 def _recipe_trainings(model):
-    """The recipes for this model: those without a model of their own, and the one whose own it is."""
+    """The recipes that have this model as their own."""
     if importlib.util.find_spec("tensorflow") is None:  # the recipes are TensorFlow's, the models any backend's
         return
     for recipe in keras_vit.training.RECIPES.values():
-        if recipe.model is not None and recipe.model.name != model.config.name:
+        if recipe.model is None or recipe.model.name != model.config.name:
             continue
         if recipe.steps is not None:
             yield f"recipe {recipe.name}", f"{recipe.steps:,} x {recipe.batch_size:,}", recipe.steps * recipe.batch_size

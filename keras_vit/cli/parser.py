@@ -50,12 +50,18 @@ def _build_parser():
 
 def _add_list(verbs):
     verb = _add(
-        verbs, "list", "List the models, or their published weights.", "keras-vit list 'ViT-B*' --weights"
+        verbs,
+        "list",
+        "List the models, their published weights, or the recipes.",
+        "keras-vit list 'ViT-B*' --weights",
+        "keras-vit list 'augreg/*' --recipes",
     )
     verb.add_argument(
         "pattern", nargs="?", default="*", metavar="PATTERN", help="such as 'ViT-*' (default: all)"
     )
-    verb.add_argument("--weights", action="store_true", help="the published files of each model instead")
+    shown = verb.add_mutually_exclusive_group()
+    shown.add_argument("--weights", action="store_true", help="the published files of each model instead")
+    shown.add_argument("--recipes", action="store_true", help="the recipes whose names match PATTERN instead")
 
 
 def _add_info(verbs):
@@ -88,12 +94,13 @@ def _add_evaluate(verbs):
     verb = _add(
         verbs,
         "evaluate",
-        "Measure top-1 and top-5 accuracy on a folder that has one sub-folder of pictures per class.\n"
-        "The sub-folders are matched to the model's labels by WordNet id, by name or by a leading index.",
+        "Measure top-1 and top-5 accuracy on pictures with labels.\n"
+        "Their classes, such as the sub-folders, are matched to the model's labels by WordNet id, by name or by a\n"
+        "leading index.",
         "keras-vit evaluate --folder pictures --model ViT-Ti_16 --weights ViT-Ti_16.npz \\\n"
         "      --resize 248 --crop 224 --interpolation bicubic",
     )
-    verb.add_argument("--folder", required=True, metavar="DIR", help="folder of class folders")
+    _add_pictures(verb)
     _add_model(verb)
     verb.add_argument(
         "--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)"
@@ -105,19 +112,63 @@ def _add_train(verbs):
     verb = _add(
         verbs,
         "train",
-        "Train a model by a recipe. The folder gets model.keras and history.json.",
+        "Train a model by a recipe. The folder gets model.keras and history.json.\n"
+        "After an interruption the same command goes on.",
         "keras-vit train --recipe quickstart --workdir digits --epochs 5",
-        "keras-vit train --recipe quickstart --show",
+        "keras-vit train --recipe quickstart --folder pictures --hold-out 0.5 --batch-size 2 --epochs 1 --workdir cats",
+        "keras-vit train --recipe vit/finetune/pets --steps 1000 --set 'augment=inception_crop(0.3), flip' --show",
     )
-    verb.add_argument("--recipe", required=True, metavar="NAME", help="name of a recipe, such as quickstart")
+    verb.add_argument(
+        "--recipe", required=True, metavar="NAME", help="name of a recipe; keras-vit list --recipes shows them"
+    )
     verb.add_argument("--workdir", metavar="DIR", help="folder for the results; made if absent")
     verb.add_argument("--show", action="store_true", help="print the recipe as JSON and train nothing")
+    verb.add_argument("--model", metavar="NAME", help="name from keras-vit list (default: the recipe's own model)")
+    _add_weights(verb)
+    verb.add_argument(
+        "--strategy",
+        default="auto",
+        metavar="NAME",
+        help="devices: auto, one, mirrored, multi_worker, tpu, data_parallel or model_parallel (default: auto)",
+    )
+    verb.add_argument("--checkpoint-every", type=int, metavar="N", help="steps from one checkpoint to the next")
+    pictures = _add_pictures(verb, "pictures to learn from (default: the recipe's own)")
+    pictures.add_argument(
+        "--validation", metavar="WHERE", help="pictures to measure on: a DIR, SPLIT or PATTERN, as those to learn from"
+    )
+    pictures.add_argument("--hold-out", type=float, metavar="SHARE", help="measure on this share of them instead")
     changes = verb.add_argument_group("changes to the recipe")
     changes.add_argument("--epochs", type=int, metavar="N", help="passes over the pictures")
+    changes.add_argument("--steps", type=int, metavar="N", help="length of the run in steps instead")
     changes.add_argument("--batch-size", type=int, metavar="N", help="pictures per step")
     changes.add_argument("--learning-rate", type=float, metavar="X", help="highest learning rate")
     changes.add_argument("--weight-decay", type=float, metavar="X", help="decoupled weight decay")
     changes.add_argument("--seed", type=int, metavar="N", help="of weights, order and augmentation")
+    changes.add_argument(
+        "--image-size", type=_size, metavar="N", help="side of the model's pictures in pixels, or HEIGHTxWIDTH"
+    )
+    changes.add_argument(
+        "--set",
+        type=_field,
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="any field of the recipe, as --show names it; may be given several times",
+    )
+
+
+def _add_pictures(verb, title="pictures"):
+    """Where pictures with labels are. What belongs together is checked in sources.py."""
+    group = verb.add_argument_group(title)
+    kinds = group.add_mutually_exclusive_group(required=title == "pictures")
+    kinds.add_argument("--folder", metavar="DIR", help="folder of class folders")
+    kinds.add_argument("--tfds", metavar="NAME", help="data set of TensorFlow Datasets, with --split")
+    kinds.add_argument("--tfrecord", metavar="PATTERN", help="TFRecord files, such as 'data/train-*'")
+    group.add_argument("--split", metavar="SPLIT", help="of --tfds, such as 'train[:80%%]'")
+    group.add_argument("--data-dir", metavar="DIR", help="of --tfds: where its data sets are")
+    group.add_argument("--class-names", metavar="FILE", help="of --tfrecord: text file with a class per line")
+    group.add_argument("--label-offset", type=int, metavar="N", help="of --tfrecord: label of the first class")
+    return group
 
 
 def _add_export(verbs):
@@ -212,6 +263,14 @@ def _size(text):
     if len(sides) not in (1, 2):
         raise argparse.ArgumentTypeError(f"expected N or HEIGHTxWIDTH in pixels; got {text!r}")
     return sides[0] if len(sides) == 1 else sides
+
+
+def _field(text):
+    """`"learning_rate=0.01"` -> ("learning_rate", "0.01")"""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"expected FIELD=VALUE; got {text!r}")
+    return name.strip(), value.strip()
 
 
 def _numbers(text):

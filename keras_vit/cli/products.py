@@ -10,26 +10,54 @@ import keras
 import keras_vit
 from keras_vit import checks
 from keras_vit.cli.models import open_model
-
-_RECIPE_CHANGES = ("epochs", "batch_size", "learning_rate", "weight_decay", "seed")
+from keras_vit.cli.recipes import open_recipe
+from keras_vit.cli.sources import open_sources
 
 
 def train(args):
     """Trains by a recipe, or shows it."""
-    recipes = keras_vit.training.RECIPES
-    recipe = recipes[checks.check_choice("--recipe", args.recipe, recipes)]
-    changes = {name: getattr(args, name) for name in _RECIPE_CHANGES if getattr(args, name) is not None}
-    recipe = recipe.replace(**changes)
+    recipe = open_recipe(args)
     if args.show:
         print(json.dumps(recipe.to_dict(), indent=2))
         return
     if args.workdir is None:
         raise ValueError("--workdir must be given, or --show to see the recipe")
-    with contextlib.redirect_stdout(sys.stderr):
-        result = keras_vit.train(recipe, None, args.workdir, verbose=1 if sys.stderr.isatty() else 2)
+    if args.model is not None:
+        checks.check_choice("--model", args.model, keras_vit.list_models())
+    if args.model is None and recipe.model is None:
+        raise ValueError(f"--model must be given: recipe {recipe.name!r} has none of its own")
+    every = {} if args.checkpoint_every is None else {"checkpoint_every": args.checkpoint_every}
+    # Several workers must find each other before TensorFlow makes anything, such as a source.
+    with keras_vit.distribution(args.strategy) as devices:
+        source, validation = open_sources(args, recipe.seed)
+        if source is None and recipe.dataset is None:
+            raise ValueError(
+                f"--folder, --tfds or --tfrecord must be given: recipe {recipe.name!r} has no pictures of its own"
+            )
+        with contextlib.redirect_stdout(sys.stderr), _failures_in_one_line():
+            result = keras_vit.train(
+                recipe,
+                source,
+                args.workdir,
+                model=args.model,
+                weights=args.weights,
+                validation=validation,
+                strategy=devices,
+                verbose=1 if sys.stderr.isatty() else 2,
+                **every,
+            )
     if result.accuracy is not None:
         print(f"accuracy: {100 * result.accuracy:.1f} %")
     print(f"saved: {pathlib.Path(args.workdir) / 'model.keras'}")
+
+
+@contextlib.contextmanager
+def _failures_in_one_line():
+    """A full disk or a loss that is no number is no fault of ours: no traceback."""
+    try:
+        yield
+    except (keras_vit.training.CheckpointError, keras_vit.training.NonFiniteError) as error:
+        raise ValueError(str(error)) from error
 
 
 def export(args):

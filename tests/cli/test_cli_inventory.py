@@ -76,7 +76,7 @@ class TestListAndInfo:
         assert [float(cost) for _, cost in rows] == pytest.approx(exaflops, rel=0.003)
 
     def test_info_of_a_model_without_a_known_training(self, capsys):
-        assert "exaFLOPs" not in run(capsys, "info", "ViT-S_16")[1]
+        assert "exaFLOPs" not in run(capsys, "info", "ViT-S_32")[1]
 
     def test_info_tells_what_a_recipe_costs(self, here, capsys):
         recipe = keras_vit.training.RECIPES["quickstart"]
@@ -94,16 +94,27 @@ class TestListAndInfo:
     @pytest.mark.parametrize(
         ("changes", "expected", "examples"),
         [
-            ({"steps": 10, "epochs": None}, "10 x 64", 640),
+            ({"steps": 10}, "10 x 64", 640),
             ({"dataset": None}, "each million, 100 epochs", 1e8),
         ],
     )
-    def test_info_lists_recipes_for_every_model(self, capsys, monkeypatch, changes, expected, examples):
-        recipe = keras_vit.training.RECIPES["quickstart"].replace(name="mine", model=None, **changes)
+    def test_info_lists_the_recipes_that_were_made_for_a_model(self, capsys, monkeypatch, changes, expected, examples):
+        config = keras_vit.ViT_Ti16(image_size=32).config
+        recipe = keras_vit.training.RECIPES["quickstart"].replace(name="mine", model=config, **changes)
         monkeypatch.setitem(keras_vit.training.RECIPES, "mine", recipe)
         out = run(capsys, "info", "ViT-Ti_16")[1]
         cost = re.search(rf"^recipe mine +{expected} +([\d.e-]+)$", out, re.MULTILINE)[1]
         assert float(cost) == pytest.approx(6 * 1.2537e9 * examples / 1e18, rel=1e-3)
+        assert out.count("recipe ") == 1
+
+    def test_list_of_recipes(self, capsys):
+        code, out, err = run(capsys, "list", "*finetune/p*", "--recipes")
+        assert (code, err) == (0, "")
+        rows = [re.split(r"\s{2,}", line, maxsplit=3) for line in out.splitlines()]
+        assert rows[0] == ["recipe", "length", "batch", "source"]
+        names = ["vit/finetune/pets", "augreg/finetune/pets-500", "augreg/finetune/pets-2500"]
+        assert [row[0] for row in rows[1:]] == names
+        assert rows[3][1:3] == ["2,500 steps", "512"] and rows[1][3].startswith("arXiv 2010.11929, Table 4")
 
     def test_info_reports_how_weights_fit(self, here, capsys):
         code, out, err = run(capsys, "info", "ViT-Ti_16", "--weights", "ViT-Ti_16.npz", "--image-size", "96")

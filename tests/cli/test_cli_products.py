@@ -19,6 +19,34 @@ class TestTrainAndExport:
         assert (code, err) == (0, "")
         assert keras_vit.training.Recipe.from_dict(json.loads(out)) == expected
 
+    def test_set_changes_any_field(self, capsys):
+        changes = {
+            "augment=inception_crop(0.3, max_area=1.0), flip, randaugment(2, 15)": (
+                "augment",
+                ("inception_crop(0.3, max_area=1.0)", "flip", "randaugment(2, 15)"),
+            ),
+            "mix=mixup(0.2)": ("mix", ("mixup(0.2)",)),
+            "clip_norm=none": ("clip_norm", None),
+            "dtype=mixed_bfloat16": ("dtype", "mixed_bfloat16"),
+            "remat=true": ("remat", True),
+            "sweep=(1e-3, 3e-3)": ("sweep", (0.001, 0.003)),
+            "warmup_steps=7": ("warmup_steps", 7),
+        }
+        words = ["--steps", 50, "--image-size", "16x24"]
+        for text in changes:
+            words += ["--set", text]
+        code, out, err = run(capsys, "train", "--recipe", "quickstart", "--show", *words)
+        assert (code, err) == (0, "")
+        shown = keras_vit.training.Recipe.from_dict(json.loads(out))
+        expected = dict(changes.values()) | {"steps": 50, "image_size": (16, 24)}
+        assert shown == keras_vit.training.RECIPES["quickstart"].replace(**expected)
+        assert (shown.epochs, shown.warmup_fraction) == (None, 0.0)
+
+    def test_set_empties_a_list(self, capsys):
+        for text in ("augment=", "augment=none", "augment=()"):
+            out = run(capsys, "train", "--recipe", "quickstart", "--show", "--set", text)[1]
+            assert json.loads(out)["augment"] == []
+
     def test_train_writes_a_model_that_predicts(self, here, capsys):
         words = ["--recipe", "quickstart", "--workdir", "digits", "--epochs", "1", "--batch-size", "256"]
         code, out, err = run(capsys, "train", *words)

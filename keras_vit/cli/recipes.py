@@ -1,0 +1,48 @@
+"""From the arguments of a command to a recipe: `--set FIELD=VALUE` and its short forms."""
+
+import ast
+import difflib
+import re
+
+import keras_vit
+
+_SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay", "seed", "image_size")
+_WORDS = {"none": None, "null": None, "true": True, "false": False}
+_TEXTS = ("augment", "mix")
+
+
+def open_recipe(args):
+    """Returns the recipe that `--recipe` names, with the changes that the other arguments ask for."""
+    changes = {name: getattr(args, name) for name in _SHORT_FORMS if getattr(args, name) is not None}
+    for name, text in args.set:
+        if name in changes:
+            raise ValueError(f"{name} must be given once; --set {name}={text} gives it again")
+        changes[name] = _texts(text) if name in _TEXTS else _value(text)
+    return _find(args.recipe).replace(**changes)
+
+
+def _find(name):
+    recipes = keras_vit.training.RECIPES
+    if name not in recipes:
+        close = difflib.get_close_matches(name, recipes, n=3, cutoff=0.4)
+        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        raise ValueError(f"--recipe must be one that keras-vit list --recipes shows; got {name!r}{hint}")
+    return recipes[name]
+
+
+def _value(text):
+    """`"0.01"` -> 0.01; `"(0.3, 0.6)"` -> the tuple; `"none"` -> None; any other word stays one."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _texts(text):
+    """`"flip, randaugment(2, 15)"` -> the two texts; commas inside parentheses separate nothing; `""` and `"none"`
+    are no texts."""
+    if text.lower() in ("", "none", "()"):
+        return ()
+    return tuple(part.strip() for part in re.split(r",(?![^(]*\))", text))
