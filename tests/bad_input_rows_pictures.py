@@ -137,7 +137,7 @@ ROWS = {
         ValueError,
         "batch_size integer least 1 -1",
     ),
-    "recipe with two lengths": (lambda room: recipe(steps=10), ValueError, "one epochs steps steps=10"),
+    "recipe with two lengths": (lambda room: recipe(epochs=1, steps=10), ValueError, "one epochs steps steps=10"),
     "recipe with an unknown field": (lambda room: recipe(epoch=3), ValueError, "Recipe 'epoch' 'epochs'"),
     "export of an existing version": (export_twice, FileExistsError, "version never overwritten served/1"),
     "version of zero": (

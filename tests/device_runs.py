@@ -77,7 +77,7 @@ def optimizer(name, **changes):
     common = {"global_clipnorm": 0.05, "gradient_accumulation_steps": 2, "use_ema": True, "ema_momentum": 0.9}
     common |= changes
     if name == "sgd":
-        return keras.optimizers.SGD(0.1, momentum=0.9, **common)
+        return keras.optimizers.SGD(1.0, momentum=0.9, **common)
     return keras.optimizers.AdamW(0.01, weight_decay=0.1, epsilon=1e-6, **common)
 
 

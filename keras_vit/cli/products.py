@@ -28,13 +28,13 @@ def train(args):
         raise ValueError(f"--model must be given: recipe {recipe.name!r} has none of its own")
     every = {} if args.checkpoint_every is None else {"checkpoint_every": args.checkpoint_every}
     # Several workers must find each other before TensorFlow makes anything, such as a source.
-    with keras_vit.distribution(args.strategy) as devices:
+    with _failures_in_one_line(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
             raise ValueError(
                 f"--folder, --tfds or --tfrecord must be given: recipe {recipe.name!r} has no pictures of its own"
             )
-        with contextlib.redirect_stdout(sys.stderr), _failures_in_one_line():
+        with contextlib.redirect_stdout(sys.stderr):
             result = keras_vit.train(
                 recipe,
                 source,
@@ -53,10 +53,11 @@ def train(args):
 
 @contextlib.contextmanager
 def _failures_in_one_line():
-    """A full disk or a loss that is no number is no fault of ours: no traceback."""
+    """A full disk, a loss that is no number or an absent TPU is no fault of ours: no traceback."""
+    training = keras_vit.training
     try:
         yield
-    except (keras_vit.training.CheckpointError, keras_vit.training.NonFiniteError) as error:
+    except (training.CheckpointError, training.NonFiniteError, training.MissingDevicesError) as error:
         raise ValueError(str(error)) from error
 
 

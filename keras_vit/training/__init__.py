@@ -1,6 +1,7 @@
 """Recipes, and the runs that follow them."""
 
 from keras_vit.training.checkpoint_files import CheckpointError
+from keras_vit.training.distribution import MissingDevicesError
 from keras_vit.training.preemption import Preempted
 from keras_vit.training.published.bit import bit_hyperrule
 from keras_vit.training.recipe import Recipe
@@ -11,6 +12,7 @@ from keras_vit.training.run import TrainResult, train
 __all__ = [
     "RECIPES",
     "CheckpointError",
+    "MissingDevicesError",
     "NonFiniteError",
     "Preempted",
     "Recipe",

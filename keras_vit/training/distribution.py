@@ -13,7 +13,11 @@ from keras_vit import checks
 from keras_vit.compat.collective_keys import mirrored_strategy
 from keras_vit.compat.jax_layouts import ViTModelParallel
 
-_NO_TPU = "distribution('tpu') needs a TPU, and this machine has none (name one elsewhere with address=... or TPU_NAME)"
+_NO_TPU = "distribution('tpu') needs a TPU, and this machine has none (on TensorFlow address=... or TPU_NAME names one)"
+
+
+class MissingDevicesError(RuntimeError):
+    """The devices that were asked for are not there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +72,8 @@ def distribution(name="auto", **options):
             `mirrored` (TensorFlow): the devices of one machine; `devices=["GPU:0", "GPU:1"]` chooses;
             `multi_worker` (TensorFlow): several processes, which TF_CONFIG describes; enter it before TensorFlow has
             computed anything;
-            `tpu` (TensorFlow): all cores of a TPU; `address` is its name or address;
+            `tpu`: all cores of a TPU; on TensorFlow, `address` is its name or address; on JAX the same as
+            `data_parallel`;
             `data_parallel` (JAX): the weights on every device; `devices` chooses, as in
             `keras.distribution.list_devices()`;
             `model_parallel` (JAX): `mesh=(4, 2)` are 4 parts of the batch times 2 parts of the weights; `devices`.
@@ -79,16 +84,16 @@ def distribution(name="auto", **options):
 
     Raises:
         ValueError: on an unknown name or option, or a name of another backend.
-        RuntimeError: if there is no TPU.
+        MissingDevicesError: if there is no TPU.
     """
     checks.check_choice("name", name, ("auto", *_DISTRIBUTIONS))
     if name == "auto":
         name = _choose()
-    backend, allowed, enter = _DISTRIBUTIONS[name]
-    if backend not in (None, keras.backend.backend()):
+    backends, allowed, enter = _DISTRIBUTIONS[name]
+    if backends and keras.backend.backend() not in backends:
         raise ValueError(
             f"name must be a distribution of the {keras.backend.backend()} backend; got {name!r}, which needs "
-            f"KERAS_BACKEND={backend}"
+            f"KERAS_BACKEND={' or '.join(backends)}"
         )
     unknown = sorted(set(options) - set(allowed))
     if unknown:
@@ -137,14 +142,25 @@ def _multi_worker_strategy():
 
 
 def _tpu(address=None):
+    if keras.backend.backend() == "jax":
+        return _tpu_of_jax(address)
     import tensorflow as tf
 
     if address is None and not _has_tpu(tf):
-        raise RuntimeError(_NO_TPU)
+        raise MissingDevicesError(_NO_TPU)
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address or os.environ.get("TPU_NAME") or "local")
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
     return _scope(tf.distribute.TPUStrategy(resolver))
+
+
+def _tpu_of_jax(address):
+    if address is not None:
+        raise ValueError(f"address is for the tensorflow backend, JAX finds its TPU by itself; got address={address!r}")
+    devices = keras.distribution.list_devices()
+    if not devices[0].startswith("tpu"):
+        raise MissingDevicesError(_NO_TPU)
+    return _data_parallel(devices)
 
 
 @contextlib.contextmanager
@@ -190,14 +206,14 @@ def _jax_scope(scheme):
         yield Devices(type(scheme).__name__, scheme.num_model_replicas)
 
 
-# name -> backend (None: any), names of its options, function of them that gives a context of `Devices`
+# name -> backends (none: any), names of its options, function of them that gives a context of `Devices`
 _DISTRIBUTIONS = {
-    "one": (None, (), _one),
-    "mirrored": ("tensorflow", ("devices",), _mirrored),
-    "multi_worker": ("tensorflow", (), _multi_worker),
-    "tpu": ("tensorflow", ("address",), _tpu),
-    "data_parallel": ("jax", ("devices",), _data_parallel),
-    "model_parallel": ("jax", ("mesh", "devices"), _model_parallel),
+    "one": ((), (), _one),
+    "mirrored": (("tensorflow",), ("devices",), _mirrored),
+    "multi_worker": (("tensorflow",), (), _multi_worker),
+    "tpu": (("tensorflow", "jax"), ("address",), _tpu),
+    "data_parallel": (("jax",), ("devices",), _data_parallel),
+    "model_parallel": (("jax",), ("mesh", "devices"), _model_parallel),
 }
 
 

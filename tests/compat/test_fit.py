@@ -15,7 +15,7 @@ ERRORS = {
     "steps_per_execution=2",
     "jit_compile": "jit_compile must be 'auto' or False under a strategy",
 }
-OTHERS = ("several_steps", "microbatches", "microbatch_errors", "evaluate_and_predict", "refusals")
+OTHERS = ("microbatches", "microbatch_errors", "evaluate_and_predict", "refusals")
 EQUAL_SLOW = (
     "class_weights_and_arrays",
     "distilled",
@@ -35,7 +35,7 @@ def found(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found_slowly(tmp_path_factory):
-    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL_SLOW, "saved", "given_weights"])
+    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL_SLOW, "several_steps", "saved", "given_weights"])
 
 
 @pytest.mark.parametrize("case", EQUAL)
@@ -48,11 +48,12 @@ def test_what_cannot_work_is_refused(found, case):
     assert ERRORS[case] in found[case]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["one device", "one device, unknown length", "two replicas", "two replicas, unknown length"]
 )
-def test_last_execution_is_as_long_as_the_data(found, case):
-    assert found["several_steps"][case] < TOLERANCE
+def test_last_execution_is_as_long_as_the_data(found_slowly, case):
+    assert found_slowly["several_steps"][case] < TOLERANCE
 
 
 @pytest.mark.parametrize("case", ["one device", "two replicas"])

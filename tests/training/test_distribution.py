@@ -63,7 +63,8 @@ def test_auto_takes_what_there_is(monkeypatch, cluster, tpus, gpus, expected):
 @only_tensorflow
 def test_tpu_on_a_machine_without_one(monkeypatch):
     monkeypatch.delenv("TPU_NAME", raising=False)
-    with pytest.raises(RuntimeError, match=r"^distribution\('tpu'\) needs a TPU, and this machine has none.*$"):
+    sentence = r"^distribution\('tpu'\) needs a TPU, and this machine has none.*$"
+    with pytest.raises(keras_vit.training.MissingDevicesError, match=sentence):
         with keras_vit.distribution("tpu"):
             pass
 
@@ -114,7 +115,7 @@ def error(name, **options):
     try:
         with keras_vit.distribution(name, **options):
             return None
-    except ValueError as error:
+    except (ValueError, keras_vit.training.MissingDevicesError) as error:
         return str(error)
 
 found = {}
@@ -128,7 +129,7 @@ with keras_vit.distribution("model_parallel", mesh=(1, 4)) as devices:
     found["replicas"] = devices.replicas
     found["parts"] = {w.path: list(w.value.addressable_shards[0].data.shape) for w in model.weights}
 found["mesh"] = error("model_parallel", mesh=(3, 2))
-found["tensorflow"] = error("mirrored")
+found["tensorflow"], found["tpu"] = error("mirrored"), error("tpu")
 import json
 print(json.dumps(found))
 """
@@ -161,6 +162,7 @@ def test_model_parallel_leaves_what_the_devices_do_not_divide(on_jax):
 def test_jax_errors(on_jax):
     assert on_jax["mesh"] == "mesh must have as many places as there are devices; got mesh=(3, 2), 4 devices"
     assert "'mirrored', which needs KERAS_BACKEND=tensorflow" in on_jax["tensorflow"]
+    assert on_jax["tpu"].startswith("distribution('tpu') needs a TPU, and this machine has none")
 
 
 _WORKER = """
