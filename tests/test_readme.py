@@ -14,6 +14,7 @@ from keras_vit.cli import main
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+CHANGELOG = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     REPOSITORY / "README.md",
@@ -103,6 +104,8 @@ def test_figures():
     assert f"{len(cases)} cases" in README
     assert f"the {len(keras_vit.list_models())} models of the paper and its follow-ups" in README
     assert f"What is there in {keras_vit.__version__}" in README
+    recipes = f"{len(keras_vit.training.list_recipes())} recipes"
+    assert recipes in README and recipes in CHANGELOG
 
 
 def test_tree_names_what_there_is():
