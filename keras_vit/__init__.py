@@ -23,6 +23,7 @@ from keras_vit.models import (
     features,
     freeze,
     resize,
+    with_rescaling,
 )
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
 from keras_vit.zoo import create_model, list_models, list_weights
@@ -68,6 +69,7 @@ __all__ = [
     "resize",
     "resize_position_embedding",
     "save_weights",
+    "with_rescaling",
     *_layers,
     *_CONSTRUCTORS,
     *_ON_FIRST_TOUCH,

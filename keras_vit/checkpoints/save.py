@@ -147,7 +147,11 @@ def _write_together(writers):
     temporaries = {path: path.with_name(f".{uuid.uuid4().hex}.{path.name}") for path in writers}
     try:
         for path, write in writers.items():
-            write(temporaries[path])
+            temporary = temporaries[path]
+            temporary.touch()
+            mode = temporary.stat().st_mode
+            write(temporary)
+            temporary.chmod(mode)  # that of other new files: safetensors makes them for their owner alone
         for path, temporary in temporaries.items():
             os.replace(temporary, path)
     finally:

@@ -5,6 +5,7 @@ from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model, clone, resize
 from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze
+from keras_vit.models.rescaled import with_rescaling
 from keras_vit.models.resnet import BiTResNet
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
@@ -22,6 +23,7 @@ __all__ = [
     "features",
     "freeze",
     "resize",
+    "with_rescaling",
 ]
 
 # class of a config -> class of its model

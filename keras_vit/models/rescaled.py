@@ -13,7 +13,7 @@ def with_rescaling(model):
 
     Returns:
         `keras_vit.Model` of uint8 (batch, height, width, channels), levels 0 to 255, that gives what `model` gives for
-        (pixels / 255 - mean) / std.
+        (pixels / 255 - mean) / std; of a distilled model the mean of its heads, in training too.
     """
     preprocessing = check_model(model).preprocessing
     pixels = keras.Input(model.input_shape[1:], dtype="uint8", name="pixels")

@@ -4,6 +4,8 @@ import json
 import os
 import pathlib
 import re
+import shutil
+import tempfile
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -11,6 +13,7 @@ from safetensors.numpy import save_file
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 _FORMAT = 1
+_PARTIAL = ".partial-"
 
 
 class CheckpointError(RuntimeError):
@@ -20,8 +23,7 @@ class CheckpointError(RuntimeError):
 class CheckpointFolder:
     """Folder of checkpoints, named by their step.
 
-    A file is written under another name, brought to the disk with fsync and renamed, then the folder is brought to the
-    disk; earlier files are deleted after that. So the newest one is whole, whenever the process is killed.
+    Earlier files are deleted when the new one is on the disk: the newest is whole, whenever the process is killed.
 
     Args:
         folder: path; it is made when the first checkpoint is written.
@@ -52,17 +54,13 @@ class CheckpointFolder:
             CheckpointError: where the disk is full or refuses; the earlier checkpoints are still there.
         """
         path = self.path(step)
-        partial = path.with_name(f"partial-{path.name}")
         dtypes = {name: array.dtype.name for name, array in arrays.items()}
         header = json.dumps({"format": _FORMAT, "step": step, "dtypes": dtypes, "state": state})
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_file({name: _as_stored(array) for name, array in arrays.items()}, partial, {"checkpoint": header})
-            _bring_to_disk(partial)
-            os.replace(partial, path)
-            _bring_to_disk(self.folder)
+            stored = {name: _as_stored(array) for name, array in arrays.items()}
+            write_atomically(path, lambda partial: save_file(stored, partial, {"checkpoint": header}))
         except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
             raise CheckpointError(self._not_written(step, error)) from error
         for old in self.steps()[: -1 - self._keep]:
             self.path(old).unlink()
@@ -89,12 +87,6 @@ class CheckpointFolder:
                 f"{path} is damaged ({error}); without it, the run goes on from the checkpoint before it"
             ) from error
 
-    def clean(self):
-        """Deletes what a killed process has left half written."""
-        if self.folder.is_dir():
-            for partial in self.folder.glob("partial-step-*"):
-                partial.unlink()
-
     def _not_written(self, step, error):
         steps = self.steps()
         if not steps:
@@ -106,15 +98,31 @@ class CheckpointFolder:
 
 
 def write_atomically(path, write):
-    """Calls `write` with a temporary path of the same suffix, then renames: `path` is never half a file."""
+    """Writes a file that is never half there.
+
+    It is written in a folder of its own, brought to the disk with fsync and renamed, then the folder it comes to is
+    brought to the disk.
+
+    Args:
+        path: of the file; its folder must exist.
+        write: function of the path to write to, which has the same name.
+    """
     path = pathlib.Path(path)
-    partial = path.with_name(f"{path.stem}.partial-{os.getpid()}{path.suffix}")
-    try:
+    with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=path.parent) as folder:
+        partial = pathlib.Path(folder) / path.name
+        partial.touch()
+        mode = partial.stat().st_mode
         write(partial)
+        partial.chmod(mode)  # that of other new files, where a library makes one for its owner alone
         _bring_to_disk(partial)
         os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    _bring_to_disk(path.parent)
+
+
+def clean(folder):
+    """Deletes what killed processes have left half written in a folder."""
+    for partial in pathlib.Path(folder).glob(f"{_PARTIAL}*"):
+        shutil.rmtree(partial)
 
 
 def _as_stored(array):

@@ -73,6 +73,11 @@ def _count_steps(recipe, steps, steps_per_epoch):
 
 def _check_model(recipe, model):
     config = getattr(find_encoder(model), "config", None)
+    if recipe.input_dtype == "uint8" and getattr(config, "distilled", False):
+        raise ValueError(
+            f"input_dtype must be 'float32' for a distilled model, such as {model.name!r}: "
+            "inside the one that rescales, it would train on the mean of its two heads; got input_dtype='uint8'"
+        )
     for name, value in recipe.model_fields.items():
         built_with = getattr(config, name, type(value)())  # what a config does not have is off
         if name != "image_size" and built_with != value:

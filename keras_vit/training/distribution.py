@@ -12,6 +12,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.collective_keys import mirrored_strategy
 from keras_vit.compat.jax_layouts import ViTModelParallel
+from keras_vit.training import workers
 
 _NO_TPU = "distribution('tpu') needs a TPU, and this machine has none (on TensorFlow address=... or TPU_NAME names one)"
 
@@ -165,19 +166,9 @@ def _tpu_of_jax(address):
 
 @contextlib.contextmanager
 def _scope(strategy):
-    worker, workers = _place(strategy)
+    worker, worker_count = workers.place(strategy)
     with strategy.scope():
-        yield Devices(type(strategy).__name__, strategy.num_replicas_in_sync, worker, workers, strategy)
-
-
-def _place(strategy):
-    """Returns the index of this process and the number of processes; a chief comes first."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not strategy.extended._in_multi_worker_mode():
-        return 0, 1
-    jobs = resolver.cluster_spec().as_dict()
-    chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
-    return resolver.task_id + (chiefs if resolver.task_type == "worker" else 0), chiefs + others
+        yield Devices(type(strategy).__name__, strategy.num_replicas_in_sync, worker, worker_count, strategy)
 
 
 def _data_parallel(devices=None):

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.training import callback_states, preemption, workers
-from keras_vit.training.checkpoint_files import CheckpointFolder
+from keras_vit.training.checkpoint_files import CheckpointFolder, clean
 from keras_vit.training.state import read_state, write_state
 
 
@@ -74,7 +74,7 @@ class Resume(keras.callbacks.Callback):
         self._validates = arguments.get("validation_data") is not None or arguments.get("validation_split")
         epoch, steps_done = self._position()
         if workers.is_chief(model):
-            self._files.clean()
+            clean(self._files.folder)
         # Last of the callbacks: what the checkpoint says is the last word at the beginning of the epoch.
         arguments = {**arguments, "callbacks": [*others, self], "initial_epoch": epoch}
         try:

@@ -13,9 +13,9 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.data import eval_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
-from keras_vit.models.rescaled import with_rescaling
+from keras_vit.models import with_rescaling
 from keras_vit.training.build import build, check_classes
-from keras_vit.training.checkpoint_files import CheckpointError, write_atomically
+from keras_vit.training.checkpoint_files import CheckpointError, clean, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import distribution
 from keras_vit.training.encoders import find_encoder
@@ -133,6 +133,7 @@ class _Run:
         measured = self.validation and self.devices.dataset(self._validation_data)
         self.workdir.mkdir(parents=True, exist_ok=True)
         if self.devices.is_chief:
+            clean(self.workdir)
             _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
         try:
             history = trained.fit(

@@ -9,20 +9,24 @@ def strategy_of(model):
     return model.distribute_strategy if keras.backend.backend() == "tensorflow" else None
 
 
+def place(strategy):
+    """Returns the index of this process and the number of processes that train together; a chief comes first."""
+    resolver = getattr(strategy, "cluster_resolver", None)
+    if resolver is None or not strategy.extended._in_multi_worker_mode():  # a TPU's names machines, not processes
+        return 0, 1
+    jobs = resolver.cluster_spec().as_dict()
+    chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
+    return resolver.task_id + (chiefs if resolver.task_type == "worker" else 0), chiefs + others
+
+
 def worker_count(model):
     """Number of processes that train together."""
-    resolver = _resolver(model)
-    if resolver is None:
-        return 1
-    return max(1, sum(len(resolver.cluster_spec().as_dict().get(job, ())) for job in ("chief", "worker")))
+    return place(strategy_of(model))[1]
 
 
 def is_chief(model):
     """Whether this process writes the files."""
-    resolver = _resolver(model)
-    if resolver is None or not resolver.task_type or resolver.task_type == "chief":
-        return True
-    return resolver.task_type == "worker" and resolver.task_id == 0 and "chief" not in resolver.cluster_spec().jobs
+    return place(strategy_of(model))[0] == 0
 
 
 def replica_count(model):
@@ -71,7 +75,3 @@ def _gather_unordered(model, local):
     strategy, remaining = strategy_of(model), iter(local)
     values = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(next(remaining))[tf.newaxis])
     return strategy.gather(values, axis=0).numpy()
-
-
-def _resolver(model):
-    return getattr(strategy_of(model), "cluster_resolver", None)

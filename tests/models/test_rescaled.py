@@ -2,8 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.models.rescaled import with_rescaling
+from keras_vit import Preprocessing, VisionTransformer, ViTConfig, with_rescaling
 
 CONFIG = ViTConfig(
     name="toy", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3

@@ -1,5 +1,6 @@
 import json
 import os
+import pathlib
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_vit.training import CheckpointError, checkpoint_files
-from keras_vit.training.checkpoint_files import CheckpointFolder, write_atomically
+from keras_vit.training.checkpoint_files import CheckpointFolder, clean, write_atomically
 
 ARRAYS = {
     "matrix": np.arange(6, dtype="float32").reshape(2, 3) / 7,
@@ -42,13 +43,21 @@ def test_earlier_ones_are_kept(tmp_path, keep, kept):
     assert sorted(os.listdir(tmp_path)) == [f"step-{step:09d}.safetensors" for step in kept]
 
 
+def test_others_may_read_them(tmp_path):
+    files = CheckpointFolder(tmp_path)
+    files.write(1, ARRAYS, STATE)
+    (tmp_path / "other").touch()
+    assert files.path(1).stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 @pytest.mark.parametrize("call", ["save_file", "_bring_to_disk"])
 def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, call):
     files = CheckpointFolder(tmp_path, keep=0)
     files.write(1, ARRAYS, STATE)
 
-    def fail(*_):
-        (tmp_path / "partial-step-000000002.safetensors").write_bytes(b"half")
+    def fail(*arguments):
+        path = next(argument for argument in arguments if isinstance(argument, pathlib.Path))
+        path.with_name(".other").write_bytes(b"half")  # safetensors too writes to another name first
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint_files, call, fail)
@@ -80,7 +89,7 @@ def test_the_order_on_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", noting_replace)
     files.write(2, ARRAYS, STATE)
     assert calls == [
-        ("fsync", "partial-step-000000002.safetensors", [1]),
+        ("fsync", "step-000000002.safetensors", [1]),
         ("rename", "step-000000002.safetensors", [1]),
         ("fsync", tmp_path.name, [1, 2]),
     ]
@@ -90,10 +99,12 @@ def test_the_order_on_the_disk(tmp_path, monkeypatch):
 def test_what_a_killed_process_leaves_is_never_a_checkpoint(tmp_path):
     files = CheckpointFolder(tmp_path)
     files.write(1, ARRAYS, STATE)
-    (tmp_path / "partial-step-000000002.safetensors").write_bytes(b"half")
+    (tmp_path / ".partial-a").mkdir()
+    (tmp_path / ".partial-a" / "step-000000002.safetensors").write_bytes(b"half")
+    (tmp_path / ".partial-a" / ".other").write_bytes(b"half")
     (tmp_path / "step-000000003.safetensors.txt").write_bytes(b"not one of ours")
     assert files.steps() == [1]
-    files.clean()
+    clean(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["step-000000001.safetensors", "step-000000003.safetensors.txt"]
 
 

@@ -1,7 +1,6 @@
 """keras_vit.distribution: names, choices, errors and data; training under it is in test_device_equality.py."""
 
 import json
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -84,17 +83,6 @@ def test_wrong_names_and_options(name, options, message):
     with pytest.raises(ValueError, match=message):
         with keras_vit.distribution(name, **options):
             pass
-
-
-@pytest.mark.parametrize(
-    ("task", "expected"),
-    [(("chief", 0), (0, 3)), (("worker", 0), (1, 3)), (("worker", 1), (2, 3))],
-)
-def test_the_chief_is_the_first_process(task, expected):
-    jobs = SimpleNamespace(as_dict=lambda: {"chief": ["a:1"], "worker": ["b:1", "c:1"]})
-    resolver = SimpleNamespace(task_type=task[0], task_id=task[1], cluster_spec=lambda: jobs)
-    extended = SimpleNamespace(_in_multi_worker_mode=lambda: True)
-    assert module._place(SimpleNamespace(cluster_resolver=resolver, extended=extended)) == expected
 
 
 @pytest.mark.parametrize(("rows", "expected"), [(4, [[0, 1], [2, 3]]), (3, [[0, 1], [2]]), (1, [[0], []])])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import BiTResNet, VisionTransformer, ViTConfig
+from keras_vit import BiTResNet, VisionTransformer, ViTConfig, with_rescaling
 from keras_vit.training import RECIPES, Recipe
 
 PLAIN = {
@@ -157,6 +157,13 @@ class TestModels:
         config = keras_vit.BiTConfig(name="toy", image_size=32, stage_sizes=(1,), width_factor=0.5, classes=3)
         recipe.compile(BiTResNet(config))
         recipe.compile(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+
+
+def test_both_heads_of_a_distilled_model_need_standardised_pictures():
+    model = VisionTransformer(CONFIG.replace(distilled=True))
+    for trained in (model, with_rescaling(model)):
+        with pytest.raises(ValueError, match="input_dtype must be 'float32' for a distilled model.*; got .*'uint8'"):
+            Recipe(**PLAIN, input_dtype="uint8").compile(trained)
 
 
 def test_compiled_model_survives_saving(tmp_path):
