@@ -5,7 +5,13 @@ drops the others without a word: what returns more in training must know whether
 when Keras tells a layer so; tests/compat/test_outermost.py watches over the private names.
 """
 
+from keras.src.backend.common import global_state
+from keras.src.backend.common.stateless_scope import in_stateless_scope
+
 
 def is_outermost(layer):
     """Returns, inside `layer.call`, whether no other layer's call is going on around it."""
-    return layer._get_call_context().entry_layer is layer
+    context = global_state.get_global_attribute("current_call_ctx")
+    if context is None:
+        return True  # stateless_call, with which JAX trains, calls `call` itself
+    return context.entry_layer is layer and not in_stateless_scope()

@@ -158,8 +158,9 @@ class TestRealWeights:
         entries = json.loads(run(capsys, "predict", *pictures, *words, "--top", "1", "--json")[1])
         assert [entry["answers"][0]["label"] for entry in entries] == list(expected.values())
 
-    def test_accuracy_with_the_reference_protocol(self, words, real_data, capsys):
+    def test_accuracy_with_the_reference_protocol(self, words, real_data, tmp_path, capsys):
+        for folder in sorted((real_data / "imagenet200").iterdir())[::10]:
+            (tmp_path / folder.name).symlink_to(folder)
         words += ["--resize", "248", "--crop", "224", "--interpolation", "bicubic", "--json"]
-        value = json.loads(run(capsys, "evaluate", "--folder", real_data / "imagenet200", *words)[1])
-        assert value["pictures"] == 200
-        assert value["correct"]["1"] >= 168 and value["correct"]["5"] >= 193  # the reference has 169 and 194
+        value = json.loads(run(capsys, "evaluate", "--folder", tmp_path, *words)[1])
+        assert value["pictures"] == 20 and value["correct"]["1"] >= 18  # of all 200 in test_real_data.py

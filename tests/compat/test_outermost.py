@@ -31,6 +31,15 @@ def test_a_layer_inside_a_model_is_not():
     assert inner.seen is False
 
 
+def test_without_state_as_jax_trains():
+    inner = Inner()
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, inner(inputs))
+    for layer, is_outermost_there in ((inner, True), (model, False), (inner, True)):
+        layer.stateless_call([], [], np.ones((1, 2), "float32"))
+        assert inner.seen is is_outermost_there
+
+
 def test_keras_still_drops_what_a_layer_gives_more_in_training():
     """The fault that this file is for; when this fails, delete it."""
 

@@ -104,16 +104,13 @@ def test_text_and_progress(capsys):
     assert "5/5" in capsys.readouterr().out
 
 
-def test_the_wrong_mean_and_std_show_on_real_pictures(real_data):
+def test_real_pictures_by_their_wordnet_ids(real_data):
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     model = keras_vit.create_model("ViT-Ti_16", weights=weights, classes=1000)
     source = from_folder(real_data / "imagenet200").take(range(0, 200, 10))
-    right = Preprocessing(size=248, crop=224, interpolation="bicubic")
-    wrong = right.replace(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))  # another family's
-    result = evaluate(model, source, preprocessing=right)
+    result = evaluate(model, source, preprocessing=Preprocessing(size=248, crop=224, interpolation="bicubic"))
     assert result.matching == "by WordNet id"
     assert result.correct[1] >= 18  # 19 of 20
-    assert evaluate(model, source, preprocessing=wrong).correct[1] <= 10  # 6 of 20
 
 
 def test_refusals(tmp_path):

@@ -86,7 +86,7 @@ def test_inside_another_model_it_gives_the_mean_and_trains_both_heads(make_model
     outer = keras.Model(inputs, keras.layers.Softmax()(model(inputs)))
     probabilities = numpy(keras.ops.softmax(model(images)))
     np.testing.assert_allclose(numpy(outer(images, training=True)), probabilities, atol=1e-6)
-    before = {name: model.get_layer(name).get_weights()[0] for name in ("head", "head_dist")}
+    before = {name: model.get_layer(name).get_weights()[0].copy() for name in ("head", "head_dist")}
     outer.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
     outer.fit(images, np.arange(len(images)) % 5, epochs=1, verbose=0)
     for name, kernel in before.items():
