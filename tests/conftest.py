@@ -30,6 +30,15 @@ def _fixed_state():
     keras.config.set_dtype_policy(policy)
 
 
+@pytest.fixture(scope="module")
+def eagerly():
+    """Functions of TensorFlow run without being compiled, which takes longer than a few steps of a small model."""
+    tf = pytest.importorskip("tensorflow")
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.fixture(scope="session")
 def real_data():
     """Folder with real weights and pictures: KERAS_VIT_REAL_DATA, or `../shared/real` beside the checkout."""

@@ -92,8 +92,8 @@ def weighted_mean_loss():
     def run():
         model = fill(tiny())
         model.compile(sgd(), loss)
-        model.fit(weighted(13, 8), verbose=0, shuffle=False)
-        return weights_of(model)
+        history = model.fit(weighted(13, 8), verbose=0, shuffle=False).history
+        return {**weights_of(model), "history/loss": history["loss"]}
 
     return both(run)
 
@@ -173,11 +173,47 @@ def microbatch_errors():
         inner = tiny()
         compiled(OwnStep(inner.input, inner.output), sgd(), microbatches=2)
 
-    x, y = pictures(3)
     return {
-        "too few rows": error_of(lambda: compiled(tiny(), sgd(), microbatches=4).train_on_batch(x, y)),
         "own train_step": error_of(own_step),
         "zero": error_of(lambda: compiled(tiny(), sgd(), microbatches=0)),
+    }
+
+
+def dense_cases():
+    """Small models on two replicas: what is refused, and what is as on one device."""
+    import keras
+    import numpy as np
+
+    import keras_vit
+
+    class OwnLoss(keras_vit.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean(keras.ops.square(y - y_pred))
+
+    class OwnLogs(keras_vit.Model):
+        def train_step(self, data):
+            super().train_step(data)
+            return {"mean": keras.ops.mean(data[0])}
+
+    def run(model_class=keras_vit.Model, trainable=True, masked=False, loss="mse"):
+        keras.utils.set_random_seed(0)
+        inputs = keras.Input((2, 3))
+        tokens = keras.layers.Masking()(inputs) if masked else inputs
+        model = model_class(inputs, keras.layers.Dense(1, kernel_regularizer="l2")(tokens))
+        model.trainable = trainable
+        model.compile(sgd(), loss, run_eagerly=True)
+        x = np.random.default_rng(0).normal(size=(7, 2, 3)).astype("float32")
+        history = model.fit(x, x[..., :1], batch_size=7, verbose=0, shuffle=False).history
+        return {"kernel": keras.ops.convert_to_numpy(model.layers[-1].kernel), **history}
+
+    summed = lambda: keras.losses.MeanSquaredError(reduction="sum")  # noqa: E731
+    return {
+        "own compute_loss": on(2, lambda: error_of(lambda: run(OwnLoss))),
+        "masked": on(2, lambda: error_of(lambda: run(masked=True))),
+        "frozen": on(2, lambda: error_of(lambda: run(trainable=False))),
+        "own logs": difference(*(on(count, lambda: run(OwnLogs)) for count in (1, 2)), lambda name: name != "mean"),
+        "own mean": on(2, lambda: run(OwnLogs))["mean"],
+        "summed": both(lambda: run(loss=summed())),
     }
 
 

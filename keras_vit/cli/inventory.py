@@ -32,6 +32,9 @@ _JFT_EPOCHS = {
 }
 _JFT_PICTURES = 303_000_000
 _PICTURES = {"digits": 1438}  # training pictures of the data sets that recipes bring with them
+_RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+# Fields of a config that a training may choose: with all others equal it is one of the same model.
+_CHOSEN = ("name", "classes", "gelu", "epsilon", "dtype", "remat", *_RATES)
 
 
 def list_models(args):
@@ -126,7 +129,7 @@ def _recipe_trainings(model):
     if importlib.util.find_spec("tensorflow") is None:  # the recipes are TensorFlow's, the models any backend's
         return
     for recipe in keras_vit.training.RECIPES.values():
-        if recipe.model is None or recipe.model.name != model.config.name:
+        if recipe.model is None or not _is_alike(model.config, recipe.configure(recipe.model)):
             continue
         if recipe.steps is not None:
             yield f"recipe {recipe.name}", f"{recipe.steps:,} x {recipe.batch_size:,}", recipe.steps * recipe.batch_size
@@ -135,6 +138,12 @@ def _recipe_trainings(model):
             yield f"recipe {recipe.name}", f"{pictures:,}, {recipe.epochs} epochs", recipe.epochs * pictures
         else:
             yield f"recipe {recipe.name}", f"each million, {recipe.epochs} epochs", recipe.epochs * 1_000_000
+
+
+def _is_alike(config, other):
+    """Whether two configs are of one architecture and one size of pictures."""
+    kept = {name: getattr(config, name) for name in _CHOSEN if hasattr(config, name)}
+    return type(config) is type(other) and other.replace(**kept) == config
 
 
 def _weight_rows(name):

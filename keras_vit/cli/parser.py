@@ -6,6 +6,7 @@ import re
 import sys
 
 _OF_SEVERAL_NUMBERS = ("--image-size", "--resize", "--crop", "--mean", "--std")
+_STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu", "data_parallel", "model_parallel")
 
 
 def parse(argv=None):
@@ -122,21 +123,25 @@ def _add_train(verbs):
         "--recipe", required=True, metavar="NAME", help="name of a recipe; keras-vit list --recipes shows them"
     )
     verb.add_argument("--workdir", metavar="DIR", help="folder for the results; made if absent")
-    verb.add_argument("--show", action="store_true", help="print the recipe as JSON and train nothing")
+    verb.add_argument("--show", action="store_true", help="print the recipe as JSON; open and train nothing")
     verb.add_argument("--model", metavar="NAME", help="name from keras-vit list (default: the recipe's own model)")
     _add_weights(verb)
     verb.add_argument(
         "--strategy",
         default="auto",
+        choices=_STRATEGIES,
         metavar="NAME",
-        help="devices: auto, one, mirrored, multi_worker, tpu, data_parallel or model_parallel (default: auto)",
+        help=f"devices: {', '.join(_STRATEGIES[:-1])} or {_STRATEGIES[-1]} (default: auto)",
     )
-    verb.add_argument("--checkpoint-every", type=int, metavar="N", help="steps from one checkpoint to the next")
+    verb.add_argument("--checkpoint-every", type=_count, metavar="N", help="steps from one checkpoint to the next")
     pictures = _add_pictures(verb, "pictures to learn from (default: the recipe's own)")
     pictures.add_argument(
         "--validation", metavar="WHERE", help="pictures to measure on: a DIR, SPLIT or PATTERN, as those to learn from"
     )
-    pictures.add_argument("--hold-out", type=float, metavar="SHARE", help="measure on this share of them instead")
+    pictures.add_argument("--hold-out", type=_share, metavar="SHARE", help="measure on this share of them instead")
+    pictures.add_argument(
+        "--max-corrupt", type=_share, metavar="SHARE", help="how many of them may be unreadable (default: 0.01)"
+    )
     changes = verb.add_argument_group("changes to the recipe")
     changes.add_argument("--epochs", type=int, metavar="N", help="passes over the pictures")
     changes.add_argument("--steps", type=int, metavar="N", help="length of the run in steps instead")
@@ -168,6 +173,8 @@ def _add_pictures(verb, title="pictures"):
     group.add_argument("--data-dir", metavar="DIR", help="of --tfds: where its data sets are")
     group.add_argument("--class-names", metavar="FILE", help="of --tfrecord: text file with a class per line")
     group.add_argument("--label-offset", type=int, metavar="N", help="of --tfrecord: label of the first class")
+    group.add_argument("--image-key", metavar="NAME", help="of --tfds and --tfrecord: feature of the picture")
+    group.add_argument("--label-key", metavar="NAME", help="of --tfds and --tfrecord: feature of the label")
     return group
 
 
@@ -263,6 +270,20 @@ def _size(text):
     if len(sides) not in (1, 2):
         raise argparse.ArgumentTypeError(f"expected N or HEIGHTxWIDTH in pixels; got {text!r}")
     return sides[0] if len(sides) == 1 else sides
+
+
+def _count(text):
+    """`"500"` -> 500, from 1"""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1; got {text!r}")
+    return int(text)
+
+
+def _share(text):
+    """`"0.1"` -> 0.1, from 0 to 1"""
+    if not _is_number(text) or not 0.0 <= float(text) <= 1.0:
+        raise argparse.ArgumentTypeError(f"expected a share from 0 to 1; got {text!r}")
+    return float(text)
 
 
 def _field(text):

@@ -11,22 +11,25 @@ import keras_vit
 from keras_vit import checks
 from keras_vit.cli.models import open_model
 from keras_vit.cli.recipes import open_recipe
-from keras_vit.cli.sources import open_sources
+from keras_vit.cli.sources import check_sources, open_sources
+
+_OPTIONS = ("checkpoint_every", "max_corrupt")  # of keras_vit.train, which has their defaults
 
 
 def train(args):
     """Trains by a recipe, or shows it."""
     recipe = open_recipe(args)
+    check_sources(args)
+    if args.model is not None:
+        checks.check_choice("--model", args.model, keras_vit.list_models())
     if args.show:
         print(json.dumps(recipe.to_dict(), indent=2))
         return
     if args.workdir is None:
         raise ValueError("--workdir must be given, or --show to see the recipe")
-    if args.model is not None:
-        checks.check_choice("--model", args.model, keras_vit.list_models())
     if args.model is None and recipe.model is None:
         raise ValueError(f"--model must be given: recipe {recipe.name!r} has none of its own")
-    every = {} if args.checkpoint_every is None else {"checkpoint_every": args.checkpoint_every}
+    options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     # Several workers must find each other before TensorFlow makes anything, such as a source.
     with _failures_in_one_line(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
@@ -44,7 +47,7 @@ def train(args):
                 validation=validation,
                 strategy=devices,
                 verbose=1 if sys.stderr.isatty() else 2,
-                **every,
+                **options,
             )
     if result.accuracy is not None:
         print(f"accuracy: {100 * result.accuracy:.1f} %")

@@ -2,7 +2,6 @@
 
 import ast
 import difflib
-import re
 
 import keras_vit
 
@@ -41,8 +40,17 @@ def _value(text):
 
 
 def _texts(text):
-    """`"flip, randaugment(2, 15)"` -> the two texts; commas inside parentheses separate nothing; `""` and `"none"`
-    are no texts."""
-    if text.lower() in ("", "none", "()"):
+    """`"flip, randaugment(2, 15)"` -> the two texts, as `'["flip", "randaugment(2, 15)"]'`, which `--show` prints; `""`
+    and `"none"` are no texts."""
+    if text.lower() in ("", "none"):
         return ()
-    return tuple(part.strip() for part in re.split(r",(?![^(]*\))", text))
+    try:
+        parsed = ast.parse(text, mode="eval").body  # Python knows which commas stand between two calls
+    except SyntaxError:
+        return (text,)  # the recipe says what is wrong with it
+    parts = parsed.elts if isinstance(parsed, (ast.Tuple, ast.List)) else [parsed]
+    return tuple(part.value if _is_quoted(part) else ast.get_source_segment(text, part) for part in parts)
+
+
+def _is_quoted(part):
+    return isinstance(part, ast.Constant) and isinstance(part.value, str)

@@ -5,7 +5,14 @@ import pathlib
 import keras_vit
 
 _KINDS = ("folder", "tfds", "tfrecord")
-_BELONGS_TO = {"split": "tfds", "data_dir": "tfds", "class_names": "tfrecord", "label_offset": "tfrecord"}
+_KEYS = ("image_key", "label_key")  # both kinds have their own defaults
+_BELONGS_TO = {
+    "split": ("tfds",),
+    "data_dir": ("tfds",),
+    "class_names": ("tfrecord",),
+    "label_offset": ("tfrecord",),
+    **dict.fromkeys(_KEYS, ("tfds", "tfrecord")),
+}
 
 
 def open_source(args):
@@ -14,30 +21,39 @@ def open_source(args):
     return None if kind is None else _open(args, kind, args.split if kind == "tfds" else getattr(args, kind))
 
 
-def open_sources(args, seed):
-    """Returns the `ImageSource` to learn from and the one to measure on, each None if the arguments name none.
-
-    Args:
-        args: parsed arguments.
-        seed: which pictures `--hold-out` draws.
-    """
+def check_sources(args):
+    """Raises on arguments of `train` that do not belong together; opens nothing."""
     kind = _kind(args)
     for name in ("validation", "hold_out"):
         if kind is None and getattr(args, name) is not None:
             raise ValueError(f"{_option(name)} needs pictures to learn from: --folder, --tfds or --tfrecord")
     if args.validation is not None and args.hold_out is not None:
         raise ValueError("--validation and --hold-out are two ways to say the same: give one of them")
+
+
+def open_sources(args, seed):
+    """Returns the `ImageSource` to learn from and the one to measure on, each None if the arguments name none.
+
+    Args:
+        args: parsed arguments that `check_sources` has checked.
+        seed: which pictures `--hold-out` draws.
+    """
     source = open_source(args)
-    if args.hold_out is not None:
-        return source.split(args.hold_out, seed=seed)
-    return source, None if args.validation is None else _open(args, kind, args.validation)
+    if args.hold_out is None:
+        return source, None if args.validation is None else _open(args, _kind(args), args.validation)
+    if not 0 < round(args.hold_out * source.size) < source.size:
+        raise ValueError(
+            "--hold-out must leave both parts at least one picture; "
+            f"got --hold-out={args.hold_out:g} of {source.size} pictures"
+        )
+    return source.split(args.hold_out, seed=seed)
 
 
 def _kind(args):
     kind = next((kind for kind in _KINDS if getattr(args, kind) is not None), None)
-    for name, owner in _BELONGS_TO.items():
-        if getattr(args, name) is not None and kind != owner:
-            raise ValueError(f"{_option(name)} belongs to --{owner}")
+    for name, owners in _BELONGS_TO.items():
+        if getattr(args, name) is not None and kind not in owners:
+            raise ValueError(f"{_option(name)} belongs to {' and '.join(map(_option, owners))}")
     if kind == "tfds" and args.split is None:
         raise ValueError("--split must be given with --tfds, such as 'train' or 'train[:80%]'")
     return kind
@@ -46,10 +62,11 @@ def _kind(args):
 def _open(args, kind, where):
     if kind == "folder":
         return keras_vit.data.from_folder(where)
+    keys = {name: getattr(args, name) for name in _KEYS if getattr(args, name) is not None}
     if kind == "tfds":
-        return keras_vit.data.from_tfds(args.tfds, where, data_dir=args.data_dir)
+        return keras_vit.data.from_tfds(args.tfds, where, data_dir=args.data_dir, **keys)
     names = None if args.class_names is None else _lines(args.class_names)
-    return keras_vit.data.from_tfrecord(where, class_names=names, label_offset=args.label_offset or 0)
+    return keras_vit.data.from_tfrecord(where, class_names=names, label_offset=args.label_offset or 0, **keys)
 
 
 def _lines(path):

@@ -5,6 +5,7 @@ class BackendFit:
     """Base of the backends' mixins of a `keras.Model`; see fit.py."""
 
     _can_split = False  # whether train_step knows microbatches
+    _replicas = 1  # that each compute a loss of their own
 
     def _before_compile(self, args, kwargs):
         """Refuses arguments of `compile` that cannot work under the strategy of the model."""

@@ -12,6 +12,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.backend_fit import BackendFit
 from keras_vit.compat.jax_fit import JaxFit
+from keras_vit.compat.loss_shares import check_parts
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
 # method -> its arguments that count steps, which Keras would exceed
@@ -34,18 +35,22 @@ class DistributedFit(_OwnFit):
         Args:
             *args: as of `keras.Model.compile`.
             microbatches: number of parts that each batch is split into inside the training step, so that one of them
-                has to fit in memory. The gradient is that of the whole batch, also where the parts are not of equal
-                size, and is applied once; `steps` and the schedules count batches. Layers that compute with the
-                other pictures of their batch (BatchNormalization) see those of their part alone. It is part of what
-                a saved model opens with.
+                has to fit in memory; a batch of fewer rows has as many parts as rows. The gradient is that of the whole
+                batch, also where the parts are not of equal size, and is applied once; `steps` and the schedules count
+                batches. Layers that compute with the other pictures of their batch (BatchNormalization) see those of
+                their part alone, and what layers add as a sum over their batch (`add_loss`, activity regularisers) is
+                averaged over the parts, as over replicas. On TensorFlow the parts are computed one after another,
+                which XLA (`jit_compile`) need not keep to: then the saved memory is not certain. It is part of what a
+                saved model opens with.
             **kwargs: as of `keras.Model.compile`. `steps_per_execution` must divide `steps_per_epoch` where that is
                 given; where the data end early, the last execution is shorter.
 
         Raises:
             ValueError: if `microbatches` is below 1, or above it where the backend is neither TensorFlow nor JAX or the
-                class has a `train_step` of its own; if `jit_compile` is True under a strategy of tf.distribute. In
-                `fit`, if the losses of several outputs are reduced in different ways, which cannot be put together
-                from parts.
+                class has a `train_step` of its own; under a strategy of tf.distribute if `jit_compile` is True, and
+                under several replicas if the class has a `compute_loss` of its own. In `fit`, of losses that cannot be
+                put together from parts (microbatches, replicas): those of several outputs that are reduced in
+                different ways, of masked outputs, and for microbatches a sum beside losses that layers add.
         """
         checks.check_integer("microbatches", microbatches)
         if microbatches > 1 and not self._can_split:
@@ -62,6 +67,11 @@ class DistributedFit(_OwnFit):
         super().compile(*args, **kwargs)
         self._microbatches = microbatches
         self._after_compile()
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if training and (self._microbatches > 1 or self._replicas > 1):
+            check_parts(self, y_pred, self._microbatches)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def get_compile_config(self):
         config = super().get_compile_config()

@@ -10,8 +10,10 @@ import keras
 def learning_rate_at(optimizer):
     """Returns a function from a step, counted from 0, to the learning rate that a compiled optimizer has in it.
 
-    An optimizer without a schedule has in every step the rate of now.
+    An optimizer without a schedule has in every step the rate of now. That of a `LossScaleOptimizer` is the one of the
+    optimizer inside.
     """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     schedule = optimizer._learning_rate
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         return lambda step: float(schedule(step))

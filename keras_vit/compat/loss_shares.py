@@ -5,6 +5,7 @@ Keras averages the loss over the part and counts all parts as equal. Delete this
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask
 
 _REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum")
 
@@ -19,12 +20,30 @@ def loss_weight(model, x, sample_weight):
     if reduction == "sum":
         return None
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
-        if not ops.is_tensor(sample_weight):
+        if keras.tree.is_nested(sample_weight):
             raise ValueError(
                 "sample_weight must be one tensor to be trained in parts with the reduction 'mean_with_sample_weight'"
             )
         return ops.sum(ops.cast(sample_weight, "float32"))
     return ops.cast(ops.shape(first_tensor(x))[0], "float32")
+
+
+def share(part, whole):
+    """Returns the number by which the loss of a part counts in that of the whole, from their weights; 0 of nothing."""
+    return 1.0 if part is None else ops.divide_no_nan(part, whole)
+
+
+def check_parts(model, y_pred, microbatches):
+    """Refuses losses that cannot be put together from those of parts; inside `compute_loss`.
+
+    Raises:
+        ValueError: if outputs are masked, of which Keras averages over what the mask leaves in each part, or with
+            `microbatches` if losses are added to a sum over the rows, as they would count once for each part.
+    """
+    if any(get_keras_mask(output) is not None for output in keras.tree.flatten(y_pred)):
+        raise ValueError("outputs must have no mask to be trained in parts (microbatches, replicas); got masked ones")
+    if microbatches > 1 and model.losses and _reduction(model) == "sum":
+        raise ValueError("loss must be a mean, not a sum, for microbatches of a model that adds losses")
 
 
 def first_tensor(x):

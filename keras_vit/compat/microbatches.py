@@ -3,6 +3,12 @@
 import keras
 
 
+def count_parts(data, parts):
+    """Returns the number of parts of a batch: `parts`, or its rows where they are known to be fewer."""
+    rows = next(tensor.shape[0] for tensor in keras.tree.flatten(data) if tensor is not None)
+    return parts if rows is None else max(1, min(parts, rows))
+
+
 def take_part(data, part, parts):
     """Returns part number `part` of a batch: each `parts`-th row from row `part` on.
 
@@ -12,17 +18,9 @@ def take_part(data, part, parts):
         data: structure of tensors (batch, ...) and None.
         part: 0 to `parts` - 1.
         parts: number of parts; 1 gives `data` itself.
-
-    Raises:
-        ValueError: if the batch is known to have fewer rows than parts.
     """
     if parts == 1:
         return data
-    for tensor in keras.tree.flatten(data):
-        if tensor is not None and tensor.shape[0] is not None and tensor.shape[0] < parts:
-            raise ValueError(
-                f"microbatches must not exceed the rows of a batch; got microbatches={parts}, {tensor.shape[0]} rows"
-            )
     return keras.tree.map_structure(lambda tensor: tensor if tensor is None else tensor[part::parts], data)
 
 

@@ -19,8 +19,8 @@ def correct_for_replicas(optimizer):
         optimizer: a `keras.optimizers.Optimizer` of the TensorFlow backend; those inside a `LossScaleOptimizer` or a
             `MultiOptimizer` are corrected with it.
     """
-    inner = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "_inner_optimizers", ())]
-    if any(x is not None for x in inner):
+    inner = _inner(optimizer)
+    if inner:
         replaced = {"check_finite": _check_finite} if hasattr(optimizer, "check_finite") else {}
     else:
         replaced = {
@@ -30,18 +30,22 @@ def correct_for_replicas(optimizer):
     for name, method in replaced.items():
         vars(optimizer)[name] = types.MethodType(method, optimizer)  # past Keras's tracking
     for one in inner:
-        if one is not None:
-            correct_for_replicas(one)
+        correct_for_replicas(one)
 
 
 def faults_under_replicas(optimizer):
     """Returns the settings of a stock optimizer, as `name=value`, that Keras gets wrong under several replicas."""
-    inner = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "_inner_optimizers", ())]
     names = ["clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps"]
     if getattr(optimizer, "use_ema", False):
         names.append("ema_overwrite_frequency")
     own = [f"{name}={getattr(optimizer, name)}" for name in names if getattr(optimizer, name, None)]
-    return own + [fault for one in inner if one is not None for fault in faults_under_replicas(one)]
+    return own + [fault for one in _inner(optimizer) for fault in faults_under_replicas(one)]
+
+
+def _inner(optimizer):
+    """The optimizers inside one of Keras's that hold others; MultiOptimizer came after Keras 3.12."""
+    one = getattr(optimizer, "inner_optimizer", None)
+    return [*([] if one is None else [one]), *getattr(optimizer, "_inner_optimizers", ())]
 
 
 def _apply_gradients(self, grads, variables):

@@ -4,13 +4,16 @@ Keras builds a model from a batch that is spread over replicas and fails (keras-
 several steps in a way that such a batch cannot pass (issue 19246), shares files instead of rows among workers, counts
 a replica with fewer rows as much as one with more, and reports metrics of one replica while an epoch runs. Delete this
 file with fit.py.
+
+Keras divides every mean, of its losses and of what layers add, by the number of replicas, and adds the replicas up. A
+`compute_loss` in this package must do so too: be made of `super().compute_loss` and Keras's losses, times numbers.
 """
 
 import keras
 
 from keras_vit.compat.backend_fit import BackendFit
-from keras_vit.compat.loss_shares import first_tensor, loss_weight
-from keras_vit.compat.microbatches import add, take_part
+from keras_vit.compat.loss_shares import first_tensor, loss_weight, share
+from keras_vit.compat.microbatches import add, count_parts, take_part
 from keras_vit.compat.optimizers import correct_for_replicas
 from keras_vit.compat.replica_seeds import separate_replica_seeds
 
@@ -24,50 +27,42 @@ class TensorFlowFit(BackendFit):
         import tensorflow as tf
 
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        if self._microbatches == 1 and replicas == 1:
+        if not self.trainable_weights or (self._microbatches == 1 and replicas == 1):
             return super().train_step(data)
-        scale = self._loss_scale(data, replicas)
-        gradients = None
-        for part in range(self._microbatches):
-            rows = take_part(_after(gradients, data), part, self._microbatches)
-            part_gradients, logs = self._gradients(rows, scale)
+        whole = self._whole_batch(data)
+        gradients, parts = None, count_parts(data, self._microbatches)
+        for part in range(parts):
+            rows = take_part(_after(gradients, data), part, parts)
+            part_gradients, logs = self._gradients(rows, *whole)
             gradients = add(gradients, part_gradients)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
         return logs
 
-    def _loss_scale(self, data, replicas):
-        """Returns the number by which a part's mean loss is multiplied for each unit of its weight.
-
-        Keras has divided the loss by the number of replicas already. None: the loss is a sum over the rows.
-        """
+    def _whole_batch(self, data):
+        """Returns the rows of the whole batch, and its weight by replica: Keras has divided a mean by their number."""
         import tensorflow as tf
 
         x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        weight = loss_weight(self, x, sample_weight)
-        if weight is None:
-            return None
-        total = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, weight)
-        return tf.math.divide_no_nan(float(replicas), total)
+        rows, weight = tf.cast(tf.shape(first_tensor(x))[0], tf.float32), loss_weight(self, x, sample_weight)
+        here = [rows] if weight is None else [rows, weight]
+        rows, *weights = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
+        return rows, weights[0] / self._replicas if weights else None
 
-    def _gradients(self, data, scale):
+    def _gradients(self, data, whole_rows, whole_weight):
         """Forward and backward pass of one part, as in `keras.Model.train_step`; returns gradients and logs."""
         import tensorflow as tf
 
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         rows = tf.shape(first_tensor(x))[0]
-        if scale is None and sample_weight is None:
-            sample_weight = tf.ones([rows])  # so that a row that fills up counts nothing in the sum
         filled_x, filled_y, filled_weight = _filled_up((x, y, sample_weight), rows)
         with tf.GradientTape() as tape:
             y_pred = self(filled_x, training=True) if self._call_has_training_arg else self(filled_x)
-            loss = self._compute_loss(
-                x=filled_x, y=filled_y, y_pred=y_pred, sample_weight=filled_weight, training=True
-            )
-            self._loss_tracker.update_state(_of_this_replica(loss), sample_weight=rows)
-            if scale is not None:
-                loss *= tf.cast(scale * loss_weight(self, x, sample_weight), loss.dtype)
-            elif self._microbatches > 1 and self.losses:
-                raise ValueError("loss must be a mean, not a sum, for microbatches of a model that adds losses")
+            if whole_weight is None and sample_weight is None:  # a row that fills up counts nothing in a sum
+                filled_weight = _filled_up(tf.ones([rows] + [1] * (len(first_tensor(y_pred).shape) - 2)), rows)
+            loss = self._compute_loss(x=filled_x, y=filled_y, y_pred=y_pred, sample_weight=filled_weight, training=True)
+            loss *= tf.cast(share(loss_weight(self, x, sample_weight), whole_weight), loss.dtype)
+            by_row = tf.math.divide_no_nan(tf.cast(whole_rows, loss.dtype), tf.cast(rows, loss.dtype))
+            self._loss_tracker.update_state(loss * by_row, sample_weight=rows)  # a metric that averages over the rows
             loss = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(loss, self.trainable_weights)
         y_pred = _map(lambda tensor: tensor[:rows], y_pred)
@@ -90,7 +85,8 @@ class TensorFlowFit(BackendFit):
         @tf.autograph.experimental.do_not_convert
         def step(data):
             outputs = strategy.run(step_function, args=(data,))
-            return keras.tree.map_structure(lambda x: strategy.experimental_local_results(x)[0], outputs)
+            # Of a train_step of its own; in place of metrics, those of all replicas are shown below.
+            return keras.tree.map_structure(lambda x: _mean(strategy.experimental_local_results(x)), outputs)
 
         step = self._autoconvert_optionals(compiled(step, reduce_retracing=True, jit_compile=self.jit_compile))
 
@@ -133,7 +129,17 @@ class TensorFlowFit(BackendFit):
         if self._runs_own_function:
             iterator._distributed_dataset = _CountedDataset(iterator)
 
+    @property
+    def _replicas(self):
+        return self.distribute_strategy.num_replicas_in_sync
+
     def _before_compile(self, args, kwargs):
+        own_loss = type(self).compute_loss.__module__.split(".")[0] not in ("keras", "keras_vit")
+        if own_loss and self._replicas > 1:
+            raise ValueError(
+                "a compute_loss of its own would count once for each replica, where Keras divides its own losses by "
+                f"their number: give the loss to compile; got {type(self).__name__} on {self._replicas} replicas"
+            )
         position = 7  # of jit_compile among the arguments of compile
         jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile", "auto")
         if jit_compile is True and self._distribute_strategy is not None:
@@ -143,8 +149,7 @@ class TensorFlowFit(BackendFit):
             )
 
     def _after_compile(self):
-        strategy = self._distribute_strategy
-        if strategy is not None and strategy.num_replicas_in_sync > 1 and self.optimizer is not None:
+        if self._replicas > 1 and self.optimizer is not None:
             correct_for_replicas(self.optimizer)
 
     def _portable(self, config):
@@ -187,11 +192,10 @@ def _filled_up(data, rows):
     return _map(lambda tensor: tf.pad(tensor, [[0, missing]] + [[0, 0]] * (len(tensor.shape) - 1)), data)
 
 
-def _of_this_replica(loss):
-    """Undoes the division by the number of replicas, for a metric that averages over them."""
+def _mean(values):
     import tensorflow as tf
 
-    return loss * tf.cast(tf.distribute.get_strategy().num_replicas_in_sync, loss.dtype)
+    return values[0] if len(values) == 1 else tf.reduce_mean(tf.stack(values), axis=0)
 
 
 def _repeat(step, iterator, times, logs):

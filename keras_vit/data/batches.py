@@ -7,6 +7,10 @@ import tensorflow as tf
 from keras_vit.data import corrupt
 
 _AHEAD = 2  # batches that are read at the same time: with one alone, cores would be idle at its end
+_NONE_READABLE = (
+    "not one picture of batch {} can be read, nor one of those that could take their place: more cannot be read than "
+    "max_corrupt allows"
+)
 
 
 def read_batches(order, start_step, picture, finish, unreadable, *, rows_of, before=0, fill=True):
@@ -21,7 +25,8 @@ def read_batches(order, start_step, picture, finish, unreadable, *, rows_of, bef
         rows_of: function from the number of rows of a batch to the range (first, end) of those to read.
         before: 1 to read the row before these too, cyclically: in MixUp, the partner of the first.
         fill: whether an unreadable picture's place is taken by the next readable one of the whole batch, cyclically,
-            so that nothing else moves. False leaves the place out, and `finish` gets fewer pictures than rows.
+            or of the source if there is none, so that nothing else moves. False leaves the place out, and `finish`
+            gets fewer pictures than rows.
 
     Returns:
         `tf.data.Dataset` of what `finish` returns, in order whatever the parallelism.
@@ -46,6 +51,8 @@ def read_batches(order, start_step, picture, finish, unreadable, *, rows_of, bef
             if not fill:
                 return found
             following = _cycle(order.rows(number, batch), numbers + tf.size(numbers, tf.int64), length)
+            # Of one more than may be unreadable one is readable, or there are too many.
+            following = following.concatenate(order.others(number).take(unreadable.allowed + 1))
             return _fill(number, numbers, places, found, following.enumerate().map(example))
 
         examples = rows().map(example, num_parallel_calls=_parallelism(), deterministic=True)
@@ -80,9 +87,7 @@ def _readable(examples, batch_size):
 def _fill(number, numbers, places, found, following):
     """Pictures and labels for all `numbers`: each the first readable one from its place on, then of `following`."""
     _, *later = _readable(following, 1)
-    stopped = tf.cond(
-        tf.size(later[1]) > 0, tf.no_op, lambda: corrupt.stop("not one picture of batch {} can be read", number)
-    )
+    stopped = tf.cond(tf.size(later[1]) > 0, tf.no_op, lambda: corrupt.stop(_NONE_READABLE, number))
     with tf.control_dependencies([stopped]):
         sources = tf.searchsorted(places, tf.range(tf.size(numbers, tf.int64)))
     return tuple(tf.gather(tf.concat(pair, 0), sources) for pair in zip(found, later, strict=True))

@@ -37,6 +37,9 @@ class Unreadable:
         source: the `ImageSource` that they come from.
         channels: of the model input, for the reason in the messages.
         max_corrupt: largest share of the pictures of the source, in [0, 1], that may be unreadable.
+
+    Attributes:
+        allowed: the same as a number of pictures.
     """
 
     def __init__(self, source, channels, max_corrupt):
@@ -46,6 +49,7 @@ class Unreadable:
         # Not the source: TensorFlow keeps whatever a numpy_function refers to until the process ends.
         self._name_of = source.describe or (source.files.__getitem__ if source.files else "picture {}".format)
         self._size, self._channels, self._max_corrupt = source.size, channels, float(max_corrupt)
+        self.allowed = int(self._max_corrupt * self._size)
         self._found, self._lock = {}, threading.Lock()
 
     @property
@@ -72,7 +76,7 @@ class Unreadable:
                         len(self._found),
                         self._size,
                     )
-            if len(self._found) > self._max_corrupt * self._size:
+            if len(self._found) > self.allowed:
                 raise UnusableDataError(self._summary())
 
     def _reason(self, position, contents):

@@ -8,9 +8,8 @@ import numpy as np
 import PIL.Image
 import tensorflow as tf
 
-from keras_vit.data import preprocessing
+from keras_vit.data import pixel_limit, preprocessing
 
-MAX_PIXELS = 178_956_970  # where Pillow, too, takes a picture for a decompression bomb
 _FORMATS = "JPEG, PNG, BMP, GIF, WebP (not animated)"
 _READABLE = ("JPEG", "MPO", "PNG", "BMP", "GIF", "WEBP")  # in Pillow's words; MPO: JPEG with more behind it
 _GREY_MODES = ("1", "L", "LA", "La")
@@ -37,7 +36,7 @@ def decode(name, contents, channels):
 
     Raises:
         ValueError: that begins with `name`, on bytes that are no picture, a damaged one or one of more than
-            `MAX_PIXELS` pixels.
+            `pixel_limit.MAX_PIXELS` pixels.
     """
     image_format = _check_header(name, contents)
     try:
@@ -74,7 +73,7 @@ def from_pil(name, image):
 
 
 def _check_header(name, contents):
-    """Returns the format's name. TensorFlow's decoders would allocate whatever size a header claims."""
+    """Returns the format's name, once the header is found to be one that can be decoded."""
     if not contents:
         raise ValueError(f"{name} must be a picture ({_FORMATS}); it is empty (0 bytes)")
     try:
@@ -83,7 +82,7 @@ def _check_header(name, contents):
             with PIL.Image.open(io.BytesIO(contents)) as header:
                 image_format, (width, height) = header.format, header.size
     except PIL.Image.DecompressionBombError as error:
-        raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels; {error}") from None
+        raise ValueError(f"{name} must have at most {pixel_limit.MAX_PIXELS:,} pixels; {error}") from None
     except (OSError, SyntaxError, ValueError, EOFError):
         raise ValueError(
             f"{name} must be a picture ({_FORMATS}); it is none or its header is damaged: "
@@ -96,8 +95,10 @@ def _check_header(name, contents):
 def _check_sides(name, height, width):
     if not height or not width:
         raise ValueError(f"{name} must have a height and a width above 0; got {height} x {width} pixels")
-    if height * width > MAX_PIXELS:
-        raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels; got {height} x {width} pixels")
+    if height * width > pixel_limit.MAX_PIXELS:
+        raise ValueError(
+            f"{name} must have at most {pixel_limit.MAX_PIXELS:,} pixels; got {height} x {width} pixels"
+        )
 
 
 def _beginning(contents):

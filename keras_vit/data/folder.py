@@ -35,7 +35,7 @@ def from_folder(path, extensions=EXTENSIONS):
     classes = [entry for entry in _visible(folder) if entry.is_dir()]
     if not classes:
         raise ValueError(f"path must hold one sub-folder of pictures per class; there are none in {path}")
-    files = [[file for file in _visible(entry) if file.name.lower().endswith(endings)] for entry in classes]
+    files = [[file.path for file in _visible(entry) if _is_picture(file, endings)] for entry in classes]
     empty = [entry.name for entry, found in zip(classes, files, strict=True) if not found]
     if empty:
         raise ValueError(
@@ -43,7 +43,7 @@ def from_folder(path, extensions=EXTENSIONS):
             f"{len(empty)} of {len(classes)} in {path} hold none: {', '.join(empty[:5])}"
         )
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(found) for found in files])
-    files = tuple(str(file) for found in files for file in found)
+    files = tuple(file for found in files for file in found)
     return _from_files(files, labels, [entry.name for entry in classes])
 
 
@@ -56,8 +56,12 @@ def _from_files(files, labels, class_names):
 
 
 def _visible(folder):
-    entries = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    return sorted(entries, key=lambda entry: entry.name)
+    with os.scandir(folder) as entries:  # unlike pathlib's, they know without another look what is a file
+        return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
+
+
+def _is_picture(entry, endings):
+    return entry.name.lower().endswith(endings) and entry.is_file()
 
 
 def _endings(extensions):

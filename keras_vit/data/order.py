@@ -77,6 +77,20 @@ class Order:
             tf.data.Dataset.concatenate, [rows.shard(self.repeats, place) for place in range(self.repeats)]
         )
 
+    def others(self, number):
+        """Dataset as that of `rows` of all pictures of the source, for a batch of which none can be read.
+
+        They begin where batch `number` does without shuffling, so that no picture is preferred, and all have its first
+        running number.
+        """
+        first = number * self.batch_size
+        start = tf.math.floormod(first, self.source.size)
+        if self.source.lookup is None:
+            elements = self.source.dataset.enumerate()
+            return elements.skip(start).concatenate(elements).map(lambda position, e: (first, position, e))
+        positions = tf.data.Dataset.range(start, start + self.source.size)
+        return positions.map(lambda position: (first, tf.math.floormod(position, self.source.size), ()))
+
     def element(self, position, element):
         """`{"image": ..., "label": ...}` of a row."""
         return element if self.source.lookup is None else self.source.lookup(position)

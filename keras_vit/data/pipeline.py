@@ -37,7 +37,8 @@ def train_pipeline(
     the running number of its row, and a mix from `seed` and n. (Layers of keras-cv draw as they like.)
 
     A picture that cannot be read is skipped, counted and named in the log `keras_vit.data`. Its place is taken by the
-    next readable picture of the same batch, so that everything else stays as it is.
+    next readable picture of the same batch, or of the source if the batch has none, so that everything else stays as it
+    is.
 
     Args:
         source: an `ImageSource`. Without lookup its pictures are shuffled in a buffer of 10,000, every worker reads

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
+from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole levels
 # before it resizes the height. Doing the same gives Pillow's levels but for a few in 10,000, off by one; both
@@ -29,16 +30,15 @@ def decode(contents, channels):
         uint8 tensor (height, width, channels).
 
     Raises:
-        tf.errors.InvalidArgumentError: when run on a file that is none of the above or is damaged.
+        tf.errors.InvalidArgumentError: when run on a file that is none of the above, is damaged, or claims more pixels
+            than `pixel_limit.MAX_PIXELS`.
     """
     checks.check_choice("channels", channels, (1, 3))
     image = tf.cond(
         tf.io.is_jpeg(contents),
         # TensorFlow's default is a coarser transform, up to 20 levels from Pillow's result and no faster.
-        lambda: tf.io.decode_jpeg(contents, channels=3, dct_method="INTEGER_ACCURATE"),
-        lambda: tf.cond(
-            _is_palette_bmp(contents), lambda: _decode_palette_bmp(contents), lambda: _decode_other(contents)
-        ),
+        lambda: tf.io.decode_jpeg(limited_jpeg(contents), channels=3, dct_method="INTEGER_ACCURATE"),
+        lambda: _decode_no_jpeg(limited_other(contents)),
     )
     image.set_shape((None, None, 3))
     return match_channels(image, channels)
@@ -106,6 +106,12 @@ def standardise(preprocessing, image):
     mean = [255.0 * value for value in preprocessing.mean]
     std = [255.0 * value for value in preprocessing.std]
     return (image - tf.constant(mean)) / tf.constant(std)  # by default the official (x - 127.5) / 127.5
+
+
+def _decode_no_jpeg(contents):
+    return tf.cond(
+        _is_palette_bmp(contents), lambda: _decode_palette_bmp(contents), lambda: _decode_other(contents)
+    )
 
 
 def _decode_other(contents):

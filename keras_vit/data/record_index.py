@@ -86,7 +86,10 @@ def index_records(paths, parts=None):
 
 def _index_file(path):
     """Offsets and lengths of the whole records of one file, and what is wrong with the rest of it, or None."""
-    size = tf.io.gfile.stat(path).length
+    status = tf.io.gfile.stat(path)
+    if status.is_directory:
+        raise ValueError(f"pattern must name TFRecord files; {path} is a folder: name its files, such as '{path}/*'")
+    size = status.length
     offsets, headers, end = [], [], 0
     with _open(path) as file:
         while end + _HEADER <= size:

@@ -150,7 +150,7 @@ def from_arrays(images, labels, class_names=None):
         raise ValueError(
             f"labels must be {len(images)} integers, one per picture; got {labels.dtype} of shape {labels.shape}"
         )
-    names = tuple(str(n) for n in range(int(labels.max()) + 1)) if class_names is None else tuple(class_names)
+    names = [str(n) for n in range(int(labels.max()) + 1)] if class_names is None else check_class_names(class_names)
     if labels.min() < 0 or labels.max() >= len(names):
         raise ValueError(
             f"labels must be from 0 to {len(names) - 1}, as there are {len(names)} classes; "
@@ -165,6 +165,13 @@ def from_lookup(lookup, class_names, size, files=None, describe=None):
     """The `ImageSource` of a function from a position to an element; the other arguments are its attributes."""
     dataset = tf.data.Dataset.range(size).map(lookup, num_parallel_calls=tf.data.AUTOTUNE)
     return ImageSource(dataset, tuple(class_names), size, files, lookup, describe)
+
+
+def check_class_names(names):
+    """Returns a sequence of names as a tuple; one text is refused, whose letters would be the classes."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"class_names must be a sequence of texts, one per class; got class_names={names!r}")
+    return tuple(names)
 
 
 def _composed(describe, positions):

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from keras_vit import checks
 from keras_vit.data.record_index import index_records
-from keras_vit.data.sources import from_lookup
+from keras_vit.data.sources import check_class_names, from_lookup
 
 
 def from_tfrecord(
@@ -39,9 +39,11 @@ def from_tfrecord(
 
     Raises:
         FileNotFoundError: no such files.
-        ValueError: when no record is whole, or the first readable one has no such features.
+        ValueError: when no record is whole or readable, the first readable one has no such features, or `label_offset`
+            is above all labels.
     """
     checks.check_integer("label_offset", label_offset, minimum=0)
+    class_names = None if class_names is None else check_class_names(class_names)
     files = _find_files(pattern)
     records = index_records(files)
     if not records.size:
@@ -57,7 +59,13 @@ def from_tfrecord(
         return {"image": example[image_key], "label": tf.cast(example[label_key] - label_offset, tf.int32)}
 
     if class_names is None:
-        class_names = [str(n) for n in range(_highest_label(lookup, records.size) + 1)]
+        highest = _highest_label(lookup, records.size)
+        if highest < 0:
+            raise ValueError(
+                "label_offset must be the label of the first class in the files; "
+                f"got label_offset={label_offset}, and the highest label is {highest + label_offset}"
+            )
+        class_names = [str(n) for n in range(highest + 1)]
     return from_lookup(lookup, class_names, records.size, describe=records.describe)
 
 
@@ -75,14 +83,16 @@ def _find_files(pattern):
 def _check_first(records, read, image_key, label_key):
     """Raises where the first readable record has no image or no label under these names."""
     readable = tf.data.Dataset.range(records.size).map(read).ignore_errors().take(1)
-    for data in readable.as_numpy_iterator():
-        features = _features(data)
-        for argument, key, kind in (("image_key", image_key, "bytes_list"), ("label_key", label_key, "int64_list")):
-            if features.get(key) != (kind, 1):
-                raise ValueError(
-                    f"{argument} must name a feature with one value of {kind}; got {argument}={key!r}, and the records "
-                    f"have {', '.join(f'{name} ({kind}, {count})' for name, (kind, count) in sorted(features.items()))}"
-                )
+    first = next(readable.as_numpy_iterator(), None)
+    if first is None:
+        raise ValueError(f"pattern must name files with records that can be read; all {records.size} are damaged")
+    features = _features(first)
+    for argument, key, kind in (("image_key", image_key, "bytes_list"), ("label_key", label_key, "int64_list")):
+        if features.get(key) != (kind, 1):
+            raise ValueError(
+                f"{argument} must name a feature with one value of {kind}; got {argument}={key!r}, and the records "
+                f"have {', '.join(f'{name} ({kind}, {count})' for name, (kind, count) in sorted(features.items()))}"
+            )
 
 
 def _features(data):
@@ -97,7 +107,7 @@ def _features(data):
 
 def _highest_label(lookup, size):
     labels = tf.data.Dataset.range(size).map(lambda n: lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE)
-    return max(labels.ignore_errors().as_numpy_iterator(), default=-1)
+    return max(labels.ignore_errors().as_numpy_iterator())
 
 
 def _shortened(files):

@@ -16,6 +16,8 @@ class AxialResNet(ImageModel):
     attention of stage 1 has 128 channels, twice as many in every further stage, and the output of a stage twice those
     of its attention. Every stage but the first halves the sides. The root pads as TensorFlow does (SAME), where that
     code pads both ends alike. The relative positions of every attention belong to the size that its map has here.
+    Under several replicas of tf.distribute each normalises by its own rows and keeps moving statistics of its own:
+    Keras's `synchronized=True` exists on TensorFlow alone, and computes the variance less exactly, on one device too.
 
     The layers, and so the intermediates `model.get_layer(NAME).output`, are `root_conv`, `root_norm`, `root_relu`,
     `root_pool`, `stage_1` and so on, `pooling`, and `head` unless the config has `include_top=False`.

@@ -33,6 +33,14 @@ def write_states(callbacks, states, arrays):
             setattr(callback, _WEIGHTS[_kind(callback)], weights)
 
 
+def expect_last_batch_again(callbacks):
+    """Tells those that count batches that the last one, which they have counted, will be shown to them once more."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback._last_batch_seen is not None:
+            callback._batches_seen_since_last_saving -= 1
+            callback._last_batch_seen -= 1
+
+
 def _known(callbacks):
     """Tuples (key, callback, attributes); the key is the class and the how-manieth of its class."""
     seen = {}

@@ -1,5 +1,6 @@
 """Checkpoints as files: one safetensors file per step, which is whole or is not there."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -59,7 +60,7 @@ class CheckpointFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             stored = {name: _as_stored(array) for name, array in arrays.items()}
-            write_atomically(path, lambda partial: save_file(stored, partial, {"checkpoint": header}))
+            _write_in_one_piece(path, lambda partial: save_file(stored, partial, {"checkpoint": header}))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(self._not_written(step, error)) from error
         for old in self.steps()[: -1 - self._keep]:
@@ -106,8 +107,32 @@ def write_atomically(path, write):
     Args:
         path: of the file; its folder must exist.
         write: function of the path to write to, which has the same name.
+
+    Raises:
+        CheckpointError: where the disk is full or refuses; the file that was there before is still whole.
     """
-    path = pathlib.Path(path)
+    with disk_errors(path):
+        _write_in_one_piece(pathlib.Path(path), write)
+
+
+@contextlib.contextmanager
+def disk_errors(path):
+    """Makes a sentence of what the disk refuses while `path` is written."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} could not be written: {error}; once there is room, the same command goes on"
+        ) from error
+
+
+def clean(folder):
+    """Deletes what killed processes have left half written in a folder."""
+    for partial in pathlib.Path(folder).glob(f"{_PARTIAL}*"):
+        shutil.rmtree(partial)
+
+
+def _write_in_one_piece(path, write):
     with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=path.parent) as folder:
         partial = pathlib.Path(folder) / path.name
         partial.touch()
@@ -117,12 +142,6 @@ def write_atomically(path, write):
         _bring_to_disk(partial)
         os.replace(partial, path)
     _bring_to_disk(path.parent)
-
-
-def clean(folder):
-    """Deletes what killed processes have left half written in a folder."""
-    for partial in pathlib.Path(folder).glob(f"{_PARTIAL}*"):
-        shutil.rmtree(partial)
 
 
 def _as_stored(array):

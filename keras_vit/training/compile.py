@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.models.base import Model
 from keras_vit.training.encoders import find_encoder, head_layers, output_activation
 from keras_vit.training.losses import classification_loss
 from keras_vit.training.metrics import accuracy
@@ -66,12 +67,15 @@ def _count_steps(recipe, steps, steps_per_epoch):
     steps = checks.check_integer("steps", steps)
     if not recipe.warmup_epochs:
         return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
-    if steps_per_epoch is None and recipe.epochs is None:
-        raise ValueError(f"steps_per_epoch must be given: recipe {recipe.name!r} warms up by epochs and counts steps")
     return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
 
 
 def _check_model(recipe, model):
+    if recipe.microbatches > 1 and not isinstance(model, Model):
+        raise ValueError(
+            "microbatches above 1 needs a model of keras_vit, such as keras_vit.Model(inputs, outputs); "
+            f"got {type(model).__name__} with microbatches={recipe.microbatches}"
+        )
     config = getattr(find_encoder(model), "config", None)
     if recipe.input_dtype == "uint8" and getattr(config, "distilled", False):
         raise ValueError(

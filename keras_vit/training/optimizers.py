@@ -48,6 +48,8 @@ def create_optimizer(
             model of this package in it.
     """
     checks.check_choice("optimizer", name, OPTIMIZERS)
+    if momentum is not None and name != "sgd":
+        raise ValueError(f"momentum belongs to optimizer 'sgd'; got momentum={momentum}, optimizer={name!r}")
     if not model.variables:
         raise ValueError("model must be built before it is compiled for a recipe; got a model without variables")
     arguments = {

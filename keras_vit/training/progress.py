@@ -8,7 +8,7 @@ import time
 import keras
 
 from keras_vit.compat.learning_rate import learning_rate_at
-from keras_vit.training.checkpoint_files import CheckpointError, write_atomically
+from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.saving import save_model
 
 
@@ -80,14 +80,8 @@ class StepTable(keras.callbacks.Callback):
         new = self._columns is None
         self._columns = self._columns or list(row)
         text = _csv_text(self._columns, [row], header=new)
-        try:
-            with open(self._path, "w" if new else "a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._path} could not be written at step {step}: {error}; "
-                "once there is room, the same command goes on from the last checkpoint"
-            ) from error
+        with disk_errors(self._path), open(self._path, "w" if new else "a", encoding="utf-8") as file:
+            file.write(text)
 
 
 class EpochTable(keras.callbacks.Callback):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 
 from keras_vit import checks
 from keras_vit.config import Config, ImageConfig
@@ -127,7 +128,7 @@ class Recipe(Config):
         others: `recipe.replace(steps=400)` trains 400 steps, whatever the recipe counted in.
         """
         for group in EXCLUSIVE:
-            if any(changes.get(name) for name in group):
+            if any(changes.get(name) is not None for name in group):  # 0 is given too: no warm-up
                 changes = {**{name: _DEFAULTS[name] for name in group}, **changes}
         return super().replace(**changes)
 
@@ -153,7 +154,8 @@ class Recipe(Config):
         """Returns (epochs, steps per epoch) of `model.fit` for a number of training pictures.
 
         A recipe that counts epochs drops the pictures that do not fill a last batch. One that counts steps has exactly
-        so many, in equal epochs that come as near to one pass over the pictures as divisors of `steps` can.
+        so many, in equal epochs that come as near to one pass over the pictures as divisors of `steps` can; where that
+        is less than half a pass, or more than two, a warning names a number of steps that has better ones.
 
         Raises:
             ValueError: if there are fewer pictures than a batch takes, or `steps_per_execution` does not divide the
@@ -178,9 +180,16 @@ class Recipe(Config):
 
     def _equal_epochs(self, source_size):
         executions = self.steps // self.steps_per_execution
-        passes = max(self.steps * self.batch_size / source_size, 1.0)
+        passes = min(max(self.steps * self.batch_size / source_size, 1.0), executions)
         divisors = (count for count in range(1, executions + 1) if executions % count == 0)
         epochs = min(divisors, key=lambda count: abs(math.log(count / passes)))
+        if not 0.5 <= epochs / passes <= 2.0:
+            of_a_pass = max(source_size // self.batch_size // self.steps_per_execution, 1) * self.steps_per_execution
+            warnings.warn(
+                f"{self.steps} steps are trained in epochs of {self.steps // epochs}, a pass takes about {of_a_pass}; "
+                f"recipe.replace(steps={round(self.steps / of_a_pass) * of_a_pass}) has epochs of a pass",
+                stacklevel=3,
+            )
         return epochs, self.steps // epochs
 
     def configure(self, config):

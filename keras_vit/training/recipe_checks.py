@@ -18,6 +18,7 @@ RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
 # of each of these only one is given: giving it anew takes the place of the others
 EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_epochs"))
 
+_MAX_SEED = 2**32 - 1  # NumPy's
 _CONFIGS = {config.__name__: config for config in MODELS}
 
 
@@ -50,6 +51,12 @@ def _check_number(name, value):
 
 def _check_count(name, value):
     return checks.check_integer(name, value, minimum=0)
+
+
+def _check_seed(name, value):
+    if checks.check_integer(name, value, minimum=0) > _MAX_SEED:
+        raise ValueError(f"{name} must be an integer from 0 to {_MAX_SEED}; got {name}={value!r}")
+    return int(value)
 
 
 def _check_several(name, value):
@@ -134,7 +141,7 @@ _CHECKS = {
     "microbatches": checks.check_integer,
     "steps_per_execution": checks.check_integer,
     "input_dtype": _choice(INPUT_DTYPES),
-    "seed": _check_count,
+    "seed": _check_seed,
     "sweep": _check_sweep,
 }
 _OPTIONAL_CHECKS = {

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.training import callback_states, preemption, workers
 from keras_vit.training.checkpoint_files import CheckpointFolder, clean
-from keras_vit.training.state import read_state, write_state
+from keras_vit.training.state import check_same_run, describe_optimizer, read_state, write_state
 
 
 class NonFiniteError(ArithmeticError):
@@ -32,11 +32,13 @@ class Resume(keras.callbacks.Callback):
     was next. On one kind of device every number is then that of an unbroken run.
 
     A checkpoint is written every `every_steps` steps, before a validation, at the last step, and when SIGTERM asks the
-    process to end: then `fit` raises `Preempted`, with which the process exits with code 75. Values are copied between
-    two steps and written by a thread, one checkpoint at a time; what fails there is raised at the next step.
+    process to end: then `fit` raises `Preempted`, also where it came after the last step, and the process exits with
+    code 75. Values are copied between two steps and written by a thread, one checkpoint at a time; what fails there is
+    raised at the next step.
 
-    The model must be one of this package: `keras_vit.Model(inputs, outputs)` makes one of any layers. With several
-    workers, `workdir` must be a folder that all of them see; the first writes.
+    A `Resume` and the data that begin at its `step` are for one `fit`. The model must be one of this package:
+    `keras_vit.Model(inputs, outputs)` makes one of any layers. With several workers, `workdir` must be a folder that
+    all of them see; the first writes.
 
     Args:
         workdir: folder of the run; the files lie in `workdir/checkpoints`.
@@ -49,7 +51,8 @@ class Resume(keras.callbacks.Callback):
         step: number of steps done, counted from the beginning of the run: the batch at which the data must start.
 
     Raises:
-        ValueError: from `fit`, on arguments of `fit` with which it cannot resume, and on a checkpoint of another run.
+        ValueError: from `fit`, on a second `fit`, on arguments with which it cannot resume, such as arrays, and on a
+            checkpoint of another run or of another optimizer than the model was compiled with.
         CheckpointError: on a checkpoint that cannot be written, or one that does not fit the model.
         NonFiniteError: when the loss or a weight is no finite number; no such checkpoint is written.
         Preempted: after SIGTERM.
@@ -63,26 +66,36 @@ class Resume(keras.callbacks.Callback):
         )
         self._run = json.loads(json.dumps(run or {}))  # as a file gives it back: tuples are lists
         self._thread = self._write = None
-        self.step = max(self._files.steps(), default=0)
+        self._is_used = False
+        self.step = self._saved_step()
 
     def run_fit(self, model, fit, arguments):
         """Calls `fit` so that it goes on from the checkpoint; `ResumableFit` tells how."""
+        if self._is_used:
+            raise ValueError(
+                "a Resume is for one fit, as the data begin at its step: "
+                "make the Resume, and the data from its step, anew before each fit"
+            )
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
         self._check_step(model)
+        self._optimizer = describe_optimizer(model.optimizer)  # now: in a run its learning rate may be changed
         others = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not self]
         self._others, self._saved = others, self._read()
-        self._validates = arguments.get("validation_data") is not None or arguments.get("validation_split")
+        self._validates = arguments.get("validation_data") is not None
         epoch, steps_done = self._position()
         if workers.is_chief(model):
             clean(self._files.folder)
         # Last of the callbacks: what the checkpoint says is the last word at the beginning of the epoch.
         arguments = {**arguments, "callbacks": [*others, self], "initial_epoch": epoch}
+        self._is_used = True
         try:
             with preemption.watch() as self._asked_to_end, _one_thread() as self._thread:
                 history = fit(arguments, steps_done)
                 self._wait()
         finally:
             self._thread = self._write = None
+        if workers.any_worker(model, self._asked_to_end.is_set()):  # after the last step, or in an epoch cut short
+            raise preemption.Preempted(self._saved_step())
         return history
 
     def set_model(self, model):
@@ -99,6 +112,8 @@ class Resume(keras.callbacks.Callback):
             (arrays, state), self._saved = self._saved, None
             write_state(self.model, arrays)
             callback_states.write_states(self._others, state["callbacks"], arrays)
+            if self.step == (epoch + 1) * self._steps_per_epoch:
+                callback_states.expect_last_batch_again(self._others)
             self.model.history.history = {name: list(values) for name, values in state["history"].items()}
             self.model.history.epoch = list(state["epochs"])
 
@@ -119,6 +134,9 @@ class Resume(keras.callbacks.Callback):
             self._wait()
             raise preemption.Preempted(self.step)  # the checkpoint was written before the validation
 
+    def _saved_step(self):
+        return max(self._files.steps(), default=0)
+
     def _check_step(self, model):
         steps = workers.gather(model, [np.int64(self.step)] * len(workers.local_replicas(model)))
         if len(set(steps.tolist())) > 1:
@@ -133,6 +151,7 @@ class Resume(keras.callbacks.Callback):
             return None
         arrays, state = self._files.read(self.step)
         check_same_run(self._files.folder, state["run"], self._run)
+        check_same_run(self._files.folder, {"optimizer": state["optimizer"]}, {"optimizer": self._optimizer})
         if state["steps_per_epoch"] != self._steps_per_epoch:
             raise ValueError(
                 f"steps_per_epoch must be that of the run in {self._files.folder}, {state['steps_per_epoch']}; "
@@ -174,6 +193,7 @@ class Resume(keras.callbacks.Callback):
         arrays = {**read_state(self.model), **weights}
         state = {
             "run": self._run,
+            "optimizer": self._optimizer,
             "steps_per_epoch": self._steps_per_epoch,
             "history": {name: list(map(float, values)) for name, values in self.model.history.history.items()},
             "epochs": list(self.model.history.epoch),
@@ -201,6 +221,12 @@ def _one_thread():
 
 def _check_arguments(model, arguments):
     """Returns (steps per epoch, steps of the whole run)."""
+    x = keras.tree.flatten(arguments.get("x"))
+    if arguments.get("y") is not None or any(hasattr(array, "shape") for array in x):
+        raise ValueError(
+            "x must be data that begin at step `resume.step`, such as train_pipeline(..., start_step=resume.step), "
+            f"with Resume; got arrays ({type(x[0]).__name__}), which every fit begins anew"
+        )
     steps = arguments.get("steps_per_epoch")
     if steps is None:
         raise ValueError(
@@ -215,22 +241,6 @@ def _check_arguments(model, arguments):
             f"got steps_per_epoch={steps}, steps_per_execution={model.steps_per_execution}"
         )
     return steps, arguments.get("epochs", 1) * steps
-
-
-def check_same_run(folder, saved, run):
-    for path, before, now in _differences("", saved, run):
-        raise ValueError(
-            f"{folder} holds the checkpoints of another run: {path} is {before!r} there, {now!r} here; "
-            "take another workdir, or delete that folder to begin anew"
-        )
-
-
-def _differences(path, saved, run):
-    if isinstance(saved, dict) and isinstance(run, dict):
-        for key in dict.fromkeys([*saved, *run]):
-            yield from _differences(f"{path}.{key}".lstrip("."), saved.get(key), run.get(key))
-    elif saved != run:
-        yield path, saved, run
 
 
 def _is_finite(array):

@@ -15,15 +15,16 @@ from keras_vit.data import eval_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.models import with_rescaling
 from keras_vit.training.build import build, check_classes
-from keras_vit.training.checkpoint_files import CheckpointError, clean, write_atomically
+from keras_vit.training.checkpoint_files import clean, disk_errors, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import distribution
 from keras_vit.training.encoders import find_encoder
 from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows
 from keras_vit.training.recipe import DATASETS, Recipe
 from keras_vit.training.recipes import RECIPES
-from keras_vit.training.resume import Resume, check_same_run
+from keras_vit.training.resume import Resume
 from keras_vit.training.saving import save_model
+from keras_vit.training.state import check_same_run
 
 _SHOWN = ("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy")
 
@@ -33,7 +34,8 @@ class TrainResult:
     """What `train` returns.
 
     Attributes:
-        model: the trained model, as saved in `workdir/model.keras`.
+        model: the trained model, with the weights of `workdir/model.keras`; compiled, unless the recipe's `input_dtype`
+            is `uint8`, with which the model around it is.
         history: dict from metric name to one float per epoch.
         accuracy: share of the validation pictures that the trained model names rightly, in [0, 1]; None
             without any.
@@ -54,6 +56,7 @@ def train(
     validation=None,
     strategy="auto",
     checkpoint_every=500,
+    max_corrupt=0.01,
     verbose=1,
 ):
     """Trains a model by a recipe. After a kill, the same call goes on where the last checkpoint was written.
@@ -82,6 +85,7 @@ def train(
         strategy: name of the devices, see `keras_vit.distribution`, or the `Devices` that it gave: `multi_worker` must
             be entered before a source is made.
         checkpoint_every: steps from one checkpoint to the next.
+        max_corrupt: largest share in [0, 1] of the pictures of a source that may be unreadable, see `train_pipeline`.
         verbose: of `model.fit`: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent.
 
     Returns:
@@ -96,6 +100,7 @@ def train(
         Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
     """
     recipe = _find_recipe(recipe)
+    checks.check_integer("checkpoint_every", checkpoint_every)
     workdir = pathlib.Path(workdir)
     with distribution(strategy) if isinstance(strategy, str) else contextlib.nullcontext(strategy) as devices:
         source, validation = _find_sources(recipe, source, validation)
@@ -103,16 +108,14 @@ def train(
         model = build(recipe, source, model, weights)
         check_classes(model, source, validation)
         identity = _identity(recipe, source, model, weights)
-        result = _finished(workdir, identity, model)
-        if result is None:
-            run = _Run(recipe, source, validation, model, workdir, devices, identity, checkpoint_every, verbose)
-            result = run.train()
-    return result
+        options = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
+        run = _Run(recipe, source, validation, model, workdir, devices, identity, **options)
+        return run.finished() or run.train()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """One call of `train` that has something to do."""
+    """One call of `train`."""
 
     recipe: Recipe
     source: object
@@ -122,16 +125,16 @@ class _Run:
     devices: object
     identity: dict
     checkpoint_every: int
+    max_corrupt: float
     verbose: int | str
 
     def train(self):
-        epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
         resume = Resume(self.workdir, self.checkpoint_every, run=self.identity)
-        trained = with_rescaling(self.model) if self.recipe.input_dtype == "uint8" else self.model
-        self.recipe.compile(trained, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
+        trained, epochs, steps_per_epoch = self._compiled()
         data = self.devices.dataset(lambda shard: self._training_data(resume.step, shard))
         measured = self.validation and self.devices.dataset(self._validation_data)
-        self.workdir.mkdir(parents=True, exist_ok=True)
+        with disk_errors(self.workdir):
+            self.workdir.mkdir(parents=True, exist_ok=True)
         if self.devices.is_chief:
             clean(self.workdir)
             _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
@@ -152,6 +155,27 @@ class _Run:
             self._finish(history, history_rows(history, steps_per_epoch))
         return TrainResult(self.model, history, _last_accuracy(history))
 
+    def finished(self):
+        """The result of a run that has come to its end in `workdir`, with its weights in the model; None otherwise."""
+        try:
+            report = json.loads((self.workdir / "history.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        check_same_run(self.workdir, report.get("run"), self.identity)
+        self._compiled()
+        saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
+        for variable, value in zip(self.model.weights, saved.weights, strict=True):
+            variable.assign(keras.ops.convert_to_numpy(value))
+        self.model.labels = saved.labels
+        return TrainResult(self.model, report["history"], report["accuracy"])
+
+    def _compiled(self):
+        """The compiled model, which may have the one that is saved inside, and its epochs and steps per epoch."""
+        epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
+        model = with_rescaling(self.model) if self.recipe.input_dtype == "uint8" else self.model
+        self.recipe.compile(model, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
+        return model, epochs, steps_per_epoch
+
     def _training_data(self, start_step, shard):
         recipe = self.recipe
         return train_pipeline(
@@ -165,12 +189,18 @@ class _Run:
             start_step=start_step,
             shard=shard,
             dtype=recipe.input_dtype,
+            max_corrupt=self.max_corrupt,
         )
 
     def _validation_data(self, shard):
         preprocessing = find_encoder(self.model).preprocessing
         return eval_pipeline(
-            self.validation, preprocessing, self.recipe.batch_size, shard=shard, dtype=self.recipe.input_dtype
+            self.validation,
+            preprocessing,
+            self.recipe.batch_size,
+            shard=shard,
+            dtype=self.recipe.input_dtype,
+            max_corrupt=self.max_corrupt,
         )
 
     def _callbacks(self, steps_per_epoch, resume):
@@ -189,8 +219,7 @@ class _Run:
         return shown
 
     def _finish(self, history, rows):
-        with _disk_errors(self.workdir / "model.keras") as path:
-            save_model(self.model, path)
+        save_model(self.model, self.workdir / "model.keras")
         has_curves = draw_curves(rows, self.workdir / "curves.png")
         report = {
             "recipe": self.recipe.to_dict(),
@@ -234,20 +263,6 @@ def _identity(recipe, source, model, weights):
     return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
 
 
-def _finished(workdir, identity, model):
-    """The result of a run that has come to its end in `workdir`, with its weights in `model`; None otherwise."""
-    try:
-        report = json.loads((workdir / "history.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    check_same_run(workdir, report.get("run"), identity)
-    saved = keras.models.load_model(workdir / "model.keras", compile=False)
-    for variable, value in zip(model.weights, saved.weights, strict=True):
-        variable.assign(keras.ops.convert_to_numpy(value))
-    model.labels = saved.labels
-    return TrainResult(model, report["history"], report["accuracy"])
-
-
 def _last_accuracy(history):
     return history["val_accuracy"][-1] if "val_accuracy" in history else None
 
@@ -270,15 +285,4 @@ def _figure(value):
 
 
 def _write_json(path, values):
-    with _disk_errors(path):
-        write_atomically(path, lambda partial: partial.write_text(json.dumps(values, indent=2), encoding="utf-8"))
-
-
-@contextlib.contextmanager
-def _disk_errors(path):
-    try:
-        yield path
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} could not be written: {error}; once there is room, the same command goes on"
-        ) from error
+    write_atomically(path, lambda partial: partial.write_text(json.dumps(values, indent=2), encoding="utf-8"))

@@ -7,6 +7,7 @@ from keras_vit.compat.warmup import Warmup
 
 SCHEDULES = ("cosine", "linear", "step", "constant")
 DECAY_FACTOR = 0.1
+_ENDING = ("cosine", "linear")  # those with a final learning rate
 
 
 def create_schedule(
@@ -40,8 +41,8 @@ def create_schedule(
         steps: optimizer steps of the whole run; later steps keep the last learning rate.
         warmup_steps: steps of the warm-up, fewer than `steps`; 0 for none.
         warmup_learning_rate: where the warm-up starts.
-        final_learning_rate: where `cosine` and `linear` end.
-        decay_at: shares of the run in (0, 1), ascending, where `step` decays; after the warm-up.
+        final_learning_rate: where `cosine` and `linear` end, from 0; with these alone.
+        decay_at: shares of the run in (0, 1), ascending, where `step` decays; after the warm-up. With `step` alone.
         decay_factor: what `step` multiplies the learning rate by.
 
     Returns:
@@ -52,6 +53,13 @@ def create_schedule(
     """
     checks.check_choice("schedule", name, SCHEDULES)
     learning_rate = checks.check_positive("learning_rate", learning_rate)
+    if final_learning_rate < 0 or (final_learning_rate and name not in _ENDING):
+        raise ValueError(
+            f"final_learning_rate must be at least 0, and 0 with schedules other than {' and '.join(_ENDING)}; "
+            f"got final_learning_rate={final_learning_rate}, schedule={name!r}"
+        )
+    if decay_at and name != "step":
+        raise ValueError(f"decay_at belongs to schedule 'step'; got decay_at={decay_at}, schedule={name!r}")
     steps = checks.check_integer("steps", steps)
     warmup_steps = checks.check_integer("warmup_steps", warmup_steps, minimum=0)
     if warmup_steps >= steps:

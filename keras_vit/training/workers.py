@@ -66,7 +66,7 @@ def any_worker(model, flag):
     """Whether `flag` is true in any process; all must call together."""
     if worker_count(model) == 1:
         return flag
-    return bool(gather(model, [np.int32(flag)] * len(local_replicas(model))).any())
+    return bool(_gather_unordered(model, [np.int32(flag)] * len(local_replicas(model))).any())
 
 
 def _gather_unordered(model, local):

@@ -100,13 +100,17 @@ class TestListAndInfo:
         ],
     )
     def test_info_lists_the_recipes_that_were_made_for_a_model(self, capsys, monkeypatch, changes, expected, examples):
-        config = keras_vit.ViT_Ti16(image_size=32).config
+        config = keras_vit.ViT_Ti16(image_size=32).config.replace(name="other", image_size=224, dropout_rate=0.3)
         recipe = keras_vit.training.RECIPES["quickstart"].replace(name="mine", model=config, **changes)
         monkeypatch.setitem(keras_vit.training.RECIPES, "mine", recipe)
         out = run(capsys, "info", "ViT-Ti_16")[1]
         cost = re.search(rf"^recipe mine +{expected} +([\d.e-]+)$", out, re.MULTILINE)[1]
         assert float(cost) == pytest.approx(6 * 1.2537e9 * examples / 1e18, rel=1e-3)
         assert out.count("recipe ") == 1
+
+    def test_info_lists_no_recipe_of_another_model_of_its_name(self, capsys):
+        assert keras_vit.training.RECIPES["plain-vit/s16-90ep"].model.name == "ViT-S_16"  # pools, without a class token
+        assert "recipe " not in run(capsys, "info", "ViT-S_16")[1]
 
     def test_list_of_recipes(self, capsys):
         code, out, err = run(capsys, "list", "*finetune/p*", "--recipes")

@@ -7,6 +7,7 @@ import shlex
 import pytest
 from command_line import examples_of, help_of, run
 
+import keras_vit
 from keras_vit.cli import VERBS, parser
 from keras_vit.config import GELUS, INTERPOLATIONS
 
@@ -34,6 +35,11 @@ class TestHelp:
         for command in commands:  # those of the README run in test_readme.py
             code, out, err = run(capsys, *shlex.split(command)[1:])
             assert code == 0 and out, (command, err)
+
+    def test_strategies_are_those_of_the_package(self):
+        with pytest.raises(ValueError) as error, keras_vit.distribution("bogus"):
+            pass
+        assert ", ".join(map(repr, parser._STRATEGIES)) in str(error.value)
 
     def test_choices_in_the_help_are_those_of_the_package(self, capsys):
         text = " ".join(help_of("predict", capsys).split())

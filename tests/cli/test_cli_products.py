@@ -25,7 +25,7 @@ class TestTrainAndExport:
                 "augment",
                 ("inception_crop(0.3, max_area=1.0)", "flip", "randaugment(2, 15)"),
             ),
-            "mix=mixup(0.2)": ("mix", ("mixup(0.2)",)),
+            'mix=["mixup(0.2)", "cutmix(1.0)"]': ("mix", ("mixup(0.2)", "cutmix(1.0)")),  # as --show prints them
             "clip_norm=none": ("clip_norm", None),
             "dtype=mixed_bfloat16": ("dtype", "mixed_bfloat16"),
             "remat=true": ("remat", True),
@@ -41,6 +41,17 @@ class TestTrainAndExport:
         expected = dict(changes.values()) | {"steps": 50, "image_size": (16, 24)}
         assert shown == keras_vit.training.RECIPES["quickstart"].replace(**expected)
         assert (shown.epochs, shown.warmup_fraction) == (None, 0.0)
+
+    def test_set_takes_texts_with_tuples(self, capsys):
+        text = "augment=keras_cv.RandomZoom(0.3, (0.1, 0.2)), flip, color_jitter(0.3)"
+        code, out, err = run(capsys, "train", "--recipe", "quickstart", "--show", "--set", text)
+        assert (code, err) == (0, "")
+        texts = ["keras_cv.RandomZoom(0.3, (0.1, 0.2))", "flip", "color_jitter(0.3)"]
+        assert json.loads(out)["augment"] == texts
+
+    def test_set_ends_a_warm_up(self, capsys):
+        out = run(capsys, "train", "--recipe", "quickstart", "--show", "--set", "warmup_steps=0")[1]
+        assert json.loads(out)["warmup_fraction"] == json.loads(out)["warmup_steps"] == 0
 
     def test_set_empties_a_list(self, capsys):
         for text in ("augment=", "augment=none", "augment=()"):

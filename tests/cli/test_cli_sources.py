@@ -31,6 +31,7 @@ def read(*words):
 
 def test_train_hands_everything_on(here, calls, capsys):
     words = ["--weights", "ViT-Ti_16.npz", "--strategy", "mirrored", "--checkpoint-every", "7", "--image-size", "32"]
+    words += ["--max-corrupt", "0.05"]
     code, out, _ = run(capsys, *TRAIN, "--folder", "pictures", "--hold-out", "0.5", *words)
     assert code == 0 and out.startswith("accuracy: 50.0 %\nsaved: out")
     [((recipe, source, workdir), options)] = calls
@@ -39,7 +40,7 @@ def test_train_hands_everything_on(here, calls, capsys):
     validation = options.pop("validation")
     assert (source.size, validation.size) == (2, 2) and not set(source.files) & set(validation.files)
     assert options.pop("strategy").name == "mirrored"
-    assert options == {"weights": "ViT-Ti_16.npz", "checkpoint_every": 7, "model": "ViT-Ti_16"}
+    assert options == {"weights": "ViT-Ti_16.npz", "checkpoint_every": 7, "max_corrupt": 0.05, "model": "ViT-Ti_16"}
 
 
 def test_train_without_pictures_takes_the_recipe_s_own(calls, capsys, tmp_path, monkeypatch):
@@ -47,7 +48,7 @@ def test_train_without_pictures_takes_the_recipe_s_own(calls, capsys, tmp_path, 
     assert run(capsys, "train", "--recipe", "quickstart", "--workdir", "out")[0] == 0
     [((_, source, _), options)] = calls
     assert source is None and options["validation"] is None and options["model"] is None
-    assert options["strategy"].name == "one" and "checkpoint_every" not in options
+    assert options["strategy"].name == "one" and not {"checkpoint_every", "max_corrupt"} & set(options)
 
 
 def test_the_seed_draws_what_is_held_out(here):
@@ -66,11 +67,12 @@ def test_tfds(monkeypatch):
     monkeypatch.setattr(keras_vit.data, "from_tfds", lambda *args, **kwargs: asked.append((args, kwargs)))
     words = ["--tfds", "cifar10", "--split", "train[:98%]", "--data-dir", "d"]
     sources.open_sources(read(*words, "--validation", "train[98%:]"), 0)
-    sources.open_source(parser.parse(["evaluate", *SAVED, "--tfds", "mnist", "--split", "test"]))
+    keys = ["--image-key", "picture", "--label-key", "class"]
+    sources.open_source(parser.parse(["evaluate", *SAVED, "--tfds", "mnist", "--split", "test", *keys]))
     assert asked == [
         (("cifar10", "train[:98%]"), {"data_dir": "d"}),
         (("cifar10", "train[98%:]"), {"data_dir": "d"}),
-        (("mnist", "test"), {"data_dir": None}),
+        (("mnist", "test"), {"data_dir": None, "image_key": "picture", "label_key": "class"}),
     ]
 
 
@@ -80,8 +82,9 @@ def test_tfrecord(monkeypatch, tmp_path):
     (tmp_path / "names.txt").write_text("cat\n\n dog \n")
     words = ["--class-names", tmp_path / "names.txt", "--label-offset", 1, "--validation", "val-*"]
     sources.open_sources(read("--tfrecord", "train-*", *words), 0)
-    sources.open_source(parser.parse(["evaluate", *SAVED, "--tfrecord", "test-*"]))
-    named, plain = {"class_names": ["cat", "dog"], "label_offset": 1}, {"class_names": None, "label_offset": 0}
+    sources.open_source(parser.parse(["evaluate", *SAVED, "--tfrecord", "test-*", "--label-key", "class"]))
+    named = {"class_names": ["cat", "dog"], "label_offset": 1}
+    plain = {"class_names": None, "label_offset": 0, "label_key": "class"}
     assert asked == [(("train-*",), named), (("val-*",), named), (("test-*",), plain)]
 
 

@@ -15,7 +15,7 @@ ERRORS = {
     "steps_per_execution=2",
     "jit_compile": "jit_compile must be 'auto' or False under a strategy",
 }
-OTHERS = ("microbatches", "microbatch_errors", "evaluate_and_predict", "refusals")
+OTHERS = ("dense_cases", "microbatches", "microbatch_errors", "evaluate_and_predict", "refusals")
 EQUAL_SLOW = (
     "class_weights_and_arrays",
     "distilled",
@@ -63,9 +63,24 @@ def test_microbatches_give_the_gradient_of_the_batch(found, case):
 
 def test_microbatches_that_cannot_be(found):
     errors = found["microbatch_errors"]
-    assert "microbatches must not exceed the rows of a batch; got microbatches=4, 3 rows" in errors["too few rows"]
     assert "microbatches must be 1 for a model with a train_step of its own" in errors["own train_step"]
     assert "microbatches must be an integer of at least 1; got microbatches=0" in errors["zero"]
+
+
+def test_losses_that_cannot_be_put_together_from_replicas(found):
+    errors = found["dense_cases"]
+    assert "a compute_loss of its own would count once for each replica" in errors["own compute_loss"]
+    assert "got OwnLoss on 2 replicas" in errors["own compute_loss"]
+    assert "outputs must have no mask to be trained in parts" in errors["masked"]
+
+
+def test_small_models_on_two_replicas(found):
+    """A mean of 4 + 3 rows, a sum, logs of a train_step, nothing to train."""
+    x = np.random.default_rng(0).normal(size=(7, 2, 3)).astype("float32")
+    cases = found["dense_cases"]
+    assert cases["own logs"] < TOLERANCE and cases["summed"] < TOLERANCE * 10
+    np.testing.assert_allclose(cases["own mean"], [(x[:4].mean() + x[4:].mean()) / 2], rtol=1e-5)
+    assert cases["frozen"] == "no error"
 
 
 def test_evaluate_and_predict(found):
@@ -138,6 +153,56 @@ def test_microbatches_update_states_and_metrics_once_per_part():
     moving = 0.99 * 0.01 * x[0::2].mean(0) + 0.01 * x[1::2].mean(0)
     np.testing.assert_allclose(model.layers[1].moving_mean, moving, rtol=1e-5)
     assert np.isfinite(logs["mae"]) and int(model.optimizer.iterations) == 1
+
+
+def _on_a_batch(loss, rows, weights=None, **arguments):
+    """Trains a dense layer on one batch; returns its kernel and the loss that was logged."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3,))
+    regularizer = None if loss.reduction == "sum" else "l2"
+    model = keras_vit.Model(inputs, keras.layers.Dense(2, kernel_regularizer=regularizer)(inputs))
+    model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=keras.backend.backend() == "tensorflow", **arguments)
+    x = np.random.default_rng(0).normal(size=(rows, 3)).astype("float32")
+    logged = model.train_on_batch(x, x[:, :2], sample_weight=weights)
+    return keras.ops.convert_to_numpy(model.layers[-1].kernel), logged
+
+
+@pytest.mark.parametrize("rows", [2, 7])  # fewer than the parts, and no multiple of them
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+def test_microbatches_train_and_log_as_the_whole_batch(reduction, rows):
+    loss, weights = keras.losses.MeanSquaredError(reduction=reduction), np.linspace(0.1, 2, rows).astype("float32")
+    whole, parts = (_on_a_batch(loss, rows, weights, microbatches=count) for count in (1, 3))
+    np.testing.assert_allclose(parts[0], whole[0], atol=1e-6)
+    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-5)
+
+
+def test_a_batch_without_weight_trains_nothing():
+    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    kernel, _ = _on_a_batch(loss, 4, np.zeros(4, "float32"), microbatches=2)
+    assert np.isfinite(kernel).all()
+
+
+@pytest.mark.parametrize(
+    ("masked", "reduction", "message"),
+    [(False, "sum", "loss must be a mean, not a sum, for microbatches"), (True, "mean", "outputs must have no mask")],
+)
+def test_losses_that_cannot_be_put_together_from_microbatches(masked, reduction, message):
+    inputs = keras.Input((3, 2))
+    tokens = keras.layers.Masking()(inputs) if masked else inputs
+    model = keras_vit.Model(inputs, keras.layers.Dense(2, kernel_regularizer="l2")(tokens))
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction=reduction), microbatches=2)
+    x = np.ones((4, 3, 2), "float32")
+    assert np.isfinite(model.test_on_batch(x, x))  # to evaluate needs no parts
+    with pytest.raises(ValueError, match=message):
+        model.train_on_batch(x, x)
+
+
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+def test_microbatches_of_a_frozen_model():
+    model = _small_model()
+    model.trainable = False
+    model.compile("sgd", "mse", microbatches=2)
+    assert np.isfinite(model.train_on_batch(np.ones((4, 3), "float32"), np.ones((4, 2), "float32")))
 
 
 def test_take_part_takes_every_row_once():

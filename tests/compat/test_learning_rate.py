@@ -16,6 +16,12 @@ def test_of_a_number():
     assert [learning_rate_at(optimizer)(step) for step in (0, 7)] == [0.25, 0.25]
 
 
+def test_of_the_optimizer_inside_a_loss_scale():
+    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
+    rate = learning_rate_at(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(schedule)))
+    np.testing.assert_allclose([rate(step) for step in (0, 5, 10)], [1.0, 0.5, 0.0], atol=1e-7)
+
+
 def test_keras_keeps_the_schedule_to_itself():
     schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
     optimizer = keras.optimizers.SGD(schedule)

@@ -104,11 +104,27 @@ def test_other_errors_are_not_ours():
     assert data_error(ValueError("UnusableDataError: x")) is None
 
 
-def test_a_batch_without_one_readable_picture_stops(source):
-    dataset = train_pipeline(source, LEVELS, 2, shuffle=False, max_corrupt=1.0)
+def test_a_batch_without_one_readable_picture_takes_the_next_of_the_source(source):
+    options = {"shuffle": False, "max_corrupt": 0.2}
+    pipeline = train_pipeline(stream(source), LEVELS, 1, **options)
+    assert labels_of(pipeline, 8) == [[n] for n in (0, 1, 2, 3, 6, 6, 6, 7)]
+    whole = batches(train_pipeline(source, LEVELS, 2, **options), 4)
+    assert [labels.tolist() for _, labels in whole] == [[0, 1], [2, 3], [6, 6], [6, 7]]
+    last = train_pipeline(source, LEVELS, 2, shard=(1, 2), start_step=2, **options)
+    assert_equal(batches(last, 2), [(images[1:], labels[1:]) for images, labels in whole[2:]])
+
+
+def test_a_run_of_unreadable_pictures_stops(folder):
+    for number in range(4, SIZE):
+        path = folder / f"{number:03}" / f"{number:04}.png"
+        path.write_bytes(b"no picture")
+    dataset = train_pipeline(from_folder(folder), LEVELS, 1, shuffle=False, max_corrupt=0.3)
     with pytest.raises(tf.errors.OpError) as raised:
-        batches(dataset, 3)
-    assert str(data_error(raised.value)) == "not one picture of batch 2 can be read"
+        batches(dataset, 5)
+    assert str(data_error(raised.value)) == (
+        "not one picture of batch 4 can be read, nor one of those that could take their place: "
+        "more cannot be read than max_corrupt allows"
+    )
 
 
 def test_evaluate_is_strict_and_names_the_file(source, folder):

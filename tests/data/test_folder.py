@@ -64,7 +64,7 @@ def test_folder_refusals(tmp_path, folder):
         from_folder(folder / "list.csv")
     with pytest.raises(ValueError, match="one sub-folder of pictures per class; there are none in .*dog"):
         from_folder(folder / "dog")
-    (folder / "fox").mkdir()
+    (folder / "fox" / "no_picture.jpg").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"ending in .jpg, .*; 1 of 4 in .* hold none: fox"):
         from_folder(folder)
     with pytest.raises(ValueError, match="extensions must be a sequence.*got extensions='.jpg'"):

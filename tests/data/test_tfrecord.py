@@ -123,6 +123,7 @@ def test_refusals(tmp_path, files):
         (tmp_path / "none-*", FileNotFoundError, "there is no .*none-"),
         ([files[0], tmp_path / "none"], FileNotFoundError, "there is no .*none"),
         ([], FileNotFoundError, r"there is no \[\]"),
+        (tmp_path, ValueError, "is a folder: name its files, such as '.*/\\*'"),
         (tmp_path / "empty", ValueError, "whole records, not compressed; got .*empty"),
         (tmp_path / "text", ValueError, "whole records, not compressed; got .*text"),
         (tmp_path / "bytes", ValueError, "files of tf.train.Example; the first record is none"),
@@ -132,3 +133,14 @@ def test_refusals(tmp_path, files):
             print(message, from_tfrecord(pattern))  # shown where nothing is raised
     with pytest.raises(ValueError, match="label_offset must be an integer of at least 0; got label_offset=-1"):
         from_tfrecord(files, label_offset=-1)
+    with pytest.raises(ValueError, match=f"got label_offset=9, and the highest label is {max(LABELS)}"):
+        from_tfrecord(files, label_offset=9)
+    with pytest.raises(ValueError, match="class_names must be a sequence of texts, one per class; got .*'abc'"):
+        from_tfrecord(files, class_names="abc")
+
+
+def test_records_that_are_all_damaged(tmp_path):
+    files = write_records(tmp_path, PLAIN[:1], [1], shards=1)
+    _at(files[0], 60, _flipped)
+    with pytest.raises(ValueError, match="records that can be read; all 1 are damaged"):
+        from_tfrecord(files)

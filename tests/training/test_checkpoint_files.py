@@ -138,7 +138,7 @@ def test_a_failed_write_of_any_file_leaves_the_earlier_and_no_other(tmp_path):
         partial.write_text("half")
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(CheckpointError, match="model.keras could not be written: disk full; once there is room"):
         write_atomically(path, half_a_file)
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
     write_atomically(path, lambda partial: partial.write_text("new"))

@@ -157,6 +157,11 @@ def test_refuses_an_unknown_name(model):
         create_optimizer("adam", 0.1, model)
 
 
+def test_refuses_momentum_that_it_does_not_have(model):
+    with pytest.raises(ValueError, match="momentum belongs to optimizer 'sgd'; got momentum=0.9, optimizer='adamw'"):
+        create_optimizer("adamw", 0.1, model, momentum=0.9)
+
+
 def test_refuses_an_unbuilt_model():
     with pytest.raises(ValueError, match="model must be built"):
         create_optimizer("sgd", 0.1, keras.Sequential([keras.layers.Dense(1)]))

@@ -41,6 +41,8 @@ def test_replace_changes_a_copy():
         (Recipe(**EPOCHS, warmup_epochs=1), {"steps": 9, "warmup_steps": 2}, {"epochs": None, "warmup_epochs": 0}),
         (Recipe(**PLAIN, warmup_steps=2), {"warmup_fraction": 0.5}, {"warmup_steps": 0, "warmup_fraction": 0.5}),
         (Recipe(**PLAIN, warmup_steps=2), {"warmup_steps": 0}, {"warmup_steps": 0}),
+        (Recipe(**PLAIN, warmup_fraction=0.5), {"warmup_steps": 0}, {"warmup_steps": 0, "warmup_fraction": 0.0}),
+        (Recipe(**EPOCHS, warmup_epochs=1), {"warmup_fraction": 0.0}, {"warmup_epochs": 0.0, "epochs": 3}),
         (Recipe(**EPOCHS, warmup_epochs=1), {"warmup_epochs": 2.5}, {"warmup_epochs": 2.5, "epochs": 3}),
     ],
 )
@@ -169,6 +171,7 @@ def test_every_field_survives_json(model):
         ({"input_dtype": "float16"}, "input_dtype must be one of 'float32', 'uint8'; got input_dtype='float16'"),
         ({"image_size": (8, 8, 3)}, "image_size must be one integer or a pair (height, width)"),
         ({"seed": -1}, "seed must be an integer of at least 0; got seed=-1"),
+        ({"seed": 2**32}, "seed must be an integer from 0 to 4294967295; got seed=4294967296"),
         ({"dataset": "mnist"}, "dataset must be one of 'digits'; got dataset='mnist'"),
         ({"model": "ViT-B_16"}, "model must be a config of keras_vit, such as ViTConfig; got model='ViT-B_16'"),
         ({"model": {"name": "toy"}}, "class_name of model must be one of 'ViTConfig', 'SwinConfig'"),
@@ -198,6 +201,22 @@ class TestTotalSteps:
     )
     def test_steps_are_kept_in_epochs_of_about_a_pass(self, recipe, size, expected):
         assert RECIPES[recipe].total_steps(size) == expected
+
+    @pytest.mark.parametrize(
+        ("steps", "size", "epochs", "message"),
+        [
+            (101, 40, 101, "101 steps are trained in epochs of 1, a pass takes about 10; recipe.replace(steps=100)"),
+            (997, 400, 1, "997 steps are trained in epochs of 997, a pass takes about 100; recipe.replace(steps=1000)"),
+        ],
+    )
+    def test_steps_without_divisors_are_kept_with_a_warning(self, steps, size, epochs, message):
+        with pytest.warns(UserWarning) as caught:
+            assert Recipe(**{**PLAIN, "steps": steps}).total_steps(size) == (epochs, steps // epochs)
+        [warning] = caught
+        assert str(warning.message).startswith(message)
+
+    def test_an_epoch_has_a_step_however_few_pictures_there_are(self):
+        assert Recipe(**{**PLAIN, "steps": 7}).total_steps(1) == (7, 1)
 
     def test_epochs_hold_whole_executions(self):
         recipe = Recipe(**{**PLAIN, "steps": 60, "steps_per_execution": 12})

@@ -149,6 +149,11 @@ class TestModels:
             recipe.compile(VisionTransformer(CONFIG))
         recipe.compile(VisionTransformer(recipe.configure(CONFIG)))
 
+    def test_microbatches_need_a_model_that_has_them(self):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        with pytest.raises(ValueError, match=r"keras_vit.Model\(inputs, outputs\); got Sequential with microbatches=2"):
+            Recipe(**PLAIN, microbatches=2).compile(model)
+
     def test_image_size_is_for_models_that_are_yet_to_be_built(self):
         Recipe(**PLAIN, image_size=16).compile(VisionTransformer(CONFIG))
 

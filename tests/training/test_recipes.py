@@ -157,6 +157,21 @@ def test_bit_pretraining():
         rates = [float(model.optimizer._learning_rate(1000 * epoch + 1)) for epoch in (9, *changes)]
         np.testing.assert_allclose(rates, [0.48 / 10**k for k in range(len(changes) + 1)], rtol=1e-5)
         assert RECIPES[name].epochs == epochs
+    assert [fields(f"bit/{name}", "loss", "head_bias") for name in "sml"] == [
+        ("softmax", None),  # big_vision/configs/bit_i1k.py
+        ("sigmoid", -10.0),  # big_vision/configs/bit_i21k.py
+        ("sigmoid", None),
+    ]
+
+
+def test_bit_decays_weights_as_the_paper():
+    """Weight decay 1e-4 in the gradient, with the paper's momentum of 0.9: the decay per step once it has settled."""
+    recipe, learning_rate = RECIPES["bit/s"], 0.01
+    value, velocity = 1.0, 0.0
+    for _ in range(200):
+        velocity = recipe.momentum * velocity + 1e-4 * value
+        previous, value = value, value - learning_rate * velocity
+    assert 1 - value / previous == pytest.approx(learning_rate * recipe.weight_decay, rel=1e-3)
 
 
 @pytest.mark.parametrize(

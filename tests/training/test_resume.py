@@ -45,14 +45,14 @@ def data(start_step=0):
     return tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(8).skip(start_step)
 
 
-def make_model(optimizer=None, classes=3, **compile_arguments):
+def make_model(optimizer=None, classes=3, rate=1e-2, **compile_arguments):
     """Eager on TensorFlow, which saves the compilation in many short runs; test_kill.py has the compiled ones."""
     keras.utils.set_random_seed(1)
     inputs = keras.Input((4,))
     x = keras.layers.Dense(8, activation="relu")(inputs)
     x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.3)(x))
     model = Model(inputs, keras.layers.Dense(classes)(x))
-    schedule = keras.optimizers.schedules.CosineDecay(1e-2, EPOCHS * STEPS)
+    schedule = keras.optimizers.schedules.CosineDecay(rate, EPOCHS * STEPS)
     model.compile(
         optimizer or keras.optimizers.AdamW(schedule, use_ema=True, gradient_accumulation_steps=4),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -164,6 +164,18 @@ def test_callbacks_of_keras_go_on_with_what_they_remember(tmp_path):
     assert run("broken") == expected
 
 
+def test_a_step_that_is_shown_again_is_not_counted_again(tmp_path):
+    def run(workdir, *more):
+        path = tmp_path / workdir / "{epoch}-{batch}.weights.h5"
+        every_four = keras.callbacks.ModelCheckpoint(str(path), save_freq=4, save_weights_only=True)
+        fit(tmp_path / workdir, every_four, *more, epochs=2)
+        return sorted(path.name for path in (tmp_path / workdir).glob("*.h5"))
+
+    with pytest.raises(Killed):
+        run("broken", KillAt(1, "on_epoch_end"))
+    assert run("broken") == run("whole") == ["1-4.weights.h5", "2-2.weights.h5", "2-6.weights.h5"]
+
+
 def test_steps_and_epochs_are_those_of_the_whole_run(tmp_path):
     seen = []
     note = keras.callbacks.LambdaCallback(
@@ -193,14 +205,21 @@ def test_when_checkpoints_are_written(tmp_path, monkeypatch):
     assert written == [5, 10, 15, 18]
 
 
-@pytest.mark.parametrize("kind", ["on_train_batch_end", "on_test_batch_end"])
-def test_sigterm_saves_and_tells(tmp_path, unbroken, kind):
+@pytest.mark.parametrize(
+    ("kind", "number", "step"),
+    [
+        ("on_train_batch_end", 1, 2),
+        ("on_test_batch_end", 1, STEPS),
+        ("on_epoch_end", 0, STEPS + 1),  # saved by the next step
+        ("on_epoch_end", EPOCHS - 1, EPOCHS * STEPS),  # nothing is left but the end of fit
+    ],
+)
+def test_sigterm_saves_and_tells(tmp_path, unbroken, kind, number, step):
     before = signal.getsignal(signal.SIGTERM)
     terminate = keras.callbacks.Callback()
-    setattr(terminate, kind, lambda batch, logs: batch == 1 and signal.raise_signal(signal.SIGTERM))
+    setattr(terminate, kind, lambda index, logs: index == number and signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Preempted) as raised:
         fit(tmp_path, terminate, every_steps=1000)
-    step = {"on_train_batch_end": 2, "on_test_batch_end": STEPS}[kind]
     assert raised.value.code == 75 and raised.value.step == step == Resume(tmp_path).step
     assert isinstance(raised.value, SystemExit)
     assert signal.getsignal(signal.SIGTERM) is before
@@ -256,14 +275,20 @@ def test_the_step_of_the_loss_is_told(tmp_path):
         ({"epochs": 1}, ValueError, "must be at least the 10 steps done in .*; got 6"),
         ({"run": {"recipe": {"seed": 1, "name": "a"}}}, ValueError, "another run: recipe.seed is 0 there, 1 here"),
         ({"model": "classes"}, CheckpointError, r"model.0000\d.kernel .* is \(8, 3\) float32 in it, here \(8, 4\)"),
-        ({"model": "optimizer"}, CheckpointError, "must be of the same optimizer: it has .* variables"),
+        ({"model": "optimizer"}, ValueError, "another run: optimizer.class_name is 'AdamW' there, 'SGD' here"),
+        ({"model": "rate"}, ValueError, r"optimizer.config.learning_rate.* is 0.01 there, 0.1 here"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, error, message):
     run = {"recipe": {"seed": 0, "name": "a"}}
     with pytest.raises(Killed):
         fit(tmp_path, KillAt(11), run=run)
-    models = {"classes": lambda: make_model(classes=4), "optimizer": lambda: make_model("sgd"), None: make_model}
+    models = {
+        "classes": lambda: make_model(classes=4),
+        "optimizer": lambda: make_model("sgd"),
+        "rate": lambda: make_model(rate=0.1),
+        None: make_model,
+    }
     model = models[change.pop("model", None)]()
     before = [keras.ops.convert_to_numpy(weight) for weight in model.weights]
     with pytest.raises(error, match=message):
@@ -278,11 +303,31 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, error, message
         ({}, "steps_per_epoch must be given to fit with Resume"),
         ({"steps_per_epoch": 4, "initial_epoch": 1}, "initial_epoch must be left out with Resume"),
         ({"steps_per_epoch": 5}, "steps_per_epoch must be divisible by steps_per_execution"),
+        ({"x": X, "y": Y, "steps_per_epoch": 4}, r"x must be data that begin at step .*; got arrays \(ndarray\)"),
+        ({"x": [X], "steps_per_epoch": 4}, r"got arrays \(ndarray\), which every fit begins anew"),
     ],
 )
 def test_arguments_of_fit_are_checked(tmp_path, arguments, message):
     with pytest.raises(ValueError, match=message):
-        make_model(steps_per_execution=2).fit(data(), callbacks=[Resume(tmp_path)], **arguments)
+        make_model(steps_per_execution=2).fit(**{"x": data(), "callbacks": [Resume(tmp_path)], **arguments})
+
+
+def test_a_second_fit_needs_another_resume(tmp_path):
+    model, resume = make_model(), Resume(tmp_path)
+    with pytest.raises(Killed):
+        model.fit(data(), steps_per_epoch=STEPS, callbacks=[resume, KillAt(3)], shuffle=False, verbose=0)
+    with pytest.raises(ValueError, match="make the Resume, and the data from its step, anew before each fit"):
+        model.fit(data(), steps_per_epoch=STEPS, callbacks=[resume], shuffle=False, verbose=0)
+
+
+def test_the_learning_rate_asked_for_is_that_of_the_run(tmp_path):
+    """What a callback has changed since is no other run."""
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    fit(tmp_path, halve, model=make_model(keras.optimizers.SGD(0.1)), epochs=1)
+    model, _ = fit(tmp_path, halve, model=make_model(keras.optimizers.SGD(0.1)), epochs=2)
+    assert float(model.optimizer.learning_rate) == pytest.approx(0.025)
+    with pytest.raises(ValueError, match="optimizer.config.learning_rate is 0.10.* there, 0.00100.* here"):
+        fit(tmp_path, model=make_model(keras.optimizers.SGD(0.001)), epochs=3)
 
 
 def test_another_number_of_steps_per_epoch_is_refused(tmp_path):

@@ -12,6 +12,7 @@ from device_runs import DEVICES, compiled, optimizer, pictures, small_vit, split
 split_cpu(2)
 import keras, tensorflow as tf
 import keras_vit
+from keras_vit.training.workers import local_parts
 
 class Killed(Exception):
     pass
@@ -26,18 +27,24 @@ class KillAt(keras.callbacks.Callback):
         if self.left == 0:
             raise Killed
 
+def make_model():
+    # Each replica of TensorFlow has moving statistics of its own.
+    inputs = keras.Input((16, 16, 3))
+    return keras_vit.Model(inputs, small_vit(dropout_rate=0.1)(keras.layers.BatchNormalization(momentum=0.5)(inputs)))
+
 def batches(start_step):
     return tf.data.Dataset.from_tensor_slices(pictures(96)).batch(16).repeat().skip(start_step)
 
 def run(workdir, *others):
     keras.utils.set_random_seed(0)
     with keras_vit.distribution(name, **options):
-        model = compiled(small_vit(dropout_rate=0.1), optimizer("sgd", gradient_accumulation_steps=4))
+        model = compiled(make_model(), optimizer("sgd", gradient_accumulation_steps=4))
         resume = keras_vit.training.Resume(workdir, every_steps=2)
         arguments = {"epochs": 3, "steps_per_epoch": 6, "shuffle": False, "verbose": 0}
         starts.append(resume.step)
         history = model.fit(batches(resume.step), callbacks=[resume, *others], **arguments).history
-    values = [keras.ops.convert_to_numpy(v) for v in [*model.variables, *model.optimizer.variables]]
+    variables = [*model.variables, *model.optimizer.variables]
+    values = [keras.ops.convert_to_numpy(part) for variable in variables for part in local_parts(variable)]
     return [value.tobytes() for value in values], history
 
 name, options = DEVICES[sys.argv[2]]

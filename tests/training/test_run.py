@@ -6,10 +6,11 @@ import sys
 import keras
 import numpy as np
 import pytest
+from picture_sets import encode, write_folder
 
 from keras_vit import Model, VisionTransformer, ViTConfig
-from keras_vit.data import eval_pipeline, from_arrays
-from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, progress, train
+from keras_vit.data import eval_pipeline, from_arrays, from_folder
+from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, checkpoint_files, progress, train
 from keras_vit.training.curves import draw_curves
 
 CONFIG = ViTConfig(
@@ -35,6 +36,8 @@ RECIPE = Recipe(
     model=CONFIG,
 )
 
+pytestmark = pytest.mark.usefixtures("eagerly")  # killed_runs.py has the compiled ones
+
 
 @pytest.fixture(scope="module")
 def source():
@@ -51,7 +54,7 @@ def workdir(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def result(source, workdir):
+def result(eagerly, source, workdir):
     return train(RECIPE, source, workdir, validation=source, verbose=0)
 
 
@@ -115,6 +118,7 @@ def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monk
     monkeypatch.setattr(Model, "fit", None)
     again = train(RECIPE, source, workdir, validation=source, verbose=0)
     assert (again.history, again.accuracy) == (result.history, result.accuracy)
+    assert again.model.compiled and result.model.compiled
     for ours, theirs in zip(again.model.get_weights(), result.model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -170,6 +174,29 @@ def test_a_loss_that_is_no_number_ends_the_run(source, tmp_path):
         train(RECIPE, source, tmp_path, model=model, verbose=0)
 
 
+def test_a_full_disk_at_the_end_of_an_epoch(source, tmp_path, monkeypatch):
+    bring_to_disk = checkpoint_files._bring_to_disk
+
+    def full(path):
+        if path.name == "history.csv":
+            raise OSError(28, "No space left on device")
+        bring_to_disk(path)
+
+    monkeypatch.setattr(checkpoint_files, "_bring_to_disk", full)
+    with pytest.raises(CheckpointError, match="history.csv could not be written: .*No space left"):
+        train(RECIPE.replace(epochs=1), source, tmp_path, validation=source, verbose=0)
+
+
+def test_max_corrupt_is_that_of_both_pipelines(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8, 8), "uint8")
+    contents = [encode(picture[..., None]) for picture in noise]
+    contents[3] = contents[3][:-14]
+    source = from_folder(write_folder(tmp_path / "pictures", contents, np.arange(8) % 2))
+    recipe = RECIPE.replace(epochs=1, batch_size=4, warmup_steps=0)
+    result = train(recipe, source, tmp_path / "run", validation=source, max_corrupt=0.2, verbose=0)
+    assert np.isfinite(result.history["val_loss"]).all()
+
+
 def test_a_full_disk_at_the_end(source, tmp_path, monkeypatch):
     def full(self, path):
         path.write_text("half")
@@ -213,6 +240,8 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
     [
         ({"recipe": "slowstart"}, ValueError, "recipe must be one of "),
         ({"source": None}, ValueError, "source must be given: recipe 'toy' has no pictures of its own"),
+        ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be an integer of at least 1; got"),
+        ({"max_corrupt": 2}, ValueError, "max_corrupt must be a number in [0, 1]; got max_corrupt=2"),
         (
             {"recipe": RECIPE.replace(model=None)},
             ValueError,

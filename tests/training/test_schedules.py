@@ -96,6 +96,17 @@ def test_survives_serialisation(name):
             "decay_at must name at least one share of the run, after its warm-up; "
             "got decay_at=(0.3, 0.6), warmup_steps=40, steps=100",
         ),
+        ({"decay_at": (0.5,)}, "decay_at belongs to schedule 'step'; got decay_at=(0.5,), schedule='cosine'"),
+        (
+            {"final_learning_rate": -0.1},
+            "final_learning_rate must be at least 0, and 0 with schedules other than cosine and linear; "
+            "got final_learning_rate=-0.1, schedule='cosine'",
+        ),
+        (
+            {"name": "constant", "final_learning_rate": 0.1},
+            "final_learning_rate must be at least 0, and 0 with schedules other than cosine and linear; "
+            "got final_learning_rate=0.1, schedule='constant'",
+        ),
         (
             {"name": "step"},
             "decay_at must name at least one share of the run, after its warm-up; "

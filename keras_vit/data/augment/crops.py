@@ -7,6 +7,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.config.preprocessing import INTERPOLATIONS
 from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import values
+from keras_vit.data.pixel_limit import jpeg_shape
 
 _ATTEMPTS = 10  # of random_resized_crop, as in torchvision and timm
 
@@ -154,7 +155,7 @@ def _is_whole_jpeg(contents):
 
 
 def _cut_jpeg(contents, window):
-    shape = tf.image.extract_jpeg_shape(contents)
+    shape = jpeg_shape(contents)
     top, left, height, width = tf.unstack(window(shape))
     # The colour of a column is interpolated between its neighbours, so one more on either side is decoded.
     begin, end = tf.maximum(left - 1, 0), tf.minimum(left + width + 1, shape[1])

@@ -16,11 +16,17 @@ _LEVELS = {
     "strong2": ((2, 20), 0.8),
 }
 
-# folder of the name -> data, epochs, loss and head bias (big_vision/configs/vit_i1k.py and vit_i21k.py)
+_I1K = (
+    "big_vision/configs/vit_i1k.py as first published in 2022; by 2024 it had the sigmoid loss with head bias -6.9: "
+    ".replace(loss='sigmoid', head_bias=-6.9)"
+)
+_I21K = "big_vision/configs/vit_i21k.py"
+
+# folder of the name -> data, epochs, loss and head bias, where these come from
 _DATA = {
-    "": ("ImageNet", 300, {"loss": "softmax"}),
-    "i21k/": ("ImageNet-21k", 300, {"loss": "sigmoid", "head_bias": -10.0}),
-    "i21k-30ep/": ("ImageNet-21k", 30, {"loss": "sigmoid", "head_bias": -10.0}),
+    "": ("ImageNet", 300, {"loss": "softmax"}, _I1K),
+    "i21k/": ("ImageNet-21k", 300, {"loss": "sigmoid", "head_bias": -10.0}, _I21K),
+    "i21k-30ep/": ("ImageNet-21k", 30, {"loss": "sigmoid", "head_bias": -10.0}, _I21K),
 }
 
 # data -> (steps, warm-up) pairs, learning rate, the paper's grid
@@ -34,14 +40,14 @@ _TRANSFERS = {
 
 
 def _pretraining(folder, level):
-    data, epochs, loss = _DATA[folder]
+    data, epochs, loss, loss_source = _DATA[folder]
     randaugment, alpha = _LEVELS[level]
     return Recipe(
         name=f"augreg/{folder}{level}",
         source=(
             f"{_PAPER}, {data}, {epochs} epochs, augmentation {level}, weight decay 0.1, no dropout; the grid's other "
             "cells are .replace(weight_decay=0.03) and .replace(dropout_rate=0.1, stochastic_depth_rate=0.1); "
-            "loss: big_vision"
+            f"loss: {loss_source}"
         ),
         optimizer="adamw",
         learning_rate=1e-3,

@@ -113,7 +113,7 @@ RECIPES = (
         _pretraining(
             f"vit/imagenet21k/{name}",
             models,
-            "ImageNet-21k; head bias: big_vision",
+            "ImageNet-21k; head bias: big_vision/configs/vit_i21k.py",
             epochs=epochs,
             learning_rate=1e-3,
             weight_decay=0.03,
@@ -126,7 +126,7 @@ RECIPES = (
     _pretraining(
         "vit/imagenet",
         "all ViT",
-        "ImageNet; head bias: big_vision",
+        "ImageNet; head bias: big_vision/configs/vit_i1k.py of 2024",
         epochs=300,
         learning_rate=3e-3,
         schedule="cosine",
