@@ -19,8 +19,10 @@ from keras_vit.compat.sublayers import sublayers
 
 ON_TENSORFLOW = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow")
 
-# Constants that a softmax over them or a batch normalisation behind them takes away, in the axial ResNet.
+# Constants that a softmax over them or a batch normalisation behind them takes away: what is added to all keys, and in
+# the axial ResNet.
 WITHOUT_EFFECT = (
+    "attention/key_norm/beta",
     "product_norm/beta",
     "query_position_norm/beta",
     "key_position_norm/beta",

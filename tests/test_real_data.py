@@ -40,6 +40,7 @@ def test_accuracy_with_the_reference_protocol(real_data):
     assert accuracy.correct[5] >= 193
 
 
+@pytest.mark.slow
 def test_accuracy_with_the_official_protocol(real_data):
     accuracy = keras_vit.evaluate(_model(real_data), real_data / "imagenet200")
     assert accuracy.correct[1] >= 172
@@ -47,8 +48,9 @@ def test_accuracy_with_the_official_protocol(real_data):
 
 def test_wrong_mean_and_deviation_show(real_data):
     wrong = dataclasses.replace(CROPPED, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    accuracy = keras_vit.evaluate(_model(real_data), real_data / "imagenet200", preprocessing=wrong)
-    assert 80 <= accuracy.correct[1] <= 115
+    pictures = keras_vit.data.from_folder(real_data / "imagenet200").take(range(0, 200, 4))
+    accuracy = keras_vit.evaluate(_model(real_data), pictures, preprocessing=wrong)
+    assert 16 <= accuracy.correct[1] <= 32  # of 50; the share of the reference is 24, of right ones 42
 
 
 def test_predict_names_pictures(real_data):
