@@ -1,3 +1,7 @@
+"""Those of benchmarks/ that measure numbers; the others measure time."""
+
+import importlib.util
+import pathlib
 import sys
 from types import SimpleNamespace
 
@@ -5,13 +9,16 @@ import numpy as np
 import pytest
 
 import keras_vit
-from benchmarks import finetune
 
+REPOSITORY = pathlib.Path(__file__).parents[1]
 WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 
 
 def run(monkeypatch, capsys, *words):
-    """What the command prints."""
+    """What `python -m benchmarks.finetune` prints."""
+    spec = importlib.util.spec_from_file_location("finetune", REPOSITORY / "benchmarks" / "finetune.py")
+    finetune = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(finetune)
     monkeypatch.setattr(sys, "argv", ["finetune", *map(str, words)])
     finetune.main()
     return capsys.readouterr().out
