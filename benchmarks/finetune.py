@@ -1,9 +1,10 @@
 """What fine-tuning reaches: `python -m benchmarks.finetune --weights ViT-Ti_16.npz --data cifar10.npz`.
 
 The recipe is the paper's for CIFAR-10 (arXiv 2010.11929, Table 4: SGD with momentum 0.9, cosine, clipping at 1, no
-weight decay) with a batch and a number of steps for a small set of pictures. The data are one `.npz` file: `x_train`
-and `x_test`, uint8 (pictures, height, width, 3), `y_train` and `y_test`, integers. A row is printed per seed, then
-the mean.
+weight decay), changed for a small set of pictures as CHANGES says. What else `keras-vit train` takes to change a
+recipe may follow, such as `--image-size 96` or `--set dtype=float32`. The data are one `.npz` file: `x_train` and
+`x_test`, uint8 (pictures, height, width, 3), `y_train` and `y_test`, integers. A row is printed per seed, then their
+mean.
 """
 
 import argparse
@@ -15,33 +16,29 @@ import time
 import numpy as np
 
 import keras_vit
+from keras_vit.cli import parser, recipes
+
+RECIPE = "vit/finetune/cifar10"
+CHANGES = {
+    "steps": 390,
+    "warmup_steps": 30,
+    "batch_size": 64,
+    "learning_rate": 0.01,
+    "image_size": 224,
+    "augment": ("flip",),
+    "dtype": "mixed_bfloat16",
+}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--weights", required=True, help="file of a ViT-Ti/16")
-    parser.add_argument("--data", required=True, help=".npz file of the pictures")
-    parser.add_argument("--recipe", default="vit/finetune/cifar10")
-    parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--warmup-steps", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=0.03)
-    parser.add_argument("--augment", nargs="*", default=["flip"])
-    parser.add_argument("--dtype", default="mixed_bfloat16")
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
+    own = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    own.add_argument("--weights", required=True, help="file of a ViT-Ti/16")
+    own.add_argument("--data", required=True, help=".npz file of the pictures")
+    own.add_argument("--seeds", type=int, default=3, help="number of runs")
+    arguments, words = own.parse_known_args()
+    changes = {**CHANGES, **recipes.read_changes(parser.parse(["train", "--recipe", RECIPE, *words]))}
+    recipe = keras_vit.training.RECIPES[RECIPE].replace(**changes)
     train, test = read(arguments.data)
-    recipe = keras_vit.training.RECIPES[arguments.recipe].replace(
-        epochs=None,
-        steps=arguments.steps,
-        warmup_steps=arguments.warmup_steps,
-        batch_size=arguments.batch_size,
-        learning_rate=arguments.learning_rate,
-        image_size=arguments.image_size,
-        augment=arguments.augment,
-        dtype=arguments.dtype,
-    )
     shares = [fine_tune(recipe.replace(seed=seed), train, test, arguments.weights) for seed in range(arguments.seeds)]
     print(f"mean of {len(shares)} seeds: {100 * statistics.mean(shares):.2f} %")
 
@@ -49,9 +46,7 @@ def main():
 def read(path):
     """Sources of the training and the test pictures of a `.npz` file."""
     with np.load(path, allow_pickle=False) as arrays:
-        return tuple(
-            keras_vit.data.from_arrays(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")
-        )
+        return tuple(keras_vit.data.from_arrays(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
 
 
 def fine_tune(recipe, train, test, weights):

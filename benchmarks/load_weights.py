@@ -26,9 +26,7 @@ LIMIT = 1.3
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--file", help="an official ViT-B/16 of 1000 classes at 224; without it one is made up"
-    )
+    parser.add_argument("--file", help="an official ViT-B/16 of 1000 classes at 224; without it one is made up")
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -89,9 +87,7 @@ def measure(file, rounds):
             times[name].append((time.perf_counter() - wall, time.process_time() - processor))
             del result
             keras.utils.clear_session()
-    return {
-        name: tuple(map(statistics.median, zip(*pairs[1:], strict=True))) for name, pairs in times.items()
-    }
+    return {name: tuple(map(statistics.median, zip(*pairs[1:], strict=True))) for name, pairs in times.items()}
 
 
 def print_table(times, size):
@@ -102,11 +98,7 @@ def print_table(times, size):
     arrays, empty, zeros, model = times.values()
     for name, built in (("without values", empty), ("with zeros", zeros)):
         ratios = [model[clock] / (arrays[clock] + built[clock]) for clock in (0, 1)]
-        print(
-            f"{'ratio to a build ' + name:28}"
-            + "".join(f"{ratio:9.2f}" for ratio in ratios)
-            + f"   limit {LIMIT}"
-        )
+        print(f"{'ratio to a build ' + name:28}" + "".join(f"{ratio:9.2f}" for ratio in ratios) + f"   limit {LIMIT}")
 
 
 if __name__ == "__main__":

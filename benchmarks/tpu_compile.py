@@ -132,9 +132,7 @@ def compiled_step(model, batch, devices):
     mesh = Mesh(np.array(devices), ("data",))
     replicated, divided = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     state = _abstract(step_state(model, batch), replicated)
-    step = jax.jit(
-        model.train_step, donate_argnums=0, out_shardings=(None, jax.tree.map(lambda _: replicated, state))
-    )
+    step = jax.jit(model.train_step, donate_argnums=0, out_shardings=(None, jax.tree.map(lambda _: replicated, state)))
     start = time.perf_counter()
     with platform_of(devices):
         traced = step.trace(state, _abstract(batch, divided))

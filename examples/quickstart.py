@@ -111,15 +111,9 @@ def main():
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--workdir", metavar="DIR", help="folder for all files (default: a new temporary folder)"
-    )
-    parser.add_argument(
-        "--epochs", metavar="N", type=int, help="passes over the pictures (default: the recipe's)"
-    )
-    parser.add_argument(
-        "--tiny", action="store_true", help="two epochs, any accuracy will do: is all in place?"
-    )
+    parser.add_argument("--workdir", metavar="DIR", help="folder for all files (default: a new temporary folder)")
+    parser.add_argument("--epochs", metavar="N", type=int, help="passes over the pictures (default: the recipe's)")
+    parser.add_argument("--tiny", action="store_true", help="two epochs, any accuracy will do: is all in place?")
     return parser.parse_args()
 
 

@@ -57,6 +57,4 @@ def check_pair(name, value):
 def check_divisible(name, value, divisor_name, divisor):
     """Raises unless each side of the pair `value` is a multiple of the same side of the pair `divisor`."""
     if any(side % step for side, step in zip(value, divisor, strict=True)):
-        raise ValueError(
-            f"{name} must be divisible by {divisor_name}; got {name}={value}, {divisor_name}={divisor}"
-        )
+        raise ValueError(f"{name} must be divisible by {divisor_name}; got {name}={value}, {divisor_name}={divisor}")

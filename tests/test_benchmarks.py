@@ -39,12 +39,12 @@ def test_each_seed_and_their_mean_are_printed(monkeypatch, capsys, tmp_path):
     labels = {"y_train": np.arange(6) % 2, "y_test": np.array([0, 0, 0, 1])}
     images = {f"x_{part}": np.zeros((len(labels[f"y_{part}"]), 8, 8, 3), "uint8") for part in ("train", "test")}
     np.savez(tmp_path / "data.npz", **labels, **images)
-    words = ("--weights", "w.npz", "--data", tmp_path / "data.npz", "--seeds", 2, "--steps", 7, "--warmup-steps", 2)
-    out = run(monkeypatch, capsys, *words)
+    words = ("--weights", "w.npz", "--data", tmp_path / "data.npz", "--seeds", 2, "--steps", 7)
+    out = run(monkeypatch, capsys, *words, "--set", "warmup_steps=2")
     assert "seed 0: top-1 accuracy 75.00 %" in out and "seed 1: top-1 accuracy 25.00 %" in out
     assert "mean of 2 seeds: 50.00 %" in out
-    assert [(recipe.seed, recipe.steps, recipe.augment, *others) for recipe, *others in recipes] == [
-        (seed, 7, ("flip",), 6, "ViT-Ti_16", "w.npz") for seed in range(2)
+    assert [(r.seed, r.steps, r.warmup_steps, r.batch_size, *others) for r, *others in recipes] == [
+        (seed, 7, 2, 64, 6, "ViT-Ti_16", "w.npz") for seed in range(2)
     ]
 
 
@@ -52,6 +52,6 @@ def test_each_seed_and_their_mean_are_printed(monkeypatch, capsys, tmp_path):
 def test_a_real_model_learns_at_96_pixels(real_data, monkeypatch, capsys):
     """In four minutes; README has the figures at 224 pixels, which take an hour."""
     words = ("--weights", real_data / "weights" / WEIGHTS, "--data", real_data / "cifar10_small.npz", "--seeds", 1)
-    out = run(monkeypatch, capsys, *words, "--image-size", 96, "--dtype", "float32")
+    out = run(monkeypatch, capsys, *words, "--image-size", 96, "--set", "dtype=float32")
     assert "14 x 14 -> 6 x 6" in out
     assert float(out.rsplit("mean of 1 seeds: ", 1)[1].split()[0]) > 85

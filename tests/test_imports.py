@@ -51,9 +51,7 @@ def test_launcher_needs_nothing_at_import():
 
 
 def test_every_room_has_a_floor():
-    rooms = {path.stem for path in PACKAGE.glob("*.py")} | {
-        path.parent.name for path in PACKAGE.glob("*/__init__.py")
-    }
+    rooms = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert sorted(rooms - {"__init__"} - set(RANKS)) == []
 
 
@@ -126,9 +124,7 @@ def test_tensorflow_rooms_open_on_first_touch(loaded):
     assert core <= loaded
     rooms = ("data", "evaluation", "analysis", "training", "serving", "cli")
     assert [
-        name
-        for name in loaded
-        if name.split(".")[:1] == ["keras_vit"] and name.split(".")[1:2] in [[r] for r in rooms]
+        name for name in loaded if name.split(".")[:1] == ["keras_vit"] and name.split(".")[1:2] in [[r] for r in rooms]
     ] == []
 
 

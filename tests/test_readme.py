@@ -8,6 +8,7 @@ import shlex
 
 import keras
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.cli import main
@@ -49,13 +50,21 @@ VERBS = [(place, command) for place, command in _commands() if command.startswit
 
 def test_there_is_something_of_each_kind():
     assert len(SNIPPETS) >= 4 and len(SETUP) == 2 and len(VERBS) >= 6
-    fences = sum(
-        len(re.findall(r"^```", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in DOCUMENTS
-    )
+    fences = sum(len(re.findall(r"^```", path.read_text(encoding="utf-8"), re.MULTILINE)) for path in DOCUMENTS)
     assert fences == 2 * sum(len(list(_blocks(language))) for language in LANGUAGES)
 
 
+@pytest.fixture
+def compiled_where_it_pays(request):
+    """Two steps of a model of twelve blocks take less time than compiling one."""
+    text = request.node.callspec.params.get("source") or request.node.callspec.params["command"]
+    tf.config.run_functions_eagerly(bool(re.search(r"\bsteps[ =]2\b(?! \*)", text)))
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.mark.parametrize(("place", "source"), SNIPPETS, ids=[place for place, _ in SNIPPETS])
+@pytest.mark.usefixtures("compiled_where_it_pays")
 def test_snippet_runs(here, capsys, place, source):
     exec(compile(source, place, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out
@@ -70,6 +79,7 @@ def test_notebook_example_learns_in_ten_lines(here, capsys):
 
 
 @pytest.mark.parametrize(("place", "command"), VERBS, ids=[command for _, command in VERBS])
+@pytest.mark.usefixtures("compiled_where_it_pays")
 def test_command_runs(here, capsys, place, command):
     code = main(shlex.split(command)[1:])
     output = capsys.readouterr()
@@ -118,15 +128,11 @@ def test_tree_names_what_there_is():
     package = REPOSITORY / "keras_vit"
     rooms = [f"keras_vit/{p.parent.name}/" for p in package.glob("*/__init__.py")]
     rooms += [f"keras_vit/{p.name}" for p in package.glob("*.py") if p.name != "__init__.py"]
-    assert sorted(path for path in paths if path.startswith("keras_vit/") and path != "keras_vit/") == sorted(
-        rooms
-    )
+    assert sorted(path for path in paths if path.startswith("keras_vit/") and path != "keras_vit/") == sorted(rooms)
 
 
 def test_arrows_are_those_that_the_tests_enforce():
-    spec = importlib.util.spec_from_file_location(
-        "floors", pathlib.Path(__file__).with_name("test_imports.py")
-    )
+    spec = importlib.util.spec_from_file_location("floors", pathlib.Path(__file__).with_name("test_imports.py"))
     floors = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(floors)
     drawn = re.search(r"```text\n(checks -> .*?)```", CONTRIBUTING, re.DOTALL)[1]
@@ -139,7 +145,5 @@ def test_paths_in_the_text_exist(document):
     links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     named = re.findall(r"`((?:keras_vit|tests|examples|layers|data|cli)/[\w./-]+)`", text)
     missing = [path for path in links if not (document.parent / path).exists()]
-    missing += [
-        path for path in named if not any((r / path).exists() for r in (REPOSITORY, REPOSITORY / "keras_vit"))
-    ]
+    missing += [path for path in named if not any((r / path).exists() for r in (REPOSITORY, REPOSITORY / "keras_vit"))]
     assert missing == []

@@ -209,9 +209,7 @@ def test_constructor_and_create_model_build_the_same():
 
 def test_preprocessing_given_is_taken():
     preprocessing = keras_vit.Preprocessing(size=36, crop=32, interpolation="bicubic")
-    model, _ = build_deferred(
-        lambda: keras_vit.create_model("ViT-Ti_16", **SMALL, preprocessing=preprocessing)
-    )
+    model, _ = build_deferred(lambda: keras_vit.create_model("ViT-Ti_16", **SMALL, preprocessing=preprocessing))
     assert model.preprocessing == preprocessing
 
 

@@ -200,9 +200,7 @@ def _describe_huggingface(layout, names, checkpoint, family):
         known = [name for name, value in _HF_GELUS.items() if value]
         raise ValueError(f"hidden_act of config.json must be one of {known}; got {config['hidden_act']!r}")
     numerics = {"gelu": gelu, "epsilon": float(config.get("layer_norm_eps", names.epsilon))}
-    return dataclasses.replace(
-        description, numerics={**description.numerics, **numerics}, labels=_labels(config)
-    )
+    return dataclasses.replace(description, numerics={**description.numerics, **numerics}, labels=_labels(config))
 
 
 def _labels(config):

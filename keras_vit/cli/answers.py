@@ -31,9 +31,7 @@ def evaluate(args):
     source = open_source(args)
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):
-        accuracy = keras_vit.evaluate(
-            model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty()
-        )
+        accuracy = keras_vit.evaluate(model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty())
     if not args.json:
         print(accuracy)
         return

@@ -21,8 +21,7 @@ def open_model(args):
     _check_name(args.model)
     if not args.model.endswith(_SAVED) and args.weights is None:
         raise ValueError(
-            f"--weights must be given with --model {args.model}: "
-            "a file, or a name from keras-vit list --weights"
+            f"--weights must be given with --model {args.model}: a file, or a name from keras-vit list --weights"
         )
     with contextlib.redirect_stdout(sys.stderr):
         model = build_model(args)

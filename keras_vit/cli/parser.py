@@ -57,9 +57,7 @@ def _add_list(verbs):
         "keras-vit list 'ViT-B*' --weights",
         "keras-vit list 'augreg/*' --recipes",
     )
-    verb.add_argument(
-        "pattern", nargs="?", default="*", metavar="PATTERN", help="such as 'ViT-*' (default: all)"
-    )
+    verb.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="such as 'ViT-*' (default: all)")
     shown = verb.add_mutually_exclusive_group()
     shown.add_argument("--weights", action="store_true", help="the published files of each model instead")
     shown.add_argument("--recipes", action="store_true", help="the recipes whose names match PATTERN instead")
@@ -103,9 +101,7 @@ def _add_evaluate(verbs):
     )
     _add_pictures(verb)
     _add_model(verb)
-    verb.add_argument(
-        "--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)"
-    )
+    verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -220,15 +216,11 @@ def _add_model(verb):
         metavar="N",
         help="resize the shorter side to N pixels, then crop the middle; HEIGHTxWIDTH resizes to just that",
     )
-    pictures.add_argument(
-        "--crop", type=_size, metavar="N", help="side of the middle (default: the model's size)"
-    )
+    pictures.add_argument("--crop", type=_size, metavar="N", help="side of the middle (default: the model's size)")
     pictures.add_argument(
         "--interpolation", metavar="NAME", help="bilinear, bilinear_antialias, bicubic, area or nearest"
     )
-    pictures.add_argument(
-        "--mean", type=_numbers, metavar="X", help="subtracted from values in [0, 1]: 1 or 3 numbers"
-    )
+    pictures.add_argument("--mean", type=_numbers, metavar="X", help="subtracted from values in [0, 1]: 1 or 3 numbers")
     pictures.add_argument("--std", type=_numbers, metavar="X", help="divides what is left: 1 or 3 numbers")
 
 
@@ -250,15 +242,9 @@ def _add_architecture(verb):
         metavar="N",
         help="side of its pictures in pixels, or HEIGHTxWIDTH (default: the .keras file's, else 224)",
     )
-    model.add_argument(
-        "--classes", type=int, metavar="N", help="number of classes (default: those of the weights)"
-    )
-    model.add_argument(
-        "--gelu", metavar="NAME", help="tanh or erf (default: what the weights were trained with)"
-    )
-    model.add_argument(
-        "--epsilon", type=float, metavar="X", help="of every LayerNorm (default: as for --gelu)"
-    )
+    model.add_argument("--classes", type=int, metavar="N", help="number of classes (default: those of the weights)")
+    model.add_argument("--gelu", metavar="NAME", help="tanh or erf (default: what the weights were trained with)")
+    model.add_argument("--epsilon", type=float, metavar="X", help="of every LayerNorm (default: as for --gelu)")
 
 
 def _size(text):
@@ -310,12 +296,7 @@ def _join_numbers(words):
     joined = []
     for word in words:
         previous = joined[-2:]
-        if (
-            len(previous) == 2
-            and previous[0] in _OF_SEVERAL_NUMBERS
-            and _is_number(word)
-            and _is_list(previous[1])
-        ):
+        if len(previous) == 2 and previous[0] in _OF_SEVERAL_NUMBERS and _is_number(word) and _is_list(previous[1]):
             joined[-1] += f",{word}"
         else:
             joined.append(word)

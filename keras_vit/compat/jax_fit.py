@@ -1,11 +1,12 @@
-"""The training step in microbatches on the JAX backend, where fit needs no correction."""
+"""The training step in microbatches on the JAX backend, where the numbers of fit need no correction."""
 
 from keras_vit.compat.backend_fit import BackendFit
+from keras_vit.compat.jax_state import KeptState
 from keras_vit.compat.loss_shares import first_tensor, loss_weight, share
 from keras_vit.compat.microbatches import add, count_parts, take_part
 
 
-class JaxFit(BackendFit):
+class JaxFit(KeptState, BackendFit):
     """Mixin of a `keras.Model`; see fit.py."""
 
     _can_split = True

@@ -27,9 +27,7 @@ def from_digits():
             "from_digits needs scikit-learn, which carries the pictures: pip install scikit-learn"
         ) from error
     digits = load_digits()
-    images = np.rint(digits.images * (255 / 16)).astype("uint8")[
-        ..., np.newaxis
-    ]  # from 0 ... 16, (1797, 8, 8, 1)
+    images = np.rint(digits.images * (255 / 16)).astype("uint8")[..., np.newaxis]  # from 0 ... 16, (1797, 8, 8, 1)
     labels = digits.target.astype("int32")
     # The file is in the order of its writing, 0 to 9 over and over, so the held-out fifth is drawn.
     # RandomState's stream is frozen by NumPy: the split is the same everywhere.

@@ -96,9 +96,7 @@ def _check_sides(name, height, width):
     if not height or not width:
         raise ValueError(f"{name} must have a height and a width above 0; got {height} x {width} pixels")
     if height * width > pixel_limit.MAX_PIXELS:
-        raise ValueError(
-            f"{name} must have at most {pixel_limit.MAX_PIXELS:,} pixels; got {height} x {width} pixels"
-        )
+        raise ValueError(f"{name} must have at most {pixel_limit.MAX_PIXELS:,} pixels; got {height} x {width} pixels")
 
 
 def _beginning(contents):

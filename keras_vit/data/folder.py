@@ -66,7 +66,5 @@ def _is_picture(entry, endings):
 
 def _endings(extensions):
     if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
-        raise ValueError(
-            f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}"
-        )
+        raise ValueError(f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}")
     return tuple(ending.lower() for ending in extensions)

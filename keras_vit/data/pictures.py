@@ -108,8 +108,7 @@ def _kind(image):
 def _listed(name, image, value_range):
     if isinstance(image, (list, tuple)):
         raise TypeError(
-            f"{name} must be a path, the bytes of a file, a PIL image or an array; "
-            f"got a {type(image).__name__}"
+            f"{name} must be a path, the bytes of a file, a PIL image or an array; got a {type(image).__name__}"
         )
     function = _kind(image)
     return function(name, image) if function else _from_array(name, image, value_range, ranks=(2, 3))[0]

@@ -109,9 +109,7 @@ def standardise(preprocessing, image):
 
 
 def _decode_no_jpeg(contents):
-    return tf.cond(
-        _is_palette_bmp(contents), lambda: _decode_palette_bmp(contents), lambda: _decode_other(contents)
-    )
+    return tf.cond(_is_palette_bmp(contents), lambda: _decode_palette_bmp(contents), lambda: _decode_other(contents))
 
 
 def _decode_other(contents):
@@ -121,9 +119,7 @@ def _decode_other(contents):
 
 
 def _is_palette_bmp(contents):
-    header = tf.strings.join(
-        [tf.strings.substr(contents, 0, 30), b"\0" * 30]
-    )  # padded: the file may be shorter
+    header = tf.strings.join([tf.strings.substr(contents, 0, 30), b"\0" * 30])  # padded: the file may be shorter
     bits_per_pixel = tf.strings.substr(header, 28, 2)
     return tf.logical_and(tf.strings.substr(header, 0, 2) == b"BM", bits_per_pixel == b"\x08\x00")
 
@@ -177,9 +173,7 @@ def _resize_like_pillow(preprocessing, image, kernel):
 
     # A column of 5000 pixels must not be widened before it is shortened.
     is_column = tf.shape(image)[0] > _ELONGATED * tf.shape(image)[1]
-    return tf.cond(
-        is_column, lambda: one_pass(one_pass(image, 0), 1), lambda: one_pass(one_pass(image, 1), 0)
-    )
+    return tf.cond(is_column, lambda: one_pass(one_pass(image, 0), 1), lambda: one_pass(one_pass(image, 1), 0))
 
 
 def _resized(size, image):

@@ -35,8 +35,7 @@ class Accuracy:
 
     def __str__(self):
         parts = [
-            f"top-{k} accuracy {100 * share:.2f} % ({self.correct[k]} of {self.count})"
-            for k, share in self.top.items()
+            f"top-{k} accuracy {100 * share:.2f} % ({self.correct[k]} of {self.count})" for k, share in self.top.items()
         ]
         return f"{', '.join(parts)}; classes matched {self.matching}"
 
@@ -121,13 +120,10 @@ def _check_elements(spec):
 def _checked(labels, classes):
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"data must give integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}"
-        )
+        raise ValueError(f"data must give integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(
-            f"labels must be from 0 to {classes - 1}, the last class; "
-            f"a batch has {labels.min()} to {labels.max()}"
+            f"labels must be from 0 to {classes - 1}, the last class; a batch has {labels.min()} to {labels.max()}"
         )
     return labels
 
@@ -135,7 +131,6 @@ def _checked(labels, classes):
 def _renamed(source, class_names):
     if len(class_names) != len(source.class_names):
         raise ValueError(
-            f"class_names must name the {len(source.class_names)} classes of the data; "
-            f"got {len(class_names)} names"
+            f"class_names must name the {len(source.class_names)} classes of the data; got {len(class_names)} names"
         )
     return class_names

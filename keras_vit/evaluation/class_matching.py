@@ -38,9 +38,7 @@ def match_classes(class_names, labels, classes):
     missing, way, found = min(attempts, key=lambda attempt: attempt[0])
     names = [repr(name) for name, logit in zip(class_names, found, strict=True) if logit is None][:5]
     closest = f"; {way}, {len(found) - missing} do" if missing < len(found) else ""
-    against = (
-        f"the model's {classes} classes, which have no names," if labels is None else "the model's labels"
-    )
+    against = f"the model's {classes} classes, which have no names," if labels is None else "the model's labels"
     raise ValueError(
         f"class names must match {against} by WordNet id, by name or by a leading index; "
         f"{missing} of {len(found)} do not: {', '.join(names)}{', ...' if missing > 5 else ''}{closest}"
@@ -65,9 +63,7 @@ def _by_name(class_names, labels, classes):
             synonyms[_plain(part)].add(logit)
 
     def find(name):
-        logits = whole.get(_plain(name)) or set().union(
-            *(synonyms.get(_plain(p), ()) for p in name.split(","))
-        )
+        logits = whole.get(_plain(name)) or set().union(*(synonyms.get(_plain(p), ()) for p in name.split(",")))
         return next(iter(logits)) if len(logits) == 1 else None
 
     return [find(name) for name in class_names]

@@ -74,9 +74,7 @@ def _eager(model):
 def _tensorflow(model):
     import tensorflow as tf
 
-    signature = tf.TensorSpec(
-        model.input_shape, "float32"
-    )  # any batch size: a smaller last one traces nothing
+    signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: a smaller last one traces nothing
     return tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature])
 
 

@@ -37,9 +37,7 @@ class AddPositionEmbs(keras.layers.Layer):
             or by 2 (`learned_2d`).
     """
 
-    def __init__(
-        self, position_embedding="learned", grid_size=None, num_class_tokens=1, num_registers=0, **kwargs
-    ):
+    def __init__(self, position_embedding="learned", grid_size=None, num_class_tokens=1, num_registers=0, **kwargs):
         super().__init__(**kwargs)
         checks.check_choice("position_embedding", position_embedding, POSITION_EMBEDDINGS)
         self.position_embedding = position_embedding

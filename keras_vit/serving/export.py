@@ -104,9 +104,7 @@ def _check_model(model):
             "KERAS_BACKEND=tensorflow by keras.models.load_model('model.keras'), and export it there"
         )
     if not model.config.include_top:
-        raise ValueError(
-            "model must have a head to answer with classes; got one built with include_top=False"
-        )
+        raise ValueError("model must have a head to answer with classes; got one built with include_top=False")
     if len(model.output.shape) != 2:
         raise ValueError(
             "model must give one row of logits per picture (batch, classes); got outputs of shape "

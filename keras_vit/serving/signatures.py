@@ -32,9 +32,7 @@ def make_signatures(model, top):
     def serving_default(image_bytes):
         files = _preprocessed(model, image_bytes, lambda contents: pictures.decode(contents, channels))
         outputs = _outputs(model, files)
-        scores, indices = tf.math.top_k(
-            outputs if activation else tf.nn.softmax(outputs), k=answers
-        )  # (batch, k)
+        scores, indices = tf.math.top_k(outputs if activation else tf.nn.softmax(outputs), k=answers)  # (batch, k)
         return {"classes": tf.gather(tf.constant(labels), indices), "scores": scores}
 
     @tf.function(input_signature=[tf.TensorSpec([None, None, None, channels], tf.float32, name="images")])

@@ -87,7 +87,7 @@ def distribution(name="auto", **options):
         ValueError: on an unknown name or option, or a name of another backend.
         MissingDevicesError: if there is no TPU.
     """
-    checks.check_choice("name", name, ("auto", *_DISTRIBUTIONS))
+    checks.check_choice("name", name, DISTRIBUTIONS)
     if name == "auto":
         name = _choose()
     backends, allowed, enter = _DISTRIBUTIONS[name]
@@ -206,6 +206,7 @@ _DISTRIBUTIONS = {
     "data_parallel": (("jax",), ("devices",), _data_parallel),
     "model_parallel": (("jax",), ("mesh", "devices"), _model_parallel),
 }
+DISTRIBUTIONS = ("auto", *_DISTRIBUTIONS)
 
 
 def _rows_per_replica(dataset, replicas):

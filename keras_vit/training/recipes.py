@@ -39,6 +39,5 @@ _QUICKSTART = Recipe(
 )
 
 RECIPES = {
-    recipe.name: recipe
-    for recipe in (_QUICKSTART, *vit.RECIPES, *augreg.RECIPES, *imagenet.RECIPES, *bit.RECIPES)
+    recipe.name: recipe for recipe in (_QUICKSTART, *vit.RECIPES, *augreg.RECIPES, *imagenet.RECIPES, *bit.RECIPES)
 }

@@ -17,7 +17,7 @@ from keras_vit.models import with_rescaling
 from keras_vit.training.build import build, check_classes
 from keras_vit.training.checkpoint_files import clean, disk_errors, write_atomically
 from keras_vit.training.curves import draw_curves
-from keras_vit.training.distribution import distribution
+from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.encoders import find_encoder
 from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows
 from keras_vit.training.recipe import DATASETS, Recipe
@@ -93,8 +93,9 @@ def train(
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: on an unknown recipe, a recipe without what was left None, a model, source and validation whose
-            classes differ, a source without pictures or with too many unreadable ones, and a `workdir` of another run.
+        ValueError: on an unknown recipe or strategy, a recipe without what was left None, a model, source and
+            validation whose classes differ, a source without pictures or with too many unreadable ones, and a `workdir`
+            of another run.
         CheckpointError: if the disk is full; what was there before is still whole.
         NonFiniteError: when the loss or a weight is no finite number.
         Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
@@ -102,7 +103,7 @@ def train(
     recipe = _find_recipe(recipe)
     checks.check_integer("checkpoint_every", checkpoint_every)
     workdir = pathlib.Path(workdir)
-    with distribution(strategy) if isinstance(strategy, str) else contextlib.nullcontext(strategy) as devices:
+    with _enter(strategy) as devices:
         source, validation = _find_sources(recipe, source, validation)
         keras.utils.set_random_seed(recipe.seed)
         model = build(recipe, source, model, weights)
@@ -111,6 +112,14 @@ def train(
         options = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
         run = _Run(recipe, source, validation, model, workdir, devices, identity, **options)
         return run.finished() or run.train()
+
+
+def _enter(strategy):
+    """Returns a context of `Devices`."""
+    if isinstance(strategy, Devices):
+        return contextlib.nullcontext(strategy)
+    checks.check_choice("strategy", strategy, DISTRIBUTIONS)
+    return distribution(strategy)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -324,9 +324,7 @@ def test_create_model_takes_the_numerics_of_a_keras_file(make_kind, in_zoo, logi
 
 
 @pytest.mark.parametrize(("layout", "style"), [("official", "vit"), ("timm", "timm")])
-def test_create_model_takes_the_style_of_a_hybrids_layout(
-    make_kind, in_zoo, save_foreign, tmp_path, layout, style
-):
+def test_create_model_takes_the_style_of_a_hybrids_layout(make_kind, in_zoo, save_foreign, tmp_path, layout, style):
     path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
     save_foreign(make_kind("hybrid"), path, layout)
     config = in_zoo("hybrid")(path).config

@@ -51,9 +51,7 @@ def test_one_class_is_a_target():
 
 def test_tokens_have_labels_of_their_own():
     logits, labels = LOGITS.reshape(1, 5, 4), LABELS.reshape(1, 5)
-    np.testing.assert_allclose(
-        float(CrossEntropy()(labels, logits)), softmax_loss(LOGITS, ONE_HOT).mean(), rtol=1e-5
-    )
+    np.testing.assert_allclose(float(CrossEntropy()(labels, logits)), softmax_loss(LOGITS, ONE_HOT).mean(), rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,7 @@ def test_is_a_stock_optimizer_per_variable_with_its_own_learning_rate(name, weig
     def one_each(_):
         decays = [weight_decay, 0.0, weight_decay, 0.0]  # kernels alone
         return [
-            stock(rate(factor), weight_decay=decay, **arguments)
-            for factor, decay in zip(FACTORS, decays, strict=True)
+            stock(rate(factor), weight_decay=decay, **arguments) for factor, decay in zip(FACTORS, decays, strict=True)
         ]
 
     def together(_):

@@ -7,9 +7,7 @@ from keras import ops
 
 from keras_vit.compat.remat import recompute
 
-needs_tensorflow = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="traces with tf.function"
-)
+needs_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces with tf.function")
 
 
 @keras.saving.register_keras_serializable(package="test_remat")

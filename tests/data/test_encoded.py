@@ -28,12 +28,7 @@ def png_header(width, height):
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(b""))
-        + chunk(b"IEND", b"")
-    )
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
 def test_bytes_decode_to_their_pixels():
@@ -65,9 +60,7 @@ def test_what_is_no_picture_is_refused_by_name():
 def test_large_pictures_below_the_limit_pass_the_header_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(
-            ValueError, match="begins as PNG but is cut short"
-        ):  # TensorFlow was asked to decode it
+        with pytest.raises(ValueError, match="begins as PNG but is cut short"):  # TensorFlow was asked to decode it
             encoded.decode("x", png_header(12000, 10000), 3)
 
 

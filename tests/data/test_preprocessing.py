@@ -10,9 +10,9 @@ import tensorflow as tf
 from keras_vit import Preprocessing
 from keras_vit.data import preprocessing
 
-COLOUR = PIL.Image.fromarray(
-    np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8), "RGB"
-).resize((45, 36), PIL.Image.BICUBIC)
+COLOUR = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8), "RGB").resize(
+    (45, 36), PIL.Image.BICUBIC
+)
 PALETTE = COLOUR.convert("P", palette=PIL.Image.ADAPTIVE)
 
 

@@ -29,9 +29,7 @@ def tiny(labels=NAMES, **changes):
 def places(model, images=IMAGES, labels=LABELS):
     """The place of each label among its picture's scores, by sorting."""
     logits = keras.ops.convert_to_numpy(model(images.astype(np.float32) / 127.5 - 1.0))
-    return np.array(
-        [list(np.argsort(-row, kind="stable")).index(n) for row, n in zip(logits, labels, strict=True)]
-    )
+    return np.array([list(np.argsort(-row, kind="stable")).index(n) for row, n in zip(logits, labels, strict=True)])
 
 
 @pytest.mark.parametrize("batch_size", [45, 8])
@@ -94,8 +92,7 @@ def test_another_preprocessing_is_used():
 def test_text_and_progress(capsys):
     text = str(Accuracy(200, {1: 169, 5: 194}, "by WordNet id"))
     assert text == (
-        "top-1 accuracy 84.50 % (169 of 200), top-5 accuracy 97.00 % (194 of 200); "
-        "classes matched by WordNet id"
+        "top-1 accuracy 84.50 % (169 of 200), top-5 accuracy 97.00 % (194 of 200); classes matched by WordNet id"
     )
     source = from_arrays(IMAGES, LABELS, NAMES)
     evaluate(tiny(), source, batch_size=10)

@@ -31,9 +31,7 @@ def expected_answers(model, pictures):
 
 
 def assert_answers(answers, expected):
-    assert [[label for label, _ in row] for row in answers] == [
-        [label for label, _ in row] for row in expected
-    ]
+    assert [[label for label, _ in row] for row in answers] == [[label for label, _ in row] for row in expected]
     for row, expected_row in zip(answers, expected, strict=True):
         np.testing.assert_allclose([s for _, s in row], [s for _, s in expected_row], rtol=1e-4)
         assert all(type(score) is float for _, score in row)
@@ -85,9 +83,7 @@ def test_a_head_with_an_activation_keeps_its_scores():
 
 def test_a_head_of_zeros_is_warned_of():
     model = VisionTransformer(CONFIG, labels=LABELS)
-    with pytest.warns(
-        UserWarning, match="head of tiny has a kernel of zeros.*raw ImageNet-21k files of 2020"
-    ):
+    with pytest.warns(UserWarning, match="head of tiny has a kernel of zeros.*raw ImageNet-21k files of 2020"):
         answers = predict(model, PICTURES[0])
     assert [score for _, score in answers[0]] == [0.25] * 4
 

@@ -39,9 +39,7 @@ def test_tiny_run_writes_and_prints_everything(tmp_path):
     accuracy = re.search(r"^accuracy: (\d+\.\d) %$", done.stdout, re.MULTILINE)
     assert float(accuracy[1]) > 15  # a tenth is chance
     assert "Epoch 2/2" in done.stdout and "22/22" in done.stdout
-    model_says, export_says = re.search(
-        r"^digit.png +model (\d \(.{6}\)), export (.+)$", done.stdout, re.M
-    ).groups()
+    model_says, export_says = re.search(r"^digit.png +model (\d \(.{6}\)), export (.+)$", done.stdout, re.M).groups()
     assert model_says == export_says
 
     model = keras.models.load_model(tmp_path / "model.keras")
@@ -57,9 +55,7 @@ def test_tiny_run_writes_and_prints_everything(tmp_path):
 
 def ask_here(exported, picture):
     """`ask` of the script, without the second process."""
-    answer = tf.saved_model.load(str(exported)).signatures["serving_default"](
-        tf.constant([picture.read_bytes()])
-    )
+    answer = tf.saved_model.load(str(exported)).signatures["serving_default"](tf.constant([picture.read_bytes()]))
     return answer["classes"][0, 0].numpy().decode(), float(answer["scores"][0, 0])
 
 

@@ -45,14 +45,10 @@ class Reference:
         for head in range(num_heads):
             parts = []
             for part in range(3):  # query, key, value
-                columns = slice(
-                    part * dim + head * dim // num_heads, part * dim + (head + 1) * dim // num_heads
-                )
+                columns = slice(part * dim + head * dim // num_heads, part * dim + (head + 1) * dim // num_heads)
                 parts.append(tokens @ kernel[:, columns] + bias[columns])
             if norms:
-                parts[:2] = [
-                    cls.layer_norm(x, *norm, epsilon) for x, norm in zip(parts[:2], norms, strict=True)
-                ]
+                parts[:2] = [cls.layer_norm(x, *norm, epsilon) for x, norm in zip(parts[:2], norms, strict=True)]
             output, weight = cls.attention(*parts)
             outputs.append(output)
             weights.append(weight)
@@ -87,10 +83,7 @@ def initial():
 
     def read(layer):
         prefix = f"{layer.name}/"
-        return {
-            weight.path.removeprefix(prefix): keras.ops.convert_to_numpy(weight.value)
-            for weight in layer.weights
-        }
+        return {weight.path.removeprefix(prefix): keras.ops.convert_to_numpy(weight.value) for weight in layer.weights}
 
     return read
 

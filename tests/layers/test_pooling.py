@@ -37,9 +37,7 @@ def test_map_pooling_is_one_query_over_the_patches_then_an_mlp(num_heads, prefix
     layer.build(tokens.shape)
     weights = randomise(layer)
     query = weights["probe"][0, 0] @ weights["query/kernel"] + weights["query/bias"]
-    mlp = [
-        weights[f"mlp/{name}"] for name in ("dense1/kernel", "dense1/bias", "dense2/kernel", "dense2/bias")
-    ]
+    mlp = [weights[f"mlp/{name}"] for name in ("dense1/kernel", "dense1/bias", "dense2/kernel", "dense2/bias")]
     for sample, output in enumerate(_call(layer, tokens.astype("float32"))):
         key_value = tokens[sample, prefix:] @ weights["key_value/kernel"] + weights["key_value/bias"]
         key, value = np.split(key_value, 2, axis=1)

@@ -174,9 +174,7 @@ def test_file_that_names_no_grid_loads_a_table_of_the_same_length_and_refuses_an
 def test_table_with_the_wrong_number_of_class_rows_is_refused():
     layer = AddPositionEmbs(grid_size=(2, 2))
     layer.build((None, 5, 6))
-    with pytest.raises(
-        ValueError, match=r"table must have 1 prefix rows and 2 x 2 grid rows; got shape \(1, 4, 6\)"
-    ):
+    with pytest.raises(ValueError, match=r"table must have 1 prefix rows and 2 x 2 grid rows; got shape \(1, 4, 6\)"):
         layer.resized(layer.embedding, np.zeros((1, 4, 6)), old_grid=(2, 2))
 
 

@@ -60,9 +60,7 @@ def _bicubic_taps(index, old, new):
         (a + 2) * (1 - t) ** 3 - (a + 3) * (1 - t) ** 2 + 1,
         a * (2 - t) ** 3 - 5 * a * (2 - t) ** 2 + 8 * a * (2 - t) - 4 * a,
     )
-    return [
-        (min(max(base + tap, 0), old - 1), weight) for tap, weight in zip((-1, 0, 1, 2), weights, strict=True)
-    ]
+    return [(min(max(base + tap, 0), old - 1), weight) for tap, weight in zip((-1, 0, 1, 2), weights, strict=True)]
 
 
 @every_grid
@@ -70,9 +68,7 @@ def test_bicubic_antialias_is_pillows(old, new):
     table = _table(old)
     channels = np.moveaxis(table.reshape(*old, -1), -1, 0)
     pictures = [Image.fromarray(channel).resize(new[::-1], Image.Resampling.BICUBIC) for channel in channels]
-    _compare(
-        table, old, new, "bicubic_antialias", np.stack([np.asarray(picture) for picture in pictures], axis=-1)
-    )
+    _compare(table, old, new, "bicubic_antialias", np.stack([np.asarray(picture) for picture in pictures], axis=-1))
 
 
 @pytest.mark.parametrize("method", RESIZE_METHODS)

@@ -21,11 +21,7 @@ def test_values_and_scores(num_heads, qk_norm, qkv_bias, reference, randomise):
     output, scores = (keras.ops.convert_to_numpy(x) for x in layer(tokens, return_attention_scores=True))
     fused = weights["query_key_value/kernel"], weights.get("query_key_value/bias", np.zeros(24))
     projection = weights["output_projection/kernel"], weights["output_projection/bias"]
-    norms = (
-        [(weights[f"{n}_norm/gamma"], weights[f"{n}_norm/beta"]) for n in ("query", "key")]
-        if qk_norm
-        else None
-    )
+    norms = [(weights[f"{n}_norm/gamma"], weights[f"{n}_norm/beta"]) for n in ("query", "key")] if qk_norm else None
     for sample in range(2):
         expected, expected_scores = reference.self_attention(
             tokens[sample].astype("float64"), num_heads, fused, projection, norms, epsilon=1e-3
@@ -81,9 +77,7 @@ def test_float16_products_beyond_its_range_stay_finite():
     layer = MultiHeadSelfAttention(1, dtype="mixed_float16")
     tokens = np.ones((1, 3, 64), "float32")
     layer.build(tokens.shape)
-    kernel = np.concatenate(
-        [np.eye(64) * 50, np.eye(64) * 50, np.eye(64)], axis=1
-    )  # q k = 64 * 2500 = 160000
+    kernel = np.concatenate([np.eye(64) * 50, np.eye(64) * 50, np.eye(64)], axis=1)  # q k = 64 * 2500 = 160000
     layer.set_weights([kernel, np.zeros(192), np.eye(64), np.zeros(64)])
     output = keras.ops.convert_to_numpy(keras.ops.cast(layer(tokens), "float32"))
     np.testing.assert_allclose(output, 1.0, atol=1e-2)

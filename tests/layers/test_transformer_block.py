@@ -28,9 +28,7 @@ def test_values(kwargs, reference, randomise):
         np.testing.assert_allclose(scores[sample], expected_scores, atol=1e-6)
 
 
-def _block(
-    reference, tokens, weights, gelu, epsilon=1e-6, qkv_bias=True, qk_norm=False, layer_scale_init=None
-):
+def _block(reference, tokens, weights, gelu, epsilon=1e-6, qkv_bias=True, qk_norm=False, layer_scale_init=None):
     def pair(name, *kinds):
         return [weights[f"{name}/{kind}"] for kind in kinds]
 

@@ -53,9 +53,7 @@ def run():
 
     def call(model, images, **kwargs):
         outputs = model(images, **kwargs)
-        return keras.tree.map_structure(
-            lambda x: keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")), outputs
-        )
+        return keras.tree.map_structure(lambda x: keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")), outputs)
 
     return call
 

@@ -15,9 +15,7 @@ from scipy import ndimage
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer
 
-PREPROCESSING = Preprocessing(
-    size=20, crop=16, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)
-)
+PREPROCESSING = Preprocessing(size=20, crop=16, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
 LABELS = ("ant", "bee", "cat", "dog", "eel")
 
 # name -> changes to the tiny config
@@ -69,9 +67,7 @@ np.savez(folder / "outputs.npz", **outputs)
 """
 
 
-def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(
-    make_model, pictures, run, tmp_path
-):
+def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(make_model, pictures, run, tmp_path):
     models = {name: make_model(**changes) for name, changes in SAVED.items()}
     models["plain"].preprocessing, models["plain"].labels = PREPROCESSING, LABELS
     for name in ("patch_encoder", "block_00"):
@@ -83,9 +79,7 @@ def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(
     search_path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": search_path, "KERAS_BACKEND": keras.backend.backend()}
     command = [sys.executable, "-c", _LOADER, str(tmp_path)]
-    process = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    process = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     outputs = np.load(tmp_path / "outputs.npz")
     descriptions = json.loads((tmp_path / "descriptions.json").read_text())
@@ -101,9 +95,7 @@ def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(
             "trainable": [w.path for w in model.trainable_weights],
         }
     assert descriptions["plain"]["labels"] == list(LABELS)
-    assert not [
-        path for path in descriptions["map"]["trainable"] if path.startswith(("patch_encoder", "block_00"))
-    ]
+    assert not [path for path in descriptions["map"]["trainable"] if path.startswith(("patch_encoder", "block_00"))]
     assert descriptions["map"]["trainable"]
 
 
@@ -168,9 +160,7 @@ def test_keras_clone_model_gives_equal_outputs(changes, make_model, pictures, ru
     np.testing.assert_allclose(run(copy, pictures(model)), run(model, pictures(model)), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "make", [keras_vit.clone, lambda model: keras_vit.resize(model, 32)], ids=["clone", "resize"]
-)
+@pytest.mark.parametrize("make", [keras_vit.clone, lambda model: keras_vit.resize(model, 32)], ids=["clone", "resize"])
 @pytest.mark.parametrize("model", [None, "ViT-B_16", keras.Sequential])
 def test_copies_of_other_models_are_refused(make, model):
     model = model() if isinstance(model, type) else model

@@ -109,9 +109,7 @@ def test_output_shapes(changes, shape, make_model, pictures, run):
 def test_pooling_reads_the_right_tokens(changes, pooled_from, make_model, pictures, run):
     model = make_model(**changes)
     before = model.get_layer("pooling").input
-    tokens, pooled = run(
-        keras.Model(model.input, [before, model.get_layer("pooling").output]), pictures(model)
-    )
+    tokens, pooled = run(keras.Model(model.input, [before, model.get_layer("pooling").output]), pictures(model))
     assert tokens.shape[1] == 16 + model.config.num_prefix_tokens
     np.testing.assert_allclose(pooled, pooled_from(tokens), atol=1e-5)
     is_after = changes.get("norm_position") == "after_pooling"
@@ -125,9 +123,7 @@ def test_pre_logits_is_a_tanh_layer_and_the_head_a_linear_one(make_model, pictur
         keras.Model(model.input, [model.get_layer(name).output for name in names]), pictures(model)
     )
     weights = {name: [ops.convert_to_numpy(w) for w in model.get_layer(name).weights] for name in names}
-    np.testing.assert_allclose(
-        hidden, np.tanh(pooled @ weights["pre_logits"][0] + weights["pre_logits"][1]), atol=1e-5
-    )
+    np.testing.assert_allclose(hidden, np.tanh(pooled @ weights["pre_logits"][0] + weights["pre_logits"][1]), atol=1e-5)
     np.testing.assert_allclose(logits, hidden @ weights["head"][0] + weights["head"][1], atol=1e-5)
 
 
@@ -136,9 +132,7 @@ def test_new_model_has_a_head_of_zeros_and_lecun_normal_pre_logits(make_config, 
     assert not run(model, pictures(model)).any()
     kernel = ops.convert_to_numpy(model.get_layer("pre_logits").kernel)
     assert kernel.std() == pytest.approx(1 / math.sqrt(128), rel=0.03)
-    assert np.abs(kernel).max() <= 2 / math.sqrt(128) / 0.87962566 * (
-        1 + 1e-6
-    )  # a normal cut at two deviations
+    assert np.abs(kernel).max() <= 2 / math.sqrt(128) / 0.87962566 * (1 + 1e-6)  # a normal cut at two deviations
     assert not any(ops.convert_to_numpy(model.get_layer(name).bias).any() for name in ("pre_logits", "head"))
 
 
@@ -146,9 +140,7 @@ def test_classifier_activation_gives_probabilities(make_model, pictures, run):
     model, plain = make_model(classifier_activation="softmax"), make_model()
     probabilities, logits = run(model, pictures(model)), run(plain, pictures(plain))
     np.testing.assert_allclose(probabilities.sum(axis=-1), 1.0, atol=1e-6)
-    np.testing.assert_allclose(
-        probabilities, np.exp(logits) / np.exp(logits).sum(-1, keepdims=True), atol=1e-5
-    )
+    np.testing.assert_allclose(probabilities, np.exp(logits) / np.exp(logits).sum(-1, keepdims=True), atol=1e-5)
 
 
 @pytest.mark.parametrize(("gelu", "epsilon"), [(None, None), ("erf", 1e-12)])
@@ -156,9 +148,7 @@ def test_gelu_and_epsilon_reach_every_layer(gelu, epsilon, make_config):
     model = VisionTransformer(make_config(gelu=gelu, epsilon=epsilon, qk_norm=True, classifier="map"))
     layers = list(model._flatten_layers())
     norms = [layer for layer in layers if isinstance(layer, keras.layers.LayerNormalization)]
-    assert (
-        len(norms) == 2 * 4 + 1 + 1
-    )  # two blocks with norms of queries and keys, the pooling's, the encoder's
+    assert len(norms) == 2 * 4 + 1 + 1  # two blocks with norms of queries and keys, the pooling's, the encoder's
     assert {norm.epsilon for norm in norms} == {epsilon or 1e-6}
     gelus = [layer.gelu for layer in layers if type(layer).__name__ == "MlpBlock"]
     assert gelus == [gelu or "tanh"] * 3
@@ -194,9 +184,7 @@ def test_name_is_the_variants_folded_or_the_one_given(make_config):
 
 @pytest.mark.parametrize("config", [None, "ViT-B_16", {"name": "tiny"}, Preprocessing()])
 def test_config_of_another_type_is_refused(config):
-    with pytest.raises(
-        TypeError, match=rf"config must be a keras_vit.ViTConfig; got {type(config).__name__}"
-    ):
+    with pytest.raises(TypeError, match=rf"config must be a keras_vit.ViTConfig; got {type(config).__name__}"):
         VisionTransformer(config)
 
 
@@ -214,9 +202,7 @@ def test_names_that_keras_does_not_know_are_refused(changes, message, make_confi
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 @pytest.mark.parametrize("is_global", [False, True])
-def test_mixed_precision_computes_in_16_bits_and_ends_in_float32(
-    policy, is_global, make_model, pictures, run
-):
+def test_mixed_precision_computes_in_16_bits_and_ends_in_float32(policy, is_global, make_model, pictures, run):
     if is_global:
         keras.config.set_dtype_policy(policy)
     model = make_model(dtype=None if is_global else policy, classifier="map", layer_scale_init=0.1)

@@ -116,9 +116,7 @@ def test_signatures_and_operations(exported):
     served = tf.saved_model.load(str(exported))
     assert set(served.signatures) == {"serving_default", "images"}
     by_bytes, by_pixels = served.signatures["serving_default"], served.signatures["images"]
-    assert by_bytes.structured_input_signature[1] == {
-        "image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")
-    }
+    assert by_bytes.structured_input_signature[1] == {"image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")}
     assert by_pixels.structured_input_signature[1] == {
         "images": tf.TensorSpec([None, None, None, 3], tf.float32, "images")
     }
@@ -126,9 +124,7 @@ def test_signatures_and_operations(exported):
     assert by_pixels.structured_outputs["logits"].shape.as_list() == [None, 7]
     functions = [by_bytes.graph.as_graph_def(), by_pixels.graph.as_graph_def()]
     nodes = [node for graph in functions for node in graph.node]
-    nodes += [
-        node for graph in functions for function in graph.library.function for node in function.node_def
-    ]
+    nodes += [node for graph in functions for function in graph.library.function for node in function.node_def]
     operations = {node.op for node in nodes}
     assert {"DecodeJpeg", "MatMul"} < operations
     assert not {name for name in operations if "PyFunc" in name}

@@ -46,9 +46,7 @@ def test_every_recipe_compiles_with_its_schedule(name):
     model = VisionTransformer(recipe.replace(image_size=None).configure(TINY))
     recipe.compile(model, steps_per_epoch=STEPS_PER_EPOCH)
     steps = recipe.steps or recipe.epochs * STEPS_PER_EPOCH
-    warmup = round(
-        recipe.warmup_steps or recipe.warmup_fraction * steps or recipe.warmup_epochs * STEPS_PER_EPOCH
-    )
+    warmup = round(recipe.warmup_steps or recipe.warmup_fraction * steps or recipe.warmup_epochs * STEPS_PER_EPOCH)
     asked = [0, warmup // 2, warmup, (warmup + steps) // 2, steps - 1, steps]
     learning_rate = model.optimizer.get_config()["learning_rate"]
     assert isinstance(learning_rate, dict), "a schedule"

@@ -241,6 +241,8 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
         ({"recipe": "slowstart"}, ValueError, "recipe must be one of "),
         ({"source": None}, ValueError, "source must be given: recipe 'toy' has no pictures of its own"),
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be an integer of at least 1; got"),
+        ({"strategy": "bogus"}, ValueError, "strategy must be one of 'auto', 'one', 'mirrored', "),
+        ({"strategy": 2}, ValueError, "got strategy=2"),
         ({"max_corrupt": 2}, ValueError, "max_corrupt must be a number in [0, 1]; got max_corrupt=2"),
         (
             {"recipe": RECIPE.replace(model=None)},

@@ -55,9 +55,7 @@ def test_step_by_another_factor_and_without_warmup():
 @pytest.mark.parametrize("warmup_steps", [0, WARMUP])
 def test_start_and_end_that_are_not_zero(name, warmup_steps):
     start = {"warmup_learning_rate": START} if warmup_steps else {}
-    schedule = create_schedule(
-        name, PEAK, STEPS, warmup_steps=warmup_steps, final_learning_rate=END, **start
-    )
+    schedule = create_schedule(name, PEAK, STEPS, warmup_steps=warmup_steps, final_learning_rate=END, **start)
     middle = warmup_steps + (STEPS - warmup_steps) // 2
     first = START if warmup_steps else PEAK
     expected = [first, (first + PEAK) / 2, PEAK, (PEAK + END) / 2, END, END]
