@@ -2,6 +2,8 @@
 
 import importlib.util
 import pathlib
+import re
+import shlex
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +13,8 @@ import pytest
 import keras_vit
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^python -m benchmarks\.finetune (.*)$", README, re.MULTILINE)
 WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 
 
@@ -24,34 +28,48 @@ def run(monkeypatch, capsys, *words):
     return capsys.readouterr().out
 
 
-def test_each_seed_and_their_mean_are_printed(monkeypatch, capsys, tmp_path):
-    """Without the training: the model of seed 0 answers class 0, and so on."""
-    recipes = []
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """List that gets (recipe, size of the source, model, weights) of each training, none of which takes place: the
+    model of seed 0 answers class 0, and so on. `cifar10.npz` is in the current folder."""
+    calls = []
 
     def train(recipe, source, workdir, *, model, weights, verbose):
-        recipes.append((recipe, source.size, model, weights))
-        config = {"patch_size": 4, "hidden_dim": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "classes": 2}
+        calls.append((recipe, source.size, model, weights))
+        config = {"patch_size": 4, "hidden_dim": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "classes": 3}
         model = keras_vit.VisionTransformer(keras_vit.ViTConfig(name="toy", image_size=8, **config))
-        model.layers[-1].bias.assign(np.eye(2)[recipe.seed] * 100)
+        model.layers[-1].bias.assign(np.eye(3)[recipe.seed] * 100)
         return SimpleNamespace(model=model)
 
     monkeypatch.setattr(keras_vit, "train", train)
-    labels = {"y_train": np.arange(6) % 2, "y_test": np.array([0, 0, 0, 1])}
+    monkeypatch.chdir(tmp_path)
+    labels = {"y_train": np.arange(6) % 3, "y_test": np.array([0, 0, 0, 1])}
     images = {f"x_{part}": np.zeros((len(labels[f"y_{part}"]), 8, 8, 3), "uint8") for part in ("train", "test")}
-    np.savez(tmp_path / "data.npz", **labels, **images)
-    words = ("--weights", "w.npz", "--data", tmp_path / "data.npz", "--seeds", 2, "--steps", 7)
-    out = run(monkeypatch, capsys, *words, "--set", "warmup_steps=2")
+    np.savez("cifar10.npz", **labels, **images)
+    return calls
+
+
+def test_each_seed_and_their_mean_are_printed(trained, monkeypatch, capsys):
+    words = ("--weights", "w.npz", "--data", "cifar10.npz", "--seeds", 2, "--steps", 7, "--set", "warmup_steps=2")
+    out = run(monkeypatch, capsys, *words)
     assert "seed 0: top-1 accuracy 75.00 %" in out and "seed 1: top-1 accuracy 25.00 %" in out
     assert "mean of 2 seeds: 50.00 %" in out
-    assert [(r.seed, r.steps, r.warmup_steps, r.batch_size, *others) for r, *others in recipes] == [
-        (seed, 7, 2, 64, 6, "ViT-Ti_16", "w.npz") for seed in range(2)
+    assert [(r.seed, r.steps, r.warmup_steps, r.augment, *others) for r, *others in trained] == [
+        (seed, 7, 2, ("random_crop(256)", "flip"), 6, "ViT-Ti_16", "w.npz") for seed in range(2)
     ]
+
+
+def test_commands_of_the_readme(trained, monkeypatch, capsys):
+    for command in COMMANDS:
+        assert "mean of " in run(monkeypatch, capsys, *shlex.split(command))
+    runs = [(recipe.image_size, recipe.augment[0], recipe.learning_rate) for recipe, *_ in trained]
+    assert runs == [((224, 224), "random_crop(256)", 0.01)] * 3 + [((96, 96), "random_crop(109)", 0.03)]
 
 
 @pytest.mark.slow
 def test_a_real_model_learns_at_96_pixels(real_data, monkeypatch, capsys):
-    """In four minutes; README has the figures at 224 pixels, which take an hour."""
-    words = ("--weights", real_data / "weights" / WEIGHTS, "--data", real_data / "cifar10_small.npz", "--seeds", 1)
-    out = run(monkeypatch, capsys, *words, "--image-size", 96, "--set", "dtype=float32")
+    """In six minutes; README has the figures at 224 pixels, which take an hour."""
+    files = {"ViT-Ti_16.npz": real_data / "weights" / WEIGHTS, "cifar10.npz": real_data / "cifar10_small.npz"}
+    out = run(monkeypatch, capsys, *[files.get(word, word) for word in shlex.split(COMMANDS[1])])
     assert "14 x 14 -> 6 x 6" in out
-    assert float(out.rsplit("mean of 1 seeds: ", 1)[1].split()[0]) > 85
+    assert float(out.rsplit("mean of 1 seeds: ", 1)[1].split()[0]) > 84
