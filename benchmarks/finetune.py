@@ -36,13 +36,23 @@ def main():
     own.add_argument("--data", required=True, help=".npz file of the pictures")
     own.add_argument("--seeds", type=int, default=3, help="number of runs")
     arguments, words = own.parse_known_args()
-    changes = recipes.read_changes(parser.parse(["train", "--recipe", RECIPE, *words]))
+    changes = read_changes(own, words)
     recipe = keras_vit.training.RECIPES[RECIPE].replace(**{**CHANGES, **changes})
     if "augment" not in changes:
         recipe = recipe.replace(augment=(f"random_crop({max(recipe.image_size) * 8 // 7})", "flip"))
     train, test = read(arguments.data)
     shares = [fine_tune(recipe.replace(seed=seed), train, test, arguments.weights) for seed in range(arguments.seeds)]
     print(f"mean of {len(shares)} seeds: {100 * statistics.mean(shares):.2f} %")
+
+
+def read_changes(own, words):
+    """Fields of the recipe that words of `keras-vit train` change; other words end the program."""
+    plain, given = (vars(parser.parse(["train", "--recipe", RECIPE, *more])) for more in ([], words))
+    changes = recipes.read_changes(argparse.Namespace(**given))
+    without_effect = [name for name in given if given[name] != plain[name] and name not in (*changes, "set")]
+    if without_effect or "seed" in changes:
+        own.error(f"only changes of the recipe other than its seed may follow; got {' '.join(words)}")
+    return changes
 
 
 def read(path):

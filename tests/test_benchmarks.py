@@ -66,6 +66,13 @@ def test_commands_of_the_readme(trained, monkeypatch, capsys):
     assert runs == [((224, 224), "random_crop(256)", 0.01)] * 3 + [((96, 96), "random_crop(109)", 0.03)]
 
 
+@pytest.mark.parametrize("words", [["--workdir", "run"], ["--set", "seed=5"], ["--recipe", "quickstart"]])
+def test_words_without_effect_are_refused(monkeypatch, capsys, words):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, capsys, "--weights", "w.npz", "--data", "cifar10.npz", *words)
+    assert "only changes of the recipe" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_real_model_learns_at_96_pixels(real_data, monkeypatch, capsys):
     """In six minutes; README has the figures at 224 pixels, which take an hour."""
