@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
+from keras_vit.data import gif
 from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole levels
@@ -15,7 +16,7 @@ _LUMA = (19595, 38470, 7471)
 _ELONGATED = 8  # times as long as wide: such pictures take another way, which needs less memory
 
 
-def decode(contents, channels):
+def decode(contents, channels, max_pixels=None):
     """Decodes one picture inside the graph, to the same pixels as Pillow.
 
     Reads JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
@@ -25,20 +26,21 @@ def decode(contents, channels):
     Args:
         contents: scalar string tensor, a whole encoded file.
         channels: 1 (grey) or 3 (red, green, blue) of the result, whatever the file has.
+        max_pixels: height times width that a file may claim; None stands for `pixel_limit.MAX_PIXELS`.
 
     Returns:
         uint8 tensor (height, width, channels).
 
     Raises:
-        tf.errors.InvalidArgumentError: when run on a file that is none of the above, is damaged, or claims more pixels
-            than `pixel_limit.MAX_PIXELS`.
+        tf.errors.InvalidArgumentError: when run on a file that is none of the above, is damaged, or claims more pixels,
+            which is found before memory is taken for them.
     """
     checks.check_choice("channels", channels, (1, 3))
     image = tf.cond(
         tf.io.is_jpeg(contents),
         # TensorFlow's default is a coarser transform, up to 20 levels from Pillow's result and no faster.
-        lambda: tf.io.decode_jpeg(limited_jpeg(contents), channels=3, dct_method="INTEGER_ACCURATE"),
-        lambda: _decode_no_jpeg(limited_other(contents)),
+        lambda: tf.io.decode_jpeg(limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE"),
+        lambda: _decode_no_jpeg(limited_other(contents, max_pixels), max_pixels),
     )
     image.set_shape((None, None, 3))
     return match_channels(image, channels)
@@ -108,8 +110,12 @@ def standardise(preprocessing, image):
     return (image - tf.constant(mean)) / tf.constant(std)  # by default the official (x - 127.5) / 127.5
 
 
-def _decode_no_jpeg(contents):
-    return tf.cond(_is_palette_bmp(contents), lambda: _decode_palette_bmp(contents), lambda: _decode_other(contents))
+def _decode_no_jpeg(contents, max_pixels):
+    kinds = [
+        (_is_palette_bmp(contents), lambda: _decode_palette_bmp(contents)),
+        (gif.is_gif(contents), lambda: _decode_other(gif.first_frame(contents, max_pixels))),
+    ]
+    return tf.case(kinds, default=lambda: _decode_other(contents))
 
 
 def _decode_other(contents):

@@ -1,0 +1,69 @@
+"""The first frame of a GIF, cut out in the graph: TensorFlow decodes every frame before it drops all but the first."""
+
+import tensorflow as tf
+
+from keras_vit.data import pixel_limit
+
+_EXTENSION, _IMAGE, _TRAILER = 0x21, 0x2C, b"\x3b"
+_SCREEN_SIZE = 13  # of the header and the logical screen descriptor
+_MAX_BLOCKS = 2**16  # of up to 255 bytes each: 16 MiB for one frame
+_PADDING = 16  # bytes behind the file, so that what a short one lacks is read as zeros
+
+
+def is_gif(contents):
+    """Whether an encoded file (scalar string) begins as a GIF."""
+    return tf.strings.substr(contents, 0, 4) == b"GIF8"
+
+
+def first_frame(contents, max_pixels=None):
+    """Cuts a GIF behind its first frame; one that ends before, or has another kind of block there, stays as it is.
+
+    Args:
+        contents: scalar string tensor, an encoded GIF.
+        max_pixels: that the frame may have; None stands for `pixel_limit.MAX_PIXELS`.
+
+    Returns:
+        Scalar string tensor.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when run on a frame of more pixels or of more than 65,536 blocks of data, each of
+            which can be decoded to a thousand times its length.
+    """
+    length = tf.strings.length(contents)
+    data = tf.concat([tf.io.decode_raw(contents, tf.uint8), tf.zeros(_PADDING, tf.uint8)], 0)
+
+    def byte(place):
+        return tf.cast(data[tf.minimum(place, length)], tf.int32)
+
+    def color_table(flags):
+        """Bytes of the table that `flags` announce."""
+        return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
+
+    def behind_blocks(place, blocks):
+        """The place behind a chain of blocks, each a length and as many bytes, and how many have been seen in all."""
+
+        def is_more(place, blocks):
+            return (byte(place) > 0) & (blocks < _MAX_BLOCKS)
+
+        place, blocks = tf.while_loop(is_more, lambda at, seen: (at + 1 + byte(at), seen + 1), (place, blocks))
+        return place + 1, blocks + 1
+
+    def skip_extension(place, blocks):
+        return behind_blocks(place + 2, blocks)
+
+    start = _SCREEN_SIZE + color_table(byte(10))
+    extensions = tf.while_loop(
+        lambda place, blocks: (byte(place) == _EXTENSION) & (blocks < _MAX_BLOCKS), skip_extension, (start, 0)
+    )
+    descriptor, blocks = extensions
+    sides = [byte(descriptor + at) + 256 * byte(descriptor + at + 1) for at in (5, 7)]
+    behind_table = descriptor + 10 + color_table(byte(descriptor + 9))
+    end, blocks = behind_blocks(behind_table + 1, blocks)  # one byte is the size of the codes
+    is_whole = (byte(descriptor) == _IMAGE) & (end <= length)
+    few = tf.raw_ops.Assert(
+        condition=blocks <= _MAX_BLOCKS, data=[f"a frame of a GIF must have at most {_MAX_BLOCKS:,} blocks"]
+    )
+    with tf.control_dependencies([few]):
+        frame = tf.strings.join([tf.strings.substr(contents, 0, end), _TRAILER])
+        frame = pixel_limit.limited(frame, sides, max_pixels)
+        return tf.where(is_whole, frame, contents)
