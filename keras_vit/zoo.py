@@ -211,6 +211,7 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
     plan = make_plan(model, checkpoint)
     order = [id(variable) for variable in pending if id(variable) in plan.values]
     initialise(pending, read_ahead(plan.values, order))
+    plan.note_on(model)
     report = plan.report
     if labels is None and plan.head_loaded:
         model.labels, note = _labels(config, description, release)

@@ -15,6 +15,7 @@ from keras_vit.checkpoints.sources import File
 from keras_vit.config import ResNetConfig
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
+_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # whose weights were trained with one mean and std or another
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
 
@@ -48,6 +49,7 @@ def load_weights(model, source, *, layout="auto", resize="auto", head="auto"):
     values = [(variable, plan.values[id(variable)]()) for variable in model.weights]
     for variable, value in values:
         variable.assign(value)
+    plan.note_on(model)
     print(plan.report)
     return plan.report
 
@@ -61,12 +63,21 @@ class Plan:
         report: the `LoadReport`.
         description: `Description` of the file.
         head_loaded: whether the logits will be the file's.
+        file: name of the file and of its layout.
     """
 
     values: dict
     report: LoadReport
     description: Description
     head_loaded: bool
+    file: str
+
+    def note_on(self, model):
+        """Notes on the model, once it has the values, where they came from and whether its preprocessing did, too."""
+        model.weights_source = self.file
+        is_stated = self.description.preprocessing is not None or self.description.layout not in _SEVERAL_PROTOCOLS
+        if self.head_loaded and not is_stated:
+            model.assume_preprocessing()
 
 
 def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
@@ -100,7 +111,8 @@ def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
     values = {
         id(source.variable): _initial(source.variable) if source.path in fresh else source.read for source in sources
     }
-    return Plan(values, report, description, head_loaded=not fresh and _has(sources, "head"))
+    head_loaded = not fresh and _has(sources, "head")
+    return Plan(values, report, description, head_loaded, f"{checkpoint.path.name} ({description.layout} names)")
 
 
 def _fresh_head(file, sources, head):

@@ -15,6 +15,7 @@ VERBS = {
     "evaluate": answers.evaluate,
     "train": products.train,
     "export": products.export,
+    "convert": products.convert,
 }
 
 

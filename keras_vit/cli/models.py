@@ -13,6 +13,7 @@ from keras_vit.models.base import ImageModel
 
 _SAVED = ".keras"
 _ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
+_PICTURES = ("resize", "crop", "interpolation", "mean", "std")
 _DEFAULT_SIZE = 224
 
 
@@ -25,7 +26,8 @@ def open_model(args):
         )
     with contextlib.redirect_stdout(sys.stderr):
         model = build_model(args)
-        model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
+        if any(getattr(args, name) is not None for name in _PICTURES):
+            model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
     return model
 
 

@@ -6,6 +6,8 @@ import re
 import sys
 
 _OF_SEVERAL_NUMBERS = ("--image-size", "--resize", "--crop", "--mean", "--std")
+_FORMATS = ("saved_model", "onnx", "litert", "openvino")
+_LAYOUTS = ("official", "timm", "huggingface", "microsoft", "keras")
 _STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu", "data_parallel", "model_parallel")
 
 
@@ -46,6 +48,7 @@ def _build_parser():
     _add_evaluate(verbs)
     _add_train(verbs)
     _add_export(verbs)
+    _add_convert(verbs)
     return parser
 
 
@@ -178,14 +181,62 @@ def _add_export(verbs):
     verb = _add(
         verbs,
         "export",
-        "Write DIR/VERSION/, a SavedModel for TensorFlow Serving.\n"
-        "It takes encoded picture files and prepares them itself.",
+        "Write DIR/VERSION/, a SavedModel for TensorFlow Serving, or a file for another runtime.\n"
+        "It is run in a fresh process and compared with the model before it is there.",
         "keras-vit export --model ViT-Ti_16 --weights ViT-Ti_16.npz --output serving",
+        "keras-vit export --model model.keras --output serving --compute-dtype bfloat16 --check cat.jpg",
     )
     _add_model(verb)
     verb.add_argument("--output", required=True, metavar="DIR", help="folder of the versions; made if absent")
     verb.add_argument("--version", type=int, metavar="N", help="number of the version (default: the next)")
-    verb.add_argument("--top", type=int, default=5, metavar="K", help="classes in an answer (default: 5)")
+    verb.add_argument(
+        "--format",
+        default="saved_model",
+        choices=_FORMATS,
+        metavar="NAME",
+        help=f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} (default: saved_model)",
+    )
+    verb.add_argument("--check", nargs="+", metavar="PICTURE", help="compare on these instead of drawn pictures")
+    verb.add_argument("--no-check", action="store_true", help="leave the comparison out")
+    verb.add_argument("--tolerance", type=float, metavar="X", help="largest difference (default: by the precision)")
+    verb.add_argument("--force", action="store_true", help="even with a head of zeros or an assumed preprocessing")
+    serving = verb.add_argument_group("SavedModel")
+    serving.add_argument(
+        "--signatures", type=_names, metavar="NAMES", help="such as serving_default,features,attention"
+    )
+    serving.add_argument("--top", type=int, metavar="K", help="classes in an answer (default: 5)")
+    serving.add_argument("--tokens", action="store_true", default=None, help="features answers with the tokens, too")
+    serving.add_argument("--on-error", metavar="NAME", help="of a picture that cannot be read: row (default) or raise")
+    serving.add_argument("--max-pixels", type=int, metavar="N", help="that a picture may claim (default: 64000000)")
+    serving.add_argument("--jit-compile", action="store_true", default=None, help="XLA compiles the model")
+    serving.add_argument("--compute-dtype", metavar="NAME", help="bfloat16 or float32 (default: the model's own)")
+    other = verb.add_argument_group("litert and openvino")
+    other.add_argument("--quantization", metavar="NAME", help="int8")
+    other.add_argument("--calibration", nargs="+", metavar="PICTURE", help="(openvino) what int8 is fitted on")
+
+
+def _add_convert(verbs):
+    verb = _add(
+        verbs,
+        "convert",
+        "Write a model's weights in the layout of other code.",
+        "keras-vit convert --model ViT-Ti_16 --weights ViT-Ti_16.npz --layout huggingface --output for_transformers",
+        "keras-vit convert --model ViT-Ti_16 --weights ViT-Ti_16.npz --layout keras --output ViT-Ti_16.keras",
+    )
+    verb.add_argument(
+        "--model", required=True, metavar="MODEL", help="name from keras-vit list, or path of a .keras file"
+    )
+    _add_weights(verb)
+    _add_architecture(verb)
+    verb.add_argument(
+        "--layout",
+        required=True,
+        choices=_LAYOUTS,
+        metavar="NAME",
+        help="official (.npz), timm or microsoft (.safetensors), huggingface (a folder, or .safetensors) "
+        "or keras (.keras or .weights.h5)",
+    )
+    verb.add_argument("--output", required=True, metavar="PATH", help="file or folder; replaced if it exists")
 
 
 def _add(verbs, name, description, *examples):
@@ -278,6 +329,11 @@ def _field(text):
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"expected FIELD=VALUE; got {text!r}")
     return name.strip(), value.strip()
+
+
+def _names(text):
+    """`"images,features"` -> ("images", "features")"""
+    return tuple(part.strip() for part in text.split(","))
 
 
 def _numbers(text):

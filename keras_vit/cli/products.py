@@ -1,19 +1,34 @@
-"""`keras-vit train` and `keras-vit export`: folders out."""
+"""`keras-vit train`, `export` and `convert`: folders and files out."""
 
 import contextlib
 import json
+import os
 import pathlib
 import sys
-
-import keras
+import uuid
 
 import keras_vit
 from keras_vit import checks
-from keras_vit.cli.models import open_model
+from keras_vit.cli.models import build_model, open_model
 from keras_vit.cli.recipes import open_recipe
 from keras_vit.cli.sources import check_sources, open_sources
 
 _OPTIONS = ("checkpoint_every", "max_corrupt")  # of keras_vit.train, which has their defaults
+_EXPORT_OPTIONS = (
+    "format",
+    "version",
+    "signatures",
+    "top",
+    "tokens",
+    "on_error",
+    "max_pixels",
+    "jit_compile",
+    "compute_dtype",
+    "quantization",
+    "calibration",
+    "tolerance",
+    "force",
+)
 
 
 def train(args):
@@ -31,7 +46,9 @@ def train(args):
         raise ValueError(f"--model must be given: recipe {recipe.name!r} has none of its own")
     options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
     # Several workers must find each other before TensorFlow makes anything, such as a source.
-    with _failures_in_one_line(), keras_vit.distribution(args.strategy) as devices:
+    training = keras_vit.training
+    failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
+    with _failures_in_one_line(*failures), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
             raise ValueError(
@@ -55,20 +72,46 @@ def train(args):
 
 
 @contextlib.contextmanager
-def _failures_in_one_line():
+def _failures_in_one_line(*failures):
     """A full disk, a loss that is no number or an absent TPU is no fault of ours: no traceback."""
-    training = keras_vit.training
     try:
         yield
-    except (training.CheckpointError, training.NonFiniteError, training.MissingDevicesError) as error:
+    except failures as error:
         raise ValueError(str(error)) from error
 
 
 def export(args):
-    """Writes a SavedModel and prints its folder."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"export needs KERAS_BACKEND=tensorflow; got {keras.backend.backend()!r}")
+    """Writes a model for other programs and prints its folder."""
+    if args.no_check and args.check:
+        raise ValueError("--no-check must be left out with --check")
     model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):
-        folder = keras_vit.export(model, args.output, version=args.version, top=args.top)
+    options = {name: getattr(args, name) for name in _EXPORT_OPTIONS}
+    with contextlib.redirect_stdout(sys.stderr), _failures_in_one_line(keras_vit.serving.ExportError):
+        folder = keras_vit.export(model, args.output, check=args.check or not args.no_check, **options)
     print(folder)
+
+
+def convert(args):
+    """Writes a model's weights in the layout of other code and prints the path."""
+    if not args.model.endswith(".keras") and args.weights is None:
+        raise ValueError(f"--weights must be given with --model {args.model}")
+    with contextlib.redirect_stdout(sys.stderr):
+        model = build_model(args)
+    if args.layout == "keras":
+        _save(model, args.output)
+    else:
+        keras_vit.save_weights(model, args.output, layout=args.layout)
+    print(args.output)
+
+
+def _save(model, path):
+    """Writes `.keras` or `.weights.h5` in one step."""
+    suffix = next((suffix for suffix in (".weights.h5", ".keras") if path.endswith(suffix)), None)
+    if suffix is None:
+        raise ValueError(f"--output must end in .keras or .weights.h5 for --layout keras; got {path!r}")
+    partial = pathlib.Path(path).with_name(f".{uuid.uuid4().hex}{suffix}")
+    try:
+        (model.save if suffix == ".keras" else model.save_weights)(partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -26,8 +26,8 @@ def first_frame(contents, max_pixels=None):
         Scalar string tensor.
 
     Raises:
-        tf.errors.InvalidArgumentError: when run on a frame of more pixels or of more than 65,536 blocks of data, each of
-            which can be decoded to a thousand times its length.
+        tf.errors.InvalidArgumentError: when run on a frame of more pixels or of more than 65,536 blocks of data, each
+            of which can be decoded to a thousand times its length.
     """
     length = tf.strings.length(contents)
     data = tf.concat([tf.io.decode_raw(contents, tf.uint8), tf.zeros(_PADDING, tf.uint8)], 0)

@@ -27,6 +27,12 @@ def check_classifier(model):
         )
 
 
+def has_zero_head(model):
+    """Whether the kernels of all heads are zeros, so that every class scores the same."""
+    heads = [layer for layer in model.layers if layer.name in ("head", "head_dist")]
+    return not any(keras.ops.any(keras.ops.not_equal(head.kernel, 0)) for head in heads)
+
+
 def check_preprocessing(model, preprocessing):
     """Raises a `TypeError` or `ValueError` unless `preprocessing` is one that gives what `model` takes."""
     check(preprocessing)

@@ -2,7 +2,6 @@
 
 import warnings
 
-import keras
 import numpy as np
 
 from keras_vit import checks
@@ -52,7 +51,7 @@ def _best(row, labels, top):
 
 
 def _warn_of_zero_head(model):
-    if not keras.ops.any(keras.ops.not_equal(model.get_layer("head").kernel, 0)):
+    if outputs.has_zero_head(model):
         warnings.warn(
             f"the head of {model.config.name} has a kernel of zeros and answers the same for every picture: "
             "raw ImageNet-21k files of 2020 have such heads, and a new head is zero until it is trained",

@@ -31,6 +31,8 @@ class Model(ResumableFit, DistributedFit, keras.Model):
 class ImageModel(Model):
     """A functional keras model that knows its config, the preprocessing of its pictures and its labels.
 
+    `weights_source` names the file that its weights were last loaded from, None without one; training leaves it.
+
     Subclasses name their `config_class` and build inputs and outputs from a config.
 
     A saved model opens as it was, layers frozen or quantised (int8, int4, float8) included, but for LoRA: Keras adds it
@@ -51,6 +53,7 @@ class ImageModel(Model):
         self._config = config
         self.preprocessing = preprocessing
         self.labels = labels
+        self.weights_source = None
 
     @property
     def config(self):
@@ -65,6 +68,7 @@ class ImageModel(Model):
     @preprocessing.setter
     def preprocessing(self, value):
         config = self._config
+        source = "default" if value is None else "stated"
         if value is None:
             channels = _picture_channels(config)
             value = Preprocessing(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
@@ -80,7 +84,18 @@ class ImageModel(Model):
                 f"preprocessing must give pictures of the model's {_picture_channels(config)} channels; "
                 f"got {value.channels}"
             )
-        self._preprocessing = value
+        self._preprocessing, self._preprocessing_source = value, source
+
+    @property
+    def preprocessing_source(self):
+        """How `preprocessing` is known: `"stated"`, by the weights or by who set it, `"default"`, or `"assumed"`, where
+        the weights came without it from a library that trains with several."""
+        return self._preprocessing_source
+
+    def assume_preprocessing(self):
+        """Notes that the weights did not come with their preprocessing, unless it is stated already."""
+        if self._preprocessing_source == "default":
+            self._preprocessing_source = "assumed"
 
     @property
     def labels(self):
@@ -121,7 +136,9 @@ class ImageModel(Model):
         return {
             "config": self._config.to_dict(),
             "preprocessing": self._preprocessing.to_dict(),
+            "preprocessing_source": self._preprocessing_source,
             "labels": None if self._labels is None else list(self._labels),
+            "weights_source": self.weights_source,
             "name": self.name,
             "layer_states": layer_states(self),
         }
@@ -136,6 +153,8 @@ class ImageModel(Model):
             **cls._parts(config),
         )
         restore_layer_states(model, config["layer_states"])
+        model._preprocessing_source = config.get("preprocessing_source", "stated")
+        model.weights_source = config.get("weights_source")
         return model
 
     @classmethod
@@ -189,6 +208,22 @@ def resize(model, image_size, method="auto"):
     description["config"] = config.to_dict()
     description["preprocessing"] = model.preprocessing.at(config.image_size).to_dict()
     return _copy(model, description, method)
+
+
+def with_dtype(model, dtype):
+    """Returns the same weights as a model that computes in another dtype policy, such as `"mixed_bfloat16"`.
+
+    Raises:
+        TypeError: if the model is none of this package.
+        ValueError: if dtype is no policy, or the model is quantised.
+    """
+    description = check_model(model).get_config()
+    if any("quantization" in state for state in description["layer_states"].values()):
+        raise ValueError(
+            f"model must not be quantised to compute in another dtype; got dtype={dtype!r} for {model.name}"
+        )
+    description["config"] = model.config.replace(dtype=keras.dtype_policies.get(dtype).name).to_dict()
+    return _copy(model, description, "auto")
 
 
 def _copy(model, description, method):

@@ -1,5 +1,5 @@
 """Models as files that other programs serve."""
 
-from keras_vit.serving.export import export
+from keras_vit.serving.export import ExportError, export
 
-__all__ = ["export"]
+__all__ = ["ExportError", "export"]

@@ -1,4 +1,4 @@
-"""export: a model -> a versioned SavedModel folder that TensorFlow Serving and plain TensorFlow load."""
+"""export: a model -> a versioned folder that TensorFlow Serving or another runtime loads, checked before it is there"""
 
 import os
 import pathlib
@@ -6,46 +6,123 @@ import shutil
 import uuid
 
 import keras
-import tensorflow as tf
+import numpy as np
 
 from keras_vit import checks
+from keras_vit.data import pictures as readers
+from keras_vit.evaluation.outputs import has_zero_head
 from keras_vit.models.base import ImageModel
-from keras_vit.serving.signatures import class_labels, make_signatures
+from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
+from keras_vit.serving.in_tensorflow import write_in_tensorflow
+from keras_vit.serving.model_card import write_model_card
+from keras_vit.serving.samples import sample_files
+from keras_vit.serving.self_check import TOLERANCES, ExportError, resized, self_check
+from keras_vit.serving.signatures import class_labels
+
+__all__ = ["ExportError", "export"]
+
+_SAMPLES = 8
 
 
-def export(model, path, format="saved_model", version=None, top=5):
-    """Writes `path/<version>/`, a SavedModel that prepares its pictures itself and needs TensorFlow alone.
+def export(
+    model,
+    path,
+    format="saved_model",
+    version=None,
+    *,
+    signatures=None,
+    top=None,
+    tokens=None,
+    on_error=None,
+    max_pixels=None,
+    jit_compile=None,
+    compute_dtype=None,
+    quantization=None,
+    calibration=None,
+    check=True,
+    tolerance=None,
+    force=False,
+):
+    """Writes `path/<version>/`: a model that answers without this package.
 
-    Signatures, with the batch size open in both:
+    It is written under a hidden name, run in a fresh process and compared with the model in memory, and then renamed: a
+    version folder is whole or not there, and none is ever changed. The largest difference is printed.
 
-    - `serving_default`: `image_bytes`, string (batch,), encoded picture files -> `classes`, string (batch,
-      k), and `scores`, float32 (batch, k), likeliest first. One unreadable picture fails its whole batch.
-    - `images`: `images`, float32 (batch, height, width, channels) of any size, values in [0, 255] ->
-      `logits`, float32 (batch, classes); called `scores` if the model ends in an activation.
+    `saved_model` is for TensorFlow Serving and needs TensorFlow alone. Signatures, the batch size open in all:
 
-    The class names, one per line in the order of the logits, stand in `assets/labels.txt`; a model without
-    labels has `class_0`, `class_1` and so on. Every weight is stored once.
+    - `serving_default`: `image_bytes`, string (batch,), whole files (JPEG, PNG, BMP, or GIF, of which the first frame
+      counts) -> `classes`, string (batch, k), and `scores`, float32 (batch, k), likeliest first;
+    - `images`: `images`, float32 (batch, height, width, channels) of any size, levels in [0, 255] -> `logits`, float32
+      (batch, classes); called `scores` if the model ends in an activation;
+    - `images_uint8`: the same of uint8;
+    - `features`: `image_bytes` -> `features`, float32 (batch, dim), what the head reads, with `tokens` those, too;
+    - `attention`, if asked for: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
+
+    A picture that cannot be read is answered with zeros, empty classes and the reason in `error`, string (batch,),
+    which is empty for the others. In the folder are `assets/labels.txt`, one class per line, warm-up requests in
+    `assets.extra` and `README.txt`, with the commands that serve the model. Every weight is stored once.
+
+    `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) take float32 pixels
+    (batch, height, width, channels) on [0, 255], already resized, and answer with logits; `labels.txt` is beside them.
+    All formats have a `model_card.json`.
 
     Args:
-        model: a classifier of this package on the TensorFlow backend.
+        model: a classifier of this package, on any backend.
         path: folder of the versions; it is made if absent.
-        format: `"saved_model"`.
+        format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
         version: number of the version folder, from 1; None counts on from the highest there is.
-        top: classes in each answer of `serving_default`; a model with fewer classes answers with all of them.
+        signatures: (saved_model) names of signatures; None is all but `attention`.
+        top: (saved_model) classes in each answer, 5 by default; a model with fewer answers with all of them.
+        tokens: (saved_model) whether `features` answers with the tokens.
+        on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable picture fails its whole
+            request, and there is no output `error`.
+        max_pixels: (saved_model) height times width that a picture may claim, 64 million by default; its header is read
+            before memory is taken.
+        jit_compile: (saved_model) whether XLA compiles the model, for each batch size anew.
+        compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None is the model's own. Weights stay float32.
+        quantization: (litert, openvino) `"int8"`: of the weights for litert (dynamic range); of weights and
+            activations, after calibration, for openvino.
+        calibration: (openvino) pictures for that, as `keras_vit.preprocess` takes them: some hundred such as the model
+            will see.
+        check: True compares on eight drawn pictures; a list of paths or bytes of encoded pictures, on these; False
+            leaves the comparison out.
+        tolerance: largest difference, as a share of an output's largest number or of 1; None is 1e-4, with bfloat16 0.1
+            and with int8 0.25.
+        force: whether to export a model whose head is all zeros, or whose preprocessing is only assumed.
 
     Returns:
         `pathlib.Path` of the new version folder.
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: on an unknown format, a number below 1, or a model that gives no class scores per picture.
+        ValueError: on an unknown or contradictory option, a model that gives no class scores per picture, or one that
+            needs `force`.
         FileExistsError: if the version is there already; versions are never overwritten.
         NotADirectoryError: if `path` is a file.
-        RuntimeError: on another backend than TensorFlow.
+        ImportError: if a package of the format is missing.
+        ExportError: if the exported model does not run or answers otherwise than the model; nothing is left of it.
     """
-    writer = FORMATS[checks.check_choice("format", format, FORMATS)]
-    top = checks.check_integer("top", top)
-    _check_model(model)
+    checks.check_choice("format", format, FORMATS)
+    _check_model(model, checks.check_flag("force", force))
+    given = {
+        "signatures": signatures,
+        "top": top,
+        "tokens": tokens,
+        "on_error": on_error,
+        "max_pixels": max_pixels,
+        "jit_compile": jit_compile,
+        "compute_dtype": compute_dtype,
+        "quantization": quantization,
+        "calibration": calibration,
+    }
+    options = resolve_options(format, given)
+    FORMATS[format].check(model, **options)
+    check_packages(format, options)
+    tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
+    files = _files(check)
+    described = _described(options)
+    if options.get("calibration") is not None:
+        options["calibration"] = _calibration(model, calibration)
     path = pathlib.Path(path)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"path must be a folder or not exist yet; {path} is a file")
@@ -56,21 +133,23 @@ def export(model, path, format="saved_model", version=None, top=5):
     path.mkdir(parents=True, exist_ok=True)
     partial = path / f".{version}-{uuid.uuid4().hex}"  # TensorFlow Serving looks at numbers alone
     try:
-        writer(model, partial, top)
+        _write(model, partial, format, options)
+        found = self_check(model, partial, format, files, tolerance) if files else None
+        write_model_card(model, partial / "model_card.json", format, described, found)
         _publish(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    print(f"Exported {target}: {found or 'not checked'}")
     return target
 
 
-def _write_saved_model(model, folder, top):
-    module = tf.Module()
-    # The module owns the bare variables and the signatures close over the model. Tracking the Keras model
-    # itself gives a SavedModel that Python loads but the C API does not ("Could not find variable"); Keras's
-    # ExportArchive writes every weight twice.
-    module.variables_of_model = [variable.value for variable in model.variables]
-    tf.saved_model.save(module, str(folder), signatures=make_signatures(model, top))
-    (folder / "assets" / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
+def _write(model, folder, format, options):
+    if keras.backend.backend() == "tensorflow":
+        FORMATS[format].write(model, folder, **options)
+    else:
+        write_in_tensorflow(model, folder, format, options)
+    if format != "saved_model":  # which has them in assets/
+        (folder / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
 
 
 def _publish(partial, target):
@@ -94,15 +173,40 @@ def _exists(target):
     )
 
 
-def _check_model(model):
+def _tolerance(model, options):
+    dtypes = model.config.dtype, options.get("compute_dtype"), options.get("quantization")
+    found = [name for name in TOLERANCES if any(name in (dtype or "") for dtype in dtypes)]
+    is_quantized = any("quantization" in state for state in model.get_config()["layer_states"].values())
+    return max((TOLERANCES[name] for name in found), default=TOLERANCES["int8" if is_quantized else "float32"])
+
+
+def _files(check):
+    """Encoded pictures to compare on; none if there is to be no comparison."""
+    if check is True:
+        return sample_files(_SAMPLES)
+    if check is False:
+        return []
+    if isinstance(check, (str, bytes)) or not list(check):
+        raise ValueError(f"check must be True, False or a list of paths or bytes of pictures; got {check!r}")
+    return [item if isinstance(item, bytes) else pathlib.Path(item).read_bytes() for item in check]
+
+
+def _calibration(model, images):
+    pixels = [picture.read(model.preprocessing.channels) for picture in readers.as_pictures(images)]
+    return resized(model, [np.asarray(image) for image in pixels])
+
+
+def _described(options):
+    """The options as the card has them."""
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
+    if values.get("calibration") is not None:
+        values["calibration"] = f"{len(values['calibration'])} pictures"
+    return values
+
+
+def _check_model(model, force):
     if not isinstance(model, ImageModel):
         raise TypeError(f"model must be a model of keras_vit; got {type(model).__name__}")
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            f"export needs the TensorFlow backend; this process runs {keras.backend.backend()!r}. "
-            "Save the model with model.save('model.keras'), load it in a process started with "
-            "KERAS_BACKEND=tensorflow by keras.models.load_model('model.keras'), and export it there"
-        )
     if not model.config.include_top:
         raise ValueError("model must have a head to answer with classes; got one built with include_top=False")
     if len(model.output.shape) != 2:
@@ -110,6 +214,16 @@ def _check_model(model):
             "model must give one row of logits per picture (batch, classes); got outputs of shape "
             f"{tuple(model.output.shape)}"
         )
-
-
-FORMATS = {"saved_model": _write_saved_model}
+    if force:
+        return
+    if has_zero_head(model):
+        raise ValueError(
+            f"model must have a trained head: that of {model.name} is all zeros and answers the same for every picture "
+            "(force=True exports it nevertheless)"
+        )
+    if model.preprocessing_source == "assumed":
+        raise ValueError(
+            f"model must know how its pictures are prepared: its weights, {model.weights_source}, came without that, "
+            f"and {model.preprocessing} is only assumed. Give preprocessing= when you build it, or a folder with its "
+            "config files, or export it with force=True"
+        )

@@ -1,45 +1,82 @@
-"""The two questions an exported model answers, as TensorFlow functions: encoded pictures, pixel tensors."""
+"""The questions an exported model answers, as TensorFlow functions: encoded pictures or pixels in, one table."""
+
+import functools
 
 import tensorflow as tf
 
 from keras_vit.data import preprocessing as pictures
+from keras_vit.serving.outputs import class_scores, output_model
+from keras_vit.serving.rows import read_rows
+
+DEFAULT_SIGNATURES = ("serving_default", "images", "images_uint8", "features")
 
 
-def make_signatures(model, top):
-    """Builds the signatures of `model`; the batch size is open in both.
-
-    - `serving_default`: `image_bytes`, string (batch,), encoded picture files -> `classes`, string (batch,
-      k), and `scores`, float32 (batch, k), the k = min(top, classes) likeliest first. Scores are the softmax
-      of the logits, or the model's own output if it ends in an activation.
-    - `images`: `images`, float32 (batch, height, width, channels) of any size, values in [0, 255] ->
-      `logits`, float32 (batch, classes), or `scores` if the model ends in an activation.
-
-    Both preprocess in the graph as `model.preprocessing` says, by the code that training and evaluation use.
+def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit_compile):
+    """Builds the signatures of `model`; the batch size is open in all of them, see `keras_vit.export`.
 
     Args:
         model: a classifier of this package.
+        signatures: names among the keys of `SIGNATURES`.
         top: classes in the answer of `serving_default`.
+        tokens: whether `features` answers with the tokens, too.
+        on_error, max_pixels: see `read_rows`.
+        jit_compile: whether XLA compiles the model.
 
     Returns:
-        Dict from signature name to `tf.function`.
+        Dict from signature name to a concrete function of TensorFlow.
     """
-    channels = model.preprocessing.channels
-    activation = model.config.classifier_activation
-    labels = class_labels(model)
-    answers = min(top, len(labels))
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="image_bytes")])
-    def serving_default(image_bytes):
-        files = _preprocessed(model, image_bytes, lambda contents: pictures.decode(contents, channels))
-        outputs = _outputs(model, files)
-        scores, indices = tf.math.top_k(outputs if activation else tf.nn.softmax(outputs), k=answers)  # (batch, k)
-        return {"classes": tf.gather(tf.constant(labels), indices), "scores": scores}
+    @functools.cache  # one graph for all signatures that want the same
+    def run(*names):
+        """Function from model input to a dict of float32 outputs."""
+        outputs = output_model(model, names)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None, None, channels], tf.float32, name="images")])
-    def images(images):
-        return {"scores" if activation else "logits": _outputs(model, _preprocessed(model, images))}
+        @tf.function(jit_compile=jit_compile)
+        def call(images):
+            return {name: tf.cast(value, tf.float32) for name, value in outputs(images, training=False).items()}
 
-    return {"serving_default": serving_default, "images": images}
+        return call
+
+    file_spec = tf.TensorSpec([None], tf.string, name="image_bytes")
+
+    @tf.function(input_signature=[file_spec])
+    def read(image_bytes):
+        return read_rows(image_bytes, model.preprocessing, max_pixels, on_error)
+
+    def of_bytes(answer):
+        """A signature of `image_bytes`, whose rows are zero or empty where a picture cannot be read."""
+
+        @tf.function(input_signature=[file_spec])
+        def signature(image_bytes):
+            images, errors = read(image_bytes)
+            outputs = answer(images)
+            if on_error == "raise":
+                return outputs
+            return {**{name: _blank(value, errors) for name, value in outputs.items()}, "error": errors}
+
+        return signature
+
+    def of_pixels(dtype):
+        shape = [None, None, None, model.preprocessing.channels]
+        outputs = run(class_scores(model))
+
+        @tf.function(input_signature=[tf.TensorSpec(shape, dtype, name="images")])
+        def signature(images):
+            return outputs(_preprocessed(model.preprocessing, images))
+
+        return signature
+
+    makers = {
+        "serving_default": lambda: of_bytes(_named(model, top, run(class_scores(model)))),
+        "images": lambda: of_pixels(tf.float32),
+        "images_uint8": lambda: of_pixels(tf.uint8),
+        "features": lambda: of_bytes(run("features", "tokens") if tokens else run("features")),
+        "attention": lambda: of_bytes(run("attention")),
+    }
+    return {name: makers[name]().get_concrete_function() for name in signatures}
+
+
+SIGNATURES = ("serving_default", "images", "images_uint8", "features", "attention")
 
 
 def class_labels(model):
@@ -47,16 +84,30 @@ def class_labels(model):
     return model.labels or tuple(f"class_{index}" for index in range(model.config.classes))
 
 
-def _preprocessed(model, inputs, decode=lambda image: image):
-    # One picture after the other: sizes differ, and decoding one of 63 megapixels takes 225 MB.
-    height, width = model.preprocessing.image_size
+def _named(model, top, run):
+    """Function from model input to the likeliest classes and their scores."""
+    labels = class_labels(model)
+    answers = min(top, len(labels))
+
+    def answer(images):
+        ((kind, outputs),) = run(images).items()
+        scores = outputs if kind == "scores" else tf.nn.softmax(outputs)
+        scores, indices = tf.math.top_k(scores, k=answers)  # (batch, k)
+        return {"classes": tf.gather(tf.constant(labels), indices), "scores": scores}
+
+    return answer
+
+
+def _blank(values, errors):
+    """`values` (batch, ...), zero or empty in the rows that have an error."""
+    is_read = tf.reshape(errors == "", [-1] + [1] * (values.shape.rank - 1))
+    return tf.where(is_read, values, tf.zeros((), values.dtype))
+
+
+def _preprocessed(protocol, images):
     return tf.map_fn(
-        lambda item: pictures.apply(model.preprocessing, decode(item)),
-        inputs,
-        parallel_iterations=1,
-        fn_output_signature=tf.TensorSpec([height, width, model.preprocessing.channels], tf.float32),
+        lambda image: pictures.apply(protocol, image),
+        images,
+        parallel_iterations=1,  # they may be large
+        fn_output_signature=tf.TensorSpec([*protocol.image_size, protocol.channels], tf.float32),
     )
-
-
-def _outputs(model, images):
-    return tf.cast(model(images, training=False), tf.float32)  # (batch, classes)

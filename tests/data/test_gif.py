@@ -85,6 +85,6 @@ def test_sides_of_a_webp(options):
     assert pixel_limit.header_sides(tf.constant(stream.getvalue())).numpy().tolist() == [300, 211]
 
 
-@pytest.mark.parametrize("contents", [b"", b"\x89PN", b"GIF", b"RIFF", b"hello" * 9, b"RIFF____WEBPVP8Z" + b"\xff" * 20])
+@pytest.mark.parametrize("contents", [b"", b"\x89PN", b"GIF", b"RIFF", b"hello" * 9, b"RIFF____WEBPVP8Z" + b"\xff" * 9])
 def test_no_sides_in_what_is_no_picture(contents):
     assert pixel_limit.header_sides(tf.constant(contents)).numpy().tolist() == [0, 0]

@@ -1,58 +1,24 @@
-import io
+"""export: the folders and versions, what is refused, and that nothing half-made is left."""
+
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
-import PIL.Image
 import pytest
 import tensorflow as tf
+from served import CONFIG, LABELS, encode, make_model, picture
 
-from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.serving import export
-from keras_vit.serving.export import FORMATS
-
-LABELS = ("ant", "bee", "cat", "dog", "eel", "fox", "gnu")
-CONFIG = ViTConfig(
-    name="toy",
-    image_size=(24, 32),
-    patch_size=8,
-    hidden_dim=160,
-    num_layers=1,
-    num_heads=4,
-    mlp_dim=320,
-    classes=7,
-    dropout_rate=0.1,
-)
-PREPROCESSING = Preprocessing(
-    size=(24, 32), interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
-)
-
-# What a user without this package runs: prints the answers as JSON.
-CLIENT = """
-import json, pathlib, sys
-import tensorflow as tf
-
-folder, *files = sys.argv[1:]
-served = tf.saved_model.load(folder)
-contents = [pathlib.Path(file).read_bytes() for file in files]
-answer = served.signatures["serving_default"](image_bytes=tf.constant(contents))
-pixels = tf.cast(tf.stack([tf.io.decode_png(content) for content in contents]), tf.float32)
-outputs = served.signatures["images"](images=pixels)
-names = [[name.decode() for name in row] for row in answer["classes"].numpy()]
-scores, logits = answer["scores"].numpy().tolist(), outputs["logits"].numpy().tolist()
-print(json.dumps([names, scores, logits, list(sys.modules)]))
-"""
-
-
-def make_model(**changes):
-    model = VisionTransformer(CONFIG.replace(**changes), preprocessing=PREPROCESSING, labels=LABELS)
-    rng = np.random.default_rng(0)
-    for variable in model.trainable_variables:
-        variable.assign(variable.numpy() + 0.05 * rng.normal(size=variable.shape))
-    return model
+import keras_vit
+from keras_vit import VisionTransformer
+from keras_vit.serving import ExportError, export
+from keras_vit.serving.formats import FORMATS
+from keras_vit.serving.self_check import self_check
 
 
 @pytest.fixture(scope="module")
@@ -60,143 +26,50 @@ def model():
     return make_model()
 
 
-@pytest.fixture(scope="module")
-def exported(model, tmp_path_factory):
-    return export(model, tmp_path_factory.mktemp("export") / "new" / "toy", top=3)
-
-
-@pytest.fixture
-def pictures(tmp_path):
-    """Three PNG files of 40 x 50 pixels and what the model eats of them, by Pillow and NumPy."""
-    rng = np.random.default_rng(1)
-    files, inputs = [], []
-    for index in range(3):
-        coarse = PIL.Image.fromarray(rng.integers(0, 256, size=(5, 6, 3)).astype("uint8"))
-        picture = coarse.resize((50, 40), PIL.Image.Resampling.BICUBIC)
-        files.append(tmp_path / f"{index}.png")
-        picture.save(files[-1])
-        small = np.asarray(picture.resize((32, 24), PIL.Image.Resampling.BICUBIC), "float32")
-        inputs.append((small / 255 - PREPROCESSING.mean) / PREPROCESSING.std)
-    return files, np.stack(inputs).astype("float32")
-
-
-def softmax(logits):
-    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-
-
-def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model, exported, pictures):
-    files, inputs = pictures
-    command = [sys.executable, "-c", CLIENT, str(exported), *map(str, files)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    classes, scores, logits, modules = json.loads(done.stdout.splitlines()[-1])
-
-    expected = model.predict(inputs, verbose=0)
-    order = np.argsort(-expected, axis=-1)[:, :3]
-    assert classes == [[LABELS[index] for index in row] for row in order]
-    # Pillow and TensorFlow may round a resized pixel to neighbouring levels.
-    np.testing.assert_allclose(logits, expected, atol=0.02)
-    np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
-    assert np.ptp(expected) > 0.5  # the comparison means something
-    assert "tensorflow" in modules and "keras_vit" not in modules
-
-
-def test_session_of_the_c_api_kind_loads_it(exported, model, pictures):
-    files, inputs = pictures
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        graph = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
-        signature = graph.signature_def["images"]
-        logits = session.run(
-            signature.outputs["logits"].name,
-            {signature.inputs["images"].name: np.stack([np.asarray(PIL.Image.open(file)) for file in files])},
-        )
-    np.testing.assert_allclose(logits, model.predict(inputs, verbose=0), atol=0.02)
-
-
-def test_signatures_and_operations(exported):
-    served = tf.saved_model.load(str(exported))
-    assert set(served.signatures) == {"serving_default", "images"}
-    by_bytes, by_pixels = served.signatures["serving_default"], served.signatures["images"]
-    assert by_bytes.structured_input_signature[1] == {"image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")}
-    assert by_pixels.structured_input_signature[1] == {
-        "images": tf.TensorSpec([None, None, None, 3], tf.float32, "images")
-    }
-    assert by_bytes.structured_outputs["scores"].shape.as_list() == [None, 3]
-    assert by_pixels.structured_outputs["logits"].shape.as_list() == [None, 7]
-    functions = [by_bytes.graph.as_graph_def(), by_pixels.graph.as_graph_def()]
-    nodes = [node for graph in functions for node in graph.node]
-    nodes += [node for graph in functions for function in graph.library.function for node in function.node_def]
-    operations = {node.op for node in nodes}
-    assert {"DecodeJpeg", "MatMul"} < operations
-    assert not {name for name in operations if "PyFunc" in name}
-    assert all(hasattr(tf.raw_ops, name) for name in operations)  # TensorFlow's own, none of another library
-
-
-def test_weights_are_stored_once(exported, model):
-    stored = sum(file.stat().st_size for file in (exported / "variables").iterdir())
-    weights = sum(np.asarray(weight).nbytes for weight in model.get_weights())
-    assert weights > 500_000
-    assert weights < stored <= 1.02 * weights
-
-
-def test_labels_stand_in_assets(exported):
-    assert (exported / "assets" / "labels.txt").read_text().splitlines() == list(LABELS)
-
-
-def test_model_without_labels_and_with_softmax(tmp_path):
-    model = make_model(classifier_activation="softmax")
-    model.labels = None
-    served = tf.saved_model.load(str(export(model, tmp_path, top=99)))
-    picture = np.random.default_rng(2).integers(0, 256, size=(24, 32, 3)).astype("uint8")
-    stream = io.BytesIO()
-    PIL.Image.fromarray(picture).save(stream, "PNG")
-    answer = served.signatures["serving_default"](tf.constant([stream.getvalue()]))
-    inputs = (picture / 255 - PREPROCESSING.mean) / PREPROCESSING.std
-    expected = model.predict(inputs[None].astype("float32"), verbose=0)[0]
-    order = np.argsort(-expected)
-    assert [name.decode() for name in answer["classes"].numpy()[0]] == [f"class_{index}" for index in order]
-    np.testing.assert_allclose(answer["scores"].numpy()[0], expected[order], rtol=1e-4)
-    assert answer["scores"].numpy().sum() == pytest.approx(1.0, abs=1e-5)
-    scores = served.signatures["images"](tf.constant(picture[None], tf.float32))["scores"]
-    np.testing.assert_allclose(scores[0], expected, rtol=1e-4)
-
-
 @pytest.fixture
 def quick_writer(monkeypatch):
     """A format that writes one small file: for tests of the folders."""
 
-    def write(model, folder, top):
+    def write(model, folder, top, **options):
         folder.mkdir()
         (folder / "saved_model.pb").write_text(f"top {top}")
 
-    monkeypatch.setitem(FORMATS, "saved_model", write)
+    replace_writer(monkeypatch, write)
 
 
-def test_versions_count_up(model, tmp_path, quick_writer):
+def replace_writer(monkeypatch, write):
+    row = FORMATS["saved_model"]
+    monkeypatch.setitem(FORMATS, "saved_model", type(row)(row.check, write, row.options))
+
+
+@pytest.mark.usefixtures("quick_writer")
+def test_versions_count_up(model, tmp_path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "0003").mkdir()
-    assert export(model, tmp_path) == tmp_path / "4"
-    assert export(model, str(tmp_path), version=9) == tmp_path / "9"
-    assert export(model, tmp_path) == tmp_path / "10"
-    assert export(model, tmp_path, version=2) == tmp_path / "2"
+    assert export(model, tmp_path, check=False) == tmp_path / "4"
+    assert export(model, str(tmp_path), version=9, check=False) == tmp_path / "9"
+    assert export(model, tmp_path, check=False) == tmp_path / "10"
+    assert export(model, tmp_path, version=2, check=False) == tmp_path / "2"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0003", "10", "2", "4", "9", "notes"]
 
 
-def test_a_version_is_never_overwritten(model, tmp_path, quick_writer):
-    export(model, tmp_path, top=1)
+@pytest.mark.usefixtures("quick_writer")
+def test_a_version_is_never_overwritten(model, tmp_path):
+    export(model, tmp_path, top=1, check=False)
     with pytest.raises(FileExistsError, match="version must be new, .* never overwritten; .*/1 exists"):
-        export(model, tmp_path, version=1, top=2)
+        export(model, tmp_path, version=1, top=2, check=False)
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "top 1"
 
 
 def test_a_version_that_appears_meanwhile_is_not_overwritten(model, tmp_path, monkeypatch):
-    def write_slowly(model, folder, top):
+    def write_slowly(model, folder, **options):
         for version in (folder, tmp_path / "1"):  # another process is done first
             version.mkdir()
             (version / "saved_model.pb").write_text(version.name)
 
-    monkeypatch.setitem(FORMATS, "saved_model", write_slowly)
+    replace_writer(monkeypatch, write_slowly)
     with pytest.raises(FileExistsError, match="never overwritten"):
-        export(model, tmp_path)
+        export(model, tmp_path, check=False)
     assert [path.name for path in tmp_path.iterdir()] == ["1"]
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "1"
 
@@ -213,36 +86,181 @@ def test_an_interrupted_export_leaves_no_folder(model, tmp_path, monkeypatch):
     assert list((tmp_path / "toy").iterdir()) == []
 
 
+# An export whose writing stops in the middle until it is killed, or that has no room.
+_EXPORTER = """
+import resource, sys, time
+import tensorflow as tf
+from served import make_model
+import keras_vit
+folder, room = sys.argv[1], int(sys.argv[2])
+model = make_model()
+print("ready", flush=True)
+if room:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+keras_vit.export(model, folder)
+"""
+
+
+def exporter(folder, room=0):
+    search_path = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(keras_vit.__file__).parents[1])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search_path)}
+    command = [sys.executable, "-c", _EXPORTER, str(folder), str(room)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def kill_exports(model, folder, seconds):
+    """Kills one export after the other, each so many seconds after its model stands, or as soon as it has begun to write
+    (None); yields how many versions there are, all of them whole and the first as it was."""
+    export(model, folder, check=False)
+    before = content(folder / "1")
+    for wait in seconds:
+        process = exporter(folder)
+        assert process.stdout.readline() == "ready\n"
+        while wait is None and not any(path.name.startswith(".2-") for path in folder.iterdir()):
+            time.sleep(0.01)
+        time.sleep(wait or 0.0)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        versions = [path for path in folder.iterdir() if path.name.isdigit()]
+        assert content(folder / "1") == before
+        for version in versions:
+            assert set(tf.saved_model.load(str(version)).signatures) >= {"serving_default", "images"}
+            assert (version / "model_card.json").is_file() or version.name == "1"
+        yield len(versions)
+
+
+def test_a_killed_export_leaves_whole_versions(model, tmp_path):
+    assert list(kill_exports(model, tmp_path, [None])) == [1]
+    assert export(model, tmp_path, check=False) == tmp_path / "2"
+
+
+@pytest.mark.slow
+def test_ten_killed_exports(model, tmp_path):
+    seconds = np.random.default_rng(0).uniform(0.0, 14.0, 10)
+    assert len(list(kill_exports(model, tmp_path, seconds))) == 10
+
+
+def test_a_full_disk_leaves_no_version(model, tmp_path):
+    """The weights take a megabyte, and a file may have half of it."""
+    process = exporter(tmp_path / "toy", room=500_000)
+    _, errors = process.communicate()
+    assert process.returncode == 1 and "File too large" in errors, errors[-2000:]
+    assert list((tmp_path / "toy").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("here first")
+    with pytest.raises(NotADirectoryError, match="path must be a folder or not exist yet; .*file is a file"):
+        export(model, tmp_path / "file")
+
+    def refuse(self, *args, **kwargs):  # root may write anywhere
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", refuse)
+    with pytest.raises(PermissionError, match="Permission denied: .*serving"):
+        export(model, tmp_path / "serving")
+
+
 @pytest.mark.parametrize(
-    ("changes", "arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({}, {"format": "onnx"}, ValueError, "format must be one of 'saved_model'; got format='onnx'"),
-        ({}, {"version": 0}, ValueError, "version must be an integer of at least 1; got version=0"),
-        ({}, {"top": 0}, ValueError, "top must be an integer of at least 1; got top=0"),
-        ({"include_top": False}, {}, ValueError, "model must have a head"),
-        ({"classifier": "unpooled"}, {}, ValueError, "got outputs of shape (None, 12, 7)"),
+        (
+            {"format": "pickle"},
+            "format must be one of 'saved_model', 'onnx', 'litert', 'openvino'; got format='pickle'",
+        ),
+        ({"version": 0}, "version must be an integer of at least 1; got version=0"),
+        ({"top": 0}, "top must be an integer of at least 1; got top=0"),
+        ({"max_pixels": 0}, "max_pixels must be an integer of at least 1"),
+        ({"signatures": "images"}, "signatures must be a list of at least one of serving_default, images"),
+        ({"signatures": ()}, "signatures must be a list of at least one"),
+        ({"signatures": ("images", "logits")}, "signatures must be one of 'serving_default', "),
+        ({"signatures": ("images",), "tokens": True}, "tokens=True belongs to the signature 'features'"),
+        ({"on_error": "skip"}, "on_error must be one of 'row', 'raise'; got on_error='skip'"),
+        ({"compute_dtype": "float16"}, "compute_dtype must be one of None, 'float32', 'bfloat16'"),
+        ({"jit_compile": "auto"}, "jit_compile must be True or False"),
+        ({"quantization": "int8"}, "quantization is an option of format 'litert', 'openvino'; got quantization='int8'"),
+        ({"format": "onnx", "top": 3}, "top is an option of format 'saved_model'; got top=3 with format='onnx'"),
+        ({"format": "litert", "quantization": "int4"}, "quantization must be one of None, 'int8'"),
+        ({"format": "openvino", "quantization": "int8"}, "calibration must be pictures such as the model will see"),
+        ({"format": "openvino", "calibration": ["a"]}, "calibration belongs to quantization='int8'"),
+        ({"check": "cat.jpg"}, "check must be True, False or a list of paths or bytes"),
+        ({"check": []}, "check must be True, False or a list of paths or bytes"),
+        ({"tolerance": 0}, "tolerance must be a finite number above 0"),
+        ({"force": 1}, "force must be True or False"),
     ],
 )
-def test_refuses(tmp_path, changes, arguments, error, message):
-    model = VisionTransformer(CONFIG.replace(**changes))
-    with pytest.raises(error) as raised:
+def test_refuses_arguments(model, tmp_path, arguments, message):
+    with pytest.raises(ValueError) as raised:
         export(model, tmp_path / "toy", **arguments)
     assert message in str(raised.value)
     assert not (tmp_path / "toy").exists()
 
 
-def test_refuses_a_model_of_another_package(tmp_path):
+def test_refuses_models(tmp_path):
+    for changes, message in (
+        ({"include_top": False}, "model must have a head"),
+        ({"classifier": "unpooled"}, "got outputs of shape \\(None, 12, 7\\)"),
+        ({}, "model must have a trained head: that of toy is all zeros .*force=True exports it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export(VisionTransformer(CONFIG.replace(**changes)), tmp_path / "toy")
     with pytest.raises(TypeError, match="model must be a model of keras_vit; got Sequential"):
-        export(keras.Sequential(), tmp_path)
+        export(keras.Sequential(), tmp_path / "toy")
+    axial = make_model(attention="axial", classifier="gap")
+    with pytest.raises(ValueError, match="model must have blocks with global attention"):
+        export(axial, tmp_path / "toy", signatures=("attention",))
+    assert not (tmp_path / "toy").exists()
 
 
-def test_refuses_a_path_that_is_a_file(model, tmp_path):
-    (tmp_path / "file").write_text("here first")
-    with pytest.raises(NotADirectoryError, match="path must be a folder or not exist yet; .*file is a file"):
-        export(model, tmp_path / "file")
+def test_weights_without_their_preprocessing_need_force(model, tmp_path):
+    keras_vit.save_weights(model, tmp_path / "toy.safetensors", layout="timm")
+    fresh = VisionTransformer(CONFIG, labels=LABELS)
+    keras_vit.load_weights(fresh, tmp_path / "toy.safetensors")
+    assert (fresh.preprocessing_source, fresh.weights_source) == ("assumed", "toy.safetensors (timm names)")
+    with pytest.raises(ValueError, match="its weights, toy.safetensors .timm names., came without that"):
+        export(fresh, tmp_path / "toy")
+    copied = keras_vit.clone(fresh)
+    assert (copied.preprocessing_source, copied.weights_source) == ("assumed", "toy.safetensors (timm names)")
+    folder = export(fresh, tmp_path / "toy", force=True, check=False)
+    card = json.loads((folder / "model_card.json").read_text())
+    assert (card["preprocessing_source"], card["weights"]) == ("assumed", "toy.safetensors (timm names)")
+    fresh.preprocessing = model.preprocessing
+    assert fresh.preprocessing_source == "stated"
+    other = VisionTransformer(CONFIG, preprocessing=model.preprocessing)
+    keras_vit.load_weights(other, tmp_path / "toy.safetensors")
+    assert other.preprocessing_source == "stated"
 
 
-def test_another_backend_is_told_the_way(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(RuntimeError, match="this process runs 'jax'.*model.save.*KERAS_BACKEND=tensorflow"):
+def test_a_head_of_zeros_is_exported_by_force(tmp_path):
+    folder = export(VisionTransformer(CONFIG), tmp_path, force=True, check=False, signatures=("images",))
+    logits = tf.saved_model.load(str(folder)).signatures["images"](tf.zeros((1, 9, 9, 3)))["logits"]
+    assert not logits.numpy().any()
+
+
+def test_an_export_that_answers_otherwise_is_not_published(model, tmp_path, monkeypatch, capsys):
+    write = FORMATS["saved_model"].write
+
+    def write_another(model, folder, **options):
+        head = model.get_layer("head")
+        kernel = head.kernel.numpy()
+        head.kernel.assign(kernel + 1e-2 * np.random.default_rng(0).normal(size=kernel.shape))
+        write(model, folder, **options)
+        head.kernel.assign(kernel)
+
+    replace_writer(monkeypatch, write_another)
+    with pytest.raises(ExportError, match="must answer as the model in memory does; found: largest difference"):
         export(model, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert export(model, tmp_path, tolerance=0.5, check=[encode(picture(3))]) == tmp_path / "1"
+    printed = capsys.readouterr().out
+    assert "Exported" in printed and "top-1 the same for 0 of 1 pictures" in printed and "at most 0.5" in printed
+
+
+def test_an_export_that_does_not_run_is_told(model, tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"no model")
+    with pytest.raises(ExportError, match="must run in a fresh process; it ended with 1: (.|\n)*Cannot parse"):
+        self_check(model, tmp_path, "saved_model", [encode(picture(0))], 1e-4)

@@ -1,0 +1,80 @@
+"""The formats of `keras_vit.export`, one table: how each is checked and written, its options and what it needs."""
+
+import collections.abc
+import dataclasses
+import importlib.util
+
+from keras_vit.serving import portable, saved_model
+from keras_vit.serving.signatures import DEFAULT_SIGNATURES
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One format.
+
+    Attributes:
+        check: function of a model and the options that raises on what cannot be done.
+        write: function of a model, a folder that does not exist yet and the options.
+        options: dict from the name of an option to its default.
+        packages: dict from a module that it needs to the reason.
+    """
+
+    check: collections.abc.Callable
+    write: collections.abc.Callable
+    options: dict
+    packages: dict = dataclasses.field(default_factory=dict)
+
+
+FORMATS = {
+    "saved_model": Format(
+        saved_model.check_saved_model,
+        saved_model.write_saved_model,
+        {
+            "signatures": DEFAULT_SIGNATURES,
+            "top": 5,
+            "tokens": False,
+            "on_error": "row",
+            "max_pixels": 64_000_000,
+            "jit_compile": False,
+            "compute_dtype": None,
+        },
+    ),
+    "onnx": Format(
+        portable.check_onnx, portable.write_onnx, {}, {"tf2onnx": "to write it", "onnxruntime": "to check it"}
+    ),
+    "litert": Format(
+        portable.check_litert, portable.write_litert, {"quantization": None}, {"ai_edge_litert": "to check it"}
+    ),
+    "openvino": Format(
+        portable.check_openvino,
+        portable.write_openvino,
+        {"quantization": None, "calibration": None},
+        {"openvino": "to write it"},
+    ),
+}
+_OF_INT8 = {"openvino": {"nncf": "to quantise it"}}
+
+
+def resolve_options(format, given):
+    """Returns the options of a format: those given, which are not None, and the defaults of the others.
+
+    Raises:
+        ValueError: on an option that the format does not have.
+    """
+    known = FORMATS[format].options
+    for name, value in given.items():
+        if value is not None and name not in known:
+            owners = ", ".join(repr(other) for other, row in FORMATS.items() if name in row.options)
+            raise ValueError(f"{name} is an option of format {owners}; got {name}={value!r} with format={format!r}")
+    return {name: default if given.get(name) is None else given[name] for name, default in known.items()}
+
+
+def check_packages(format, options):
+    """Raises an `ImportError` that names the extra if a package is missing."""
+    needed = dict(FORMATS[format].packages)
+    if options.get("quantization") is not None:
+        needed |= _OF_INT8.get(format, {})
+    missing = {name: reason for name, reason in needed.items() if importlib.util.find_spec(name) is None}
+    if missing:
+        listed = ", ".join(f"{name} {reason}" for name, reason in missing.items())
+        raise ImportError(f"format={format!r} needs {listed}: pip install 'keras_vit[export]'")

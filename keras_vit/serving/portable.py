@@ -1,0 +1,80 @@
+"""A model as one file for another runtime: ONNX, LiteRT, OpenVINO, by Keras's exporters and the runtimes' own tools.
+
+Each takes pixels at the model's size, float32 (batch, height, width, channels) on [0, 255], standardises them itself
+and answers with logits (scores, if the model ends in an activation); resizing is left to the caller.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import checks
+from keras_vit.models import with_dtype, with_rescaling
+
+QUANTIZATIONS = (None, "int8")
+_QUIET = {"verbose": False}
+
+
+def check_onnx(model):
+    """There are no options."""
+
+
+def write_onnx(model, folder):
+    """Writes `model.onnx` by Keras and tf2onnx."""
+    folder.mkdir()
+    _of_pixels(model).export(str(folder / "model.onnx"), format="onnx", **_QUIET)
+
+
+def check_litert(model, *, quantization):
+    """Raises a `ValueError` on an unknown quantization."""
+    checks.check_choice("quantization", quantization, QUANTIZATIONS)
+
+
+def write_litert(model, folder, *, quantization):
+    """Writes `model.tflite` by Keras and TensorFlow's converter; int8 is of the weights (dynamic range)."""
+    folder.mkdir()
+    options = {} if quantization is None else {"optimizations": [tf.lite.Optimize.DEFAULT]}
+    _of_pixels(model).export(str(folder / "model.tflite"), format="litert", **options, **_QUIET)
+
+
+def check_openvino(model, *, quantization, calibration):
+    """Raises a `ValueError` on an unknown quantization, or on pictures for calibration where they do not belong."""
+    checks.check_choice("quantization", quantization, QUANTIZATIONS)
+    if quantization is not None and calibration is None:
+        raise ValueError("calibration must be pictures such as the model will see for quantization='int8'; got None")
+    if quantization is None and calibration is not None:
+        raise ValueError("calibration belongs to quantization='int8'; got quantization=None")
+
+
+def write_openvino(model, folder, *, quantization, calibration):
+    """Writes `model.xml` and `model.bin` by Keras; int8, of weights and activations, by NNCF.
+
+    `calibration` is float32 (pictures, height, width, channels) on [0, 255], or None.
+    """
+    folder.mkdir()
+    path = str(folder / "model.xml")
+    _of_pixels(model).export(path, format="openvino", **_QUIET)
+    if quantization is None:
+        return
+    import nncf
+    import openvino
+
+    pictures = nncf.Dataset(list(calibration[:, None]))  # one by one
+    quantized = nncf.quantize(
+        openvino.Core().read_model(path),
+        pictures,
+        subset_size=len(calibration),
+        model_type=nncf.ModelType.TRANSFORMER,
+    )
+    # The file cannot be replaced while it is mapped.
+    openvino.save_model(quantized, str(folder / "int8.xml"), compress_to_fp16=False)
+    for suffix in (".xml", ".bin"):
+        (folder / f"int8{suffix}").replace(folder / f"model{suffix}")
+
+
+def _of_pixels(model):
+    """The model in float32, with the standardisation in front of it."""
+    if model.dtype_policy.name != "float32" or model.config.dtype != "float32":
+        model = with_dtype(model, "float32")
+    pixels = with_rescaling(model, dtype="float32")
+    pixels(np.zeros((1, *model.input_shape[1:]), np.float32))  # Keras exports models that have been called
+    return pixels

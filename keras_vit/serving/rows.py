@@ -1,0 +1,89 @@
+"""Encoded pictures to model input, row by row in the graph: one that cannot be read spoils no other."""
+
+import tensorflow as tf
+
+from keras_vit.data import pixel_limit, preprocessing
+
+# What a message calls a file -> where in it which bytes stand.
+_FORMATS = {
+    "JPEG": (0, b"\xff\xd8\xff"),
+    "PNG": (0, b"\x89PNG"),
+    "BMP": (0, b"BM"),
+    "GIF": (0, b"GIF8"),
+    "WebP": (8, b"WEBP"),
+}
+ERROR_CHOICES = ("row", "raise")
+
+
+def read_rows(image_bytes, protocol, max_pixels, on_error):
+    """Decodes and preprocesses encoded pictures, one after the other: a large one takes hundreds of megabytes.
+
+    Args:
+        image_bytes: string tensor (batch,), whole encoded files.
+        protocol: a `Preprocessing`.
+        max_pixels: height times width that a picture may claim.
+        on_error: `"row"` answers for a picture that cannot be read with zeros and the reason; `"raise"` fails.
+
+    Returns:
+        `(images, errors)`: float32 (batch, *protocol.image_size, channels) and string (batch,), `""` for a picture that
+        was read.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when run with `on_error="raise"` on a picture that cannot be read.
+    """
+    shape = (*protocol.image_size, protocol.channels)
+
+    def read(contents):
+        image = preprocessing.decode(contents, protocol.channels, max_pixels)
+        return tf.ensure_shape(preprocessing.apply(protocol, image), shape), tf.constant("")
+
+    if on_error == "raise":
+        specs = tf.TensorSpec(shape, tf.float32), tf.TensorSpec((), tf.string)
+        return tf.map_fn(read, image_bytes, fn_output_signature=specs, parallel_iterations=1)
+
+    def answer(contents):
+        """A dataset of one element: what the first of these gives that does not fail."""
+        picture = tf.data.Dataset.from_tensors(contents)
+        ways = read, _too_large(max_pixels, shape), _unreadable(shape)
+        first, *others = (picture.map(way).ignore_errors() for way in ways)
+        for other in others:
+            first = first.concatenate(other)
+        return first.take(1)
+
+    rows = tf.data.Dataset.from_tensor_slices(image_bytes).flat_map(answer)
+    nothing = tf.zeros((0, *shape)), tf.zeros((0,), tf.string)
+    rows = rows.batch(tf.maximum(tf.size(image_bytes, tf.int64), 1))
+    images, errors = rows.concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).get_single_element()
+    return tf.ensure_shape(images, (None, *shape)), tf.ensure_shape(errors, (None,))
+
+
+def _too_large(max_pixels, shape):
+    """Function from a picture beyond the limit to a row of zeros that says so; it fails for any other."""
+
+    def answer(contents):
+        sides = tf.cond(
+            tf.io.is_jpeg(contents),
+            lambda: tf.cast(tf.image.extract_jpeg_shape(contents)[1::-1], tf.int64),
+            lambda: pixel_limit.header_sides(contents),
+        )
+        is_beyond = tf.reduce_prod(tf.cast(sides, tf.float64)) > max_pixels
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=is_beyond, data=["the size is none of its faults"])]):
+            width, height = tf.unstack(tf.strings.as_string(sides), num=2)
+        error = tf.strings.join(["a picture of ", width, " x ", height, f" pixels; {max_pixels:,} are the most"])
+        return tf.zeros(shape), error
+
+    return answer
+
+
+def _unreadable(shape):
+    """Function from a picture that cannot be decoded to a row of zeros and the reason."""
+
+    def answer(contents):
+        error = tf.constant(f"no picture: it begins as none of {', '.join(_FORMATS)}")
+        start = tf.strings.join([tf.strings.substr(contents, 0, 12), b"\0" * 12])  # it may be shorter
+        for name, (place, magic) in _FORMATS.items():
+            is_this = tf.strings.substr(start, place, len(magic)) == magic
+            error = tf.where(is_this, f"a {name} that is damaged, cut short or of a kind that is not decoded", error)
+        return tf.zeros(shape), tf.where(tf.strings.length(contents) == 0, "no picture: it is empty", error)
+
+    return answer

@@ -1,0 +1,21 @@
+"""Pictures to try an export on where the caller gives none: soft colours in several formats and shapes."""
+
+import io
+
+import numpy as np
+import PIL.Image
+
+_KINDS = (("JPEG", (240, 320)), ("PNG", (224, 224)), ("JPEG", (400, 200)), ("BMP", (97, 131)))  # height, width
+
+
+def sample_files(count):
+    """Returns `count` encoded pictures (bytes), the same at every call."""
+    return [_sample(index, *_KINDS[index % len(_KINDS)]) for index in range(count)]
+
+
+def _sample(seed, image_format, size):
+    coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
+    picture = PIL.Image.fromarray(coarse).resize(size[::-1], PIL.Image.Resampling.BICUBIC)
+    stream = io.BytesIO()
+    picture.save(stream, image_format)
+    return stream.getvalue()

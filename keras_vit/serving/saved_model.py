@@ -1,0 +1,59 @@
+"""A model as a SavedModel folder for TensorFlow Serving: signatures, labels, warm-up requests, instructions."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import checks
+from keras_vit.analysis.attention import rollout_model
+from keras_vit.data import preprocessing as pictures
+from keras_vit.models import with_dtype
+from keras_vit.serving.instructions import instructions
+from keras_vit.serving.rows import ERROR_CHOICES
+from keras_vit.serving.samples import sample_files
+from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatures
+from keras_vit.serving.warmup import write_warmup
+
+COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
+
+
+def check_saved_model(model, *, signatures, top, tokens, on_error, max_pixels, jit_compile, compute_dtype):
+    """Raises a `ValueError` or `TypeError` on an option that is none, before anything is written."""
+    if isinstance(signatures, str) or not list(signatures):
+        raise ValueError(f"signatures must be a list of at least one of {', '.join(SIGNATURES)}; got {signatures!r}")
+    for name in signatures:
+        checks.check_choice("signatures", name, SIGNATURES)
+    checks.check_integer("top", top)
+    if checks.check_flag("tokens", tokens) and "features" not in signatures:
+        raise ValueError(f"tokens=True belongs to the signature 'features'; got signatures={tuple(signatures)}")
+    checks.check_choice("on_error", on_error, ERROR_CHOICES)
+    checks.check_integer("max_pixels", max_pixels)
+    checks.check_flag("jit_compile", jit_compile)
+    checks.check_choice("compute_dtype", compute_dtype, COMPUTE_DTYPES)
+    if "attention" in signatures:
+        rollout_model(model)  # raises where there is none
+
+
+def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
+    """Writes the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet."""
+    if COMPUTE_DTYPES[compute_dtype] is not None:
+        model = with_dtype(model, COMPUTE_DTYPES[compute_dtype])
+    # The module owns the bare variables and the signatures close over the model. Tracking the Keras model
+    # itself gives a SavedModel that Python loads but the C API does not ("Could not find variable"); Keras's
+    # ExportArchive writes every weight twice.
+    module = tf.Module()
+    module.variables_of_model = [variable.value for variable in model.variables]
+    functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
+    tf.saved_model.save(module, str(folder), signatures=functions)
+    (folder / "assets" / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
+    write_warmup(folder, model.name, {name: _request(model, name) for name in functions})
+    text = instructions(model.name, functions, on_error=options["on_error"], max_pixels=options["max_pixels"])
+    (folder / "README.txt").write_text(text, encoding="utf-8")
+
+
+def _request(model, signature):
+    """The inputs of one call with one picture, a small one where its pixels go into the file."""
+    first, *_, small = sample_files(4)
+    if not signature.startswith("images"):
+        return {"image_bytes": np.array([first], object)}
+    image = pictures.decode(tf.constant(small), model.preprocessing.channels)[None]
+    return {"images": image if signature == "images_uint8" else tf.cast(image, tf.float32)}

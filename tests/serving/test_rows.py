@@ -1,0 +1,78 @@
+"""One picture that cannot be read spoils no other: zeros, empty classes and the reason in its own row."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from served import encode, make_model, picture
+
+from keras_vit.serving import export
+
+GOOD = [encode(picture(seed), image_format) for seed, image_format in enumerate(("PNG", "JPEG", "BMP", "GIF", "WEBP"))]
+JPEG, PNG = GOOD[1], GOOD[0]
+BAD = {
+    b"": "no picture: it is empty",
+    b"hello world": "no picture: it begins as none of JPEG, PNG, BMP, GIF, WebP",
+    JPEG[:300]: "a JPEG that is damaged, cut short or of a kind that is not decoded",
+    PNG[:60]: "a PNG that is damaged, cut short or of a kind that is not decoded",
+    encode(picture(0, (70, 60)), "GIF"): "a picture of 60 x 70 pixels; 4,000 are the most",
+    encode(picture(0, (70, 60)), "JPEG"): "a picture of 60 x 70 pixels; 4,000 are the most",
+    b"GIF89a": "a GIF that is damaged, cut short or of a kind that is not decoded",
+    b"RIFF____WEBPVP8X" + b"\xff" * 20: "a picture of 16777216 x 16777216 pixels; 4,000 are the most",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("export")
+    for on_error in ("row", "raise"):
+        options = {"max_pixels": 4000, "on_error": on_error, "check": False}
+        export(make_model(), path, signatures=("serving_default", "features"), **options)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tolerant(folder):
+    return tf.saved_model.load(str(folder / "1")).signatures
+
+
+@pytest.fixture(scope="module")
+def strict(folder):
+    return tf.saved_model.load(str(folder / "2")).signatures
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_bad_rows_say_why_and_leave_the_others_alone(tolerant, place):
+    for bad, reason in BAD.items():
+        files = GOOD[:3]
+        expected = tolerant["serving_default"](tf.constant(files))
+        files = [*files[:place], bad, *files[place + 1 :]]
+        answer = tolerant["serving_default"](tf.constant(files))
+        others = [row for row in range(3) if row != place]
+        assert answer["error"].numpy().tolist() == [reason.encode() if row == place else b"" for row in range(3)]
+        assert set(answer["classes"].numpy()[place]) == {b""} and not answer["scores"].numpy()[place].any()
+        for name in ("classes", "scores"):
+            np.testing.assert_array_equal(answer[name].numpy()[others], expected[name].numpy()[others])
+
+
+def test_features_of_bad_rows_are_zero(tolerant):
+    answer = tolerant["features"](tf.constant([b"text", PNG]))
+    assert not answer["features"].numpy()[0].any() and answer["features"].numpy()[1].any()
+    assert answer["error"].numpy()[1] == b""
+
+
+def test_every_format_is_read(tolerant, strict):
+    for signatures in (tolerant, strict):
+        assert signatures["serving_default"](tf.constant(GOOD))["scores"].numpy().min() > 0
+
+
+def test_no_pictures_give_no_answers(tolerant, strict):
+    for signatures in (tolerant, strict):
+        answer = signatures["serving_default"](tf.zeros((0,), tf.string))
+        assert answer["scores"].shape == answer["classes"].shape == (0, 5)
+
+
+def test_the_strict_variant_fails_as_a_whole(strict):
+    assert "error" not in strict["serving_default"].structured_outputs
+    for bad in BAD:
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            strict["serving_default"](tf.constant([PNG, bad]))

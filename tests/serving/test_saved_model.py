@@ -1,0 +1,211 @@
+"""The SavedModel: what it answers without this package, what lies in its folder, and in 16 bits."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from served import LABELS, encode, make_model, model_input, picture, softmax
+
+import keras_vit
+from keras_vit.analysis import rollout_model
+from keras_vit.serving import export
+from keras_vit.serving.signatures import SIGNATURES
+
+# What a user without this package runs: prints the answers as JSON.
+CLIENT = """
+import json, pathlib, sys
+import tensorflow as tf
+
+folder, *files = sys.argv[1:]
+served = tf.saved_model.load(folder)
+contents = [pathlib.Path(file).read_bytes() for file in files]
+answer = served.signatures["serving_default"](image_bytes=tf.constant(contents))
+pixels = tf.cast(tf.stack([tf.io.decode_png(content) for content in contents]), tf.float32)
+outputs = served.signatures["images"](images=pixels)
+names = [[name.decode() for name in row] for row in answer["classes"].numpy()]
+scores, logits = answer["scores"].numpy().tolist(), outputs["logits"].numpy().tolist()
+print(json.dumps([names, scores, logits, list(sys.modules)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    """Every signature, and compared with the model in a fresh process."""
+    folder = tmp_path_factory.mktemp("export") / "new" / "toy"
+    return export(model, folder, top=3, signatures=SIGNATURES, tokens=True)
+
+
+@pytest.fixture(scope="module")
+def served(exported):
+    return tf.saved_model.load(str(exported)).signatures
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    """Three PNG files of 40 x 50 pixels and what the model eats of them, by Pillow and NumPy."""
+    images = [picture(seed) for seed in (1, 2, 3)]
+    return [encode(image) for image in images], np.stack([model_input(image) for image in images])
+
+
+def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model, exported, pictures, tmp_path):
+    files, inputs = pictures
+    paths = [tmp_path / f"{index}.png" for index in range(3)]
+    for path, file in zip(paths, files, strict=True):
+        path.write_bytes(file)
+    command = [sys.executable, "-c", CLIENT, str(exported), *map(str, paths)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    classes, scores, logits, modules = json.loads(done.stdout.splitlines()[-1])
+
+    expected = model.predict(inputs, verbose=0)
+    order = np.argsort(-expected, axis=-1)[:, :3]
+    assert classes == [[LABELS[index] for index in row] for row in order]
+    # Pillow and TensorFlow may round a resized pixel to neighbouring levels.
+    np.testing.assert_allclose(logits, expected, atol=0.02)
+    np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
+    assert np.ptp(expected) > 0.5  # the comparison means something
+    assert "tensorflow" in modules and "keras_vit" not in modules
+
+
+def test_session_of_the_c_api_kind_loads_it(exported, model, pictures):
+    _, inputs = pictures
+    pixels = np.stack([np.asarray(picture(seed)) for seed in (1, 2, 3)])
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        graph = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
+        signature = graph.signature_def["images_uint8"]
+        logits = session.run(signature.outputs["logits"].name, {signature.inputs["images"].name: pixels})
+    np.testing.assert_allclose(logits, model.predict(inputs, verbose=0), atol=0.02)
+
+
+def test_signatures_and_operations(served):
+    assert set(served) == set(SIGNATURES)
+    taken = {name: signature.structured_input_signature[1] for name, signature in served.items()}
+    files = {"image_bytes": tf.TensorSpec([None], tf.string, "image_bytes")}
+    assert taken["serving_default"] == taken["features"] == taken["attention"] == files
+    assert taken["images"] == {"images": tf.TensorSpec([None, None, None, 3], tf.float32, "images")}
+    assert taken["images_uint8"] == {"images": tf.TensorSpec([None, None, None, 3], tf.uint8, "images")}
+    given = {
+        name: {key: spec.shape.as_list() for key, spec in served[name].structured_outputs.items()} for name in served
+    }
+    assert given == {
+        "serving_default": {"classes": [None, 3], "scores": [None, 3], "error": [None]},
+        "images": {"logits": [None, 7]},
+        "images_uint8": {"logits": [None, 7]},
+        "features": {"features": [None, 160], "tokens": [None, 13, 160], "error": [None]},
+        "attention": {"attention": [None, 3, 4], "error": [None]},
+    }
+    graphs = [signature.graph.as_graph_def() for signature in served.values()]
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for graph in graphs for function in graph.library.function for node in function.node_def]
+    operations = {node.op for node in nodes}
+    assert {"DecodeJpeg", "MatMul"} < operations
+    assert not {name for name in operations if "PyFunc" in name}
+    assert all(hasattr(tf.raw_ops, name) for name in operations)  # TensorFlow's own, none of another library
+
+
+def test_features_tokens_and_attention(model, served, pictures):
+    files, inputs = pictures
+    inner = keras.Model(model.input, [model.get_layer(name).output for name in ("pooling", "encoder_norm")])
+    features, tokens = inner.predict(inputs, verbose=0)
+    answer = served["features"](tf.constant(files))
+    np.testing.assert_allclose(answer["features"], features, atol=0.02)
+    np.testing.assert_allclose(answer["tokens"], tokens, atol=0.02)
+    maps = served["attention"](tf.constant(files))["attention"]
+    np.testing.assert_allclose(maps, rollout_model(model).predict(inputs, verbose=0), atol=1e-3)
+
+
+def test_weights_are_stored_once(exported, model):
+    stored = sum(file.stat().st_size for file in (exported / "variables").iterdir())
+    weights = sum(np.asarray(weight).nbytes for weight in model.get_weights())
+    assert weights > 500_000
+    assert weights < stored <= 1.02 * weights
+
+
+def test_labels_card_and_instructions_lie_in_the_folder(exported, model):
+    assert (exported / "assets" / "labels.txt").read_text().splitlines() == list(LABELS)
+    card = json.loads((exported / "model_card.json").read_text())
+    assert card["labels"] == list(LABELS) and card["check"]["pictures"] == card["check"]["same_top1"] == 8
+    assert 0 < max(card["check"]["largest_differences"].values()) < 1e-4 == card["check"]["tolerance"]
+    assert keras_vit.Preprocessing.from_dict(card["preprocessing"]) == model.preprocessing
+    text = (exported / "README.txt").read_text()
+    assert all(f"  {name}: " in text for name in SIGNATURES)
+    assert "--model_name=toy" in text and "-> scores: float32 [batch, 3]" in text and "64,000,000" in text
+
+
+def test_model_without_labels_and_with_softmax(tmp_path):
+    model = make_model(labels=None, classifier_activation="softmax")
+    served = tf.saved_model.load(str(export(model, tmp_path, top=99))).signatures
+    image = picture(2, (24, 32))
+    answer = served["serving_default"](tf.constant([encode(image)]))
+    expected = model.predict(model_input(image)[None], verbose=0)[0]
+    order = np.argsort(-expected)
+    assert [name.decode() for name in answer["classes"].numpy()[0]] == [f"class_{index}" for index in order]
+    np.testing.assert_allclose(answer["scores"].numpy()[0], expected[order], rtol=1e-4)
+    assert answer["scores"].numpy().sum() == pytest.approx(1.0, abs=1e-5)
+    scores = served["images"](tf.constant(np.asarray(image)[None], tf.float32))["scores"]
+    np.testing.assert_allclose(scores[0], expected, rtol=1e-4)
+
+
+def test_bfloat16_has_the_same_signatures(model, exported, served, tmp_path, pictures):
+    folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", check=False)
+    half = tf.saved_model.load(str(folder)).signatures
+    for name, signature in half.items():
+        assert signature.structured_input_signature == served[name].structured_input_signature
+    files = tf.constant(pictures[0])
+    scores, full = (
+        signature(files)["scores"].numpy() for signature in (half["serving_default"], served["serving_default"])
+    )
+    assert scores.dtype == "float32" and 1e-6 < np.abs(scores - full).max() < 0.03
+    stored = sum(file.stat().st_size for file in (folder / "variables").iterdir())
+    assert stored <= 1.02 * sum(weight.nbytes for weight in model.get_weights())
+    assert any(node.op == "MatMul" and node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in _nodes(half))
+    assert not any(
+        node.op == "MatMul" and node.attr["T"].type == tf.bfloat16.as_datatype_enum for node in _nodes(served)
+    )
+
+
+def _nodes(signatures):
+    for signature in signatures.values():
+        for function in signature.graph.as_graph_def().library.function:
+            yield from function.node_def
+
+
+def test_compiled_by_xla(model, tmp_path, served, pictures):
+    folder = export(model, tmp_path, top=3, jit_compile=True, signatures=("serving_default",), check=False)
+    compiled = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    for count in (1, 3):
+        files = tf.constant(pictures[0][:count])
+        np.testing.assert_allclose(compiled(files)["scores"], served["serving_default"](files)["scores"], atol=1e-5)
+    functions = compiled.graph.as_graph_def().library.function
+    assert any(function.attr["_XlaMustCompile"].b for function in functions)
+
+
+def test_export_under_a_strategy(tmp_path, pictures):
+    """A model whose variables have a copy per device."""
+    script = f"""
+import pathlib, sys
+import tensorflow as tf
+sys.path.insert(0, {str(pathlib.Path(__file__).parents[1])!r})
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras_vit
+from served import make_model
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    model = make_model()
+keras_vit.export(model, {str(tmp_path)!r}, signatures=("serving_default",))
+"""
+    root = str(pathlib.Path(keras_vit.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "top-1 the same for 8 of 8 pictures" in done.stdout
+    stored = sum(file.stat().st_size for file in (tmp_path / "1" / "variables").iterdir())
+    assert stored <= 1.02 * sum(weight.nbytes for weight in make_model().get_weights())
