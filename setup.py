@@ -26,14 +26,25 @@ BACKENDS = {
     ],
 }
 
+# What other formats than the SavedModel are written and checked with.
+EXPORT = [
+    "ai-edge-litert>=2.3",
+    "nncf>=3.4",
+    "onnxruntime>=1.31",
+    "openvino>=2026.4",
+    "tf2onnx>=1.17",
+]
+
 TOOLS = {
     # timm, torch and transformers read our files in tests/test_peers.py; the others are for what is to come
     "bench": ["keras-hub", "openvino", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
+    "export": EXPORT,
     "hub": ["huggingface_hub>=0.26"],  # weights="hf://org/repo"
     # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
     "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [
+        *EXPORT,
         "huggingface_hub>=0.26",
         "jax>=0.6.2",
         "keras-cv>=0.9",
@@ -46,13 +57,13 @@ TOOLS = {
         "scipy>=1.14.1",
         "setuptools>=68",
         "tensorflow-datasets>=4.9.10",
+        "tensorflow-serving-api>=2.20",
     ],
 }
 
 # For what is to come: nothing in the package imports these yet, so there are no tested versions to state.
 PLANNED = {
     "analysis": ["matplotlib>=3.9"],
-    "export": ["ai-edge-litert", "nncf", "onnxruntime", "openvino", "tensorflow-serving-api", "tf2onnx"],
     "beam": ["apache-beam"],
     "docs": ["mkdocs", "mkdocstrings[python]"],
 }

@@ -41,7 +41,11 @@ def run_onnx(folder, inputs):
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     (taken,), (given,) = session.get_inputs(), session.get_outputs()
     logits = [session.run([given.name], {taken.name: batch})[0] for batch in _batches(inputs)]
-    described = [[tensor.name, tensor.type[7:-1], [_side(side) for side in tensor.shape]] for tensor in (taken, given)]
+    dtypes = {"tensor(float)": "float32"}
+    described = [
+        [tensor.name, dtypes.get(tensor.type, tensor.type), [_side(side) for side in tensor.shape]]
+        for tensor in (taken, given)
+    ]
     return {"logits": np.concatenate(logits)}, {"inputs": described[:1], "outputs": described[1:]}
 
 

@@ -35,6 +35,8 @@ _REST_PIXELS = """\
 _GRPC = """\
 With gRPC (pip install tensorflow-serving-api):
 
+  import pathlib
+
   import grpc
   import tensorflow as tf
   from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
@@ -67,7 +69,7 @@ def instructions(name, functions, *, on_error, max_pixels):
         parts.append(template.format(name=name, signature=signature, pixel=_pixel(function)))
     first = next((signature for signature, answers in takes_bytes.items() if answers), next(iter(functions)))
     (key,) = _inputs(functions[first])
-    value = '[open("cat.jpg", "rb").read()]' if takes_bytes[first] else f"[[[{_pixel(functions[first])}]]]"
+    value = '[pathlib.Path("cat.jpg").read_bytes()]' if takes_bytes[first] else f"[[[{_pixel(functions[first])}]]]"
     parts.append(_GRPC.format(name=name, signature=first, key=key, value=value))
     return "\n".join(parts)
 

@@ -4,6 +4,8 @@ Each takes pixels at the model's size, float32 (batch, height, width, channels) 
 and answers with logits (scores, if the model ends in an activation); resizing is left to the caller.
 """
 
+import warnings
+
 import numpy as np
 import tensorflow as tf
 
@@ -21,7 +23,9 @@ def check_onnx(model):
 def write_onnx(model, folder):
     """Writes `model.onnx` by Keras and tf2onnx."""
     folder.mkdir()
-    _of_pixels(model).export(str(folder / "model.onnx"), format="onnx", **_QUIET)
+    with warnings.catch_warnings():  # Keras asks NumPy whether it has what tf2onnx wants, and NumPy warns
+        warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
+        _of_pixels(model).export(str(folder / "model.onnx"), format="onnx", **_QUIET)
 
 
 def check_litert(model, *, quantization):

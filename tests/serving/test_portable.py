@@ -1,0 +1,82 @@
+"""ONNX, LiteRT and OpenVINO: the file answers as the model does, in its own runtime, for batches of any size."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from served import LABELS, encode, make_model, picture
+
+from keras_vit.models import with_dtype
+from keras_vit.serving import ExportError, export, fresh_process
+from keras_vit.serving.self_check import resized
+
+PICTURES = [picture(seed) for seed in range(12)]
+INT8 = {"quantization": "int8"}
+CASES = {
+    "onnx": ("onnx", {}, ["model.onnx"]),
+    "litert": ("litert", {}, ["model.tflite"]),
+    "litert int8": ("litert", INT8, ["model.tflite"]),
+    "openvino": ("openvino", {}, ["model.bin", "model.xml"]),
+    "openvino int8": ("openvino", {**INT8, "calibration": PICTURES}, ["model.bin", "model.xml"]),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_answers_as_the_model_does(model, tmp_path, case, capsys):
+    runtime, options, files = CASES[case]
+    folder = export(model, tmp_path, format=runtime, **options)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, "labels.txt", "model_card.json"])
+    assert (folder / "labels.txt").read_text().splitlines() == list(LABELS)
+    check = json.loads((folder / "model_card.json").read_text())["check"]
+    assert re.search(r"top-1 the same for [78] of 8 pictures", capsys.readouterr().out)
+
+    pixels = resized(model, [np.asarray(image) for image in PICTURES])
+    outputs, described = fresh_process.RUNTIMES[runtime](folder, {"images": pixels})  # batches of 8 and of 4
+    expected = model.predict(((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std), verbose=0)
+    difference = np.abs(outputs["logits"] - expected).max() / max(1, np.abs(expected).max())
+    if options:
+        assert 1e-4 < difference < 0.1 and check["tolerance"] == 0.25
+    else:
+        assert difference < 1e-5 and check["tolerance"] == 1e-4
+    (taken,) = described["inputs"]
+    assert taken[1] == "float32" and taken[2][1:] == [24, 32, 3] and taken[2][0] in (None, -1)
+
+
+def test_int8_is_smaller(model, tmp_path):
+    for name, suffix in (("litert", "model.tflite"), ("openvino", "model.bin")):
+        calibration = {"calibration": PICTURES} if name == "openvino" else {}
+        whole, small = (
+            export(model, tmp_path / name, format=name, check=False, **options) / suffix
+            for options in ({}, {**INT8, **calibration})
+        )
+        assert small.stat().st_size < 0.45 * whole.stat().st_size
+
+
+def test_a_model_of_16_bits_is_written_in_32(model, tmp_path):
+    folder = export(with_dtype(model, "mixed_bfloat16"), tmp_path, format="openvino")
+    pixels = resized(model, [np.asarray(PICTURES[0])])
+    outputs, _ = fresh_process.RUNTIMES["openvino"](folder, {"images": pixels})
+    expected = model.predict(((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std), verbose=0)
+    np.testing.assert_allclose(outputs["logits"], expected, atol=1e-4)
+
+
+def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tf2onnx" else found(name))
+    with pytest.raises(ImportError, match="format='onnx' needs tf2onnx to write it: pip install 'keras_vit.export.'"):
+        export(model, tmp_path / "toy", format="onnx")
+    assert not (tmp_path / "toy").exists()
+
+
+def test_an_answer_beyond_the_tolerance_is_an_error(model, tmp_path):
+    with pytest.raises(ExportError, match="at most 1e-06 is allowed"):
+        export(model, tmp_path, format="litert", quantization="int8", tolerance=1e-6, check=[encode(PICTURES[0])])
+    assert list(tmp_path.iterdir()) == []
