@@ -63,7 +63,7 @@ def test_commands_of_the_readme(trained, monkeypatch, capsys):
     for command in COMMANDS:
         assert "mean of " in run(monkeypatch, capsys, *shlex.split(command))
     runs = [(recipe.image_size, recipe.augment[0], recipe.learning_rate) for recipe, *_ in trained]
-    assert runs == [((224, 224), "random_crop(256)", 0.01)] * 3 + [((96, 96), "random_crop(109)", 0.03)]
+    assert runs == [((224, 224), "random_crop(256)", 0.01)] * 3 + [((96, 96), "random_crop(109)", 0.01)]
 
 
 @pytest.mark.parametrize("words", [["--workdir", "run"], ["--set", "seed=5"], ["--recipe", "quickstart"]])
@@ -79,4 +79,4 @@ def test_a_real_model_learns_at_96_pixels(real_data, monkeypatch, capsys):
     files = {"ViT-Ti_16.npz": real_data / "weights" / WEIGHTS, "cifar10.npz": real_data / "cifar10_small.npz"}
     out = run(monkeypatch, capsys, *[files.get(word, word) for word in shlex.split(COMMANDS[1])])
     assert "14 x 14 -> 6 x 6" in out
-    assert float(out.rsplit("mean of 1 seeds: ", 1)[1].split()[0]) > 84
+    assert float(out.rsplit("mean of 1 seeds: ", 1)[1].split()[0]) > 86
