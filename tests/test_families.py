@@ -16,6 +16,7 @@ from families import CLASSES, FAMILIES, Family, resnet50
 import keras_vit
 from keras_vit import ViTConfig
 from keras_vit.compat.sublayers import sublayers
+from keras_vit.serving import fresh_process
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -155,12 +156,23 @@ def test_mixed_bfloat16_is_near_float32_and_trains(family, model):
 def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path):
     import tensorflow as tf
 
-    served = tf.saved_model.load(str(keras_vit.export(model, tmp_path))).signatures["images"]
+    folder = keras_vit.export(model, tmp_path, signatures=("images", "features"), check=False)
+    served = tf.saved_model.load(str(folder)).signatures["images"]
     pixels = np.random.default_rng(4).integers(0, 256, (3, 32, 32, 3)).astype("float32")
     expected = _run(model, keras_vit.preprocess(pixels.astype("uint8"), model.preprocessing))
     for count in (1, 3):
         logits = served(images=tf.constant(pixels[:count]))["logits"]
         np.testing.assert_allclose(logits, expected[:count], atol=1e-4)
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="exports are written by TensorFlow")
+def test_onnx_of_export_gives_equal_outputs_for_any_batch(model, tmp_path):
+    folder = keras_vit.export(model, tmp_path, format="onnx", check=False)
+    pixels = np.random.default_rng(4).integers(0, 256, (3, 32, 32, 3)).astype("float32")
+    expected = _run(model, keras_vit.preprocess(pixels.astype("uint8"), model.preprocessing))
+    for count in (1, 3):
+        outputs, _ = fresh_process.run_onnx(folder, {"images": pixels[:count]})
+        np.testing.assert_allclose(outputs["logits"], expected[:count], atol=1e-4)
 
 
 def test_batch_size_is_open(model):

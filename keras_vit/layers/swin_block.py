@@ -106,7 +106,7 @@ class SwinBlock(keras.layers.Layer):
         if padded != (rows, columns):
             maps = ops.pad(maps, ((0, 0), (0, padded[0] - rows), (0, padded[1] - columns), (0, 0)))
         if self.built_shift:
-            maps = ops.roll(maps, (-self.built_shift, -self.built_shift), axis=(1, 2))
+            maps = _roll(maps, -self.built_shift)
         cut = ops.reshape(maps, (-1, padded[0] // window, window, padded[1] // window, window, dim))
         return ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, self._num_windows(), window**2, dim))
 
@@ -115,7 +115,7 @@ class SwinBlock(keras.layers.Layer):
         window, padded, dim = self.built_window, self.padded_size, windows.shape[-1]
         cut = ops.reshape(windows, (-1, padded[0] // window, padded[1] // window, window, window, dim))
         maps = ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, *padded, dim))
-        return ops.roll(maps, (self.built_shift, self.built_shift), axis=(1, 2)) if self.built_shift else maps
+        return _roll(maps, self.built_shift) if self.built_shift else maps
 
     def _num_windows(self):
         return self.padded_size[0] * self.padded_size[1] // self.built_window**2
@@ -149,6 +149,13 @@ class SwinBlock(keras.layers.Layer):
             "gelu": self.mlp.gelu,
             "epsilon": self.epsilon,
         }
+
+
+def _roll(maps, shift):
+    """`ops.roll` over rows and columns in operations that LiteRT has, too."""
+    rows, columns = (-shift % side for side in maps.shape[1:3])
+    maps = ops.concatenate([maps[:, rows:], maps[:, :rows]], axis=1)
+    return ops.concatenate([maps[:, :, columns:], maps[:, :, :columns]], axis=2)
 
 
 def _regions(size, window, shift):

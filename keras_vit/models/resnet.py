@@ -9,8 +9,9 @@ from keras_vit.layers.resnet_stage import ResNetStage
 from keras_vit.layers.std_conv import StdConv2D
 from keras_vit.models.base import ImageModel, make_head, model_name
 
-# max_pool_padding of BiTConfig -> the value around the map
-_POOL_BORDERS = {"zeros": 0.0, "minus_infinity": float("-inf")}
+# max_pool_padding of BiTConfig -> the value around the map. ONNX Runtime 1.31 takes a border of just 0 for that of its
+# own max-pool, which is minus infinity, and exported models gave other logits: zero is a hair below it.
+_POOL_BORDERS = {"zeros": -1e-30, "minus_infinity": float("-inf")}
 
 
 def resnet_stem(images, config, dtype=None):

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.models import with_dtype, with_rescaling
+from keras_vit.serving.erfc import teach_tf2onnx
 
 QUANTIZATIONS = (None, "int8")
 _QUIET = {"verbose": False}
@@ -23,6 +24,7 @@ def check_onnx(model):
 def write_onnx(model, folder):
     """Writes `model.onnx` by Keras and tf2onnx."""
     folder.mkdir()
+    teach_tf2onnx()
     with warnings.catch_warnings():  # Keras asks NumPy whether it has what tf2onnx wants, and NumPy warns
         warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
         _of_pixels(model).export(str(folder / "model.onnx"), format="onnx", **_QUIET)
@@ -57,22 +59,27 @@ def write_openvino(model, folder, *, quantization, calibration):
     folder.mkdir()
     path = str(folder / "model.xml")
     _of_pixels(model).export(path, format="openvino", **_QUIET)
-    if quantization is None:
-        return
-    import nncf
     import openvino
 
-    pictures = nncf.Dataset(list(calibration[:, None]))  # one by one
-    quantized = nncf.quantize(
-        openvino.Core().read_model(path),
-        pictures,
-        subset_size=len(calibration),
-        model_type=nncf.ModelType.TRANSFORMER,
-    )
+    graph = openvino.Core().read_model(path)
+    for output in graph.outputs:
+        if len(output.partial_shape) == 2:
+            output.tensor.set_names({"logits"})
+        else:  # a size inside a norm, which nothing reads: the converter leaves it as an output
+            graph.remove_result(output.node)
+    if quantization is not None:
+        graph = _quantized(graph, calibration)
     # The file cannot be replaced while it is mapped.
-    openvino.save_model(quantized, str(folder / "int8.xml"), compress_to_fp16=False)
+    openvino.save_model(graph, str(folder / "new.xml"), compress_to_fp16=False)
     for suffix in (".xml", ".bin"):
-        (folder / f"int8{suffix}").replace(folder / f"model{suffix}")
+        (folder / f"new{suffix}").replace(folder / f"model{suffix}")
+
+
+def _quantized(graph, calibration):
+    import nncf
+
+    pictures = nncf.Dataset(list(calibration[:, None]))  # one by one
+    return nncf.quantize(graph, pictures, subset_size=len(calibration), model_type=nncf.ModelType.TRANSFORMER)
 
 
 def _of_pixels(model):

@@ -124,7 +124,7 @@ def test_root_of_bit_pads_all_sides_alike(size, border):
     reference.set_weights(model.get_layer("root_conv").get_weights())
     np.testing.assert_allclose(conv, ops.convert_to_numpy(reference(padded)), atol=1e-5)
     expected = _max_pool(conv, ((1, 1), (1, 1)), 0.0 if border == "zeros" else -np.inf)
-    np.testing.assert_array_equal(pool, expected)
+    np.testing.assert_allclose(pool, expected, atol=1e-29)  # where the border is the largest
     assert pool.shape[1:3] == tuple(-(-side // 4) for side in size)
 
 

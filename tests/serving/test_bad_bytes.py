@@ -1,0 +1,45 @@
+"""Two thousand damaged pictures beside good ones: the process lives, memory stays, neighbours do not notice."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from served import make_model
+
+import keras_vit
+from keras_vit.serving import export
+
+HERE = pathlib.Path(__file__).parent
+
+
+def run(folder, count=2000):
+    search_path = os.pathsep.join([str(HERE.parent), str(pathlib.Path(keras_vit.__file__).parents[1])])
+    command = [sys.executable, "-W", "ignore", str(HERE / "bad_bytes.py"), str(folder), str(count)]
+    environment = {**os.environ, "PYTHONPATH": search_path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, errors="replace")
+    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check(seen):
+    print(seen)
+    assert seen["damaged"] == 2000 and 1000 < seen["refused"] < 1900
+    assert seen["accepted_though_refused_alone"] == seen["refused_though_accepted_alone"] == []
+    assert seen["neighbours_bit_equal"] and seen["neighbours_near_alone"]
+    assert seen["megabytes"] < 500
+    kinds = {f"a {name}" for name in ("JPEG", "PNG", "BMP", "GIF")}
+    assert kinds < set(seen["reasons"]) and "a picture" in seen["reasons"]
+
+
+def test_damaged_pictures(tmp_path):
+    check(run(export(make_model(), tmp_path, check=False)))
+
+
+@pytest.mark.slow
+def test_damaged_pictures_through_a_real_model(real_data, tmp_path):
+    preprocessing = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
+    weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
+    check(run(export(keras_vit.ViT_Ti16(weights=weights, preprocessing=preprocessing), tmp_path, check=False)))
