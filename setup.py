@@ -36,6 +36,14 @@ EXPORT = [
 ]
 
 TOOLS = {
+    # python -m keras_vit.serving.beam
+    "beam": [
+        "apache-beam>=2.77",
+        "google-crc32c>=1.9",  # Beam reads no TFRecord without
+        "pyarrow>=25.0.1",
+        "setuptools>=65.5,<82",  # tensorflow_hub imports pkg_resources, which 82 no longer has
+        "tensorflow-hub>=0.16.1",  # Beam's handler for TensorFlow imports it; brings tf-keras, as old as TensorFlow
+    ],
     # timm, torch and transformers read our files in tests/test_peers.py; the others are for what is to come
     "bench": ["keras-hub", "openvino", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
@@ -64,7 +72,6 @@ TOOLS = {
 # For what is to come: nothing in the package imports these yet, so there are no tested versions to state.
 PLANNED = {
     "analysis": ["matplotlib>=3.9"],
-    "beam": ["apache-beam"],
     "docs": ["mkdocs", "mkdocstrings[python]"],
 }
 

@@ -24,13 +24,17 @@ MAX_LINES = 400
 # where the name to import is not the name to install
 DISTRIBUTIONS = {
     "PIL": "pillow",
+    "ai_edge_litert": "ai-edge-litert",
+    "apache_beam": "apache-beam",
     "google": "protobuf",
+    "grpc": "grpcio",
     "keras_cv": "keras-cv",
     "ml_dtypes": "ml-dtypes",
     "sklearn": "scikit-learn",
     "tensorflow_datasets": "tensorflow-datasets",
+    "tensorflow_serving": "tensorflow-serving-api",
 }
-BROUGHT_BY_OTHERS = {"protobuf"}  # by tensorflow, whose messages it reads
+BROUGHT_BY_OTHERS = {"protobuf", "grpcio"}  # by tensorflow, whose messages it reads, and by what serves it
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +103,17 @@ def test_console_script_points_to_the_launcher(metadata):
 
 def test_installation_brings_what_the_package_imports(metadata):
     extras = metadata["extras_require"]
-    backends_and_data = [*extras["tensorflow"], *extras["jax"], *extras["demo"], *extras["train"]]
-    optional = {"huggingface_hub", *BROUGHT_BY_OTHERS, *_names(backends_and_data)}
+    rooms = [bound for name in ("tensorflow", "jax", "demo", "train", "export", "beam") for bound in extras[name]]
+    optional = {"huggingface_hub", *BROUGHT_BY_OTHERS, *_names(rooms)}
     assert _third_party(SOURCES) - optional == _names(metadata["install_requires"])
 
 
 def test_test_extra_brings_what_the_tests_import(metadata):
     extras = metadata["extras_require"]
     installed = _names(metadata["install_requires"]) | _names(extras["tensorflow"]) | _names(extras["test"])
-    missing = _third_party(sorted(REPOSITORY.glob("tests/**/*.py"))) - installed
-    assert missing <= _names(extras["bench"])  # the peers of tests/test_peers.py, which is skipped without them
+    missing = _third_party(sorted(REPOSITORY.glob("tests/**/*.py"))) - installed - BROUGHT_BY_OTHERS
+    # the peers of tests/test_peers.py and tests/serving/test_beam.py, which are skipped without them
+    assert missing <= _names(extras["bench"]) | _names(extras["beam"])
     assert {"pytest", "ruff", "scikit-learn"} <= installed
 
 
