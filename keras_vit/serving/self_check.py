@@ -112,30 +112,32 @@ def _run(folder, runtime, inputs):
 
 def _compare(model, pixels, given):
     """Dict of differences, and how many pictures have the same likeliest class (None if no output tells)."""
-    protocol, kind = model.preprocessing, class_scores(model)
-    wanted = {name.rpartition("/")[2] for name in given} & {"features", "tokens", "attention"}
-    inputs = np.asarray(ops.standardise(protocol, resized(model, pixels)))
-    outputs = output_model(model, [kind, *sorted(wanted)])
-    expected = {name: keras.ops.convert_to_numpy(value) for name, value in outputs(inputs, training=False).items()}
-    expected = {name: value.astype("float32") for name, value in expected.items()}
-    classes = expected[kind]
-    likeliest, differences, agreements = classes.argmax(-1), {}, []
+    expected = _expected(model, pixels, {name.rpartition("/")[2] for name in given})
+    classes = expected[class_scores(model)]
+    differences, agreements = {}, []
     for name, values in given.items():
-        output = name.rpartition("/")[2]
+        signature, _, output = name.rpartition("/")
         if output == "classes":
-            labels = np.array(class_labels(model))
-            agreements.append(values[:, 0] == labels[likeliest])
+            agreements.append(values[:, 0] == np.array(class_labels(model))[classes.argmax(-1)])
         elif output == "error":
-            differences[name] = 0.0 if not any(values) else np.inf
-        elif output in ("logits", "scores") and name != "serving_default/scores":
-            differences[name] = _difference(values, classes)
-            agreements.append(values.argmax(-1) == likeliest)
-        elif name == "serving_default/scores":
+            differences[name] = float("inf") if any(values) else 0.0
+        elif signature == "serving_default":
             best = -np.sort(-probabilities(model, classes), axis=-1)[:, : values.shape[1]]
             differences[name] = _difference(values, best)
+        elif output in ("logits", "scores"):
+            differences[name] = _difference(values, classes)
+            agreements.append(values.argmax(-1) == classes.argmax(-1))
         else:
             differences[name] = _difference(values, expected[output])
     return differences, int(np.logical_and.reduce(agreements).sum()) if agreements else None
+
+
+def _expected(model, pixels, names):
+    """What the model in memory gives: its class scores and what else is named, as float32 arrays."""
+    inputs = np.asarray(ops.standardise(model.preprocessing, resized(model, pixels)))
+    outputs = output_model(model, [class_scores(model), *sorted(names & {"features", "tokens", "attention"})])
+    answers = outputs(inputs, training=False).items()
+    return {name: keras.ops.convert_to_numpy(value).astype("float32") for name, value in answers}
 
 
 def _difference(values, expected):
