@@ -1,9 +1,9 @@
 """Every form of an exported model side by side: `python -m benchmarks.serving --model M --weights W --folder PICTURES`.
 
 For each form: size on disk, how many pictures have the likeliest class of the model in memory, how many the right one
-(by the names of the sub-folders, as `keras-vit evaluate`), and pictures per second, in batches of eight, in one process:
-of the runtime alone, on pixels resized before, and from files, decoded and resized by this package. A SavedModel does
-both itself. The int8 form of OpenVINO is calibrated on every second picture.
+(by the names of the sub-folders, as `keras-vit evaluate`), and pictures per second in batches of eight, all in one
+process: of the runtime alone, on pixels resized before, and from files, decoded and resized by this package. A
+SavedModel does both itself. The int8 form of OpenVINO is calibrated on every second picture.
 """
 
 import contextlib

@@ -1,0 +1,41 @@
+"""benchmarks.serving prints a row for each form, with what it answered."""
+
+import importlib.util
+import pathlib
+
+import pytest
+from served import encode, make_model, picture
+
+import keras_vit
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "serving.py"
+    spec = importlib.util.spec_from_file_location("benchmark_of_serving", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_row_for_each_form(benchmark, tmp_path, monkeypatch, capsys):
+    model = make_model()
+    model.save(tmp_path / "model.keras")
+    for seed in range(10):
+        file = encode(picture(seed), "JPEG")
+        ((name, _),) = keras_vit.predict(model, file, top=1)[0]
+        folder = tmp_path / "pictures" / (name if seed else "fox")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{seed}.jpg").write_bytes(file)
+    for name in ("OpenVINO", "OpenVINO, int8", "ONNX", "SavedModel, bfloat16"):
+        monkeypatch.delitem(benchmark.FORMS, name)
+    words = ["--model", tmp_path / "model.keras", "--folder", tmp_path / "pictures"]
+    monkeypatch.setattr("sys.argv", ["serving.py", *map(str, words)])
+    benchmark.main()
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["form", "MB", "same", "right", "of", "alone/s", "files/s"]
+    wrong = keras_vit.predict(model, encode(picture(0), "JPEG"), top=1)[0][0][0] != "fox"
+    table = {row[:22].strip(): row[22:].split() for row in rows}
+    assert list(table) == ["SavedModel", "LiteRT", "LiteRT, int8"]
+    assert table["SavedModel"][1:4] == table["LiteRT"][1:4] == ["10", str(10 - wrong), "10"]
+    assert 0.2 < float(table["LiteRT, int8"][0]) < float(table["LiteRT"][0]) < 1.5
