@@ -1,7 +1,7 @@
 """Every form of an exported model side by side: `python -m benchmarks.serving --model M --weights W --folder PICTURES`.
 
 For each form: size on disk, how many pictures have the likeliest class of the model in memory, how many the right one
-(by the names of the sub-folders, as `keras-vit evaluate`), and pictures per second in batches of eight, all in one
+(by the names of the sub-folders, as `keras-vit evaluate`), and pictures per second in batches of eight, in one
 process: of the runtime alone, on pixels resized before, and from files, decoded and resized by this package. A
 SavedModel does both itself. The int8 form of OpenVINO is calibrated on every second picture.
 """
@@ -47,7 +47,7 @@ def main():
 
 
 def measure(model, paths, forms=FORMS):
-    """Yields (form, row) with the columns of the table: megabytes, same, right, alone and files (pictures per second)."""
+    """Yields (form, row) with the columns: megabytes, same, right, and alone and files in pictures per second."""
     names = [path.parent.name for path in paths]
     classes = sorted(set(names))
     logits, _ = match_classes(tuple(classes), model.labels, model.config.classes)
