@@ -71,6 +71,10 @@ MISTAKES = [
     ("train --recipe quickstart --epochs 0 --show", "epochs must be an integer of at least 1"),
     ("export --model model.keras --output text.keras", "text.keras is a file"),
     ("export --model model.keras --output serving --version 0", "version must be an integer"),
+    ("export --model model.keras --output out --check cat.jpg --no-check", "--no-check must be left out with --check"),
+    ("export --model model.keras --output out --format onnx --top 3", "top is an option of format 'saved_model'"),
+    ("export --model model.keras --output out --format pickle", "invalid choice: 'pickle'"),
+    ("convert --model model.keras --output w.npz --layout torch", "invalid choice: 'torch'"),
     ("", "required: COMMAND"),
     ("explain", "invalid choice: 'explain'"),
 ]

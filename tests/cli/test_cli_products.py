@@ -1,9 +1,11 @@
-"""`keras-vit train` and `export`: what they write and print."""
+"""`keras-vit train`, `export` and `convert`: what they write and print."""
 
 import json
 import os
 import pathlib
 
+import keras
+import numpy as np
 from command_line import SAVED, error_of, run
 
 import keras_vit
@@ -77,3 +79,77 @@ class TestTrainAndExport:
         assert run(capsys, *words)[:2] == (0, os.path.join("serving", "7") + "\n")
         assert pathlib.Path("serving/7/saved_model.pb").is_file()
         assert "serving/7 exists" in error_of(run(capsys, *words)).replace(os.sep, "/")
+
+    def test_export_hands_every_option_on(self, here, capsys, monkeypatch):
+        given = {}
+
+        def export(model, path, **options):
+            print("a line of the export")
+            given.update(options, path=path, size=model.preprocessing.size, stated=model.preprocessing_source)
+            return pathlib.Path(path, "1")
+
+        monkeypatch.setattr(keras_vit, "export", export)
+        words = (
+            "--format openvino --quantization int8 --calibration a.jpg b.jpg --check cat.jpg --tolerance 0.5 --force"
+        )
+        code, out, err = run(capsys, "export", *SAVED, "--output", "out", *words.split())
+        assert (code, out) == (0, os.path.join("out", "1") + "\n") and "a line of the export" in err
+        assert given == {
+            **dict.fromkeys(("version", "signatures", "top", "tokens", "on_error", "max_pixels", "jit_compile")),
+            "compute_dtype": None,
+            "format": "openvino",
+            "quantization": "int8",
+            "calibration": ["a.jpg", "b.jpg"],
+            "check": ["cat.jpg"],
+            "tolerance": 0.5,
+            "force": True,
+            "path": "out",
+            "size": (16, 16),
+            "stated": "default",
+        }
+        words = (
+            "--signatures images,features --tokens --on-error raise --max-pixels 99 --jit-compile --no-check --top 2"
+        )
+        assert run(capsys, "export", *SAVED, "--output", "out", *words.split(), "--mean", "0.5")[0] == 0
+        assert given["signatures"] == ("images", "features") and given["on_error"] == "raise" and given["top"] == 2
+        assert given["tokens"] is given["jit_compile"] is True and given["check"] is False and given["max_pixels"] == 99
+        assert given["stated"] == "stated"
+
+    def test_an_export_that_fails_its_check_is_one_line(self, here, capsys, monkeypatch):
+        def export(model, path, **options):
+            raise keras_vit.serving.ExportError("the exported model must answer as the model")
+
+        monkeypatch.setattr(keras_vit, "export", export)
+        error = error_of(run(capsys, "export", *SAVED, "--output", "out"))
+        assert error == "the exported model must answer as the model"
+
+
+class TestConvert:
+    def test_there_and_back(self, here, capsys):
+        code, out, _ = run(capsys, "convert", *SAVED, "--layout", "keras", "--output", "copy.keras")
+        assert (code, out) == (0, "copy.keras\n")
+        expected = keras.models.load_model("model.keras").get_weights()
+        copied = keras.models.load_model("copy.keras")
+        assert copied.labels == ("cat", "dog", "fox")
+        for name, layout in (
+            ("w.npz", "official"),
+            ("w.safetensors", "timm"),
+            ("w.weights.h5", "keras"),
+            ("hf", "huggingface"),
+        ):
+            assert run(capsys, "convert", *SAVED, "--layout", layout, "--output", name)[:2] == (0, f"{name}\n")
+            keras_vit.load_weights(copied, name)
+            capsys.readouterr()  # the load report
+            for given, wanted in zip(copied.get_weights(), expected, strict=True):
+                np.testing.assert_array_equal(given, wanted)
+        assert sorted(path.name for path in pathlib.Path().iterdir() if path.name.startswith(".")) == []
+
+    def test_mistakes(self, here, capsys):
+        words = ["convert", *SAVED, "--layout"]
+        assert "--output must end in .keras or .weights.h5" in error_of(
+            run(capsys, *words, "keras", "--output", "w.npz")
+        )
+        assert "path must end in .npz" in error_of(run(capsys, *words, "official", "--output", "w.keras"))
+        words = ["convert", "--model", "ViT-Ti_16", "--layout", "official", "--output", "w.npz"]
+        assert "--weights must be given" in error_of(run(capsys, *words))
+        assert not pathlib.Path("w.npz").exists()

@@ -24,11 +24,11 @@ def run(folder, count=2000):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def check(seen):
+def check(seen, from_alone=1e-6):
     print(seen)
     assert seen["damaged"] == 2000 and 1000 < seen["refused"] < 1900
     assert seen["accepted_though_refused_alone"] == seen["refused_though_accepted_alone"] == []
-    assert seen["neighbours_bit_equal"] and seen["neighbours_near_alone"]
+    assert seen["neighbours_bit_equal"] and seen["neighbours_from_alone"] <= from_alone
     assert seen["megabytes"] < 500
     kinds = {f"a {name}" for name in ("JPEG", "PNG", "BMP", "GIF")}
     assert kinds < set(seen["reasons"]) and "a picture" in seen["reasons"]
@@ -42,4 +42,5 @@ def test_damaged_pictures(tmp_path):
 def test_damaged_pictures_through_a_real_model(real_data, tmp_path):
     preprocessing = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
-    check(run(export(keras_vit.ViT_Ti16(weights=weights, preprocessing=preprocessing), tmp_path, check=False)))
+    folder = export(keras_vit.ViT_Ti16(weights=weights, preprocessing=preprocessing), tmp_path, check=False)
+    check(run(folder), from_alone=5e-6)  # twelve blocks round otherwise in products of one picture than of eight

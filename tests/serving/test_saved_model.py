@@ -155,6 +155,24 @@ def test_model_without_labels_and_with_softmax(tmp_path):
     np.testing.assert_allclose(scores[0], expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        ({"channels": 1, "preprocessing": keras_vit.Preprocessing(size=(24, 32), mean=0.5, std=0.25)}, (90, 60)),
+        ({"preprocessing": keras_vit.Preprocessing(size=40, crop=(24, 32), interpolation="bicubic")}, (90, 300)),
+        ({"distilled": True, "preprocessing": keras_vit.Preprocessing(size=(24, 32))}, (20, 20)),
+    ],
+)
+def test_it_answers_as_predict_does(tmp_path, changes, size):
+    model = make_model(**changes)
+    served = tf.saved_model.load(str(export(model, tmp_path, check=False, top=7))).signatures["serving_default"]
+    files = [encode(picture(seed, size), image_format) for seed, image_format in enumerate(("JPEG", "PNG", "GIF"))]
+    answer = served(tf.constant(files))
+    for row, pairs in enumerate(keras_vit.predict(model, files, top=7)):
+        assert [name.encode() for name, _ in pairs] == answer["classes"].numpy()[row].tolist()
+        np.testing.assert_allclose(answer["scores"][row], [score for _, score in pairs], atol=1e-5)
+
+
 def test_bfloat16_has_the_same_signatures(model, exported, served, tmp_path, pictures):
     folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", check=False)
     half = tf.saved_model.load(str(folder)).signatures
