@@ -18,6 +18,7 @@ from keras_vit import ViTConfig
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.serving import fresh_process
 
+OTHERS = ("litert", "openvino")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 # Constants that a softmax over them or a batch normalisation behind them takes away: what is added to all keys, and in
@@ -166,12 +167,13 @@ def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="exports are written by TensorFlow")
-def test_onnx_of_export_gives_equal_outputs_for_any_batch(model, tmp_path):
-    folder = keras_vit.export(model, tmp_path, format="onnx", check=False)
+@pytest.mark.parametrize("runtime", ["onnx", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+def test_other_formats_of_export_give_equal_outputs_for_any_batch(model, tmp_path, runtime):
+    folder = keras_vit.export(model, tmp_path, format=runtime, check=False)
     pixels = np.random.default_rng(4).integers(0, 256, (3, 32, 32, 3)).astype("float32")
     expected = _run(model, keras_vit.preprocess(pixels.astype("uint8"), model.preprocessing))
     for count in (1, 3):
-        outputs, _ = fresh_process.run_onnx(folder, {"images": pixels[:count]})
+        outputs, _ = fresh_process.RUNTIMES[runtime](folder, {"images": pixels[:count]})
         np.testing.assert_allclose(outputs["logits"], expected[:count], atol=1e-4)
 
 

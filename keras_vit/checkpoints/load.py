@@ -36,6 +36,8 @@ def load_weights(model, source, *, layout="auto", resize="auto", head="auto"):
         head: `auto` loads the head if its classes are the model's and reinitialises it otherwise, `load` insists,
             `reinitialise` starts it anew, at zero.
 
+    A model whose preprocessing nobody has stated takes that of the file, if it says one, together with the head.
+
     Returns:
         A `LoadReport`; it is printed as well.
 
@@ -73,10 +75,14 @@ class Plan:
     file: str
 
     def note_on(self, model):
-        """Notes on the model, once it has the values, where they came from and whether its preprocessing did, too."""
+        """Notes on the model, once it has the values, where they came from, and their preprocessing if it has none."""
         model.weights_source = self.file
-        is_stated = self.description.preprocessing is not None or self.description.layout not in _SEVERAL_PROTOCOLS
-        if self.head_loaded and not is_stated:
+        if not self.head_loaded or model.preprocessing_source != "default":
+            return
+        stated = self.description.preprocessing
+        if stated is not None and stated.channels == model.preprocessing.channels:
+            model.preprocessing = stated.at(model.config.image_size)
+        elif self.description.layout in _SEVERAL_PROTOCOLS:
             model.assume_preprocessing()
 
 

@@ -27,7 +27,10 @@ def open_model(args):
     with contextlib.redirect_stdout(sys.stderr):
         model = build_model(args)
         if any(getattr(args, name) is not None for name in _PICTURES):
+            is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
             model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
+            if is_assumed:  # mean and std still are
+                model.assume_preprocessing()
     return model
 
 

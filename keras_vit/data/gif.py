@@ -29,6 +29,12 @@ def first_frame(contents, max_pixels=None):
         tf.errors.InvalidArgumentError: when run on a frame of more pixels or of more than 65,536 blocks of data, each
             of which can be decoded to a thousand times its length.
     """
+    max_pixels = pixel_limit.MAX_PIXELS if max_pixels is None else max_pixels
+    return _cut(contents, max_pixels, _MAX_BLOCKS)
+
+
+@tf.function  # op by op, a file of a hundred kilobytes takes a second
+def _cut(contents, max_pixels, max_blocks):
     length = tf.strings.length(contents)
     data = tf.concat([tf.io.decode_raw(contents, tf.uint8), tf.zeros(_PADDING, tf.uint8)], 0)
 
@@ -43,7 +49,7 @@ def first_frame(contents, max_pixels=None):
         """The place behind a chain of blocks, each a length and as many bytes, and how many have been seen in all."""
 
         def is_more(place, blocks):
-            return (byte(place) > 0) & (blocks < _MAX_BLOCKS)
+            return (byte(place) > 0) & (blocks < max_blocks)
 
         place, blocks = tf.while_loop(is_more, lambda at, seen: (at + 1 + byte(at), seen + 1), (place, blocks))
         return place + 1, blocks + 1
@@ -53,7 +59,7 @@ def first_frame(contents, max_pixels=None):
 
     start = _SCREEN_SIZE + color_table(byte(10))
     extensions = tf.while_loop(
-        lambda place, blocks: (byte(place) == _EXTENSION) & (blocks < _MAX_BLOCKS), skip_extension, (start, 0)
+        lambda place, blocks: (byte(place) == _EXTENSION) & (blocks < max_blocks), skip_extension, (start, 0)
     )
     descriptor, blocks = extensions
     sides = [byte(descriptor + at) + 256 * byte(descriptor + at + 1) for at in (5, 7)]
@@ -61,7 +67,7 @@ def first_frame(contents, max_pixels=None):
     end, blocks = behind_blocks(behind_table + 1, blocks)  # one byte is the size of the codes
     is_whole = (byte(descriptor) == _IMAGE) & (end <= length)
     few = tf.raw_ops.Assert(
-        condition=blocks <= _MAX_BLOCKS, data=[f"a frame of a GIF must have at most {_MAX_BLOCKS:,} blocks"]
+        condition=blocks <= max_blocks, data=[f"a frame of a GIF must have at most {max_blocks:,} blocks"]
     )
     with tf.control_dependencies([few]):
         frame = tf.strings.join([tf.strings.substr(contents, 0, end), _TRAILER])

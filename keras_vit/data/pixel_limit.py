@@ -9,7 +9,7 @@ MAX_PIXELS = 178_956_970  # where Pillow, too, takes a picture for a decompressi
 # of the next three; how many of these 32 bits are skipped and read; what is added.
 _BIG, _LITTLE = (3, 2, 1, 0), (0, 1, 2, 3)
 _HEADERS = (
-    (b"\x89PNG", (16, 20), _BIG, (0, 0), 32, 0),
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", (16, 20), _BIG, (0, 0), 32, 0),
     (b"GIF8", (6, 8), _LITTLE, (0, 0), 16, 0),
     (b"BM", (18, 22), _LITTLE, (0, 0), 32, 0),  # the height is negative where the rows are stored from the top
     (b"RIFF....WEBPVP8 ", (26, 28), _LITTLE, (0, 0), 14, 0),
@@ -20,19 +20,36 @@ _HEADER_SIZE = 32
 
 
 def jpeg_shape(contents, max_pixels=None):
-    """Height, width and channels (int32) of a JPEG; raises `tf.errors.InvalidArgumentError` on one beyond the limit."""
+    """Height, width and channels (int32) of a JPEG; raises `tf.errors.InvalidArgumentError` on one beyond the limit.
+
+    Progressive ones may have half as many pixels, for libjpeg keeps two bytes more of each number until the last scan.
+    """
     shape = tf.image.extract_jpeg_shape(contents)
-    return limited(shape, shape[:2], max_pixels)
+    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    sides = tf.cast(shape[:2], tf.float64)
+    is_large = 2.0 * tf.reduce_prod(sides) > max_pixels
+    times = tf.cond(
+        is_large, lambda: 1.0 + tf.cast(_is_progressive(contents), tf.float64), lambda: tf.ones((), tf.float64)
+    )
+    return limited(shape, tf.concat([sides, [times]], 0), max_pixels)
 
 
 def limited_jpeg(contents, max_pixels=None):
     """A JPEG as it is; raises as `jpeg_shape` does."""
-    return limited(contents, tf.image.extract_jpeg_shape(contents)[:2], max_pixels)
+    with tf.control_dependencies([jpeg_shape(contents, max_pixels)]):
+        return tf.identity(contents)
 
 
 def limited_other(contents, max_pixels=None):
-    """A file that is no JPEG as it is; raises `tf.errors.InvalidArgumentError` where its header is beyond the limit."""
-    return limited(contents, header_sides(contents), max_pixels)
+    """A file that is no JPEG as it is; raises `tf.errors.InvalidArgumentError` where its header is beyond the limit.
+
+    So it does for a PNG that does not begin with its header: libpng would look for it behind other chunks.
+    """
+    sides = header_sides(contents)
+    is_known = (tf.strings.substr(contents, 0, 4) != b"\x89PNG") | (tf.reduce_min(sides) > 0)
+    check = tf.raw_ops.Assert(condition=is_known, data=["a PNG must begin with its header"])
+    with tf.control_dependencies([check]):
+        return limited(contents, sides, max_pixels)
 
 
 def header_sides(contents):
@@ -55,6 +72,12 @@ def limited(value, sides, max_pixels=None):
     check = tf.raw_ops.Assert(condition=pixels <= max_pixels, data=[message])
     with tf.control_dependencies([check]):
         return tf.identity(value)
+
+
+def _is_progressive(contents):
+    """Whether the marker of a progressive frame is among the bytes; coded pixels do not hold it, a thumbnail may."""
+    data = tf.io.decode_raw(contents, tf.uint8)
+    return tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xC2))
 
 
 def _columns():

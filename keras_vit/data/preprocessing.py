@@ -13,6 +13,7 @@ from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 _PILLOW_KERNELS = {"bilinear_antialias": "triangle", "bicubic": "keyscubic"}
 # ITU-R 601-2 luma in 1/65536, as in Pillow: the weights add up to 1, so that grey stays grey.
 _LUMA = (19595, 38470, 7471)
+_STRIP = 512  # rows that are resized at a time: TensorFlow makes floats of all that it is given
 _ELONGATED = 8  # times as long as wide: such pictures take another way, which needs less memory
 
 
@@ -179,7 +180,32 @@ def _resize_like_pillow(preprocessing, image, kernel):
 
     # A column of 5000 pixels must not be widened before it is shortened.
     is_column = tf.shape(image)[0] > _ELONGATED * tf.shape(image)[1]
-    return tf.cond(is_column, lambda: one_pass(one_pass(image, 0), 1), lambda: one_pass(one_pass(image, 1), 0))
+    return tf.cond(
+        is_column,
+        lambda: one_pass(one_pass(image, 0), 1),
+        lambda: one_pass(_by_strips(image, lambda rows: one_pass(rows, 1)), 0),
+    )
+
+
+def _by_strips(image, work):
+    """What `work` makes of the rows of a picture, a few hundred at a time; each row must depend on itself alone."""
+    height = tf.shape(image)[0]
+
+    def in_strips():
+        count = (height + _STRIP - 1) // _STRIP
+        strips = tf.TensorArray(tf.float32, size=count, infer_shape=False, element_shape=[None, None, image.shape[-1]])
+        _, strips = tf.while_loop(
+            lambda index, strips: index < count,
+            lambda index, strips: (
+                index + 1,
+                strips.write(index, work(image[index * _STRIP : (index + 1) * _STRIP])),
+            ),
+            (0, strips),
+            parallel_iterations=1,
+        )
+        return strips.concat()
+
+    return tf.cond(height > _STRIP, in_strips, lambda: work(image))
 
 
 def _resized(size, image):

@@ -2,7 +2,7 @@
 
 from keras_vit.config import AxialResNetConfig, BiTConfig, SwinConfig, ViTConfig
 from keras_vit.models.axial_resnet import AxialResNet
-from keras_vit.models.base import ImageModel, Model, clone, resize, with_dtype
+from keras_vit.models.base import ImageModel, Model, check_not_quantized, clone, resize, with_dtype
 from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze
 from keras_vit.models.rescaled import with_rescaling
@@ -19,6 +19,7 @@ __all__ = [
     "SwinTransformer",
     "VisionTransformer",
     "build_model",
+    "check_not_quantized",
     "clone",
     "features",
     "freeze",

@@ -93,9 +93,8 @@ class ImageModel(Model):
         return self._preprocessing_source
 
     def assume_preprocessing(self):
-        """Notes that the weights did not come with their preprocessing, unless it is stated already."""
-        if self._preprocessing_source == "default":
-            self._preprocessing_source = "assumed"
+        """Notes that nobody knows whether the preprocessing is that of the weights."""
+        self._preprocessing_source = "assumed"
 
     @property
     def labels(self):
@@ -217,13 +216,16 @@ def with_dtype(model, dtype):
         TypeError: if the model is none of this package.
         ValueError: if dtype is no policy, or the model is quantised.
     """
-    description = check_model(model).get_config()
-    if any("quantization" in state for state in description["layer_states"].values()):
-        raise ValueError(
-            f"model must not be quantised to compute in another dtype; got dtype={dtype!r} for {model.name}"
-        )
+    check_not_quantized(model, f"dtype={dtype!r}")
+    description = model.get_config()
     description["config"] = model.config.replace(dtype=keras.dtype_policies.get(dtype).name).to_dict()
     return _copy(model, description, "auto")
+
+
+def check_not_quantized(model, wanted):
+    """Raises a `ValueError`, which names what is `wanted`, if a layer of a model of this package is quantised."""
+    if any("quantization" in state for state in layer_states(check_model(model)).values()):
+        raise ValueError(f"model must not be quantised for {wanted}; layers of {model.name} are")
 
 
 def _copy(model, description, method):

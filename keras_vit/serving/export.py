@@ -1,5 +1,6 @@
 """export: a model -> a versioned folder that TensorFlow Serving or another runtime loads, checked before it is there"""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -77,7 +78,7 @@ def export(
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable picture fails its whole
             request, and there is no output `error`.
         max_pixels: (saved_model) height times width that a picture may claim, 64 million by default; its header is read
-            before memory is taken.
+            before memory is taken. One of so many takes 200 to 250 MB. A progressive JPEG may have half as many.
         jit_compile: (saved_model) whether XLA compiles the model, for each batch size anew.
         compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None is the model's own. Weights stay float32.
         quantization: (litert, openvino) `"int8"`: of the weights for litert (dynamic range); of weights and
@@ -86,8 +87,8 @@ def export(
             will see.
         check: True compares on eight drawn pictures; a list of paths or bytes of encoded pictures, on these; False
             leaves the comparison out.
-        tolerance: largest difference, as a share of an output's largest number or of 1; None is 1e-4, with bfloat16 0.1
-            and with int8 0.25.
+        tolerance: largest difference, as a share of an output's largest number or of 1; None is 1e-4, with float16
+            0.02, with bfloat16 0.1 and with quantization 0.25.
         force: whether to export a model whose head is all zeros, or whose preprocessing is only assumed.
 
     Returns:
@@ -100,7 +101,10 @@ def export(
         FileExistsError: if the version is there already; versions are never overwritten.
         NotADirectoryError: if `path` is a file.
         ImportError: if a package of the format is missing.
-        ExportError: if the exported model does not run or answers otherwise than the model; nothing is left of it.
+        FileNotFoundError: if a picture of `check` or `calibration` is not there.
+        OSError: if there is no room, or no right to write.
+        ExportError: if the model cannot be written in the format, does not run or answers otherwise than in memory.
+            Nothing is left of it; only a process that is killed leaves its hidden folder, `.VERSION-...`.
     """
     checks.check_choice("format", format, FORMATS)
     _check_model(model, checks.check_flag("force", force))
@@ -116,13 +120,16 @@ def export(
         "calibration": calibration,
     }
     options = resolve_options(format, given)
-    FORMATS[format].check(model, **options)
-    check_packages(format, options)
+    FORMATS[format].check(model, {name for name, value in given.items() if value is not None}, **options)
+    files = _files(check, options.get("max_pixels"))
+    if tolerance is not None and not files:
+        raise ValueError(f"tolerance belongs to a check; got tolerance={tolerance!r} with check=False")
     tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
-    files = _files(check)
+    check_packages(format, options, is_checked=bool(files))
+    pixels = _read(model, files)
     described = _described(options)
     if options.get("calibration") is not None:
-        options["calibration"] = _calibration(model, calibration)
+        options["calibration"] = resized(model, _read(model, calibration))
     path = pathlib.Path(path)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"path must be a folder or not exist yet; {path} is a file")
@@ -130,24 +137,33 @@ def export(
     target = path / str(version)
     if target.exists():
         raise _exists(target)
+    is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     partial = path / f".{version}-{uuid.uuid4().hex}"  # TensorFlow Serving looks at numbers alone
     try:
         _write(model, partial, format, options)
-        found = self_check(model, partial, format, files, tolerance) if files else None
+        found = self_check(model, partial, format, files, pixels, tolerance) if files else None
         write_model_card(model, partial / "model_card.json", format, described, found)
         _publish(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if is_new and not target.exists():
+            with contextlib.suppress(OSError):  # another export has begun in it
+                path.rmdir()
     print(f"Exported {target}: {found or 'not checked'}")
     return target
 
 
 def _write(model, folder, format, options):
-    if keras.backend.backend() == "tensorflow":
-        FORMATS[format].write(model, folder, **options)
-    else:
-        write_in_tensorflow(model, folder, format, options)
+    try:
+        if keras.backend.backend() == "tensorflow":
+            FORMATS[format].write(model, folder, **options)
+        else:
+            write_in_tensorflow(model, folder, format, options)
+    except (OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # of TensorFlow or of a converter
+        raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
     if format != "saved_model":  # which has them in assets/
         (folder / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
 
@@ -174,26 +190,27 @@ def _exists(target):
 
 
 def _tolerance(model, options):
+    """That of the fewest bits that anything is computed in."""
     dtypes = model.config.dtype, options.get("compute_dtype"), options.get("quantization")
-    found = [name for name in TOLERANCES if any(name in (dtype or "") for dtype in dtypes)]
-    is_quantized = any("quantization" in state for state in model.get_config()["layer_states"].values())
-    return max((TOLERANCES[name] for name in found), default=TOLERANCES["int8" if is_quantized else "float32"])
+    return max(limit for name, limit in TOLERANCES.items() if any(name in (dtype or "float32") for dtype in dtypes))
 
 
-def _files(check):
+def _files(check, max_pixels):
     """Encoded pictures to compare on; none if there is to be no comparison."""
     if check is True:
-        return sample_files(_SAMPLES)
+        return sample_files(_SAMPLES, max_pixels)
     if check is False:
         return []
-    if isinstance(check, (str, bytes)) or not list(check):
+    if not isinstance(check, (list, tuple)) or not check:
         raise ValueError(f"check must be True, False or a list of paths or bytes of pictures; got {check!r}")
     return [item if isinstance(item, bytes) else pathlib.Path(item).read_bytes() for item in check]
 
 
-def _calibration(model, images):
-    pixels = [picture.read(model.preprocessing.channels) for picture in readers.as_pictures(images)]
-    return resized(model, [np.asarray(image) for image in pixels])
+def _read(model, images):
+    """Pictures, as `keras_vit.preprocess` takes them, as a list of arrays of pixels."""
+    if not images:
+        return []
+    return [np.asarray(picture.read(model.preprocessing.channels)) for picture in readers.as_pictures(images)]
 
 
 def _described(options):
@@ -214,6 +231,9 @@ def _check_model(model, force):
             "model must give one row of logits per picture (batch, classes); got outputs of shape "
             f"{tuple(model.output.shape)}"
         )
+    for label in model.labels or ():
+        if not label or len(label.splitlines()) != 1:
+            raise ValueError(f"labels must be names of one line each to be exported; got {label!r}")
     if force:
         return
     if has_zero_head(model):

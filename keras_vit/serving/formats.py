@@ -16,13 +16,15 @@ class Format:
         check: function of a model and the options that raises on what cannot be done.
         write: function of a model, a folder that does not exist yet and the options.
         options: dict from the name of an option to its default.
-        packages: dict from a module that it needs to the reason.
+        packages: modules that it needs to write.
+        runtime: module that runs what was written, to compare it.
     """
 
     check: collections.abc.Callable
     write: collections.abc.Callable
     options: dict
-    packages: dict = dataclasses.field(default_factory=dict)
+    packages: tuple = ()
+    runtime: str = "tensorflow"
 
 
 FORMATS = {
@@ -39,20 +41,17 @@ FORMATS = {
             "compute_dtype": None,
         },
     ),
-    "onnx": Format(
-        portable.check_onnx, portable.write_onnx, {}, {"tf2onnx": "to write it", "onnxruntime": "to check it"}
-    ),
-    "litert": Format(
-        portable.check_litert, portable.write_litert, {"quantization": None}, {"ai_edge_litert": "to check it"}
-    ),
+    "onnx": Format(portable.check_onnx, portable.write_onnx, {}, ("tf2onnx",), "onnxruntime"),
+    "litert": Format(portable.check_litert, portable.write_litert, {"quantization": None}, runtime="ai_edge_litert"),
     "openvino": Format(
         portable.check_openvino,
         portable.write_openvino,
         {"quantization": None, "calibration": None},
-        {"openvino": "to write it"},
+        ("openvino",),
+        "openvino",
     ),
 }
-_OF_INT8 = {"openvino": {"nncf": "to quantise it"}}
+_OF_INT8 = {"openvino": ("nncf",)}
 
 
 def resolve_options(format, given):
@@ -69,12 +68,11 @@ def resolve_options(format, given):
     return {name: default if given.get(name) is None else given[name] for name, default in known.items()}
 
 
-def check_packages(format, options):
-    """Raises an `ImportError` that names the extra if a package is missing."""
-    needed = dict(FORMATS[format].packages)
+def check_packages(format, options, is_checked):
+    """Raises an `ImportError` that names the extra if a package is missing to write a format, or to compare it."""
+    needed = [*FORMATS[format].packages, *([FORMATS[format].runtime] if is_checked else [])]
     if options.get("quantization") is not None:
-        needed |= _OF_INT8.get(format, {})
-    missing = {name: reason for name, reason in needed.items() if importlib.util.find_spec(name) is None}
+        needed += _OF_INT8.get(format, ())
+    missing = [name for name in dict.fromkeys(needed) if importlib.util.find_spec(name) is None]
     if missing:
-        listed = ", ".join(f"{name} {reason}" for name, reason in missing.items())
-        raise ImportError(f"format={format!r} needs {listed}: pip install 'keras_vit[export]'")
+        raise ImportError(f"format={format!r} needs {', '.join(missing)}: pip install 'keras_vit[export]'")

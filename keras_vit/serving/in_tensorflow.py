@@ -35,6 +35,7 @@ def write_in_tensorflow(model, folder, format, options):
         package = str(pathlib.Path(__file__).parents[2])
         search_path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": search_path}
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # this process may have taken all of a GPU's memory
         command = [sys.executable, "-m", __name__, str(place)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, errors="replace")
     if done.returncode:

@@ -1,5 +1,7 @@
 """README.txt of an exported SavedModel: the commands that serve this very model, and calls of each signature."""
 
+import re
+
 _MEANINGS = {
     "serving_default": "The likeliest classes first, with their scores; all classes stand in assets/labels.txt.",
     "images": "Pixels of any size, levels 0 to 255; one number per class, in the order of assets/labels.txt.",
@@ -9,7 +11,7 @@ _MEANINGS = {
 }
 _BYTES = """\
 image_bytes holds whole files: JPEG, PNG, BMP, or GIF, of which the first frame counts. A picture that claims more than
-{max_pixels:,} pixels is refused before it is decoded."""
+{max_pixels:,} pixels, or half as many in a progressive JPEG, is refused before it is decoded."""
 _ERRORS = {
     "row": "A picture that cannot be read is answered with zeros, empty classes and the reason in error; the others\n"
     "of its batch are answered as if it were not there. error is empty for a picture that was read.",
@@ -43,18 +45,23 @@ With gRPC (pip install tensorflow-serving-api):
 
   request = predict_pb2.PredictRequest()
   request.model_spec.name, request.model_spec.signature_name = "{name}", "{signature}"
-  request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({value}))
+  request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({value}, tf.{dtype}))
   channel = grpc.insecure_channel("localhost:8500")
   answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60)
   print({{name: tf.make_ndarray(tensor) for name, tensor in answer.outputs.items()}})
 """
 
 
+def server_name(name):
+    """A model's name as it can stand in a path, in an address and on a command line."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
 def instructions(name, functions, *, on_error, max_pixels):
     """Writes the text.
 
     Args:
-        name: of the model on the server.
+        name: of the model on the server, see `server_name`.
         functions: dict from the name of a signature to its concrete function.
         on_error, max_pixels: as exported.
     """
@@ -68,9 +75,9 @@ def instructions(name, functions, *, on_error, max_pixels):
         template = _REST_BYTES if takes_bytes[signature] else _REST_PIXELS
         parts.append(template.format(name=name, signature=signature, pixel=_pixel(function)))
     first = next((signature for signature, answers in takes_bytes.items() if answers), next(iter(functions)))
-    (key,) = _inputs(functions[first])
+    ((key, spec),) = _inputs(functions[first]).items()
     value = '[pathlib.Path("cat.jpg").read_bytes()]' if takes_bytes[first] else f"[[[{_pixel(functions[first])}]]]"
-    parts.append(_GRPC.format(name=name, signature=first, key=key, value=value))
+    parts.append(_GRPC.format(name=name, signature=first, key=key, value=value, dtype=spec.dtype.name))
     return "\n".join(parts)
 
 

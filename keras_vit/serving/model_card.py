@@ -18,13 +18,14 @@ def write_model_card(model, path, format, options, check):
         check: the `Check` of the export, or None where it was not made.
     """
     in_the_graph = format == "saved_model"
+    order = ", red first" if model.preprocessing.channels == 3 else ""
     card = {
         "model": model.name,
         "format": format,
         "options": options,
         "inputs": None if check is None else [_tensor(*entry) for entry in check.inputs],
         "outputs": None if check is None else [_tensor(*entry) for entry in check.outputs],
-        "range": "pixels have levels from 0 to 255, channels last, red first; they are standardised in the model",
+        "range": f"pixels have levels from 0 to 255, channels last{order}; they are standardised in the model",
         "resizing": "in the model" if in_the_graph else _RESIZE,
         "preprocessing": model.preprocessing.to_dict(),
         "preprocessing_source": model.preprocessing_source,

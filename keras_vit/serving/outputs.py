@@ -16,7 +16,8 @@ def output_model(model, names):
     Returns:
         A keras model that gives a dict from name to tensor.
     """
-    return keras.Model(model.input, {name: OUTPUTS[name](model) for name in names}, name=f"{model.name}_outputs")
+    # Not the model's name, which may hold what TensorFlow has no scopes of.
+    return keras.Model(model.input, {name: OUTPUTS[name](model) for name in names}, name="outputs")
 
 
 def class_scores(model):

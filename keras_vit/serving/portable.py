@@ -10,15 +10,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
-from keras_vit.models import with_dtype, with_rescaling
+from keras_vit.models import check_not_quantized, with_dtype, with_rescaling
 from keras_vit.serving.erfc import teach_tf2onnx
+from keras_vit.serving.outputs import class_scores
 
 QUANTIZATIONS = (None, "int8")
 _QUIET = {"verbose": False}
 
 
-def check_onnx(model):
-    """There are no options."""
+def check_onnx(model, given):
+    """There are no options, and a quantised model is taken as well."""
 
 
 def write_onnx(model, folder):
@@ -30,9 +31,10 @@ def write_onnx(model, folder):
         _of_pixels(model).export(str(folder / "model.onnx"), format="onnx", **_QUIET)
 
 
-def check_litert(model, *, quantization):
-    """Raises a `ValueError` on an unknown quantization."""
+def check_litert(model, given, *, quantization):
+    """Raises a `ValueError` on an unknown quantization, or a model that is quantised already."""
     checks.check_choice("quantization", quantization, QUANTIZATIONS)
+    check_not_quantized(model, "format='litert', whose converter quantises itself")
 
 
 def write_litert(model, folder, *, quantization):
@@ -42,9 +44,10 @@ def write_litert(model, folder, *, quantization):
     _of_pixels(model).export(str(folder / "model.tflite"), format="litert", **options, **_QUIET)
 
 
-def check_openvino(model, *, quantization, calibration):
-    """Raises a `ValueError` on an unknown quantization, or on pictures for calibration where they do not belong."""
+def check_openvino(model, given, *, quantization, calibration):
+    """Raises as `check_litert` does, and on pictures for calibration that are missing or do not belong."""
     checks.check_choice("quantization", quantization, QUANTIZATIONS)
+    check_not_quantized(model, "format='openvino', whose converter quantises itself")
     if quantization is not None and calibration is None:
         raise ValueError("calibration must be pictures such as the model will see for quantization='int8'; got None")
     if quantization is None and calibration is not None:
@@ -64,7 +67,7 @@ def write_openvino(model, folder, *, quantization, calibration):
     graph = openvino.Core().read_model(path)
     for output in graph.outputs:
         if len(output.partial_shape) == 2:
-            output.tensor.set_names({"logits"})
+            output.tensor.set_names({class_scores(model)})
         else:  # a size inside a norm, which nothing reads: the converter leaves it as an output
             graph.remove_result(output.node)
     if quantization is not None:

@@ -6,8 +6,8 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.analysis.attention import rollout_model
 from keras_vit.data import preprocessing as pictures
-from keras_vit.models import with_dtype
-from keras_vit.serving.instructions import instructions
+from keras_vit.models import check_not_quantized, with_dtype
+from keras_vit.serving.instructions import instructions, server_name
 from keras_vit.serving.rows import ERROR_CHOICES
 from keras_vit.serving.samples import sample_files
 from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatures
@@ -16,19 +16,31 @@ from keras_vit.serving.warmup import write_warmup
 COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
-def check_saved_model(model, *, signatures, top, tokens, on_error, max_pixels, jit_compile, compute_dtype):
-    """Raises a `ValueError` or `TypeError` on an option that is none, before anything is written."""
-    if isinstance(signatures, str) or not list(signatures):
+# option -> the signatures that it is for
+_OF_FILES = tuple(name for name, takes in SIGNATURES.items() if takes == tf.string)
+_BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error": _OF_FILES, "max_pixels": _OF_FILES}
+
+
+def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pixels, jit_compile, compute_dtype):
+    """Raises a `ValueError` or `TypeError` on an option that is none, before anything is written.
+
+    `given` names the options that are not defaults: those without effect are refused.
+    """
+    if not isinstance(signatures, (list, tuple)) or not signatures:
         raise ValueError(f"signatures must be a list of at least one of {', '.join(SIGNATURES)}; got {signatures!r}")
     for name in signatures:
         checks.check_choice("signatures", name, SIGNATURES)
     checks.check_integer("top", top)
-    if checks.check_flag("tokens", tokens) and "features" not in signatures:
-        raise ValueError(f"tokens=True belongs to the signature 'features'; got signatures={tuple(signatures)}")
+    checks.check_flag("tokens", tokens)
+    for option, owners in _BELONGS_TO.items():
+        if option in given and not set(owners) & set(signatures):
+            raise ValueError(f"{option} belongs to the signatures {owners}; got signatures={tuple(signatures)}")
     checks.check_choice("on_error", on_error, ERROR_CHOICES)
     checks.check_integer("max_pixels", max_pixels)
     checks.check_flag("jit_compile", jit_compile)
     checks.check_choice("compute_dtype", compute_dtype, COMPUTE_DTYPES)
+    if compute_dtype is not None:
+        check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "attention" in signatures:
         rollout_model(model)  # raises where there is none
 
@@ -45,14 +57,15 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
     functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
     tf.saved_model.save(module, str(folder), signatures=functions)
     (folder / "assets" / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
-    write_warmup(folder, model.name, {name: _request(model, name) for name in functions})
-    text = instructions(model.name, functions, on_error=options["on_error"], max_pixels=options["max_pixels"])
+    name, max_pixels = server_name(model.name), options["max_pixels"]
+    write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
+    text = instructions(name, functions, on_error=options["on_error"], max_pixels=max_pixels)
     (folder / "README.txt").write_text(text, encoding="utf-8")
 
 
-def _request(model, signature):
+def _request(model, signature, max_pixels):
     """The inputs of one call with one picture, a small one where its pixels go into the file."""
-    first, *_, small = sample_files(4)
+    first, *_, small = sample_files(4, max_pixels)
     if not signature.startswith("images"):
         return {"image_bytes": np.array([first], object)}
     image = pictures.decode(tf.constant(small), model.preprocessing.channels)[None]

@@ -8,7 +8,15 @@ from keras_vit.data import preprocessing as pictures
 from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.rows import read_rows
 
-DEFAULT_SIGNATURES = ("serving_default", "images", "images_uint8", "features")
+# signature -> what it takes: encoded files, or pixels of a type
+SIGNATURES = {
+    "serving_default": tf.string,
+    "images": tf.float32,
+    "images_uint8": tf.uint8,
+    "features": tf.string,
+    "attention": tf.string,
+}
+DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name != "attention")  # which not every model has
 
 
 def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit_compile):
@@ -56,27 +64,25 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
         return signature
 
-    def of_pixels(dtype):
+    def of_pixels(answer, dtype):
         shape = [None, None, None, model.preprocessing.channels]
-        outputs = run(class_scores(model))
 
         @tf.function(input_signature=[tf.TensorSpec(shape, dtype, name="images")])
         def signature(images):
-            return outputs(_preprocessed(model.preprocessing, images))
+            return answer(_preprocessed(model.preprocessing, images))
 
         return signature
 
-    makers = {
-        "serving_default": lambda: of_bytes(_named(model, top, run(class_scores(model)))),
-        "images": lambda: of_pixels(tf.float32),
-        "images_uint8": lambda: of_pixels(tf.uint8),
-        "features": lambda: of_bytes(run("features", "tokens") if tokens else run("features")),
-        "attention": lambda: of_bytes(run("attention")),
-    }
-    return {name: makers[name]().get_concrete_function() for name in signatures}
-
-
-SIGNATURES = ("serving_default", "images", "images_uint8", "features", "attention")
+    outputs = {"features": ("features", "tokens") if tokens else ("features",), "attention": ("attention",)}
+    functions = {}
+    for name in signatures:
+        answer = run(*outputs.get(name, (class_scores(model),)))
+        if name == "serving_default":
+            answer = _named(model, top, answer)
+        takes = SIGNATURES[name]
+        function = of_bytes(answer) if takes == tf.string else of_pixels(answer, takes)
+        functions[name] = function.get_concrete_function()
+    return functions
 
 
 def class_labels(model):

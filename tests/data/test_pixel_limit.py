@@ -1,6 +1,8 @@
 """Pictures beyond the limit are refused before they are decoded, whatever decodes them."""
 
 import logging
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -47,6 +49,26 @@ def test_bmp_from_the_top_and_sides_whose_product_is_beyond_32_bits():
     for contents in (data, largest):
         with pytest.raises(tf.errors.InvalidArgumentError, match="at most 178,956,970 pixels"):
             preprocessing.decode(tf.constant(bytes(contents)), 3)
+
+
+def test_a_progressive_jpeg_may_have_half_as_many(monkeypatch):
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 6000)
+    pixels = np.zeros((60, 51, 3), np.uint8)
+    progressive = [encode(image, "JPEG", progressive=True) for image in (pixels[:, :50], pixels)]
+    assert preprocessing.decode(tf.constant(progressive[0]), 3).shape == (60, 50, 3)
+    assert preprocessing.decode(tf.constant(encode(pixels, "JPEG")), 3).shape == (60, 51, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 6,000 pixels"):
+        preprocessing.decode(tf.constant(progressive[1]), 3)
+
+
+def test_a_png_must_begin_with_its_header():
+    """libpng takes unknown chunks before it, whose bytes would then stand where the sides are looked for."""
+    contents = blank(30, 40, "PNG")
+    chunk = struct.pack(">I", 20) + b"abCd" + struct.pack(">5I", 8, 8, 8, 8, 8)
+    hidden = contents[:8] + chunk + struct.pack(">I", zlib.crc32(chunk[4:])) + contents[8:]
+    assert tf.io.decode_png(hidden).shape == (30, 40, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a PNG must begin with its header"):
+        preprocessing.decode(tf.constant(hidden), 3)
 
 
 def test_a_pipeline_skips_and_names_them(tmp_path, monkeypatch, caplog):

@@ -240,3 +240,14 @@ def test_real_pictures_as_the_reference_fed_them(real_data):
         difference = np.abs(preprocessing.apply(protocol, image) - pixels) * 127.5  # in levels
         assert difference.max() < 1.01
         assert difference.mean() < 0.01
+
+
+@pytest.mark.parametrize("size", [(600, 40), (513, 700), (1025, 200)])
+def test_large_pictures_are_resized_strip_by_strip_to_the_same(size, monkeypatch):
+    image = tf.constant(np.random.default_rng(0).integers(0, 256, (*size, 3)), tf.uint8)
+    for interpolation in ("bicubic", "bilinear_antialias"):
+        protocol = Preprocessing(size=64, crop=(48, 56), interpolation=interpolation)
+        in_strips = preprocessing.resize(protocol, image)
+        monkeypatch.setattr(preprocessing, "_STRIP", 10_000)
+        np.testing.assert_array_equal(in_strips, preprocessing.resize(protocol, image))
+        monkeypatch.undo()

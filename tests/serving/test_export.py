@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import keras
 import numpy as np
@@ -83,7 +84,11 @@ def test_an_interrupted_export_leaves_no_folder(model, tmp_path, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
         export(model, tmp_path / "toy")
-    assert list((tmp_path / "toy").iterdir()) == []
+    assert not (tmp_path / "toy").exists()
+    (tmp_path / "serving" / "notes").mkdir(parents=True)
+    with pytest.raises(KeyboardInterrupt):
+        export(model, tmp_path / "serving")
+    assert [path.name for path in (tmp_path / "serving").iterdir()] == ["notes"]
 
 
 # An export whose writing stops in the middle until it is killed, or that has no room.
@@ -150,8 +155,8 @@ def test_a_full_disk_leaves_no_version(model, tmp_path):
     """The weights take a megabyte, and a file may have half of it."""
     process = exporter(tmp_path / "toy", room=500_000)
     _, errors = process.communicate()
-    assert process.returncode == 1 and "File too large" in errors, errors[-2000:]
-    assert list((tmp_path / "toy").iterdir()) == []
+    assert process.returncode == 1 and "File too large" in errors and "ExportError" in errors, errors[-2000:]
+    assert not (tmp_path / "toy").exists()
 
 
 def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
@@ -180,7 +185,14 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"signatures": "images"}, "signatures must be a list of at least one of serving_default, images"),
         ({"signatures": ()}, "signatures must be a list of at least one"),
         ({"signatures": ("images", "logits")}, "signatures must be one of 'serving_default', "),
-        ({"signatures": ("images",), "tokens": True}, "tokens=True belongs to the signature 'features'"),
+        ({"signatures": ("images",), "tokens": True}, "tokens belongs to the signatures ('features',); got"),
+        ({"signatures": ("images",), "top": 5}, "top belongs to the signatures ('serving_default',); got"),
+        ({"signatures": ("images",), "on_error": "row"}, "on_error belongs to the signatures ('serving_default', 'f"),
+        ({"signatures": iter(("images",))}, "signatures must be a list of at least one"),
+        ({"check": iter(("cat.jpg",))}, "check must be True, False or a list of paths or bytes"),
+        ({"check": None}, "check must be True, False or a list of paths or bytes"),
+        ({"check": [b"no picture"]}, "images[0] must be a picture"),
+        ({"check": False, "tolerance": 0.5}, "tolerance belongs to a check"),
         ({"on_error": "skip"}, "on_error must be one of 'row', 'raise'; got on_error='skip'"),
         ({"compute_dtype": "float16"}, "compute_dtype must be one of None, 'float32', 'bfloat16'"),
         ({"jit_compile": "auto"}, "jit_compile must be True or False"),
@@ -212,6 +224,9 @@ def test_refuses_models(tmp_path):
             export(VisionTransformer(CONFIG.replace(**changes)), tmp_path / "toy")
     with pytest.raises(TypeError, match="model must be a model of keras_vit; got Sequential"):
         export(keras.Sequential(), tmp_path / "toy")
+    for label in ("a\nb", ""):
+        with pytest.raises(ValueError, match="labels must be names of one line each to be exported"):
+            export(make_model(labels=(label, *LABELS[1:])), tmp_path / "toy")
     axial = make_model(attention="axial", classifier="gap")
     with pytest.raises(ValueError, match="model must have blocks with global attention"):
         export(axial, tmp_path / "toy", signatures=("attention",))
@@ -230,11 +245,45 @@ def test_weights_without_their_preprocessing_need_force(model, tmp_path):
     folder = export(fresh, tmp_path / "toy", force=True, check=False)
     card = json.loads((folder / "model_card.json").read_text())
     assert (card["preprocessing_source"], card["weights"]) == ("assumed", "toy.safetensors (timm names)")
+    assert fresh.preprocessing.mean == (0.5, 0.5, 0.5)
     fresh.preprocessing = model.preprocessing
     assert fresh.preprocessing_source == "stated"
     other = VisionTransformer(CONFIG, preprocessing=model.preprocessing)
     keras_vit.load_weights(other, tmp_path / "toy.safetensors")
     assert other.preprocessing_source == "stated"
+
+
+def test_weights_bring_their_preprocessing(model, tmp_path):
+    keras_vit.save_weights(model, tmp_path / "hf", layout="huggingface")
+    model.save(tmp_path / "toy.keras")
+    for source in ("hf", "toy.keras"):
+        fresh = VisionTransformer(CONFIG)
+        keras_vit.load_weights(fresh, tmp_path / source)
+        assert (fresh.preprocessing, fresh.preprocessing_source) == (model.preprocessing, "stated")
+        headless = VisionTransformer(CONFIG.replace(classes=3))
+        keras_vit.load_weights(headless, tmp_path / source)
+        assert headless.preprocessing_source == "default"
+
+
+def test_a_quantised_model(model, tmp_path):
+    quantized = keras_vit.clone(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
+        quantized.quantize("int8")
+    for options in ({"format": "litert"}, {"format": "openvino"}, {"compute_dtype": "bfloat16"}):
+        with pytest.raises(ValueError, match="model must not be quantised for "):
+            export(quantized, tmp_path / "toy", **options)
+    folder = export(quantized, tmp_path / "toy", signatures=("images",), check=False)
+    pixels = np.stack([np.asarray(picture(seed, (24, 32)), "float32") for seed in range(2)])
+    logits = tf.saved_model.load(str(folder)).signatures["images"](tf.constant(pixels))["logits"]
+    expected = quantized.predict((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std, verbose=0)
+    np.testing.assert_allclose(logits, expected, atol=1e-3)
+
+
+def test_a_small_limit_is_kept_by_the_pictures_of_the_check(model, tmp_path):
+    assert export(model, tmp_path, max_pixels=500, signatures=("serving_default",)) == tmp_path / "1"
+    with pytest.raises(ExportError, match="must read what it is checked on; it answers 'a picture of 50 x 40 pixels"):
+        export(model, tmp_path, max_pixels=500, signatures=("serving_default",), check=[encode(picture(0))])
 
 
 def test_a_head_of_zeros_is_exported_by_force(tmp_path):
@@ -265,4 +314,4 @@ def test_an_export_that_answers_otherwise_is_not_published(model, tmp_path, monk
 def test_an_export_that_does_not_run_is_told(model, tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"no model")
     with pytest.raises(ExportError, match="must run in a fresh process; it ended with 1: (.|\n)*Cannot parse"):
-        self_check(model, tmp_path, "saved_model", [encode(picture(0))], 1e-4)
+        self_check(model, tmp_path, "saved_model", [encode(picture(0))], [np.asarray(picture(0))], 1e-4)

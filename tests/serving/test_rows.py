@@ -12,11 +12,11 @@ JPEG, PNG = GOOD[1], GOOD[0]
 BAD = {
     b"": "no picture: it is empty",
     b"hello world": "no picture: it begins as none of JPEG, PNG, BMP, GIF, WebP",
-    JPEG[:300]: "a JPEG that is damaged, cut short or of a kind that is not decoded",
-    PNG[:60]: "a PNG that is damaged, cut short or of a kind that is not decoded",
+    JPEG[:300]: "a JPEG that is damaged, cut short, too large inside or of a rare kind",
+    PNG[:60]: "a PNG that is damaged, cut short, too large inside or of a rare kind",
     encode(picture(0, (70, 60)), "GIF"): "a picture of 60 x 70 pixels; 4,000 are the most",
     encode(picture(0, (70, 60)), "JPEG"): "a picture of 60 x 70 pixels; 4,000 are the most",
-    b"GIF89a": "a GIF that is damaged, cut short or of a kind that is not decoded",
+    b"GIF89a": "a GIF that is damaged, cut short, too large inside or of a rare kind",
     b"RIFF____WEBPVP8X" + b"\xff" * 20: "a picture of 16777216 x 16777216 pixels; 4,000 are the most",
 }
 

@@ -42,7 +42,7 @@ def model():
 def exported(model, tmp_path_factory):
     """Every signature, and compared with the model in a fresh process."""
     folder = tmp_path_factory.mktemp("export") / "new" / "toy"
-    return export(model, folder, top=3, signatures=SIGNATURES, tokens=True)
+    return export(model, folder, top=3, signatures=tuple(SIGNATURES), tokens=True)
 
 
 @pytest.fixture(scope="module")

@@ -77,10 +77,31 @@ def test_the_call_of_the_instructions(folder, port, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cat.jpg").write_bytes(encode(picture(5), "JPEG"))
     text = (folder / "README.txt").read_text()
-    source = re.search(r"^  import pathlib\n(.*\n)*", text, re.MULTILINE)[0].replace("\n  ", "\n").removeprefix("  ")
+    source = _source(text)
     assert "localhost:8500" in source
     exec(source.replace("localhost:8500", f"localhost:{port}"), {})
     scores = tf.saved_model.load(str(folder)).signatures["serving_default"](
         tf.constant([(tmp_path / "cat.jpg").read_bytes()])
     )["scores"]
     assert f"{np.asarray(scores)[0, 0]:.5f}"[:6] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("signature", ["images", "images_uint8"])
+def test_the_call_of_the_instructions_without_files(tmp_path, capsys, signature):
+    model = make_model()
+    model.name = "it's $(mine)"
+    folder = export(model, tmp_path, signatures=(signature,), check=False)
+    text = (folder / "README.txt").read_text()
+    assert "--model_name=it_s___mine_ " in text and "/models/it_s___mine_:predict" in text
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(folder), server)
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    exec(_source(text).replace("localhost:8500", f"localhost:{port}"), {})
+    assert "logits" in capsys.readouterr().out
+    server.stop(None).wait()
+
+
+def _source(text):
+    """The Python of the instructions."""
+    return re.search(r"^  import pathlib\n(.*\n)*", text, re.MULTILINE)[0].replace("\n  ", "\n").removeprefix("  ")
