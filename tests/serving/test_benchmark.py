@@ -1,4 +1,4 @@
-"""benchmarks.serving prints a row for each form, with what it answered."""
+"""benchmarks.serving: a row for each form, with what it answered; of a real model nearly what it answers in memory."""
 
 import importlib.util
 import pathlib
@@ -8,6 +8,18 @@ from served import encode, make_model, picture
 
 import keras_vit
 
+RIGHT = 169  # what the model in memory gets, see tests/evaluation
+# form of benchmarks.serving -> how many may answer otherwise, and how many fewer may be right
+MAY_LOSE = {
+    "SavedModel": (0, 0),
+    "SavedModel, bfloat16": (3, 1),
+    "ONNX": (0, 0),
+    "OpenVINO": (0, 0),
+    "OpenVINO, int8": (5, 3),
+    "LiteRT": (0, 0),
+    "LiteRT, int8": (3, 3),
+}
+
 
 @pytest.fixture(scope="module")
 def benchmark():
@@ -15,6 +27,7 @@ def benchmark():
     spec = importlib.util.spec_from_file_location("benchmark_of_serving", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    assert set(module.FORMS) == set(MAY_LOSE)
     return module
 
 
@@ -39,3 +52,20 @@ def test_a_row_for_each_form(benchmark, tmp_path, monkeypatch, capsys):
     assert list(table) == ["SavedModel", "LiteRT", "LiteRT, int8"]
     assert table["SavedModel"][1:4] == table["LiteRT"][1:4] == ["10", str(10 - wrong), "10"]
     assert 0.2 < float(table["LiteRT, int8"][0]) < float(table["LiteRT"][0]) < 1.5
+
+
+@pytest.fixture(scope="module")
+def model(real_data):
+    preprocessing = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
+    weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
+    return keras_vit.ViT_Ti16(weights=weights, preprocessing=preprocessing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", MAY_LOSE)
+def test_two_hundred_pictures(benchmark, model, real_data, form):
+    paths = sorted((real_data / "imagenet200").glob("*/*"))
+    ((_, row),) = benchmark.measure(model, paths, {form: benchmark.FORMS[form]})
+    print(form, row)
+    others, fewer = MAY_LOSE[form]
+    assert len(paths) == 200 and row["same"] >= 200 - others and row["right"] >= RIGHT - fewer
