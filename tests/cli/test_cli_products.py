@@ -75,7 +75,19 @@ class TestTrainAndExport:
             0,
             os.path.join("serving", "1") + "\n",
         )
-        words = ["export", *SAVED, "--output", "serving", "--version", "7", "--top", "1", "--resize", "20"]
+        words = [
+            "export",
+            *SAVED,
+            "--output",
+            "serving",
+            "--version",
+            "7",
+            "--top",
+            "1",
+            "--resize",
+            "20",
+            "--no-check",
+        ]
         assert run(capsys, *words)[:2] == (0, os.path.join("serving", "7") + "\n")
         assert pathlib.Path("serving/7/saved_model.pb").is_file()
         assert "serving/7 exists" in error_of(run(capsys, *words)).replace(os.sep, "/")
