@@ -23,7 +23,8 @@ def attention_model(model):
         TypeError: if the model is none of this package.
         ValueError: if it has no block with global attention.
     """
-    return keras.Model(model.input, _attention(model), name=f"{check_model(model).name}_attention")
+    weights = _attention(model)
+    return keras.Model(model.input, weights, name=f"{model.name}_attention")
 
 
 def rollout_model(model):
@@ -32,6 +33,9 @@ def rollout_model(model):
     With A_l the attention of block l, mean over its heads, B_l is A_l + I (the residual path) with rows divided by
     their sum, and the rollout is B_L ... B_1: how much each token owes to each input token. Shown is the row of the
     class token, of a model without one the mean of the patches' rows, at the patches.
+
+    Args:
+        model: as for `attention_model`.
 
     Returns:
         A keras model that gives (batch, rows, columns), float32: shares of the patches, which add up to 1 with those of

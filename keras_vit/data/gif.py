@@ -30,7 +30,7 @@ def first_frame(contents, max_pixels=None):
             of which can be decoded to a thousand times its length.
     """
     max_pixels = pixel_limit.MAX_PIXELS if max_pixels is None else max_pixels
-    return _cut(contents, max_pixels, _MAX_BLOCKS)
+    return _cut(tf.convert_to_tensor(contents), max_pixels, _MAX_BLOCKS)  # bytes would be traced one by one
 
 
 @tf.function  # op by op, a file of a hundred kilobytes takes a second

@@ -74,3 +74,9 @@ def test_rollout_of_a_rectangle_and_of_16_bits():
 def test_a_model_without_global_attention_is_refused(name):
     with pytest.raises(ValueError, match="model must have blocks with global attention.*tiny has none"):
         attention_model(FAMILIES[name].build())
+
+
+@pytest.mark.parametrize("build", [attention_model, rollout_model])
+def test_another_model_is_refused(build):
+    with pytest.raises(TypeError, match="model must be a model of keras_vit; got str"):
+        build("ViT-Ti_16")
