@@ -22,14 +22,15 @@ _HEADER_SIZE = 32
 def jpeg_shape(contents, max_pixels=None):
     """Height, width and channels (int32) of a JPEG; raises `tf.errors.InvalidArgumentError` on one beyond the limit.
 
-    Progressive ones may have half as many pixels, for libjpeg keeps two bytes more of each number until the last scan.
+    Progressive ones may have a third as many pixels, for of these libjpeg keeps all coefficients, two bytes each, until
+    the last scan.
     """
     shape = tf.image.extract_jpeg_shape(contents)
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
     sides = tf.cast(shape[:2], tf.float64)
-    is_large = 2.0 * tf.reduce_prod(sides) > max_pixels
+    is_large = 3.0 * tf.reduce_prod(sides) > max_pixels
     times = tf.cond(
-        is_large, lambda: 1.0 + tf.cast(_is_progressive(contents), tf.float64), lambda: tf.ones((), tf.float64)
+        is_large, lambda: 1.0 + 2.0 * tf.cast(_is_progressive(contents), tf.float64), lambda: tf.ones((), tf.float64)
     )
     return limited(shape, tf.concat([sides, [times]], 0), max_pixels)
 

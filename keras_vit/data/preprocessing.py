@@ -13,8 +13,8 @@ from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 _PILLOW_KERNELS = {"bilinear_antialias": "triangle", "bicubic": "keyscubic"}
 # ITU-R 601-2 luma in 1/65536, as in Pillow: the weights add up to 1, so that grey stays grey.
 _LUMA = (19595, 38470, 7471)
-_STRIP = 512  # rows that are resized at a time: TensorFlow makes floats of all that it is given
-_ELONGATED = 8  # times as long as wide: such pictures take another way, which needs less memory
+_LARGE, _STRIP = 2**20, 2**17  # pixels: larger pictures are worked on in strips, for TensorFlow makes floats of them
+_ELONGATED = 8  # times as long as wide: such pictures are shortened before they are widened
 
 
 def decode(contents, channels, max_pixels=None):
@@ -81,10 +81,9 @@ def match_channels(image, channels):
         return image
     if channels == 3:
         return tf.repeat(image, 3, axis=-1)
-    if image.dtype == tf.uint8:
-        weighted = tf.tensordot(tf.cast(image, tf.int32), tf.constant(_LUMA), 1)
-        return tf.cast((weighted + 2**15) // 2**16, tf.uint8)[..., None]
-    return tf.tensordot(image, tf.constant(_LUMA, image.dtype) / 2**16, 1)[..., None]
+    grey = _by_strips(image, 0, _luma)
+    grey.set_shape((*image.shape[:2], 1))
+    return grey
 
 
 def resize(preprocessing, image):
@@ -133,11 +132,18 @@ def _is_palette_bmp(contents):
 
 def _decode_palette_bmp(contents):
     # TensorFlow returns the palette's indices as if they were grey levels.
-    indices = tf.io.decode_bmp(contents)[..., 0]
+    indices = tf.io.decode_bmp(contents)
     header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
     palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 4 * 256), tf.uint8)
     palette = tf.reshape(palette, (-1, 4))[:, 2::-1]  # stored as blue, green, red, unused
-    return tf.gather(palette, tf.cast(indices, tf.int32))
+    return _by_strips(indices, 0, lambda rows: tf.gather(palette, tf.cast(rows[..., 0], tf.int32)))
+
+
+def _luma(image):
+    if image.dtype == tf.uint8:
+        weighted = tf.tensordot(tf.cast(image, tf.int32), tf.constant(_LUMA), 1)
+        return tf.cast((weighted + 2**15) // 2**16, tf.uint8)[..., None]
+    return tf.tensordot(image, tf.constant(_LUMA, image.dtype) / 2**16, 1)[..., None]
 
 
 def _resize_like_tensorflow(preprocessing, image, method):
@@ -178,34 +184,38 @@ def _resize_like_pillow(preprocessing, image, kernel):
         )[0]
         return tf.clip_by_value(tf.floor(values + 0.5), 0.0, 255.0)
 
-    # A column of 5000 pixels must not be widened before it is shortened.
+    def both(image, first, second):
+        return one_pass(_by_strips(image, second, lambda strip: one_pass(strip, first), tf.float32), second)
+
     is_column = tf.shape(image)[0] > _ELONGATED * tf.shape(image)[1]
-    return tf.cond(
-        is_column,
-        lambda: one_pass(one_pass(image, 0), 1),
-        lambda: one_pass(_by_strips(image, lambda rows: one_pass(rows, 1)), 0),
-    )
+    return tf.cond(is_column, lambda: both(image, 0, 1), lambda: both(image, 1, 0))
 
 
-def _by_strips(image, work):
-    """What `work` makes of the rows of a picture, a few hundred at a time; each row must depend on itself alone."""
-    height = tf.shape(image)[0]
+def _by_strips(image, axis, work, dtype=None):
+    """What `work` makes of a picture, a few rows (axis 0) or columns (axis 1) at a time if it is large.
+
+    Args:
+        image: (height, width, channels).
+        axis: 0 or 1; what is done along it must not depend on the other rows, or columns.
+        work: function from a strip of the picture to a tensor of three axes, as long as the strip along `axis`.
+        dtype: of what `work` returns; None stands for that of the picture.
+    """
+    rows_first = (lambda strip: strip) if axis == 0 else (lambda strip: tf.transpose(strip, (1, 0, 2)))
+    length, across = tf.shape(image)[axis], tf.shape(image)[1 - axis]
+    step = tf.maximum(_STRIP // tf.maximum(across, 1), 1)
 
     def in_strips():
-        count = (height + _STRIP - 1) // _STRIP
-        strips = tf.TensorArray(tf.float32, size=count, infer_shape=False, element_shape=[None, None, image.shape[-1]])
-        _, strips = tf.while_loop(
-            lambda index, strips: index < count,
-            lambda index, strips: (
-                index + 1,
-                strips.write(index, work(image[index * _STRIP : (index + 1) * _STRIP])),
-            ),
-            (0, strips),
-            parallel_iterations=1,
-        )
-        return strips.concat()
+        def add(index, strips):
+            part = slice(index * step, (index + 1) * step)
+            strip = image[part] if axis == 0 else image[:, part]
+            return index + 1, strips.write(index, rows_first(work(strip)))
 
-    return tf.cond(height > _STRIP, in_strips, lambda: work(image))
+        count = (length + step - 1) // step
+        strips = tf.TensorArray(dtype or image.dtype, count, infer_shape=False, element_shape=[None, None, None])
+        _, strips = tf.while_loop(lambda index, _: index < count, add, (0, strips), parallel_iterations=1)
+        return rows_first(strips.concat())
+
+    return tf.cond(length * across > _LARGE, in_strips, lambda: work(image))
 
 
 def _resized(size, image):

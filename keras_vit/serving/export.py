@@ -78,7 +78,7 @@ def export(
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable picture fails its whole
             request, and there is no output `error`.
         max_pixels: (saved_model) height times width that a picture may claim, 64 million by default; its header is read
-            before memory is taken. One of so many takes 200 to 250 MB. A progressive JPEG may have half as many.
+            before memory is taken. One of so many takes about 200 MB. A progressive JPEG may have a third as many.
         jit_compile: (saved_model) whether XLA compiles the model, for each batch size anew.
         compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None is the model's own. Weights stay float32.
         quantization: (litert, openvino) `"int8"`: of the weights for litert (dynamic range); of weights and

@@ -18,7 +18,7 @@ ERROR_CHOICES = ("row", "raise")
 def read_rows(image_bytes, protocol, max_pixels, on_error):
     """Decodes and preprocesses encoded pictures, one after the other, for a large one takes much memory.
 
-    One of 64 million pixels takes 200 to 250 MB, a progressive JPEG of the half, which is its limit, 300 MB.
+    One of 64 million pixels takes about 200 MB, and so does a progressive JPEG of a third, which is its limit.
 
     Args:
         image_bytes: string tensor (batch,), whole encoded files.

@@ -51,13 +51,13 @@ def test_bmp_from_the_top_and_sides_whose_product_is_beyond_32_bits():
             preprocessing.decode(tf.constant(bytes(contents)), 3)
 
 
-def test_a_progressive_jpeg_may_have_half_as_many(monkeypatch):
-    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 6000)
+def test_a_progressive_jpeg_may_have_a_third_as_many(monkeypatch):
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 9000)
     pixels = np.zeros((60, 51, 3), np.uint8)
     progressive = [encode(image, "JPEG", progressive=True) for image in (pixels[:, :50], pixels)]
     assert preprocessing.decode(tf.constant(progressive[0]), 3).shape == (60, 50, 3)
     assert preprocessing.decode(tf.constant(encode(pixels, "JPEG")), 3).shape == (60, 51, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 6,000 pixels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 9,000 pixels"):
         preprocessing.decode(tf.constant(progressive[1]), 3)
 
 

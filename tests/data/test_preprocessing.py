@@ -242,12 +242,23 @@ def test_real_pictures_as_the_reference_fed_them(real_data):
         assert difference.mean() < 0.01
 
 
-@pytest.mark.parametrize("size", [(600, 40), (513, 700), (1025, 200)])
-def test_large_pictures_are_resized_strip_by_strip_to_the_same(size, monkeypatch):
+@pytest.mark.parametrize("size", [(600, 40), (513, 70), (102, 1000)])
+def test_large_pictures_are_worked_on_strip_by_strip_to_the_same(size, monkeypatch):
     image = tf.constant(np.random.default_rng(0).integers(0, 256, (*size, 3)), tf.uint8)
-    for interpolation in ("bicubic", "bilinear_antialias"):
-        protocol = Preprocessing(size=64, crop=(48, 56), interpolation=interpolation)
-        in_strips = preprocessing.resize(protocol, image)
-        monkeypatch.setattr(preprocessing, "_STRIP", 10_000)
-        np.testing.assert_array_equal(in_strips, preprocessing.resize(protocol, image))
-        monkeypatch.undo()
+    protocols = [
+        Preprocessing(size=64, crop=(48, 56), interpolation=interpolation, mean=mean, std=mean)
+        for interpolation in ("bicubic", "bilinear_antialias")
+        for mean in ((0.5, 0.5, 0.5), (0.5,))
+    ]
+    at_once = [preprocessing.resize(protocol, image) for protocol in protocols]
+    monkeypatch.setattr(preprocessing, "_LARGE", 5_000)
+    monkeypatch.setattr(preprocessing, "_STRIP", 1_500)
+    for protocol, expected in zip(protocols, at_once, strict=True):
+        np.testing.assert_array_equal(preprocessing.resize(protocol, image), expected)
+
+
+def test_a_large_picture_of_a_palette_is_decoded_strip_by_strip_to_the_same(monkeypatch):
+    at_once = preprocessing.decode(ENCODED["bmp_palette"], 3)
+    monkeypatch.setattr(preprocessing, "_LARGE", 100)
+    monkeypatch.setattr(preprocessing, "_STRIP", 100)
+    np.testing.assert_array_equal(preprocessing.decode(ENCODED["bmp_palette"], 3), at_once)

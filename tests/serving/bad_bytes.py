@@ -84,7 +84,7 @@ def _odd_files():
         encode(PIL.Image.new("RGB", (9_000, 9_000)), "JPEG"),
         encode(PIL.Image.new("RGB", (8_000, 8_000), "olive"), "PNG"),  # as many pixels as may be
         encode(PIL.Image.new("RGB", (8_000, 8_000), "olive"), "JPEG"),
-        encode(PIL.Image.new("RGB", (5_600, 5_600), "olive"), "JPEG", progressive=True, subsampling=0),
+        encode(PIL.Image.new("RGB", (4_600, 4_600), "olive"), "JPEG", progressive=True, subsampling=0),
         encode(PIL.Image.new("RGB", (8_000, 8_000), "olive"), "JPEG", progressive=True, subsampling=0),
         encode(picture(0).convert("LA"), "PNG"),
     ]
@@ -144,7 +144,7 @@ def _is_refused(file):
     """Whether TensorFlow refuses to decode a file, None for one that nobody should try to decode."""
     if len(file) > 100_000 and file.startswith(b"GIF") or _pixels(file) > MAX_PIXELS:
         return None
-    if file.startswith(b"\xff\xd8") and b"\xff\xc2" in file and 2 * _pixels(file) > MAX_PIXELS:
+    if file.startswith(b"\xff\xd8") and b"\xff\xc2" in file and 3 * _pixels(file) > MAX_PIXELS:
         return None
     try:
         tf.io.decode_image(file, channels=3, expand_animations=False)

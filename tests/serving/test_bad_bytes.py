@@ -30,8 +30,7 @@ def check(seen, count=2000, from_alone=1e-6):
     assert seen["damaged"] == count and 0.5 * count < seen["refused"] < 0.95 * count
     assert seen["accepted_though_refused_alone"] == seen["refused_though_accepted_alone"] == []
     assert seen["neighbours_bit_equal"] and seen["neighbours_from_alone"] <= from_alone
-    # 500 is the aim: 515 were seen, 575 with a real model, where pictures of just the limit are among them.
-    assert seen["megabytes"] < 650
+    assert seen["megabytes"] < 500  # pictures of just the limit are among them
     kinds = {f"a {name}" for name in ("JPEG", "PNG", "BMP", "GIF")}
     assert kinds < set(seen["reasons"]) and "a picture" in seen["reasons"]
 
@@ -46,4 +45,6 @@ def test_damaged_pictures_through_a_real_model(real_data, tmp_path):
     preprocessing = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     folder = export(keras_vit.ViT_Ti16(weights=weights, preprocessing=preprocessing), tmp_path, check=False)
-    check(run(folder, 2000), from_alone=5e-6)  # twelve blocks round otherwise in products of one picture than of eight
+    # TensorFlow's rsqrt rounds the last few numbers of a tensor otherwise than those before them, and with it all layer
+    # norms, in a picture alone another's than in eight; twelve blocks make more of that than one.
+    check(run(folder, 2000), from_alone=5e-6)
