@@ -72,6 +72,14 @@ class TensorFlowFit(BackendFit):
     def _runs_own_function(self):
         return self._distribute_strategy is not None or self.steps_per_execution > 1
 
+    def make_train_function(self, force=False):
+        """Builds the optimizer first: a step that creates variables is traced twice."""
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None and not optimizer.built and self.trainable_variables:
+            with self.distribute_strategy.scope():
+                optimizer.build(self.trainable_variables)
+        super().make_train_function(force)
+
     def _make_function(self, step_function):
         """Returns the function that runs `steps_per_execution` steps, or what is left of the data, on an iterator."""
         if not self._runs_own_function:

@@ -216,3 +216,18 @@ def test_take_part_takes_every_row_once():
 def test_add_keeps_missing_gradients():
     assert add(None, [1, None]) == [1, None]
     assert add([1, None], [2, None]) == [3, None]
+
+
+def test_the_first_step_is_traced_once():
+    class Counted(keras_vit.Model):
+        traced = 0
+
+        def train_step(self, data):
+            type(self).traced += 1
+            return super().train_step(data)
+
+    inputs = keras.Input((4,))
+    model = Counted(inputs, keras.layers.Dense(2)(inputs))
+    model.compile("adam", "mse")
+    model.fit(np.ones((6, 4)), np.ones((6, 2)), batch_size=2, verbose=0)
+    assert model.traced == 1 and int(model.optimizer.iterations) == 3
