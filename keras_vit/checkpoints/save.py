@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import uuid
+import warnings
 import zipfile
 
 import keras
@@ -66,6 +67,12 @@ def save_weights(model, path, layout="official"):
         weights = path / "model.safetensors" if is_folder else path
         writers = {weights: lambda file: safetensors.numpy.save_file(arrays, file, {"format": "pt", **metadata})}
     if is_folder:
+        if model.preprocessing_source == "assumed":
+            warnings.warn(
+                f"preprocessor_config.json says {model.preprocessing}, which is only assumed: the weights came without. "
+                "Set model.preprocessing to what they were trained with",
+                stacklevel=2,
+            )
         for name, values in huggingface.describe_model(model).items():
             writers[path / name] = lambda file, values=values: file.write_text(json.dumps(values, indent=2))
         path.mkdir(parents=True, exist_ok=True)

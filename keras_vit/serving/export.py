@@ -86,7 +86,7 @@ def export(
         calibration: (openvino) pictures for that, as `keras_vit.preprocess` takes them: some hundred such as the model
             will see.
         check: True compares on eight drawn pictures; a list of paths or bytes of encoded pictures, on these; False
-            leaves the comparison out.
+            leaves the comparison out, and with it inputs, outputs and check of the card (null).
         tolerance: largest difference, as a share of an output's largest number or of 1; None is 1e-4, with float16
             0.02, with bfloat16 0.1 and with quantization 0.25.
         force: whether to export a model whose head is all zeros, or whose preprocessing is only assumed.

@@ -331,3 +331,11 @@ def test_timm_files_have_rows_for_class_tokens_and_registers_or_for_neither(
     again = make_model(seed=2, classifier=classifier, num_registers=3)
     keras_vit.load_weights(again, tmp_path / "a.safetensors")
     check_equal(again, model, weights_of)
+
+
+def test_an_assumed_preprocessing_is_told(make_model, tmp_path):
+    model = make_model()
+    keras_vit.save_weights(model, tmp_path / "stated", "huggingface")  # without a word
+    model.assume_preprocessing()
+    with pytest.warns(UserWarning, match="preprocessor_config.json says .* only assumed"):
+        keras_vit.save_weights(model, tmp_path / "assumed", "huggingface")

@@ -208,22 +208,10 @@ def test_failure_leaves_no_shard(serving, pictures, tmp_path):
 
 @pytest.mark.slow
 def test_killed_worker_ends_the_run_and_the_same_command_does_it_all(serving, pictures, tmp_path):
-    """One worker waits for a picture, a pipe; the other is killed."""
     pipe, output = pictures / "good" / "pipe.png", tmp_path / "new" / "rows"
-    os.mkfifo(pipe)
     words = ["--model", serving / "1", "--pictures", pictures / "**", "--output", output, *SEVERAL]
-    with open(tmp_path / "log", "w") as log, subprocess.Popen(command(*words), stdout=log, stderr=log) as process:
-        writer = await_reader(pipe, process)
-        (waiting,), (other,) = workers(process.pid, pipe)
-        assert [path.name[:10] for path in output.parent.iterdir()] == ["beam-temp-"]
-        os.kill(other, 9)
-        os.close(writer)
-        code = process.wait(60)
-    await_end(waiting)
-    assert code == 1 and "error: a worker process died" in (tmp_path / "log").read_text()
-    assert not list(tmp_path.glob("new/rows*"))
+    kill_a_worker(words, pipe, output, tmp_path / "log")
 
-    pipe.unlink()
     pipe.write_bytes(GOOD["0.png"])
     code, said = run(*words)
     assert code == 0, said
@@ -231,6 +219,22 @@ def test_killed_worker_ends_the_run_and_the_same_command_does_it_all(serving, pi
     found = rows_of(output)
     assert found.keys() == contents.keys() and len(found) == len(GOOD) + len(BAD) + 1
     check_answers(found, contents, [tf.saved_model.load(str(serving / "1")).signatures["serving_default"]])
+
+
+def kill_a_worker(words, pipe, output, log):
+    """Runs the command until one worker waits for a picture, a pipe made for that, and kills the other."""
+    os.mkfifo(pipe)
+    with open(log, "w") as stream, subprocess.Popen(command(*words), stdout=stream, stderr=stream) as process:
+        writer = await_reader(pipe, process)
+        (waiting,), (other,) = workers(process.pid, pipe)
+        assert [path.name[:10] for path in output.parent.iterdir()] == ["beam-temp-"]
+        os.kill(other, 9)
+        os.close(writer)
+        code = process.wait(60)
+    await_end(waiting)
+    assert code == 1 and "error: a worker process died" in log.read_text()
+    assert not list(output.parent.glob(f"{output.name}*"))
+    pipe.unlink()
 
 
 def await_reader(pipe, process):
@@ -277,7 +281,7 @@ def await_end(process):
 
 @pytest.mark.slow
 def test_real_pictures(real_data, tmp_path):
-    """200 pictures of ImageNet and 10 that are damaged, through two worker processes."""
+    """200 pictures of ImageNet and 10 damaged ones, through two worker processes, of which at first one is killed."""
     protocol = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     model = keras_vit.ViT_Ti16(weights=str(weights), preprocessing=protocol)
@@ -288,10 +292,15 @@ def test_real_pictures(real_data, tmp_path):
         contents = path.read_bytes()
         (tmp_path / "bad" / f"{index}.jpg").write_bytes(contents[: len(contents) // 2 if index % 2 else 100 * index])
     patterns = ["--pictures", real_data / "imagenet200" / "*" / "*", tmp_path / "bad" / "*"]
-    code, said = run("--model", folder, *patterns, "--output", tmp_path / "new" / "rows", *SEVERAL)
+    output, last = tmp_path / "new" / "rows", tmp_path / "bad" / "9.jpg"
+    words, contents = ["--model", folder, *patterns, "--output", output, *SEVERAL], last.read_bytes()
+    last.unlink()
+    kill_a_worker(words, last, output, tmp_path / "log")
+    last.write_bytes(contents)
+    code, said = run(*words)
     assert code == 0, said
 
-    found = rows_of(tmp_path / "new" / "rows")
+    found = rows_of(output)
     assert len(good) == 200 and len(found) == 210
     assert {path for path in found if found[path]["error"]} == set(map(str, (tmp_path / "bad").iterdir()))
     expected = keras_vit.predict(model, [str(path) for path in good], top=1)
