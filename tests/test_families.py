@@ -18,7 +18,13 @@ from keras_vit import ViTConfig
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.serving import fresh_process
 
-OTHERS = ("litert", "openvino")
+# What is exported in the default suite: ONNX, of families that ask of it what no other does. The rest is slow.
+ALIKE = ("registers", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT-III")
+FORMATS = [
+    pytest.param(name, runtime, marks=[pytest.mark.slow] if runtime != "onnx" or name in ALIKE else [])
+    for runtime in ("onnx", "litert", "openvino")
+    for name in FAMILIES
+]
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 # Constants that a softmax over them or a batch normalisation behind them takes away: what is added to all keys, and in
@@ -167,7 +173,7 @@ def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="exports are written by TensorFlow")
-@pytest.mark.parametrize("runtime", ["onnx", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize(("name", "runtime"), FORMATS)
 def test_other_formats_of_export_give_equal_outputs_for_any_batch(model, tmp_path, runtime):
     folder = keras_vit.export(model, tmp_path, format=runtime, check=False)
     pixels = np.random.default_rng(4).integers(0, 256, (3, 32, 32, 3)).astype("float32")

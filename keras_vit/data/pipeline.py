@@ -199,6 +199,9 @@ def _finished(dataset, steps, rows):
         )
     options = tf.data.Options()
     options.deterministic = True
+    # All parallelism is stated, and without its thread an iterator is gone at once: TensorFlow's may miss that it is
+    # to end and sleep on, up to a minute.
+    options.autotune.enabled = False
     # Not files, which it would choose: each worker takes its part of every batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))

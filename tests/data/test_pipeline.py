@@ -73,6 +73,12 @@ def test_eval_keeps_the_order_and_the_last_pictures():
         np.testing.assert_allclose(found[2][0][:, 3, 3, 0], [8, 9, 10], atol=1e-5)
 
 
+@pytest.mark.parametrize("pipeline", [train_pipeline, eval_pipeline])
+def test_no_thread_tunes_what_is_stated(pipeline):
+    """It would keep an iterator that is to end: for a quarter of a second after one, for a minute after long training."""
+    assert pipeline(SOURCE, LEVELS, 4).options().autotune.enabled is False
+
+
 def augmented(names, count=64, seed=0, **options):
     """The same 16 x 16 picture, augmented `count` times."""
     image = np.random.default_rng(0).integers(1, 256, (1, 16, 16, 3), dtype=np.uint8)

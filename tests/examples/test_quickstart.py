@@ -1,3 +1,4 @@
+import functools
 import importlib.util
 import os
 import pathlib
@@ -11,7 +12,9 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 
+import keras_vit
 from keras_vit import VisionTransformer
+from keras_vit.serving import export
 from keras_vit.training import RECIPES
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -76,6 +79,7 @@ def guess(model, *_, **__):
 def test_failure_is_an_exit_code(quickstart, tmp_path, monkeypatch, capsys, arguments, ask, message):
     monkeypatch.setattr(quickstart, "ask", ask)
     monkeypatch.setattr(VisionTransformer, "fit", guess)
+    monkeypatch.setattr(keras_vit, "export", functools.partial(export, check=False))
     monkeypatch.setattr(sys, "argv", ["quickstart.py", "--workdir", str(tmp_path), *arguments])
     with pytest.raises(SystemExit) as stop:
         quickstart.main()

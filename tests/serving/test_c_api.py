@@ -1,5 +1,6 @@
 """A C program without Python loads the folder and classifies a picture from its bytes, as TensorFlow Serving does."""
 
+import functools
 import os
 import pathlib
 import shutil
@@ -28,6 +29,7 @@ def program(tmp_path_factory):
     return path
 
 
+@functools.cache
 def tensor_names(folder):
     """Names of the graph's tensors that the signature takes and gives."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

@@ -42,7 +42,9 @@ class KillAt(keras.callbacks.Callback):
 
 
 def data(start_step=0):
-    return tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(8).skip(start_step)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # as in train_pipeline, whose iterators end at once
+    return tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(8).skip(start_step).with_options(options)
 
 
 def make_model(optimizer=None, classes=3, rate=1e-2, **compile_arguments):
