@@ -69,8 +69,8 @@ def save_weights(model, path, layout="official"):
     if is_folder:
         if model.preprocessing_source == "assumed":
             warnings.warn(
-                f"preprocessor_config.json says {model.preprocessing}, which is only assumed: the weights came without. Set "
-                "model.preprocessing to what they were trained with",
+                f"preprocessor_config.json says {model.preprocessing}, which is only assumed, as the weights came "
+                "without. Set model.preprocessing to what they were trained with",
                 stacklevel=2,
             )
         for name, values in huggingface.describe_model(model).items():

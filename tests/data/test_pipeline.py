@@ -75,7 +75,7 @@ def test_eval_keeps_the_order_and_the_last_pictures():
 
 @pytest.mark.parametrize("pipeline", [train_pipeline, eval_pipeline])
 def test_no_thread_tunes_what_is_stated(pipeline):
-    """It would keep an iterator that is to end: for a quarter of a second after one, for a minute after long training."""
+    """It would keep an iterator that is to end: sometimes for as long as it lived, up to a minute."""
     assert pipeline(SOURCE, LEVELS, 4).options().autotune.enabled is False
 
 
