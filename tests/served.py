@@ -1,7 +1,5 @@
 """A small model to export, and pictures to ask it about: what the tests of keras_vit/serving share."""
 
-import io
-
 import keras
 import numpy as np
 import PIL.Image
@@ -33,18 +31,6 @@ def make_model(labels=LABELS, preprocessing=PREPROCESSING, **changes):
     for variable in model.trainable_variables:
         variable.assign(variable.numpy() + 0.05 * rng.normal(size=variable.shape))
     return model
-
-
-def picture(seed, size=(40, 50)):
-    """A soft picture of `size` (height, width) as a PIL image."""
-    coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), np.uint8)
-    return PIL.Image.fromarray(coarse).resize(size[::-1], PIL.Image.Resampling.BICUBIC)
-
-
-def encode(image, image_format="PNG", **options):
-    stream = io.BytesIO()
-    image.save(stream, image_format, **options)
-    return stream.getvalue()
 
 
 def model_input(image):

@@ -18,10 +18,11 @@ from keras_vit import ViTConfig
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.serving import fresh_process
 
-# What is exported in the default suite: ONNX, of families that ask of it what no other does. The rest is slow.
+# Exported in the default suite: to SavedModel and ONNX, and of these families, which ask for nothing new, none.
+SLOW = (pytest.mark.slow,)
 ALIKE = ("registers", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT-III")
 FORMATS = [
-    pytest.param(name, runtime, marks=[pytest.mark.slow] if runtime != "onnx" or name in ALIKE else [])
+    pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name in ALIKE else ())
     for runtime in ("onnx", "litert", "openvino")
     for name in FAMILIES
 ]
@@ -160,6 +161,7 @@ def test_mixed_bfloat16_is_near_float32_and_trains(family, model):
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="SavedModels need TensorFlow")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES])
 def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path):
     import tensorflow as tf
 

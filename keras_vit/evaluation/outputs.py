@@ -81,7 +81,7 @@ def _tensorflow(model):
     import tensorflow as tf
 
     signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: a smaller last one traces nothing
-    return tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature])
+    return tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature], autograph=False)
 
 
 def _jax(model):

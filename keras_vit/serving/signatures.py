@@ -39,7 +39,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
         """Function from model input to a dict of float32 outputs."""
         outputs = output_model(model, names)
 
-        @tf.function(jit_compile=jit_compile)
+        @tf.function(jit_compile=jit_compile, autograph=False)
         def call(images):
             return {name: tf.cast(value, tf.float32) for name, value in outputs(images, training=False).items()}
 
@@ -47,14 +47,14 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
     file_spec = tf.TensorSpec([None], tf.string, name="image_bytes")
 
-    @tf.function(input_signature=[file_spec])
+    @tf.function(input_signature=[file_spec], autograph=False)
     def read(image_bytes):
         return read_rows(image_bytes, model.preprocessing, max_pixels, on_error)
 
     def of_bytes(answer):
         """A signature of `image_bytes`, whose rows are zero or empty where a picture cannot be read."""
 
-        @tf.function(input_signature=[file_spec])
+        @tf.function(input_signature=[file_spec], autograph=False)
         def signature(image_bytes):
             images, errors = read(image_bytes)
             outputs = answer(images)
@@ -67,7 +67,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
     def of_pixels(answer, dtype):
         shape = [None, None, None, model.preprocessing.channels]
 
-        @tf.function(input_signature=[tf.TensorSpec(shape, dtype, name="images")])
+        @tf.function(input_signature=[tf.TensorSpec(shape, dtype, name="images")], autograph=False)
         def signature(images):
             return answer(_preprocessed(model.preprocessing, images))
 

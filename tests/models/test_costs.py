@@ -156,6 +156,7 @@ class TestPublishedFigures:
     def test_at_224_pixels(self, name, gmac):
         assert zoo_macs(name) / 1e9 == _rounded(gmac)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "size", "gmac"), [(name, *row) for name, _, *row in GMACS if row[0] and name in IN_THE_ZOO]
     )

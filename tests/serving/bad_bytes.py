@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import PIL.Image
 import tensorflow as tf
-from served import encode, picture
+from drawn import encode, picture
 
 BATCH, GOOD_ROWS = 8, 3
 MAX_PIXELS = 64_000_000

@@ -11,7 +11,7 @@ from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
-from served import encode, picture
+from drawn import encode, picture
 from tensorflow.python.eager import context
 
 _SETTLED = 200  # requests after which memory should not grow

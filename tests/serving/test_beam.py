@@ -12,7 +12,8 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from served import encode, make_model, picture
+from drawn import encode, picture
+from served import make_model
 
 import keras_vit
 from keras_vit.serving import export

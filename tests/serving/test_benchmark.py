@@ -4,7 +4,8 @@ import importlib.util
 import pathlib
 
 import pytest
-from served import encode, make_model, picture
+from drawn import encode, picture
+from served import make_model
 
 import keras_vit
 

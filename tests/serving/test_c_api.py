@@ -9,7 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow as tf
-from served import encode, make_model, picture
+from drawn import encode, picture
+from served import make_model
 
 import keras_vit
 from keras_vit.serving import export

@@ -14,7 +14,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from served import CONFIG, LABELS, encode, make_model, picture
+from drawn import encode, picture
+from served import CONFIG, LABELS, make_model
 
 import keras_vit
 from keras_vit import VisionTransformer

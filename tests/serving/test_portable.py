@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from served import LABELS, encode, make_model, picture
+from drawn import encode, picture
+from served import LABELS, make_model
 
 from keras_vit.models import with_dtype
 from keras_vit.serving import ExportError, export, fresh_process

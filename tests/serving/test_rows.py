@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from served import encode, make_model, picture
+from drawn import encode, picture
+from served import make_model
 
 from keras_vit.serving import export
 

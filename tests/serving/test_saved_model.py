@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from served import LABELS, encode, make_model, model_input, picture, softmax
+from drawn import encode, picture
+from served import LABELS, make_model, model_input, softmax
 
 import keras_vit
 from keras_vit.analysis import rollout_model

@@ -7,7 +7,8 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from served import encode, make_model, picture
+from drawn import encode, picture
+from served import make_model
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
 from keras_vit.serving import export
