@@ -18,9 +18,10 @@ from keras_vit import ViTConfig
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.serving import fresh_process
 
-# Exported in the default suite: to SavedModel and ONNX, and of these families, which ask for nothing new, none.
+# Families that ask nothing of exports, LoRA and int8 that another does not: there the default suite leaves them out.
 SLOW = (pytest.mark.slow,)
 ALIKE = ("registers", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT-III")
+DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 FORMATS = [
     pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name in ALIKE else ())
     for runtime in ("onnx", "litert", "openvino")
@@ -161,7 +162,7 @@ def test_mixed_bfloat16_is_near_float32_and_trains(family, model):
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="SavedModels need TensorFlow")
-@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES])
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path):
     import tensorflow as tf
 
@@ -253,6 +254,7 @@ def test_config_goes_to_a_dict_and_back(family, model):
         assert type(config).from_dict(values) == config
 
 
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_lora_and_head_alone_learn(family, model, tmp_path):
     adapted = keras_vit.clone(model)
     keras_vit.freeze(adapted)
@@ -274,6 +276,7 @@ def test_lora_and_head_alone_learn(family, model, tmp_path):
         np.testing.assert_allclose(_run(again, _pictures()), _run(adapted, _pictures()), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", DIFFERENT)
 def test_int8_agrees_with_float_and_survives_saving(model, tmp_path, quick_collection):
     """Each logit within a fifth of the deviation of the logits; at most 0.03 to 0.11 of it was measured."""
     quantized = keras_vit.clone(model)
@@ -302,6 +305,7 @@ def _quantize(model):
         model.quantize("int8")
 
 
+@pytest.mark.slow
 def test_hybrid_on_resnet50_of_keras(tmp_path):
     config = ViTConfig(
         name="tiny",

@@ -107,6 +107,7 @@ def test_golden_parameter_counts(name):
     assert (model.config.name, model.count_params()) == (name, counts[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_other_heads(name):
     headless, _, imagenet21k, pre_logits = PARAMETERS[name]

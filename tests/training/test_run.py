@@ -227,6 +227,7 @@ def test_curves(tmp_path):
     assert (tmp_path / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+@pytest.mark.slow
 def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "quickstart", RECIPES["quickstart"].replace(epochs=1))
     result = train("quickstart", None, tmp_path, verbose=0)
