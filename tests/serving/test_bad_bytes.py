@@ -45,6 +45,6 @@ def test_damaged_pictures_through_a_real_model(real_data, tmp_path):
     preprocessing = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     folder = export(keras_vit.ViT_Ti16(weights=weights, preprocessing=preprocessing), tmp_path, check=False)
-    # TensorFlow's rsqrt rounds the last few numbers of a tensor otherwise than those before them, and with it all layer
-    # norms, in a picture alone another's than in eight; twelve blocks make more of that than one.
+    # TensorFlow rounds the last few numbers of a tensor otherwise than the others in elementwise functions such as
+    # layer normalisation's rsqrt. A picture alone is that end, and twelve blocks make more of it than one.
     check(run(folder, 2000), from_alone=5e-6)
