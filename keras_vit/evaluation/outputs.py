@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_vit.compat.inference import inference
 from keras_vit.data.preprocessing import check
 
 
@@ -48,13 +49,12 @@ def check_preprocessing(model, preprocessing):
 def scorer(model, compiled):
     """A function of one batch of inputs that gives the head's outputs, float32 (batch, classes).
 
-    Compiled, it takes a second to trace and from then on half the time per batch. It is for use at once:
-    later changes of the model may escape it. It raises a `ValueError` when outputs are not finite.
+    `compiled` is as of `compat.inference`. It raises a `ValueError` when outputs are not finite.
     """
-    call = _COMPILED.get(keras.backend.backend(), _eager)(model) if compiled else _eager(model)
+    run = inference(model, compiled)
 
     def score(inputs):
-        outputs = keras.ops.convert_to_numpy(call(np.asarray(inputs, np.float32))).astype(np.float32)
+        outputs = run(inputs).astype(np.float32)
         if not np.isfinite(outputs).all():
             raise ValueError(
                 f"model must give finite scores; {model.config.name} gives NaN or infinity for some "
@@ -71,25 +71,3 @@ def probabilities(model, outputs):
         return outputs
     exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
-
-
-def _eager(model):
-    return lambda inputs: model(inputs, training=False)
-
-
-def _tensorflow(model):
-    import tensorflow as tf
-
-    signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: a smaller last one traces nothing
-    return tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature], autograph=False)
-
-
-def _jax(model):
-    import jax
-
-    forward = jax.jit(lambda *arguments: model.stateless_call(*arguments, training=False)[0])
-    weights = [[v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]]
-    return lambda inputs: forward(*weights, inputs)
-
-
-_COMPILED = {"tensorflow": _tensorflow, "jax": _jax}

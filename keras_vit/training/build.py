@@ -4,7 +4,7 @@ from keras_vit import checks
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
 from keras_vit.models import base, build_model
-from keras_vit.training.encoders import find_encoder
+from keras_vit.models.encoders import find_encoder
 from keras_vit.zoo import VARIANTS, create_model
 
 

@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.models.base import Model
-from keras_vit.training.encoders import find_encoder, head_layers, output_activation
+from keras_vit.models.encoders import find_encoder
+from keras_vit.training.encoders import head_layers, output_activation
 from keras_vit.training.losses import classification_loss
 from keras_vit.training.metrics import accuracy
 from keras_vit.training.optimizers import create_optimizer

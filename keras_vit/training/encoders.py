@@ -1,6 +1,4 @@
-"""Parts of a model that training speaks of: the model of this package inside it, its blocks, its heads."""
-
-import itertools
+"""Parts of a model that training speaks of: its blocks and its heads."""
 
 import keras
 
@@ -11,7 +9,7 @@ from keras_vit.layers.axial_bottleneck import AxialBottleneck
 from keras_vit.layers.bottleneck import PreActivationUnit
 from keras_vit.layers.swin_block import SwinBlock
 from keras_vit.models import AxialResNet, BiTResNet, SwinTransformer, VisionTransformer
-from keras_vit.models.base import ImageModel
+from keras_vit.models.encoders import find_encoder, find_encoders
 
 # model -> the layers that count as its blocks; the ResNet below a hybrid counts as its embedding
 _BLOCKS = {
@@ -20,12 +18,6 @@ _BLOCKS = {
     BiTResNet: (PreActivationUnit,),
     AxialResNet: (AxialBottleneck,),
 }
-
-
-def find_encoder(model):
-    """Returns the one model of this package that `model` is or contains, None if there is none or several."""
-    found = _encoders(model)
-    return found[0] if len(found) == 1 else None
 
 
 def layer_rates(model, decay):
@@ -50,7 +42,7 @@ def layer_rates(model, decay):
     if encoder is None:
         raise ValueError(
             "layer_decay needs a model of keras_vit, or one with exactly one of them inside; "
-            f"{model.name!r} contains {len(_encoders(model))}"
+            f"{model.name!r} contains {len(find_encoders(model))}"
         )
     depths, num_blocks = _depths(encoder)
     return [decay ** (num_blocks + 1 - depths.get(id(v), num_blocks + 1)) for v in model.trainable_variables]
@@ -89,13 +81,6 @@ def output_activation(model):
         return type(operation).__name__.lower()
     activation = getattr(operation, "activation", None)
     return "linear" if activation is None else getattr(activation, "__name__", type(activation).__name__)
-
-
-def _encoders(model):
-    if isinstance(model, ImageModel):
-        return [model]
-    layers = getattr(model, "layers", ())
-    return list(itertools.chain.from_iterable(_encoders(layer) for layer in layers))
 
 
 def _depths(encoder):

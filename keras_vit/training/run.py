@@ -14,11 +14,11 @@ from keras_vit import checks
 from keras_vit.data import eval_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.models import with_rescaling
+from keras_vit.models.encoders import find_encoder
 from keras_vit.training.build import build, check_classes
 from keras_vit.training.checkpoint_files import clean, disk_errors, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
-from keras_vit.training.encoders import find_encoder
 from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows
 from keras_vit.training.recipe import DATASETS, Recipe
 from keras_vit.training.recipes import RECIPES

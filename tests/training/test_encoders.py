@@ -6,7 +6,8 @@ import pytest
 from families import FAMILIES
 
 import keras_vit
-from keras_vit.training.encoders import find_encoder, head_layers, layer_rates, output_activation
+from keras_vit.models.encoders import find_encoder
+from keras_vit.training.encoders import head_layers, layer_rates, output_activation
 
 # top layer or unit of a stage -> depth, of the families that are not three steps from embedding to head
 DEPTHS = {
