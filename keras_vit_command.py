@@ -5,10 +5,14 @@ seconds, writes start-up messages that no log level stops, and fails where Tenso
 """
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import pathlib
 import sys
+import types
+
+_ALONE = "_keras_vit_cli"
 
 
 def main(argv=None):
@@ -30,11 +34,10 @@ def _run(argv):
 
 def _load(name):
     """A module of `keras_vit/cli/` that needs the standard library alone, without the package around it."""
-    package = pathlib.Path(importlib.util.find_spec("keras_vit").origin).parent
-    spec = importlib.util.spec_from_file_location(f"_keras_vit_cli_{name}", package / "cli" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    folder = pathlib.Path(importlib.util.find_spec("keras_vit").origin).parent / "cli"
+    alone = sys.modules.setdefault(_ALONE, types.ModuleType(_ALONE))
+    alone.__path__ = [str(folder)]  # a package of these files, whose __init__.py is not run
+    return importlib.import_module(f"{_ALONE}.{name}")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ import pathlib
 import re
 import sys
 
-_OF_SEVERAL_NUMBERS = ("--image-size", "--resize", "--crop", "--mean", "--std")
+from . import argument_types  # relative, for keras_vit_command.py reads this folder without the package around it
+
 _FORMATS = ("saved_model", "onnx", "litert", "openvino")
 _LAYOUTS = ("official", "timm", "huggingface", "microsoft", "keras")
 _STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu", "data_parallel", "model_parallel")
@@ -18,7 +19,7 @@ def parse(argv=None):
         argv: list of words, None takes the process's. Numbers that belong together may be several words
             (`--image-size 160 224`) or one (`--image-size 160x224`).
     """
-    return _build_parser().parse_args(_join_numbers(sys.argv[1:] if argv is None else list(argv)))
+    return _build_parser().parse_args(argument_types.join_numbers(sys.argv[1:] if argv is None else list(argv)))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -132,14 +133,21 @@ def _add_train(verbs):
         metavar="NAME",
         help=f"devices: {', '.join(_STRATEGIES[:-1])} or {_STRATEGIES[-1]} (default: auto)",
     )
-    verb.add_argument("--checkpoint-every", type=_count, metavar="N", help="steps from one checkpoint to the next")
+    verb.add_argument(
+        "--checkpoint-every", type=argument_types.count, metavar="N", help="steps from one checkpoint to the next"
+    )
     pictures = _add_pictures(verb, "pictures to learn from (default: the recipe's own)")
     pictures.add_argument(
         "--validation", metavar="WHERE", help="pictures to measure on: a DIR, SPLIT or PATTERN, as those to learn from"
     )
-    pictures.add_argument("--hold-out", type=_share, metavar="SHARE", help="measure on this share of them instead")
     pictures.add_argument(
-        "--max-corrupt", type=_share, metavar="SHARE", help="how many of them may be unreadable (default: 0.01)"
+        "--hold-out", type=argument_types.share, metavar="SHARE", help="measure on this share of them instead"
+    )
+    pictures.add_argument(
+        "--max-corrupt",
+        type=argument_types.share,
+        metavar="SHARE",
+        help="how many of them may be unreadable (default: 0.01)",
     )
     changes = verb.add_argument_group("changes to the recipe")
     changes.add_argument("--epochs", type=int, metavar="N", help="passes over the pictures")
@@ -149,11 +157,14 @@ def _add_train(verbs):
     changes.add_argument("--weight-decay", type=float, metavar="X", help="decoupled weight decay")
     changes.add_argument("--seed", type=int, metavar="N", help="of weights, order and augmentation")
     changes.add_argument(
-        "--image-size", type=_size, metavar="N", help="side of the model's pictures in pixels, or HEIGHTxWIDTH"
+        "--image-size",
+        type=argument_types.size,
+        metavar="N",
+        help="side of the model's pictures in pixels, or HEIGHTxWIDTH",
     )
     changes.add_argument(
         "--set",
-        type=_field,
+        type=argument_types.field,
         action="append",
         default=[],
         metavar="FIELD=VALUE",
@@ -202,7 +213,7 @@ def _add_export(verbs):
     verb.add_argument("--force", action="store_true", help="even with a head of zeros or an assumed preprocessing")
     serving = verb.add_argument_group("SavedModel")
     serving.add_argument(
-        "--signatures", type=_names, metavar="NAMES", help="such as serving_default,features,attention"
+        "--signatures", type=argument_types.names, metavar="NAMES", help="such as serving_default,features,attention"
     )
     serving.add_argument("--top", type=int, metavar="K", help="classes in an answer (default: 5)")
     serving.add_argument("--tokens", action="store_true", default=None, help="features answers with the tokens, too")
@@ -263,16 +274,22 @@ def _add_model(verb):
     pictures = verb.add_argument_group("how pictures are prepared (default: as the weights were trained)")
     pictures.add_argument(
         "--resize",
-        type=_size,
+        type=argument_types.size,
         metavar="N",
         help="resize the shorter side to N pixels, then crop the middle; HEIGHTxWIDTH resizes to just that",
     )
-    pictures.add_argument("--crop", type=_size, metavar="N", help="side of the middle (default: the model's size)")
+    pictures.add_argument(
+        "--crop", type=argument_types.size, metavar="N", help="side of the middle (default: the model's size)"
+    )
     pictures.add_argument(
         "--interpolation", metavar="NAME", help="bilinear, bilinear_antialias, bicubic, area or nearest"
     )
-    pictures.add_argument("--mean", type=_numbers, metavar="X", help="subtracted from values in [0, 1]: 1 or 3 numbers")
-    pictures.add_argument("--std", type=_numbers, metavar="X", help="divides what is left: 1 or 3 numbers")
+    pictures.add_argument(
+        "--mean", type=argument_types.numbers, metavar="X", help="subtracted from values in [0, 1]: 1 or 3 numbers"
+    )
+    pictures.add_argument(
+        "--std", type=argument_types.numbers, metavar="X", help="divides what is left: 1 or 3 numbers"
+    )
 
 
 def _add_weights(verb):
@@ -289,86 +306,13 @@ def _add_architecture(verb):
     model = verb.add_argument_group("changes to the model")
     model.add_argument(
         "--image-size",
-        type=_size,
+        type=argument_types.size,
         metavar="N",
         help="side of its pictures in pixels, or HEIGHTxWIDTH (default: the .keras file's, else 224)",
     )
     model.add_argument("--classes", type=int, metavar="N", help="number of classes (default: those of the weights)")
     model.add_argument("--gelu", metavar="NAME", help="tanh or erf (default: what the weights were trained with)")
     model.add_argument("--epsilon", type=float, metavar="X", help="of every LayerNorm (default: as for --gelu)")
-
-
-def _size(text):
-    """`"224"` -> 224; `"160x224"` or `"160,224"` -> (160, 224)."""
-    try:
-        sides = tuple(int(part) for part in re.split("[x,]", text))
-    except ValueError:
-        sides = ()
-    if len(sides) not in (1, 2):
-        raise argparse.ArgumentTypeError(f"expected N or HEIGHTxWIDTH in pixels; got {text!r}")
-    return sides[0] if len(sides) == 1 else sides
-
-
-def _count(text):
-    """`"500"` -> 500, from 1"""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1; got {text!r}")
-    return int(text)
-
-
-def _share(text):
-    """`"0.1"` -> 0.1, from 0 to 1"""
-    if not _is_number(text) or not 0.0 <= float(text) <= 1.0:
-        raise argparse.ArgumentTypeError(f"expected a share from 0 to 1; got {text!r}")
-    return float(text)
-
-
-def _field(text):
-    """`"learning_rate=0.01"` -> ("learning_rate", "0.01")"""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise argparse.ArgumentTypeError(f"expected FIELD=VALUE; got {text!r}")
-    return name.strip(), value.strip()
-
-
-def _names(text):
-    """`"images,features"` -> ("images", "features")"""
-    return tuple(part.strip() for part in text.split(","))
-
-
-def _numbers(text):
-    """`"0.5"` -> (0.5,); `"0.485,0.456,0.406"` -> the three."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if len(values) not in (1, 3):
-        raise argparse.ArgumentTypeError(f"expected 1 or 3 numbers; got {text!r}")
-    return values
-
-
-def _join_numbers(words):
-    """Writes the numbers after an option that takes several as one word, so that pictures may follow them."""
-    joined = []
-    for word in words:
-        previous = joined[-2:]
-        if len(previous) == 2 and previous[0] in _OF_SEVERAL_NUMBERS and _is_number(word) and _is_list(previous[1]):
-            joined[-1] += f",{word}"
-        else:
-            joined.append(word)
-    return joined
-
-
-def _is_list(text):
-    return all(_is_number(part) for part in text.split(","))
-
-
-def _is_number(text):
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _version():
