@@ -1,6 +1,24 @@
-"""What a model says about pictures and how often it is right: `predict` and `evaluate`."""
+"""What a model says about pictures, how often it is right, and what its features are worth.
+
+`predict` and `evaluate` use the model's head; `few_shot`, `linear_probe` and `FewShotProbe` learn a head of their own.
+"""
 
 from keras_vit.evaluation.accuracy import Accuracy, evaluate
+from keras_vit.evaluation.few_shot import FewShot, few_shot
+from keras_vit.evaluation.few_shot_probe import FewShotProbe
+from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
 from keras_vit.evaluation.prediction import predict
+from keras_vit.evaluation.ridge import Ridge, fit_ridge
 
-__all__ = ["Accuracy", "evaluate", "predict"]
+__all__ = [
+    "Accuracy",
+    "FewShot",
+    "FewShotProbe",
+    "LinearProbe",
+    "Ridge",
+    "evaluate",
+    "few_shot",
+    "fit_ridge",
+    "linear_probe",
+    "predict",
+]

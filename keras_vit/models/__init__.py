@@ -5,6 +5,7 @@ from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model, check_not_quantized, clone, resize, with_dtype
 from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze
+from keras_vit.models.heads import check_pools, with_head
 from keras_vit.models.rescaled import with_rescaling
 from keras_vit.models.resnet import BiTResNet
 from keras_vit.models.swin import SwinTransformer
@@ -20,11 +21,13 @@ __all__ = [
     "VisionTransformer",
     "build_model",
     "check_not_quantized",
+    "check_pools",
     "clone",
     "features",
     "freeze",
     "resize",
     "with_dtype",
+    "with_head",
     "with_rescaling",
 ]
 

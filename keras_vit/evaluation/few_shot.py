@@ -1,0 +1,148 @@
+"""`few_shot`: how well a few pictures of each class suffice to tell classes apart by a model's frozen features."""
+
+import csv
+import dataclasses
+
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.evaluation.files import replace_file
+from keras_vit.evaluation.frozen_features import FrozenFeatures
+from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
+from keras_vit.evaluation.ridge import DEFAULT_L2, fit_ridge
+from keras_vit.evaluation.shots import draw_shots
+
+
+@dataclasses.dataclass(frozen=True)
+class FewShot:
+    """What `few_shot` found; `str()` of it is a table.
+
+    Attributes:
+        accuracy: {shots: tuple of one share of the test pictures, in [0, 1], per seed}.
+        seeds: the seeds of the draws, in that order.
+        class_names: names of the classes.
+        count: number of test pictures.
+        layer: name of the layer that gave the features.
+        l2: lambda of the ridge regression.
+    """
+
+    accuracy: dict
+    seeds: tuple
+    class_names: tuple
+    count: int
+    layer: str
+    l2: float
+
+    @property
+    def mean(self):
+        """{shots: mean accuracy over the seeds}."""
+        return {shots: float(np.mean(found)) for shots, found in self.accuracy.items()}
+
+    @property
+    def std(self):
+        """{shots: population standard deviation of the accuracy over the seeds}; 0 of one seed."""
+        return {shots: float(np.std(found)) for shots, found in self.accuracy.items()}
+
+    def __str__(self):
+        mean, std = self.mean, self.std
+        head = ("shots", "mean %", "std", *(f"seed {seed}" for seed in self.seeds))
+        rows = [head]
+        for shots, found in self.accuracy.items():
+            numbers = (mean[shots], std[shots], *found)
+            rows.append((str(shots), *(f"{100 * number:.2f}" for number in numbers)))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        about = f"{self.count} pictures of {len(self.class_names)} classes, features of {self.layer}, l2={self.l2:g}"
+        return "\n".join([*lines, about])
+
+    def write_csv(self, path):
+        """Writes a row `shots,seed,accuracy` per draw, after a line with these names; the file is replaced whole."""
+        rows = [
+            (shots, seed, accuracy)
+            for shots, found in self.accuracy.items()
+            for seed, accuracy in zip(self.seeds, found, strict=True)
+        ]
+
+        def write(partial):
+            with open(partial, "w", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([("shots", "seed", "accuracy"), *rows])
+
+        replace_file(path, write)
+
+
+def few_shot(
+    model,
+    train,
+    test,
+    shots=(1, 5, 10, 25),
+    seeds=(0, 1, 2),
+    layer=None,
+    l2=DEFAULT_L2,
+    batch_size=32,
+    preprocessing=None,
+    verbose=False,
+):
+    """Measures a model by the few-shot accuracy of arXiv 2010.11929, section 4.1.
+
+    A ridge regression of its features, whose closed form needs no training, learns from a few pictures of each class
+    and is measured on all test pictures; see `fit_ridge` for the formula, `draw_shots` for how pictures are drawn. The
+    features of a picture are computed once, and only of those train pictures that a draw needs. Nothing of the model
+    is changed.
+
+    Args:
+        model: a model of this package, with or without a head; a larger keras model with exactly one inside, which is
+            the one that is measured, on its own inputs; or a functional keras model of another package, whose output
+            is the feature.
+        train: pictures to learn from: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of
+            (inputs as the model takes them, integer labels) that gives them in the same order every time.
+        test: pictures to measure on, of the same kinds. Classes are matched by their names; the labels of a dataset
+            are the numbers of the other data's classes.
+        shots: numbers of pictures per class to learn from, or one of them.
+        seeds: integers from 0, or one: each draws pictures of its own.
+        layer: name of the layer whose outputs are the features, such as `"block_05"`. None takes what the head reads;
+            `FrozenFeatures` says what that is for every kind of model, and that the mean over the patches is taken of
+            tokens and maps.
+        l2: lambda of the regression, above 0; the features are standardised, so that it does not depend on their scale.
+        batch_size: pictures per batch; a test dataset has its own.
+        preprocessing: what to use instead of `model.preprocessing` on a folder or source.
+        verbose: shows progress bars.
+
+    Returns:
+        A `FewShot`.
+
+    Raises:
+        ValueError: when a class has fewer pictures than shots, the classes of both differ, a picture cannot be read,
+            or the features are not finite.
+    """
+    shots = _distinct("shots", shots, minimum=1)
+    seeds = _distinct("seeds", seeds, minimum=0)
+    checks.check_positive("l2", l2)
+    checks.check_flag("verbose", verbose)
+    frozen = FrozenFeatures(model, layer)
+    train, test = open_labelled({"train": train, "test": test}, frozen, preprocessing, batch_size)
+    class_names, places = match_labels(train, test)
+    labels = train.labels
+    check_labels("train", labels, len(class_names))
+    draws = [draw_shots(labels, class_names, max(shots), seed) for seed in seeds]
+    needed = np.unique(draws)
+    steps, test_steps = train.steps(len(needed)), test.steps()
+    read = frozen.reader(compiled=test_steps is None or steps + test_steps > 2)
+    x, _ = read(train.batches(needed), steps, verbose)
+    x_test, y_test = read(test.batches(), test_steps, verbose)
+    y_test = places[check_labels("test", y_test, len(places))]
+
+    def measure(draw):
+        learned = draw.reshape(-1)
+        ridge = fit_ridge(x[np.searchsorted(needed, learned)], labels[learned], len(class_names), l2)
+        return float((ridge.predict(x_test) == y_test).mean())
+
+    accuracy = {count: tuple(measure(draw[:, :count]) for draw in draws) for count in shots}
+    return FewShot(accuracy, seeds, class_names, len(y_test), frozen.layer, float(l2))
+
+
+def _distinct(name, values, minimum):
+    values = tuple(values) if isinstance(values, (tuple, list, range)) else (values,)
+    values = tuple(checks.check_integer(name, value, minimum) for value in values)
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"{name} must be one integer or several, each once; got {name}={values}")
+    return values

@@ -1,0 +1,188 @@
+"""Pictures with labels, for what learns from some and is measured on others: of a source, or ready batches."""
+
+import functools
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit import checks
+from keras_vit.data import from_folder
+from keras_vit.data.corrupt import data_error
+from keras_vit.data.pipeline import eval_batches
+from keras_vit.data.sources import ImageSource
+
+_LABELS_AT_A_TIME = 1024
+
+
+def open_labelled(data, frozen, preprocessing, batch_size):
+    """Opens pictures with labels.
+
+    Args:
+        data: {what messages call it, such as `"train"`: a folder of class folders, an `ImageSource`, or a batched
+            `tf.data.Dataset` of (inputs as the model takes them, integer labels)}.
+        frozen: the `FrozenFeatures` that they are for, which says how pictures of a folder or source are prepared.
+        preprocessing: what to use instead of the model's own, or None.
+        batch_size: pictures per batch.
+
+    Returns:
+        List of `SourcePictures` and `ReadyBatches`.
+
+    Raises:
+        TypeError: if one is nothing of these kinds.
+        ValueError: if `preprocessing` is given and nothing takes it, or does not fit the model.
+    """
+    checks.check_integer("batch_size", batch_size)
+    opened = [_open(name, where, frozen, preprocessing, batch_size) for name, where in data.items()]
+    if preprocessing is not None and not any(isinstance(one, SourcePictures) for one in opened):
+        raise ValueError("preprocessing is for folders and sources; a dataset gives what the model takes")
+    return opened
+
+
+def match_labels(train, test):
+    """Finds the class of `train` that each label of `test` stands for: that of the same name.
+
+    Returns:
+        `(class_names, places)`: the names by the labels of `train`, and the label in `train` of each class of `test`.
+        Ready batches have no names: their labels are those of the other data and, of two datasets, called `"0"` and
+        so on up to the highest of `train`.
+
+    Raises:
+        ValueError: if a class of one is none of the other, or there are fewer than two.
+    """
+    names = train.class_names or test.class_names or tuple(map(str, range(int(train.labels.max()) + 1)))
+    others = test.class_names or names
+    missing, unknown = (sorted(set(one) - set(other)) for one, other in ((names, others), (others, names)))
+    if missing or unknown or len(names) != len(others):
+        found = [f"{_listed(missing)} of train alone"] * bool(missing) + [f"{_listed(unknown)} of test"] * bool(unknown)
+        raise ValueError(
+            f"train and test must have the same classes; got {len(names)} and {len(others)}, {', '.join(found)}"
+        )
+    if len(names) < 2:
+        raise ValueError(f"train must have at least two classes; it has {len(names)}")
+    places = range(len(names)) if names == others else [names.index(name) for name in others]
+    return names, np.asarray(places)
+
+
+def _open(name, data, frozen, preprocessing, batch_size):
+    if isinstance(data, (str, os.PathLike)):
+        data = from_folder(data)
+    if isinstance(data, ImageSource):
+        return SourcePictures(name, data, frozen.preprocessing(preprocessing), batch_size)
+    if hasattr(data, "as_numpy_iterator"):
+        return ReadyBatches(name, data, batch_size)
+    raise TypeError(
+        f"{name} must be a folder, an ImageSource or a batched tf.data.Dataset of (inputs, labels); "
+        f"got {type(data).__name__}"
+    )
+
+
+class SourcePictures:
+    """The pictures of an `ImageSource`, prepared by a `Preprocessing`."""
+
+    def __init__(self, name, source, preprocessing, batch_size):
+        self.class_names = source.class_names
+        self.name, self._source, self.preprocessing, self._batch_size = name, source, preprocessing, batch_size
+
+    @functools.cached_property
+    def labels(self):
+        """The label of every picture, int (pictures,); no picture is read where the source can look up one."""
+        source = self._source
+        if source.lookup is None:
+            labels = source.dataset.map(lambda element: element["label"])
+        else:
+            labels = tf.data.Dataset.range(source.size).map(
+                lambda n: source.lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE
+            )
+        try:
+            found = list(labels.batch(_LABELS_AT_A_TIME).as_numpy_iterator())
+        except tf.errors.OpError as error:
+            raise (data_error(error) or error) from None
+        return check_labels(self.name, np.concatenate(found or [np.zeros(0, int)]), len(self.class_names))
+
+    def steps(self, count=None):
+        """Number of batches of so many pictures, None of all."""
+        return -(-(self._source.size if count is None else count) // self._batch_size)
+
+    def batches(self, positions=None):
+        """Yields (inputs, labels) of all pictures, or of those at ascending `positions`."""
+        source = self._source if positions is None else _chosen(self._source, positions)
+        return eval_batches(source, self.preprocessing, self._batch_size)
+
+
+class ReadyBatches:
+    """The pictures of a batched `tf.data.Dataset` of (inputs as the model takes them, integer labels)."""
+
+    class_names = preprocessing = None
+
+    def __init__(self, name, dataset, batch_size):
+        spec = dataset.element_spec
+        if not isinstance(spec, tuple) or len(spec) != 2:
+            raise ValueError(f"{name} must be a dataset of batches (inputs, labels); its elements are {spec}")
+        self.name, self._dataset, self._batch_size = name, dataset, batch_size
+
+    @functools.cached_property
+    def labels(self):
+        """The label of every picture, int (pictures,), as the dataset gives them the first time."""
+        found = list(self._dataset.map(lambda inputs, labels: labels).as_numpy_iterator()) or [np.zeros(0, int)]
+        return np.concatenate([check_labels(self.name, labels) for labels in found])
+
+    def steps(self, count=None):
+        """Number of batches of so many pictures; not known (None) of all."""
+        return None if count is None else -(-count // self._batch_size)
+
+    def batches(self, positions=None):
+        """Yields (inputs, labels) of all pictures, or of those at ascending `positions`."""
+        if positions is None:
+            yield from self._dataset.as_numpy_iterator()
+            return
+        expected = self.labels[positions]
+        rows = _filtered(self._dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
+        done = 0
+        for inputs, labels in rows.as_numpy_iterator():
+            if not np.array_equal(labels, expected[done : done + len(labels)]):
+                raise ValueError(
+                    f"{self.name} must give its pictures in the same order every time; the labels have changed: "
+                    "leave out its shuffle, or use reshuffle_each_iteration=False"
+                )
+            done += len(labels)
+            yield inputs, labels
+
+
+def check_labels(name, labels, classes=None):
+    """Returns labels (pictures,) as NumPy after checking that they are integers, some, from 0 to `classes` - 1."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} must give integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}"
+        )
+    if not len(labels):
+        raise ValueError(f"{name} must hold at least one picture; it holds none")
+    if labels.min() < 0 or (classes is not None and labels.max() >= classes):
+        last = "" if classes is None else f" to {classes - 1}, as there are {classes} classes"
+        raise ValueError(f"labels of {name} must be from 0{last}; they range from {labels.min()} to {labels.max()}")
+    return labels
+
+
+def _chosen(source, positions):
+    if source.lookup is not None:
+        return source.take(positions)
+    dataset = _filtered(source.dataset, positions, source.size)
+    files = None if source.files is None else tuple(source.files[position] for position in positions)
+    name_of = source.describe or "picture {}".format
+
+    def describe(n):  # refers to no source, which messages outlive
+        return name_of(int(positions[n]))
+
+    is_described = source.describe is not None or files is None
+    return ImageSource(dataset, source.class_names, len(positions), files, describe=describe if is_described else None)
+
+
+def _filtered(dataset, positions, size):
+    with tf.device("CPU"):
+        is_chosen = tf.constant(np.isin(np.arange(size), positions))
+    return dataset.enumerate().filter(lambda n, element: is_chosen[n]).map(lambda n, element: element)
+
+
+def _listed(names):
+    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")

@@ -1,0 +1,90 @@
+"""`linear_probe`: a linear classifier on a model's frozen features, and the model that has it as its head."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.config import Preprocessing
+from keras_vit.evaluation.frozen_features import FrozenFeatures
+from keras_vit.evaluation.labelled import check_labels, open_labelled
+from keras_vit.evaluation.ridge import DEFAULT_L2, Ridge, fit_ridge
+from keras_vit.evaluation.shots import draw_shots
+from keras_vit.models import ImageModel, check_pools, with_head
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LinearProbe:
+    """What `linear_probe` learned.
+
+    Attributes:
+        model: the model of this package whose features it reads.
+        ridge: the `Ridge`, with the weights.
+        class_names: names of the classes; None for a dataset, which has none.
+        count: number of pictures that it learned from.
+        layer: name of the layer that gave the features.
+        preprocessing: `Preprocessing` of these pictures; None for a dataset.
+    """
+
+    model: ImageModel
+    ridge: Ridge
+    class_names: tuple | None
+    count: int
+    layer: str
+    preprocessing: Preprocessing | None
+
+    def as_model(self):
+        """Returns a copy of the model with the probe as its head, float32; its logits are the scores of the ridge.
+
+        The standardisation and the constant are folded into kernel and bias. `labels` are the class names, and
+        `preprocessing` is that of the pictures; class, config and all other weights are those of `model`, which shares
+        nothing with it. Of a distilled model both heads are the probe: their mean is what it is on the mean of their
+        features.
+        """
+        return with_head(self.model, *self.ridge.folded(), self.class_names, self.preprocessing)
+
+
+def linear_probe(model, train, shots=None, seed=0, l2=DEFAULT_L2, batch_size=32, preprocessing=None, verbose=False):
+    """Learns a linear head on frozen features, by ridge regression in closed form.
+
+    The features are those that the model's own head reads, see `FrozenFeatures`; the formula is in `fit_ridge`.
+    Nothing of the model is changed.
+
+    Args:
+        model: a model of this package that pools its tokens, with or without a head, or a larger keras model with
+            exactly one inside, which is then the one that gets the head.
+        train: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (inputs as the model takes
+            them, integer labels).
+        shots: pictures of each class to learn from, drawn as in `draw_shots`; None takes all pictures.
+        seed: of the draw, integer from 0.
+        l2: lambda of the regression, above 0.
+        batch_size: pictures per batch; a dataset of which all pictures are taken has its own.
+        preprocessing: what to use instead of `model.preprocessing` on a folder or source.
+        verbose: shows a progress bar.
+
+    Returns:
+        A `LinearProbe`; its `as_model()` predicts, evaluates, trains, saves and exports as any other model.
+
+    Raises:
+        TypeError: if the model is and contains none of this package.
+        ValueError: if its classifier is unpooled, there are fewer than two classes, a class has fewer pictures than
+            shots, a picture cannot be read, or the features are not finite.
+    """
+    checks.check_integer("seed", seed, minimum=0)
+    checks.check_positive("l2", l2)
+    checks.check_flag("verbose", verbose)
+    frozen = FrozenFeatures(model)
+    check_pools(frozen.model)
+    [train] = open_labelled({"train": train}, frozen, preprocessing, batch_size)
+    positions = None
+    if shots is not None:
+        names = train.class_names or tuple(map(str, range(int(train.labels.max()) + 1)))
+        positions = np.sort(draw_shots(train.labels, names, checks.check_integer("shots", shots), seed), axis=None)
+    steps = train.steps(None if positions is None else len(positions))
+    x, y = frozen.reader(compiled=steps is None or steps > 1)(train.batches(positions), steps, verbose)
+    check_labels("train", y, train.class_names and len(train.class_names))
+    classes = int(y.max()) + 1 if train.class_names is None else len(train.class_names)
+    if classes < 2:
+        raise ValueError(f"train must have at least two classes; it has {classes}")
+    ridge = fit_ridge(x, y, classes, l2)
+    return LinearProbe(frozen.model, ridge, train.class_names, len(y), frozen.layer, train.preprocessing)

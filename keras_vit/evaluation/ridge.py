@@ -1,0 +1,88 @@
+"""Ridge regression in closed form from features to classes: the few-shot classifier of the paper, in NumPy."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit import checks
+
+DEFAULT_L2 = 2.0**10
+_EPSILON = 1e-5  # added to the standard deviations
+_CONSTANT = 100.0  # the last feature of every picture; its large value leaves the bias almost without penalty
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ridge:
+    """What `fit_ridge` found; all arrays are float64.
+
+    Attributes:
+        mean: (dim,), of the features that it was fitted on.
+        std: (dim,), their population standard deviation plus 1e-5.
+        weights: (dim + 1, classes), of the standardised features and, last, of the constant 100.
+    """
+
+    mean: np.ndarray
+    std: np.ndarray
+    weights: np.ndarray
+
+    def scores(self, features):
+        """Returns the scores (pictures, classes) of features (pictures, dim): near 1 for the class, else near -1."""
+        return _standardised(features, self.mean, self.std) @ self.weights
+
+    def predict(self, features):
+        """Returns the class (pictures,) of the highest score; of equals the first."""
+        return self.scores(features).argmax(axis=-1)
+
+    def folded(self):
+        """Returns (kernel (dim, classes), bias (classes,)) that give the same scores from features as they are."""
+        kernel = self.weights[:-1] / self.std[:, None]
+        return kernel, _CONSTANT * self.weights[-1] - self.mean @ kernel
+
+
+def fit_ridge(features, labels, classes, l2=DEFAULT_L2):
+    """Fits the regularised least squares of arXiv 2010.11929, section 4.1, from features to {-1, 1}^classes.
+
+    The numbers that the paper leaves open are those of its authors' later code (big_vision, `fewshot_lsr`): features
+    are standardised by their own mean and deviation, the constant 100 is appended, lambda is 2^10. With these as X and
+    the targets as Y the weights are (X^T X + lambda I)^-1 X^T Y or, for fewer pictures than features, the same as
+    X^T (X X^T + lambda I)^-1 Y. The smaller of the two Gram matrices is diagonalised, in float64. No eigenvalue of
+    such a matrix is below 0, so those that rounding makes so are 0, and nothing smaller than lambda is divided by.
+
+    Args:
+        features: (pictures, dim), finite.
+        labels: integers (pictures,), from 0 to classes - 1.
+        classes: number of classes.
+        l2: lambda, above 0.
+
+    Returns:
+        A `Ridge`.
+
+    Raises:
+        ValueError: if there is no picture or l2 is not above 0.
+    """
+    checks.check_positive("l2", l2)
+    features = np.asarray(features, np.float64)
+    if not len(features):
+        raise ValueError("features must be those of at least one picture; got none")
+    mean, std = features.mean(axis=0), features.std(axis=0) + _EPSILON
+    targets = np.where(np.asarray(labels)[:, None] == np.arange(classes), 1.0, -1.0)
+    return Ridge(mean, std, _solve(_standardised(features, mean, std), targets, l2))
+
+
+def _standardised(features, mean, std):
+    x = np.empty((len(features), len(mean) + 1))
+    x[:, :-1] = (features - mean) / std
+    x[:, -1] = _CONSTANT
+    return x
+
+
+def _solve(x, y, l2):
+    if len(x) >= x.shape[1]:
+        return _solve_gram(x.T @ x, x.T @ y, l2)
+    return x.T @ _solve_gram(x @ x.T, y, l2)
+
+
+def _solve_gram(gram, right, l2):
+    """(gram + l2 I)^-1 right."""
+    values, vectors = np.linalg.eigh(gram)
+    return vectors @ (vectors.T @ right / (np.maximum(values, 0.0) + l2)[:, None])
