@@ -40,8 +40,8 @@ def test_there_are_cases(request):
 
 
 def _comparison(case):
-    if case.get("kind") == "posembed":
-        return _compare_position_table
+    if case.get("kind") in _OF_ARRAYS:
+        return _OF_ARRAYS[case["kind"]]
     config = config_of(case)
     return lambda folder, case: _compare_model(folder, case, config)
 
@@ -66,6 +66,20 @@ def _compare_position_table(folder, case):
             arrays["table"], arguments["g0"], arguments["g1"], int(arguments["cls"]), methods[key]
         )
         np.testing.assert_allclose(other, arrays[key], atol=2e-5, rtol=0)
+
+
+def _compare_ridge(folder, case):
+    arrays, tolerance = np.load(folder / "io.npz"), case["tolerance"]
+    ridge = keras_vit.evaluation.fit_ridge(
+        arrays["x_train"], arrays["y_train"], int(arrays["num_classes"]), float(arrays["l2"])
+    )
+    for key in ("w_official_fp32", "w_float64"):
+        np.testing.assert_allclose(ridge.weights, arrays[key], atol=tolerance["w_atol"], rtol=0, err_msg=key)
+    scores = ridge.scores(arrays["x_test"])
+    np.testing.assert_allclose(scores, arrays["scores_float64"], atol=tolerance["scores_atol"], rtol=0)
+    np.testing.assert_array_equal(ridge.predict(arrays["x_test"]), arrays["pred"])
+    accuracy = (ridge.predict(arrays["x_test"]) == arrays["y_test"]).mean()
+    np.testing.assert_allclose(accuracy, [arrays["accuracy_official"], arrays["accuracy_float64"]], rtol=1e-6)
 
 
 def _compare_model(folder, case, config):
@@ -171,6 +185,7 @@ def _layer_name(model, config, key):
     }[key]
 
 
+_OF_ARRAYS = {"posembed": _compare_position_table, "fewshot": _compare_ridge}
 _BIG_VISION_LOGITS = ("logits_big_vision_bit_paper",)
 _NUMBERED = {
     r"(?:encoderblock|layer|block)_(\d+)": lambda block: f"block_{block:02d}",

@@ -13,13 +13,14 @@ CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 
 
 def make(folder):
-    """Fills `folder` with `cat.jpg`, class folders in `pictures`, `ViT-Ti_16.npz` and `model.keras`."""
+    """Fills `folder` with `cat.jpg`, class folders in `pictures`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`."""
     rng = np.random.default_rng(0)
     _draw(rng).save(folder / "cat.jpg")
     for name in CLASSES:
         (folder / "pictures" / name).mkdir(parents=True)
         for index in range(2):
             _draw(rng).save(folder / "pictures" / name / f"{index}.jpg")
+    np.savez(folder / "drawings.npz", **_arrays("train", 20), **_arrays("test", 8))
     with contextlib.redirect_stdout(io.StringIO()):
         official = _with_head(keras_vit.ViT_Ti16(), rng)
         keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
@@ -47,6 +48,13 @@ def _draw(rng):
     """A picture of soft colours, wider than high."""
     small = rng.integers(0, 256, size=(6, 8, 3), dtype="uint8")
     return Image.fromarray(small).resize((320, 240), Image.Resampling.BICUBIC)
+
+
+def _arrays(part, count):
+    """Dark and light pictures of 8 x 8 pixels, by turns."""
+    labels = np.arange(count) % 2
+    levels = np.random.default_rng(count).integers(0, 100, size=(count, 8, 8, 3)) + 150 * labels[:, None, None, None]
+    return {f"x_{part}": levels.astype("uint8"), f"y_{part}": labels}
 
 
 def _with_head(model, rng):

@@ -24,6 +24,11 @@ def count(text):
     return int(text)
 
 
+def counts(text):
+    """`"1,5,10"` -> (1, 5, 10), from 1"""
+    return tuple(count(part.strip()) for part in text.split(","))
+
+
 def share(text):
     """`"0.1"` -> 0.1, from 0 to 1"""
     if not _is_number(text) or not 0.0 <= float(text) <= 1.0:

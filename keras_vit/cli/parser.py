@@ -47,6 +47,7 @@ def _build_parser():
     _add_info(verbs)
     _add_predict(verbs)
     _add_evaluate(verbs)
+    _add_probe(verbs)
     _add_train(verbs)
     _add_export(verbs)
     _add_convert(verbs)
@@ -109,6 +110,38 @@ def _add_evaluate(verbs):
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _add_probe(verbs):
+    verb = _add(
+        verbs,
+        "probe",
+        "Measure the features of a model by few-shot accuracy: ridge regression on a few pictures of each class.\n"
+        "Each seed draws other pictures; the mean over the seeds and their standard deviation are shown.",
+        "keras-vit probe --arrays drawings.npz --model model.keras --shots 1,5 --seeds 5",
+        "keras-vit probe --folder pictures --validation pictures --model model.keras --shots 1,2 --layer block_00 \\\n"
+        "      --table few_shot.csv",
+    )
+    _add_measured(_add_pictures(verb, "pictures to learn from"))
+    _add_model(verb)
+    verb.add_argument(
+        "--shots",
+        type=argument_types.counts,
+        default=(1, 5, 10, 25),
+        metavar="N,N",
+        help="pictures per class to learn from (default: 1,5,10,25)",
+    )
+    verb.add_argument(
+        "--seeds", type=argument_types.count, default=3, metavar="N", help="number of draws, seeds from 0 (default: 3)"
+    )
+    verb.add_argument(
+        "--layer", metavar="NAME", help="layer of the features, such as block_05 (default: what the head reads)"
+    )
+    verb.add_argument("--l2", type=float, metavar="X", help="lambda of the regression (default: 1024)")
+    verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
+    verb.add_argument("--table", metavar="FILE", help="write every accuracy as .csv, too")
+    verb.add_argument("--plot", metavar="FILE", help="draw the accuracy over the shots, such as .png, too")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+
 def _add_train(verbs):
     verb = _add(
         verbs,
@@ -136,13 +169,8 @@ def _add_train(verbs):
     verb.add_argument(
         "--checkpoint-every", type=argument_types.count, metavar="N", help="steps from one checkpoint to the next"
     )
-    pictures = _add_pictures(verb, "pictures to learn from (default: the recipe's own)")
-    pictures.add_argument(
-        "--validation", metavar="WHERE", help="pictures to measure on: a DIR, SPLIT or PATTERN, as those to learn from"
-    )
-    pictures.add_argument(
-        "--hold-out", type=argument_types.share, metavar="SHARE", help="measure on this share of them instead"
-    )
+    pictures = _add_pictures(verb, "pictures to learn from (default: the recipe's own)", required=False)
+    _add_measured(pictures)
     pictures.add_argument(
         "--max-corrupt",
         type=argument_types.share,
@@ -172,20 +200,31 @@ def _add_train(verbs):
     )
 
 
-def _add_pictures(verb, title="pictures"):
+def _add_pictures(verb, title="pictures", required=True):
     """Where pictures with labels are. What belongs together is checked in sources.py."""
     group = verb.add_argument_group(title)
-    kinds = group.add_mutually_exclusive_group(required=title == "pictures")
+    kinds = group.add_mutually_exclusive_group(required=required)
     kinds.add_argument("--folder", metavar="DIR", help="folder of class folders")
     kinds.add_argument("--tfds", metavar="NAME", help="data set of TensorFlow Datasets, with --split")
     kinds.add_argument("--tfrecord", metavar="PATTERN", help="TFRecord files, such as 'data/train-*'")
+    kinds.add_argument("--arrays", metavar="FILE", help=".npz file with x_train, y_train, x_test and y_test")
     group.add_argument("--split", metavar="SPLIT", help="of --tfds, such as 'train[:80%%]'")
     group.add_argument("--data-dir", metavar="DIR", help="of --tfds: where its data sets are")
-    group.add_argument("--class-names", metavar="FILE", help="of --tfrecord: text file with a class per line")
+    group.add_argument("--class-names", metavar="FILE", help="of --tfrecord and --arrays: text file, a class per line")
     group.add_argument("--label-offset", type=int, metavar="N", help="of --tfrecord: label of the first class")
     group.add_argument("--image-key", metavar="NAME", help="of --tfds and --tfrecord: feature of the picture")
     group.add_argument("--label-key", metavar="NAME", help="of --tfds and --tfrecord: feature of the label")
     return group
+
+
+def _add_measured(group):
+    """Which pictures are measured on, where others are learned from; --arrays brings its own."""
+    group.add_argument(
+        "--validation", metavar="WHERE", help="pictures to measure on: a DIR, SPLIT or PATTERN, as those to learn from"
+    )
+    group.add_argument(
+        "--hold-out", type=argument_types.share, metavar="SHARE", help="measure on this share of them instead"
+    )
 
 
 def _add_export(verbs):

@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit import checks
 from keras_vit.cli.models import build_model, open_model
 from keras_vit.cli.recipes import open_recipe
-from keras_vit.cli.sources import check_sources, open_sources
+from keras_vit.cli.sources import ANY_KIND, check_sources, open_sources
 
 _OPTIONS = ("checkpoint_every", "max_corrupt")  # of keras_vit.train, which has their defaults
 _EXPORT_OPTIONS = (
@@ -51,9 +51,7 @@ def train(args):
     with _failures_in_one_line(*failures), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
-            raise ValueError(
-                f"--folder, --tfds or --tfrecord must be given: recipe {recipe.name!r} has no pictures of its own"
-            )
+            raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no pictures of its own")
         with contextlib.redirect_stdout(sys.stderr):
             result = keras_vit.train(
                 recipe,

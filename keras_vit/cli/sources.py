@@ -4,31 +4,34 @@ import pathlib
 
 import keras_vit
 
-_KINDS = ("folder", "tfds", "tfrecord")
+_KINDS = ("folder", "tfds", "tfrecord", "arrays")
+ANY_KIND = "--folder, --tfds, --tfrecord or --arrays"
 _KEYS = ("image_key", "label_key")  # both kinds have their own defaults
 _BELONGS_TO = {
     "split": ("tfds",),
     "data_dir": ("tfds",),
-    "class_names": ("tfrecord",),
+    "class_names": ("tfrecord", "arrays"),
     "label_offset": ("tfrecord",),
     **dict.fromkeys(_KEYS, ("tfds", "tfrecord")),
 }
 
 
 def open_source(args):
-    """Returns the `ImageSource` that the arguments name, None if they name none."""
+    """Returns the `ImageSource` that the arguments name, None if they name none; of arrays the test pictures."""
     kind = _kind(args)
-    return None if kind is None else _open(args, kind, args.split if kind == "tfds" else getattr(args, kind))
+    return None if kind is None else _open(args, kind, "test" if kind == "arrays" else _where(args, kind))
 
 
 def check_sources(args):
-    """Raises on arguments of `train` that do not belong together; opens nothing."""
+    """Raises on arguments of `train` and `probe` that do not belong together; opens nothing."""
     kind = _kind(args)
     for name in ("validation", "hold_out"):
         if kind is None and getattr(args, name) is not None:
-            raise ValueError(f"{_option(name)} needs pictures to learn from: --folder, --tfds or --tfrecord")
+            raise ValueError(f"{_option(name)} needs pictures to learn from: {ANY_KIND}")
     if args.validation is not None and args.hold_out is not None:
         raise ValueError("--validation and --hold-out are two ways to say the same: give one of them")
+    if args.validation is not None and kind == "arrays":
+        raise ValueError("--validation must be left out with --arrays: the file's x_test and y_test are measured on")
 
 
 def open_sources(args, seed):
@@ -38,15 +41,28 @@ def open_sources(args, seed):
         args: parsed arguments that `check_sources` has checked.
         seed: which pictures `--hold-out` draws.
     """
-    source = open_source(args)
-    if args.hold_out is None:
-        return source, None if args.validation is None else _open(args, _kind(args), args.validation)
-    if not 0 < round(args.hold_out * source.size) < source.size:
+    kind = _kind(args)
+    if kind is None:
+        return None, None
+    source = _open(args, kind, "train" if kind == "arrays" else _where(args, kind))
+    if args.hold_out is not None:
+        return _split(source, args.hold_out, seed)
+    if kind == "arrays":
+        return source, _open(args, kind, "test") if "test" in keras_vit.data.npz.parts_of(args.arrays) else None
+    return source, None if args.validation is None else _open(args, kind, args.validation)
+
+
+def _split(source, hold_out, seed):
+    if not 0 < round(hold_out * source.size) < source.size:
         raise ValueError(
             "--hold-out must leave both parts at least one picture; "
-            f"got --hold-out={args.hold_out:g} of {source.size} pictures"
+            f"got --hold-out={hold_out:g} of {source.size} pictures"
         )
-    return source.split(args.hold_out, seed=seed)
+    return source.split(hold_out, seed=seed)
+
+
+def _where(args, kind):
+    return args.split if kind == "tfds" else getattr(args, kind)
 
 
 def _kind(args):
@@ -66,6 +82,8 @@ def _open(args, kind, where):
     if kind == "tfds":
         return keras_vit.data.from_tfds(args.tfds, where, data_dir=args.data_dir, **keys)
     names = None if args.class_names is None else _lines(args.class_names)
+    if kind == "arrays":
+        return keras_vit.data.from_npz(args.arrays, where, class_names=names)
     return keras_vit.data.from_tfrecord(where, class_names=names, label_offset=args.label_offset or 0, **keys)
 
 

@@ -3,6 +3,7 @@
 from keras_vit.data.corrupt import UnusableDataError, data_error
 from keras_vit.data.digits import from_digits
 from keras_vit.data.folder import from_folder
+from keras_vit.data.npz import from_npz
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource, from_arrays
 from keras_vit.data.tfds import from_tfds
@@ -16,6 +17,7 @@ __all__ = [
     "from_arrays",
     "from_digits",
     "from_folder",
+    "from_npz",
     "from_tfds",
     "from_tfrecord",
     "train_pipeline",

@@ -25,7 +25,8 @@ class FrozenFeatures:
 
     Attributes:
         model: the keras model that is looked at.
-        layer: the name of the layer, or the names of the two of a distilled model.
+        layer: the name of the layer, or the names of the two of a distilled model; `"output"` where the output of a
+            model of another package is taken.
 
     Raises:
         TypeError: if `model` is no keras model.
@@ -34,9 +35,12 @@ class FrozenFeatures:
 
     def __init__(self, model, layer=None):
         self.model = _looked_at(model)
-        names = _read_by_head(self.model) if layer is None else [layer]
-        self.layer = ", ".join(names)
-        self._features = keras.Model(self.model.input, _pooled(_outputs(self.model, names)))
+        if layer is None and not isinstance(self.model, ImageModel):
+            self.layer, outputs = "output", self.model.outputs
+        else:
+            names = _read_by_head(self.model) if layer is None else [layer]
+            self.layer, outputs = ", ".join(names), _outputs(self.model, names)
+        self._features = keras.Model(self.model.inputs[0], _pooled(outputs))
 
     def preprocessing(self, given):
         """Returns the `Preprocessing` of pictures: the one `given`, or for None the model's own.
@@ -98,18 +102,17 @@ def _looked_at(model):
             f"model must contain one model of keras_vit; {model.name!r} contains {names}: give one of them"
         )
     found = encoders[0] if encoders else model
-    if graph_calls(found) is None or len(found.inputs) != 1:
+    if len(getattr(found, "inputs", None) or ()) != 1 or len(found.outputs) != 1:
         raise ValueError(
-            f"model must be a functional keras model of one input, or contain a model of keras_vit; got {found.name!r}"
+            "model must contain a model of keras_vit, or be a functional or sequential one of one input and one "
+            f"output; got {found.name!r}"
         )
     return found
 
 
 def _read_by_head(model):
-    """Names of the layers whose outputs the head reads; of a model without a head, those that it ends in."""
+    """Names of the layers whose outputs the heads read; of a model without a head, those that they would read."""
     calls = graph_calls(model)
-    if not isinstance(model, ImageModel):
-        return [_name_of(model.output, calls)]
     readers = [call for call in calls if call.operation.name in ("head", "head_dist")]
     readers = readers or [call for call in calls if call.operation.name == "average"]  # distilled, include_top=False
     read = [tensor for call in readers for tensor in call.input_tensors] or [model.output]

@@ -26,9 +26,9 @@ def draw_shots(labels, class_names, shots, seed):
     drawn = [rng.permutation(np.flatnonzero(labels == number))[:shots] for number in range(len(class_names))]
     short = [number for number, positions in enumerate(drawn) if len(positions) < shots]
     if short:
-        others = f", and {len(short) - 1} other classes have too few" if len(short) > 1 else ""
+        more = f"; {len(short)} classes have too few" if len(short) > 1 else ""
         raise ValueError(
             f"shots must not exceed the pictures of any class; got shots={shots}, "
-            f"and train has {len(drawn[short[0]])} of class {class_names[short[0]]!r}{others}"
+            f"and train has {len(drawn[short[0]])} of class {class_names[short[0]]!r}{more}"
         )
     return np.stack(drawn)

@@ -1,0 +1,73 @@
+"""`from_npz`: one of the two sets of pictures in an `.npz` file of arrays, such as those that Keras publishes."""
+
+import os
+import zipfile
+import zlib
+
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.data.sources import ImageSource, check_class_names, from_arrays
+
+PARTS = ("train", "test")
+_DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+def from_npz(path, part="train", class_names=None) -> ImageSource:
+    """Pictures and labels in an `.npz` file with the arrays `x_train`, `y_train`, `x_test` and `y_test`.
+
+    Args:
+        path: of the file. It holds the arrays of one part at least, of the kinds that `from_arrays` takes; objects,
+            which pickle would have to make, are refused.
+        part: `"train"` or `"test"`.
+        class_names: one name per class; None names them "0", "1" and so on up to the highest label of both parts.
+
+    Returns:
+        An `ImageSource`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no `.npz` file, lacks the arrays of the part, or they are no pictures with labels.
+    """
+    checks.check_choice("part", part, PARTS)
+    with _open(path) as file:
+        missing = [key for key in _keys(part) if key not in file.files]
+        if missing:
+            raise ValueError(
+                f"{path} must hold {' and '.join(_keys(part))}; it holds {', '.join(file.files) or 'none'}"
+            )
+        images, labels = (_read(path, file, key) for key in _keys(part))
+        every = [_read(path, file, key) for key in map("y_{}".format, PARTS) if key in file.files]
+    if class_names is None and all(array.dtype.kind in "iu" and array.size for array in every):
+        class_names = [str(n) for n in range(max(int(array.max()) for array in every) + 1)]
+    return from_arrays(images, labels, class_names if class_names is None else check_class_names(class_names))
+
+
+def parts_of(path):
+    """Returns those of `PARTS` whose arrays are in an `.npz` file."""
+    with _open(path) as file:
+        return tuple(part for part in PARTS if all(key in file.files for key in _keys(part)))
+
+
+def _keys(part):
+    return f"x_{part}", f"y_{part}"
+
+
+def _open(path):
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        file = np.load(path, allow_pickle=False)
+    except _DAMAGE as error:
+        raise ValueError(f"{path} must be a whole .npz file; {error}") from error
+    if not hasattr(file, "files"):
+        raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one")
+    return file
+
+
+def _read(path, file, key):
+    try:
+        return file[key]
+    except _DAMAGE as error:
+        raise ValueError(f"{key} of {path} must be a whole array of numbers; {error}") from error

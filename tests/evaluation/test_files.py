@@ -1,0 +1,25 @@
+"""replace_file: whole or not there."""
+
+import pytest
+
+from keras_vit.evaluation.files import replace_file
+
+
+def test_a_file_is_replaced(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+    replace_file(path, lambda partial: partial.write_text(f"new{partial.suffix}"))
+    assert path.read_text() == "new.csv" and list(tmp_path.iterdir()) == [path]
+
+
+def test_what_fails_leaves_the_old_one(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("old")
+
+    def fail(partial):
+        partial.write_text("half")
+        raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        replace_file(path, fail)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,144 @@
+"""FrozenFeatures: which vector stands for a picture, for every kind of model."""
+
+import keras
+import numpy as np
+import pytest
+from families import FAMILIES
+
+from keras_vit import Preprocessing, VisionTransformer, ViTConfig, with_rescaling
+from keras_vit.evaluation.frozen_features import FrozenFeatures
+
+SIZES = {"image_size": 16, "patch_size": 8, "hidden_dim": 12, "num_layers": 2, "num_heads": 2, "mlp_dim": 16}
+IMAGES = np.random.default_rng(0).normal(size=(5, 16, 16, 3)).astype(np.float32)
+LABELS = np.arange(5)
+
+
+def tiny(**changes):
+    return VisionTransformer(ViTConfig(name="tiny", classes=3, **{**SIZES, **changes}))
+
+
+def read(frozen, images=IMAGES):
+    return frozen.reader(compiled=False)([(images, LABELS)], 1, False)[0]
+
+
+def output_of(model, name, images=IMAGES):
+    outputs = keras.Model(model.input, model.get_layer(name).output)(images)
+    return keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "layer"),
+    [
+        ({}, "pooling"),
+        ({"representation_size": 7}, "pre_logits"),
+        ({"classifier": "map"}, "pooling"),
+        ({"classifier": "gap", "norm_position": "after_pooling"}, "encoder_norm"),
+        ({"include_top": False}, "pooling"),
+        ({"include_top": False, "representation_size": 7}, "pre_logits"),
+        ({"dtype": "mixed_bfloat16"}, "pooling"),
+    ],
+)
+def test_default_is_what_the_head_reads(changes, layer):
+    model = tiny(**changes)
+    frozen = FrozenFeatures(model)
+    assert frozen.layer == layer
+    found = read(frozen)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, output_of(model, layer), atol=1e-6)
+
+
+@pytest.mark.parametrize("include_top", [True, False])
+def test_of_a_distilled_model_it_is_the_mean_of_both_tokens(include_top):
+    model = tiny(distilled=True, include_top=include_top)
+    frozen = FrozenFeatures(model)
+    assert frozen.layer == "pooling, pooling_dist"
+    expected = (output_of(model, "pooling") + output_of(model, "pooling_dist")) / 2
+    np.testing.assert_allclose(read(frozen), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("classifier", ["unpooled", "token_unpooled"])
+def test_of_an_unpooled_model_it_is_the_mean_of_the_patches(classifier):
+    model = tiny(classifier=classifier, num_registers=2)
+    prefix = model.config.num_prefix_tokens
+    expected = output_of(model, "encoder_norm")[:, prefix:].mean(axis=1)
+    np.testing.assert_allclose(read(FrozenFeatures(model)), expected, atol=1e-6)
+
+
+def test_of_a_block_it_is_the_mean_of_the_patches():
+    model = tiny(num_registers=2)
+    frozen = FrozenFeatures(model, "block_00")
+    assert frozen.layer == "block_00"
+    np.testing.assert_allclose(read(frozen), output_of(model, "block_00")[:, 3:].mean(axis=1), atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["hybrid", "hybrid on a CNN", "axial", "axial ResNet", "Swin", "BiT"])
+def test_other_families(family):
+    model = FAMILIES[family].build()
+    images = np.random.default_rng(1).normal(size=(5, 32, 32, 3)).astype(np.float32)
+    assert FrozenFeatures(model).layer == "pooling"
+    name = next(name for name in FAMILIES[family].maps if name.endswith(("stage_1", "block_00")))
+    maps = output_of(model, name, images)
+    expected = maps.mean(axis=(1, 2)) if maps.ndim == 4 else maps[:, model.config.num_prefix_tokens :].mean(axis=1)
+    np.testing.assert_allclose(read(FrozenFeatures(model, name), images), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_of_a_model_around_one_it_is_that_one():
+    model = tiny()
+    inside = keras.Input((20, 20, 3))
+    cropped = keras.layers.CenterCrop(16, 16)(inside)
+    for wrapper in (with_rescaling(model), keras.Model(inside, keras.layers.Dense(4)(model(cropped)))):
+        frozen = FrozenFeatures(wrapper)
+        assert (frozen.model, frozen.layer) == (model, "pooling")
+        assert frozen.preprocessing(None) == model.preprocessing
+
+
+def test_of_a_model_of_another_package_it_is_the_output():
+    inputs = keras.Input((16, 16, 3))
+    maps = keras.layers.Conv2D(4, 3, name="maps")(inputs)
+    other = keras.Model(inputs, keras.layers.Flatten(name="flat")(maps), name="other")
+    assert FrozenFeatures(other).layer == "output"
+    np.testing.assert_allclose(read(FrozenFeatures(other)), keras.ops.convert_to_numpy(other(IMAGES)), atol=1e-6)
+    expected = output_of(other, "maps").mean(axis=(1, 2))
+    np.testing.assert_allclose(read(FrozenFeatures(other, "maps")), expected, atol=1e-6)
+    sequential = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()])
+    np.testing.assert_array_equal(read(FrozenFeatures(sequential)), IMAGES.reshape(5, -1))
+    with pytest.raises(ValueError, match="preprocessing must be given for a model of another package; other does not"):
+        FrozenFeatures(other).preprocessing(None)
+    grey = Preprocessing(size=16, mean=(0.5,), std=(0.5,))
+    with pytest.raises(ValueError, match=r"shape \(16, 16, 3\) for this model; got \(16, 16, 1\)"):
+        FrozenFeatures(other).preprocessing(grey)
+
+
+def test_batches_are_joined_with_their_labels(capsys):
+    batches = [(IMAGES[:3], LABELS[:3]), (IMAGES[3:], LABELS[3:])]
+    for compiled in (True, False):
+        found, labels = FrozenFeatures(tiny()).reader(compiled)(batches, 2, True)
+        assert found.shape == (5, 12) and labels.tolist() == LABELS.tolist()
+    assert "2/2" in capsys.readouterr().out
+
+
+def test_refusals():
+    model = tiny()
+    other = VisionTransformer(model.config, name="other")
+    both = keras.Model(model.input, keras.layers.Add()([model(model.input), other(model.input)]))
+    relative = tiny(position_embedding="relative", position_placement="shared")
+    pair = [keras.Input((3,)), keras.Input((3,))]
+    refused = [
+        ("ViT-B_16", None, TypeError, "model must be a keras model, .*; got str"),
+        (both, None, ValueError, "contains 'tiny', 'other': give one of them"),
+        (model, "block_5", ValueError, "must be layers of the model, among .*; got 'block_5'"),
+        (relative, "relative_positions", ValueError, r"one vector or map per picture; got an output of shape \("),
+        (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "of one input and one"),
+        (
+            keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]),
+            "x",
+            ValueError,
+            "one of the model's, among .*'x'",
+        ),
+    ]
+    for given, layer, error, message in refused:
+        with pytest.raises(error, match=message):
+            print(message, FrozenFeatures(given, layer))  # shown where nothing is raised
+    model.get_layer("encoder_norm").beta.assign(np.full(12, np.nan))
+    with pytest.raises(ValueError, match="tiny gives NaN or infinity in pooling for some pictures"):
+        read(FrozenFeatures(model))

@@ -1,0 +1,78 @@
+"""The ridge regression: against scikit-learn's, against its normal equations, and folded into a kernel and a bias.
+
+The official code's numbers are the cases fewshot_primal and fewshot_dual of test_golden.py.
+"""
+
+import numpy as np
+import pytest
+
+from keras_vit.evaluation import fit_ridge
+
+CLASSES = 4
+
+
+def drawn(pictures, dim, scale=1.0):
+    rng = np.random.default_rng(pictures)
+    labels = np.arange(pictures) % CLASSES
+    centres = rng.normal(size=(CLASSES, dim))
+    return scale * (centres[labels] + rng.normal(size=(pictures, dim))) + 3.0, labels
+
+
+def design(features):
+    """The standardised features and the constant."""
+    x = (features - features.mean(axis=0)) / (features.std(axis=0) + 1e-5)
+    return np.concatenate([x, np.full((len(x), 1), 100.0)], axis=1)
+
+
+@pytest.mark.parametrize(("pictures", "dim"), [(60, 12), (13, 12), (12, 12), (8, 30)])
+@pytest.mark.parametrize("l2", [1024.0, 0.5])
+def test_weights_are_those_of_scikit_learn(pictures, dim, l2):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    features, labels = drawn(pictures, dim)
+    other = linear_model.Ridge(alpha=l2, fit_intercept=False, solver="svd")
+    other.fit(design(features), 2.0 * np.eye(CLASSES)[labels] - 1.0)
+    np.testing.assert_allclose(fit_ridge(features, labels, CLASSES, l2).weights, other.coef_.T, atol=1e-9, rtol=1e-7)
+
+
+@pytest.mark.parametrize(("pictures", "dim"), [(40, 10), (10, 40)])
+def test_normal_equations_hold(pictures, dim):
+    features, labels = drawn(pictures, dim)
+    x, y = design(features), np.where(np.eye(CLASSES)[labels] > 0, 1.0, -1.0)
+    weights = fit_ridge(features, labels, CLASSES).weights
+    np.testing.assert_allclose(x.T @ (x @ weights - y) + 1024.0 * weights, 0.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("pictures", [60, 8])
+def test_folded_weights_give_the_same_scores(pictures):
+    features, labels = drawn(pictures, 20)
+    ridge = fit_ridge(features, labels, CLASSES)
+    others, _ = drawn(50, 20)
+    kernel, bias = ridge.folded()
+    np.testing.assert_allclose(others @ kernel + bias, ridge.scores(others), atol=1e-11)
+    np.testing.assert_array_equal(ridge.predict(others), (others @ kernel + bias).argmax(axis=1))
+
+
+def test_the_scale_of_the_features_does_not_matter():
+    small, labels = drawn(40, 10)
+    large, _ = drawn(40, 10, scale=1000.0)
+    scores = [fit_ridge(features, labels, CLASSES).scores(features) for features in (small, large)]
+    np.testing.assert_allclose(*scores, atol=1e-4)
+
+
+def test_constant_and_equal_features_are_no_trouble():
+    features, labels = drawn(30, 6)
+    features = np.concatenate([features, features[:, :3], np.zeros((30, 2))], axis=1).astype(np.float32)
+    scores = fit_ridge(features, labels, CLASSES, l2=1e-9).scores(features)
+    assert np.isfinite(scores).all() and (scores.argmax(axis=1) == labels).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    ("features", "l2", "message"),
+    [
+        (np.zeros((0, 3)), 1.0, "at least one picture; got none"),
+        (np.zeros((2, 3)), 0.0, "l2 must be a finite number above 0; got l2=0.0"),
+    ],
+)
+def test_refusals(features, l2, message):
+    with pytest.raises(ValueError, match=message):
+        fit_ridge(features, np.zeros(len(features), int), 2, l2)
