@@ -1,5 +1,6 @@
 """`from_npz`: one of the two sets of pictures in an `.npz` file of arrays, such as those that Keras publishes."""
 
+import contextlib
 import os
 import zipfile
 import zlib
@@ -53,17 +54,19 @@ def _keys(part):
     return f"x_{part}", f"y_{part}"
 
 
+@contextlib.contextmanager
 def _open(path):
     path = os.fspath(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
-    try:
-        file = np.load(path, allow_pickle=False)
-    except _DAMAGE as error:
-        raise ValueError(f"{path} must be a whole .npz file; {error}") from error
-    if not hasattr(file, "files"):
-        raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one")
-    return file
+    with open(path, "rb") as contents:  # np.load leaves the file open where it finds it damaged
+        try:
+            file = np.load(contents, allow_pickle=False)
+        except _DAMAGE as error:
+            raise ValueError(f"{path} must be a whole .npz file; {error}") from error
+        if not hasattr(file, "files"):
+            raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one")
+        yield file
 
 
 def _read(path, file, key):
