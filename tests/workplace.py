@@ -51,9 +51,9 @@ def _draw(rng):
 
 
 def _arrays(part, count):
-    """Dark and light pictures of 8 x 8 pixels, by turns."""
+    """Dark and light pictures of 16 x 16 pixels, by turns."""
     labels = np.arange(count) % 2
-    levels = np.random.default_rng(count).integers(0, 100, size=(count, 8, 8, 3)) + 150 * labels[:, None, None, None]
+    levels = np.random.default_rng(count).integers(0, 100, size=(count, 16, 16, 3)) + 150 * labels[:, None, None, None]
     return {f"x_{part}": levels.astype("uint8"), f"y_{part}": labels}
 
 

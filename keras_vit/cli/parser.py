@@ -116,9 +116,7 @@ def _add_probe(verbs):
         "probe",
         "Measure the features of a model by few-shot accuracy: ridge regression on a few pictures of each class.\n"
         "Each seed draws other pictures; the mean over the seeds and their standard deviation are shown.",
-        "keras-vit probe --arrays drawings.npz --model model.keras --shots 1,5 --seeds 5",
-        "keras-vit probe --folder pictures --validation pictures --model model.keras --shots 1,2 --layer block_00 \\\n"
-        "      --table few_shot.csv",
+        "keras-vit probe --arrays drawings.npz --model model.keras --shots 1,5,10 --layer block_00 --table shots.csv",
     )
     _add_measured(_add_pictures(verb, "pictures to learn from"))
     _add_model(verb)

@@ -128,8 +128,11 @@ class ReadyBatches:
         return np.concatenate([check_labels(self.name, labels) for labels in found])
 
     def steps(self, count=None):
-        """Number of batches of so many pictures; not known (None) of all."""
-        return None if count is None else -(-count // self._batch_size)
+        """Number of batches of so many pictures, None of all; None where the dataset does not tell."""
+        if count is not None:
+            return -(-count // self._batch_size)
+        known = int(self._dataset.cardinality())
+        return known if known >= 0 else None
 
     def batches(self, positions=None):
         """Yields (inputs, labels) of all pictures, or of those at ascending `positions`."""
@@ -181,7 +184,12 @@ def _chosen(source, positions):
 def _filtered(dataset, positions, size):
     with tf.device("CPU"):
         is_chosen = tf.constant(np.isin(np.arange(size), positions))
-    return dataset.enumerate().filter(lambda n, element: is_chosen[n]).map(lambda n, element: element)
+
+    def choose(n, element):
+        return is_chosen[n]
+
+    # Functions on lines of their own: AutoGraph warns where it finds two on one.
+    return dataset.enumerate().filter(choose).map(lambda n, element: element)
 
 
 def _listed(names):

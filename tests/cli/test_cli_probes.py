@@ -3,57 +3,73 @@
 import csv
 import json
 
-import keras
 import numpy as np
 import pytest
 from command_line import SAVED, run
 
+import keras_vit
 from keras_vit.cli import parser, sources
-from keras_vit.data import from_npz
-from keras_vit.evaluation import few_shot
+from keras_vit.evaluation import FewShot
 
 ARRAYS = ["probe", "--arrays", "drawings.npz", *SAVED]
+RESULT = FewShot({1: (0.5, 0.25), 5: (0.75, 1.0)}, (0, 1), ("0", "1"), 8, "pooling", 1024.0)
 
 
 def read(verb, *words):
     return parser.parse([verb, *map(str, words)])
 
 
-def test_prints_and_writes_what_few_shot_finds(here, capsys):
-    words = ["--shots", "1,5", "--seeds", "2", "--layer", "block_00", "--l2", "2", "--table", "found.csv", "--json"]
-    code, out, err = run(capsys, *ARRAYS, *words)
-    assert (code, err) == (0, "")
-    train, test = (from_npz("drawings.npz", part) for part in ("train", "test"))
-    model = keras.models.load_model("model.keras")
-    expected = few_shot(model, train, test, shots=(1, 5), seeds=(0, 1), layer="block_00", l2=2.0)
-    value = json.loads(out)
-    assert value["accuracy"] == {str(shots): list(found) for shots, found in expected.accuracy.items()}
-    assert value["mean"]["5"] == expected.mean[5] and value["std"]["5"] == expected.std[5]
+@pytest.fixture
+def calls(monkeypatch):
+    """Arguments of `few_shot`, which computes nothing here."""
+    found = []
+
+    def few_shot(*args, **kwargs):
+        found.append((args, kwargs))
+        return RESULT
+
+    monkeypatch.setattr(keras_vit.evaluation, "few_shot", few_shot)
+    return found
+
+
+def test_everything_is_handed_on(here, calls, capsys):
+    words = ["--shots", "1,5", "--seeds", "2", "--layer", "block_00", "--l2", "2", "--batch-size", "4"]
+    assert run(capsys, *ARRAYS, "--mean", "0.3", *words) == (0, f"{RESULT}\n", "")
+    [((model, train, test), options)] = calls
+    assert (model.config.name, model.preprocessing.mean) == ("small", (0.3, 0.3, 0.3))
+    assert (train.size, test.size) == (20, 8)
+    assert (options.pop("shots"), tuple(options.pop("seeds")), options.pop("verbose")) == ((1, 5), (0, 1), False)
+    assert options == {"layer": "block_00", "l2": 2.0, "batch_size": 4}
+
+
+def test_defaults_are_those_of_few_shot(here, calls, capsys):
+    run(capsys, *ARRAYS)
+    [(_, options)] = calls
+    assert (options["shots"], tuple(options["seeds"]), options["layer"]) == ((1, 5, 10, 25), (0, 1, 2), None)
+    assert options["batch_size"] == 32 and "l2" not in options
+
+
+def test_json_and_table_have_every_number(here, calls, capsys):
+    value = json.loads(run(capsys, *ARRAYS, "--table", "found.csv", "--json")[1])
+    assert value["accuracy"] == {"1": [0.5, 0.25], "5": [0.75, 1.0]}
+    assert (value["mean"], value["std"]) == ({"1": 0.375, "5": 0.875}, {"1": 0.125, "5": 0.125})
     assert (value["pictures"], value["classes"], value["seeds"]) == (8, ["0", "1"], [0, 1])
-    assert (value["layer"], value["l2"]) == ("block_00", 2.0)
+    assert (value["layer"], value["l2"]) == ("pooling", 1024.0)
     with open("found.csv", newline="") as file:
         rows = [(int(row["shots"]), int(row["seed"]), float(row["accuracy"])) for row in csv.DictReader(file)]
-    assert rows == [(n, seed, expected.accuracy[n][seed]) for n in (1, 5) for seed in (0, 1)]
+    assert rows == [(1, 0, 0.5), (1, 1, 0.25), (5, 0, 0.75), (5, 1, 1.0)]
 
 
-def test_text_is_the_table(here, capsys):
-    _, out, _ = run(capsys, *ARRAYS, "--shots", "10")
-    lines = out.splitlines()
-    assert lines[0].split()[:3] == ["shots", "mean", "%"] and lines[1].split()[0] == "10" and len(lines) == 3
-    assert lines[2] == "8 pictures of 2 classes, features of pooling, l2=1024"
-
-
-def test_plot_shows_the_means(here, capsys):
+def test_plot_is_a_picture(here, calls, capsys):
     pytest.importorskip("keras_vit.analysis.plots", reason="needs keras_vit.analysis.plots")
-    code, out, err = run(capsys, *ARRAYS, "--shots", "1,5", "--plot", "curve.png")
-    assert code == 0 and out, err
+    assert run(capsys, *ARRAYS, "--plot", "curve.png")[0] == 0
     assert (here / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 class TestArrays:
-    def test_probe_and_train_learn_from_one_part_and_measure_on_the_other(self, here):
-        for verb in (ARRAYS, ["train", "--recipe", "quickstart", "--arrays", "drawings.npz"]):
-            train, test = sources.open_sources(read(*verb), 0)
+    def test_one_part_is_learned_from_and_the_other_measured_on(self, here):
+        for words in (ARRAYS, ["train", "--recipe", "quickstart", "--arrays", "drawings.npz"]):
+            train, test = sources.open_sources(read(*words), 0)
             assert (train.size, test.size) == (20, 8)
             images = [element["image"] for element in test.dataset.as_numpy_iterator()]
             np.testing.assert_array_equal(images, np.load("drawings.npz")["x_test"])
@@ -62,7 +78,7 @@ class TestArrays:
         train, held_out = sources.open_sources(read(*ARRAYS, "--hold-out", "0.25"), 0)
         assert (train.size, held_out.size) == (15, 5)
 
-    def test_evaluate_takes_the_test_part(self, here, capsys):
+    def test_evaluate_takes_the_test_part(self, here):
         assert sources.open_source(read("evaluate", "--arrays", "drawings.npz", *SAVED)).size == 8
 
     def test_without_a_test_part_nothing_is_measured_on(self, here):

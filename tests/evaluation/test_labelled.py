@@ -14,6 +14,7 @@ LEVELS = Preprocessing(size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)  # leaves th
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
 LABELS = np.sort(np.arange(12) % 3)  # in the order of class folders
 NAMES = ("000", "001", "002")
+SLOW = pytest.mark.slow
 
 
 class Frozen:
@@ -48,7 +49,9 @@ def kinds(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("kind", ["folder", "records", "arrays", "stream", "dataset"])
+@pytest.mark.parametrize(
+    "kind", ["arrays", "stream", "dataset", *(pytest.param(k, marks=SLOW) for k in ("path", "records"))]
+)
 def test_every_kind_gives_the_same(kinds, kind):
     data, positions = opened(kinds[kind]), np.array([1, 2, 5, 6, 8, 11])
     np.testing.assert_array_equal(data.labels, LABELS)
@@ -58,7 +61,7 @@ def test_every_kind_gives_the_same(kinds, kind):
     assert_are(batches, positions)
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("path", 3), ("dataset", None)])
+@pytest.mark.parametrize(("kind", "steps"), [("folder", 3), ("dataset", 3)])
 def test_all_pictures(kinds, kind, steps):
     data = opened(kinds[kind])
     assert data.steps() == steps
@@ -71,6 +74,7 @@ def assert_are(batches, positions):
     np.testing.assert_array_equal(labels, LABELS[positions])
 
 
+@SLOW
 def test_a_set_of_tensorflow_datasets(tmp_path):
     digits = pytest.importorskip("small_digits").SmallDigits(data_dir=tmp_path)
     data = opened(from_tfds(digits, "test"))
@@ -87,6 +91,7 @@ def test_labels_are_read_without_the_pictures(tmp_path):
     np.testing.assert_array_equal(opened(source).labels, LABELS)
 
 
+@SLOW
 def test_a_stream_names_the_picture_that_cannot_be_read():
     contents = [encode(image) for image in IMAGES[:3]] + [b"not a picture"]
     elements = tf.data.Dataset.from_tensor_slices({"image": contents, "label": tf.constant([0, 1, 0, 1])})
@@ -131,6 +136,10 @@ class TestMatchLabels:
         only = opened(from_arrays(IMAGES, LABELS * 0, ["ant"]))
         with pytest.raises(ValueError, match="at least two classes; it has 1"):
             match_labels(only, only)
+
+
+def test_a_dataset_of_unknown_length_has_no_number_of_batches():
+    assert opened(batched().filter(lambda x, y: True)).steps() is None
 
 
 def test_refusals():
