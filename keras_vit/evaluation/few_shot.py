@@ -114,15 +114,26 @@ def few_shot(
         ValueError: when a class has fewer pictures than shots, the classes of both differ, a picture cannot be read,
             or the features are not finite.
     """
-    shots = _distinct("shots", shots, minimum=1)
-    seeds = _distinct("seeds", seeds, minimum=0)
-    checks.check_positive("l2", l2)
     checks.check_flag("verbose", verbose)
+    shots, seeds = check_draws(shots, seeds)
     frozen = FrozenFeatures(model, layer)
-    train, test = open_labelled({"train": train, "test": test}, frozen, preprocessing, batch_size)
+    data = open_labelled({"train": train, "test": test}, frozen, preprocessing, batch_size)
+    return measure(frozen, *data, shots, seeds, l2, verbose)
+
+
+def check_draws(shots, seeds):
+    """Returns `shots` and `seeds` of `few_shot` as tuples of integers."""
+    return _distinct("shots", shots, minimum=1), _distinct("seeds", seeds, minimum=0)
+
+
+def measure(frozen, train, test, shots, seeds, l2, verbose):
+    """Does what `few_shot` says with a `FrozenFeatures`, what `open_labelled` has opened and what `check_draws` gives.
+
+    `train` and `test` remember their labels: opened once they serve many times.
+    """
+    checks.check_positive("l2", l2)
     class_names, places = match_labels(train, test)
-    labels = train.labels
-    check_labels("train", labels, len(class_names))
+    labels = check_labels("train", train.labels, len(class_names))
     draws = [draw_shots(labels, class_names, max(shots), seed) for seed in seeds]
     needed = np.unique(draws)
     steps, test_steps = train.steps(len(needed)), test.steps()
@@ -131,12 +142,12 @@ def few_shot(
     x_test, y_test = read(test.batches(), test_steps, verbose)
     y_test = places[check_labels("test", y_test, len(places))]
 
-    def measure(draw):
+    def accuracy_of(draw):
         learned = draw.reshape(-1)
         ridge = fit_ridge(x[np.searchsorted(needed, learned)], labels[learned], len(class_names), l2)
         return float((ridge.predict(x_test) == y_test).mean())
 
-    accuracy = {count: tuple(measure(draw[:, :count]) for draw in draws) for count in shots}
+    accuracy = {count: tuple(accuracy_of(draw[:, :count]) for draw in draws) for count in shots}
     return FewShot(accuracy, seeds, class_names, len(y_test), frozen.layer, float(l2))
 
 

@@ -5,7 +5,9 @@ import typing
 import keras
 
 from keras_vit import checks
-from keras_vit.evaluation.few_shot import FewShot, few_shot
+from keras_vit.evaluation.few_shot import FewShot, check_draws, measure
+from keras_vit.evaluation.frozen_features import FrozenFeatures
+from keras_vit.evaluation.labelled import open_labelled
 from keras_vit.evaluation.ridge import DEFAULT_L2
 
 
@@ -32,8 +34,8 @@ class FewShotProbe(keras.callbacks.Callback):
     `ModelCheckpoint(monitor="fewshot_5", mode="max")`, stand behind this one in the list.
 
     Args:
-        train, test: pictures to learn from and to measure on, as for `few_shot`. A source that is read slowly is worth
-            a `cached()`.
+        train, test: pictures to learn from and to measure on, as for `few_shot`. The labels are read once, the pictures
+            that are needed for every measurement: a source that is slow to read is worth a `cached()`.
         every_epochs: measure at the end of every so many epochs. Without it and `every_steps`, of every epoch.
         every_steps: measure after every so many steps besides, or instead where `every_epochs` is None; at the end of
             an execution of several steps.
@@ -68,16 +70,10 @@ class FewShotProbe(keras.callbacks.Callback):
                 checks.check_integer(name, value)
         self._every_epochs = 1 if every_epochs is None and every_steps is None else every_epochs
         self._every_steps = every_steps
-        self._data = (train, test)
-        self._options = {
-            "shots": shots,
-            "seeds": seeds,
-            "layer": layer,
-            "l2": l2,
-            "batch_size": batch_size,
-            "preprocessing": preprocessing,
-        }
-        self._measured_model = model
+        self._data, self._preparation = {"train": train, "test": test}, (preprocessing, batch_size)
+        self._layer, self._draws, self._l2 = layer, check_draws(shots, seeds), checks.check_positive("l2", l2)
+        self._given_model, self._opened = model, (None, None)
+        self._epoch, self._step, self._before, self._latest = 0, 0, 0, None
         self.measurements = []
 
     @property
@@ -105,9 +101,18 @@ class FewShotProbe(keras.callbacks.Callback):
     def _measure(self):
         if self._latest is not None and self._latest.step == self._step:
             return  # the last step of the epoch was measured just now
-        model = self.model if self._measured_model is None else self._measured_model
-        self._latest = Measurement(self._epoch, self._step, few_shot(model, *self._data, **self._options))
+        frozen = FrozenFeatures(self.model if self._given_model is None else self._given_model, self._layer)
+        result = measure(frozen, *self._open(frozen), *self._draws, self._l2, verbose=False)
+        self._latest = Measurement(self._epoch, self._step, result)
         self.measurements.append(self._latest)
+
+    def _open(self, frozen):
+        """The pictures, opened once for the same model."""
+        model, opened = self._opened
+        if model is not frozen.model:
+            opened = open_labelled(self._data, frozen, *self._preparation)
+            self._opened = frozen.model, opened
+        return opened
 
 
 def _logs(result):

@@ -50,7 +50,7 @@ def match_labels(train, test):
     Raises:
         ValueError: if a class of one is none of the other, or there are fewer than two.
     """
-    names = train.class_names or test.class_names or tuple(map(str, range(int(train.labels.max()) + 1)))
+    names = train.class_names or test.class_names or numbered_names(train.labels)
     others = test.class_names or names
     missing, unknown = (sorted(set(one) - set(other)) for one, other in ((names, others), (others, names)))
     if missing or unknown or len(names) != len(others):
@@ -62,6 +62,11 @@ def match_labels(train, test):
         raise ValueError(f"train must have at least two classes; it has {len(names)}")
     places = range(len(names)) if names == others else [names.index(name) for name in others]
     return names, np.asarray(places)
+
+
+def numbered_names(labels):
+    """Returns `"0"`, `"1"` and so on up to the highest label."""
+    return tuple(str(number) for number in range(int(labels.max()) + 1))
 
 
 def _open(name, data, frozen, preprocessing, batch_size):
@@ -107,7 +112,9 @@ class SourcePictures:
     def batches(self, positions=None):
         """Yields (inputs, labels) of all pictures, or of those at ascending `positions`."""
         source = self._source if positions is None else _chosen(self._source, positions)
-        return eval_batches(source, self.preprocessing, self._batch_size)
+        batches = eval_batches(source, self.preprocessing, self._batch_size)
+        is_read_again = positions is not None and source.lookup is None
+        return _in_order(self.name, batches, self.labels[positions]) if is_read_again else batches
 
 
 class ReadyBatches:
@@ -137,19 +144,9 @@ class ReadyBatches:
     def batches(self, positions=None):
         """Yields (inputs, labels) of all pictures, or of those at ascending `positions`."""
         if positions is None:
-            yield from self._dataset.as_numpy_iterator()
-            return
-        expected = self.labels[positions]
+            return self._dataset.as_numpy_iterator()
         rows = _filtered(self._dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
-        done = 0
-        for inputs, labels in rows.as_numpy_iterator():
-            if not np.array_equal(labels, expected[done : done + len(labels)]):
-                raise ValueError(
-                    f"{self.name} must give its pictures in the same order every time; the labels have changed: "
-                    "leave out its shuffle, or use reshuffle_each_iteration=False"
-                )
-            done += len(labels)
-            yield inputs, labels
+        return _in_order(self.name, rows.as_numpy_iterator(), self.labels[positions])
 
 
 def check_labels(name, labels, classes=None):
@@ -165,6 +162,19 @@ def check_labels(name, labels, classes=None):
         last = "" if classes is None else f" to {classes - 1}, as there are {classes} classes"
         raise ValueError(f"labels of {name} must be from 0{last}; they range from {labels.min()} to {labels.max()}")
     return labels
+
+
+def _in_order(name, batches, expected):
+    """Yields the batches of what is read a second time, and raises where their labels are not the expected ones."""
+    done = 0
+    for inputs, labels in batches:
+        if not np.array_equal(labels, expected[done : done + len(labels)]):
+            raise ValueError(
+                f"{name} must give its pictures in the same order every time; the labels have changed: leave out its "
+                "shuffle, or use reshuffle_each_iteration=False"
+            )
+        done += len(labels)
+        yield inputs, labels
 
 
 def _chosen(source, positions):

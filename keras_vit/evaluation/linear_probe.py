@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.evaluation.frozen_features import FrozenFeatures
-from keras_vit.evaluation.labelled import check_labels, open_labelled
+from keras_vit.evaluation.labelled import check_labels, numbered_names, open_labelled
 from keras_vit.evaluation.ridge import DEFAULT_L2, Ridge, fit_ridge
 from keras_vit.evaluation.shots import draw_shots
 from keras_vit.models import ImageModel, check_pools, with_head
@@ -78,7 +78,7 @@ def linear_probe(model, train, shots=None, seed=0, l2=DEFAULT_L2, batch_size=32,
     [train] = open_labelled({"train": train}, frozen, preprocessing, batch_size)
     positions = None
     if shots is not None:
-        names = train.class_names or tuple(map(str, range(int(train.labels.max()) + 1)))
+        names = train.class_names or numbered_names(train.labels)
         positions = np.sort(draw_shots(train.labels, names, checks.check_integer("shots", shots), seed), axis=None)
     steps = train.steps(None if positions is None else len(positions))
     x, y = frozen.reader(compiled=steps is None or steps > 1)(train.batches(positions), steps, verbose)

@@ -49,7 +49,7 @@ def fit_ridge(features, labels, classes, l2=DEFAULT_L2):
     such a matrix is below 0, so those that rounding makes so are 0, and nothing smaller than lambda is divided by.
 
     Args:
-        features: (pictures, dim), finite.
+        features: (pictures, dim), finite, of one picture at least.
         labels: integers (pictures,), from 0 to classes - 1.
         classes: number of classes.
         l2: lambda, above 0.
@@ -58,15 +58,24 @@ def fit_ridge(features, labels, classes, l2=DEFAULT_L2):
         A `Ridge`.
 
     Raises:
-        ValueError: if there is no picture or l2 is not above 0.
+        ValueError: if shapes, values or l2 are others.
     """
+    checks.check_integer("classes", classes)
     checks.check_positive("l2", l2)
-    features = np.asarray(features, np.float64)
-    if not len(features):
-        raise ValueError("features must be those of at least one picture; got none")
+    features, labels = np.asarray(features, np.float64), np.asarray(labels)
+    _check(features, labels, classes)
     mean, std = features.mean(axis=0), features.std(axis=0) + _EPSILON
-    targets = np.where(np.asarray(labels)[:, None] == np.arange(classes), 1.0, -1.0)
+    targets = np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)
     return Ridge(mean, std, _solve(_standardised(features, mean, std), targets, l2))
+
+
+def _check(features, labels, classes):
+    if features.ndim != 2 or not features.size or not np.isfinite(features).all():
+        raise ValueError(f"features must be a finite array (pictures, dim), not empty; got shape {features.shape}")
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels must be {len(features)} integers; got {labels.dtype} of shape {labels.shape}")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"labels must be from 0 to {classes - 1}; they range from {labels.min()} to {labels.max()}")
 
 
 def _standardised(features, mean, std):

@@ -55,11 +55,11 @@ def check_pools(model):
 
 
 def _values(built, model, head):
-    """A function that gives its value, by the id of every variable."""
+    """{id of a variable of `built`: function that gives its value}."""
     old = {owned.stored_name: owned.variable for owned in owned_variables(model)}
     values = {}
     for owned in owned_variables(built):
-        new, source = owned.variable, None
+        new = owned.variable
         if _is_of_head(owned.stored_name):
             source = np.asarray(head[new.name], new.dtype)
             if source.shape != tuple(new.shape):

@@ -111,7 +111,20 @@ def test_several_steps_per_execution():
     assert [made.step for made in probe.measurements] == [6, 9, 12]
 
 
-@pytest.mark.parametrize("option", ["every_epochs", "every_steps"])
+def test_labels_are_read_once():
+    starts = []
+
+    def pictures():
+        starts.append(1)
+        yield from zip(INPUTS, LABELS, strict=True)
+
+    spec = tf.TensorSpec((16, 16, 3)), tf.TensorSpec((), tf.int64)
+    counted = tf.data.Dataset.from_generator(pictures, output_signature=spec).batch(5)
+    fit(tiny(), FewShotProbe(counted, DATA, **OPTIONS), epochs=3)
+    assert len(starts) == 4  # labels, then the pictures of each epoch
+
+
+@pytest.mark.parametrize("option", ["every_epochs", "every_steps", "shots", "l2"])
 def test_refusals(option):
-    with pytest.raises(ValueError, match=f"{option} must be an integer of at least 1; got {option}=0"):
+    with pytest.raises(ValueError, match=f"{option} must be an? .*; got {option}=0"):
         FewShotProbe(DATA, DATA, **{option: 0})

@@ -67,12 +67,18 @@ def test_constant_and_equal_features_are_no_trouble():
 
 
 @pytest.mark.parametrize(
-    ("features", "l2", "message"),
+    ("changes", "message"),
     [
-        (np.zeros((0, 3)), 1.0, "at least one picture; got none"),
-        (np.zeros((2, 3)), 0.0, "l2 must be a finite number above 0; got l2=0.0"),
+        ({"features": np.zeros((0, 3)), "labels": np.zeros(0, int)}, r"not empty; got shape \(0, 3\)"),
+        ({"features": np.zeros(2)}, r"\(pictures, dim\), not empty; got shape \(2,\)"),
+        ({"features": np.full((2, 3), np.nan)}, "features must be a finite array"),
+        ({"labels": [0.0, 1.0]}, r"labels must be 2 integers; got float64 of shape \(2,\)"),
+        ({"labels": [0, 1, 1]}, r"labels must be 2 integers; got int64 of shape \(3,\)"),
+        ({"labels": [0, 2]}, "labels must be from 0 to 1; they range from 0 to 2"),
+        ({"classes": 0}, "classes must be an integer of at least 1; got classes=0"),
+        ({"l2": 0.0}, "l2 must be a finite number above 0; got l2=0.0"),
     ],
 )
-def test_refusals(features, l2, message):
+def test_refusals(changes, message):
     with pytest.raises(ValueError, match=message):
-        fit_ridge(features, np.zeros(len(features), int), 2, l2)
+        fit_ridge(**{"features": np.zeros((2, 3)), "labels": [0, 1], "classes": 2, **changes})
