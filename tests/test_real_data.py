@@ -64,8 +64,8 @@ def test_few_shot_accuracy(real_data):
 
 def test_few_shot_accuracy_of_small_pictures(real_data):
     train, test = _cifar10(real_data, "train", 200), _cifar10(real_data, "test", 100)
-    result = keras_vit.evaluation.few_shot(_model(real_data, image_size=96), train, test, shots=(1, 10), seeds=0)
-    assert 0.12 < result.mean[1] < 0.33 and 0.35 < result.mean[10] < 0.55  # of 100 draws 0.24 +- 0.04, 0.44 +- 0.03
+    result = keras_vit.evaluation.few_shot(_model(real_data, image_size=96), train, test, shots=5, seeds=0)
+    assert 0.28 < result.mean[5] < 0.48  # of 100 draws 0.38 +- 0.04
 
 
 def test_wrong_mean_and_deviation_show(real_data):

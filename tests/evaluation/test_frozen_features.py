@@ -32,12 +32,11 @@ def output_of(model, name, images=IMAGES):
 @pytest.mark.parametrize(
     ("changes", "layer"),
     [
-        ({}, "pooling"),
         ({"representation_size": 7}, "pre_logits"),
-        ({"classifier": "map"}, "pooling"),
+        pytest.param({"classifier": "map"}, "pooling", marks=pytest.mark.slow),
         ({"classifier": "gap", "norm_position": "after_pooling"}, "encoder_norm"),
         ({"include_top": False}, "pooling"),
-        ({"include_top": False, "representation_size": 7}, "pre_logits"),
+        pytest.param({"include_top": False, "representation_size": 7}, "pre_logits", marks=pytest.mark.slow),
         ({"dtype": "mixed_bfloat16"}, "pooling"),
     ],
 )

@@ -12,6 +12,7 @@ from keras_vit import Preprocessing, VisionTransformer, ViTConfig, with_rescalin
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import evaluate, few_shot, linear_probe, predict
 
+SLOW = pytest.mark.slow
 NAMES = ("dark", "middle", "light")
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=12, num_layers=1, num_heads=2, mlp_dim=16, classes=6
@@ -43,10 +44,9 @@ def logits(model):
 @pytest.mark.parametrize(
     ("changes", "layer"),
     [
-        ({}, "pooling"),
         ({"representation_size": 7}, "pre_logits"),
         ({"include_top": False}, "pooling"),
-        ({"classifier": "gap", "norm_position": "after_pooling"}, "encoder_norm"),
+        pytest.param({"classifier": "gap", "norm_position": "after_pooling"}, "encoder_norm", marks=SLOW),
         ({"dtype": "mixed_bfloat16", "classifier_activation": "softmax"}, "pooling"),
     ],
 )
@@ -86,6 +86,7 @@ def test_a_source_gives_the_same_head_with_names():
     assert probe.class_names == NAMES and probe.as_model().labels == NAMES and other.as_model().labels is None
 
 
+@SLOW
 def test_preprocessing_of_the_pictures_goes_with_the_head():
     protocol = Preprocessing(size=16, mean=(0.4,) * 3, std=(0.3,) * 3)
     probe = linear_probe(tiny(), SOURCE, preprocessing=protocol)
@@ -134,12 +135,12 @@ class TestModel:
         assert history[2] < history[0]
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_probe_is_exported(tmp_path):
     built = linear_probe(tiny(), SOURCE).as_model()
     keras_vit.export(built, tmp_path / "serving")
     loaded = tf.saved_model.load(str(tmp_path / "serving" / "1"))
-    answers = loaded.signatures["images"](tf.constant(INPUTS))
+    answers = loaded.signatures["images"](tf.constant(IMAGES.astype(np.float32)))
     np.testing.assert_allclose(answers["logits"].numpy(), logits(built), atol=1e-5)
 
 
