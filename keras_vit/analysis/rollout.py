@@ -38,6 +38,8 @@ def attention_rollout(
     maps = []
     options = {"grid_size": grid_size, "num_prefix_tokens": num_prefix_tokens}
     for blocks, weights in attention_batches(model, images, layers, batch_size, **options):
+        if layers is None:
+            blocks, weights = _on_last_grid(blocks, weights)
         _check_one_grid(blocks)
         rolled = None
         for block, attention in zip(blocks, weights, strict=True):
@@ -80,6 +82,11 @@ def rollout_model(model):
     shown = rollout[:, 0] if blocks[0].has_class_token else ops.mean(rollout[:, prefix:], axis=1)  # (batch, tokens)
     maps = ops.reshape(shown[:, prefix:], (-1, *blocks[0].grid_size))
     return keras.Model(graph.input, maps, name=f"{model.name}_rollout")
+
+
+def _on_last_grid(blocks, weights):
+    pairs = zip(blocks, weights, strict=True)
+    return zip(*((block, each) for block, each in pairs if block.grid_size == blocks[-1].grid_size), strict=True)
 
 
 def _check_one_grid(blocks):

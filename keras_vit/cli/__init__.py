@@ -4,7 +4,7 @@ import contextlib
 import sys
 import warnings
 
-from keras_vit.cli import answers, inventory, products
+from keras_vit.cli import answers, explanations, inventory, products
 from keras_vit.cli.failures import guarded, one_line
 from keras_vit.cli.parser import parse
 
@@ -13,6 +13,7 @@ VERBS = {
     "info": inventory.info,
     "predict": answers.predict,
     "evaluate": answers.evaluate,
+    "explain": explanations.explain,
     "train": products.train,
     "export": products.export,
     "convert": products.convert,

@@ -47,6 +47,7 @@ def _build_parser():
     _add_info(verbs)
     _add_predict(verbs)
     _add_evaluate(verbs)
+    _add_explain(verbs)
     _add_train(verbs)
     _add_export(verbs)
     _add_convert(verbs)
@@ -107,6 +108,29 @@ def _add_evaluate(verbs):
     _add_model(verb)
     verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_explain(verbs):
+    verb = _add(
+        verbs,
+        "explain",
+        "Draw what a model answers to a picture and where it looks, on one sheet.\n"
+        "It shows the attention rollout (of a Swin, that of its last stage) and the most uneven heads of one block.",
+        "keras-vit explain cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz -o cat.png",
+        "keras-vit explain cat.jpg --model model.keras --layer block_00 --heads 2 -o cat.pdf",
+    )
+    verb.add_argument("picture", metavar="PICTURE", help="JPEG, PNG, BMP, GIF or WebP file")
+    _add_model(verb)
+    verb.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help=".png, .jpg, .pdf or .svg; replaced if it exists"
+    )
+    verb.add_argument("--top", type=argument_types.count, default=5, metavar="K", help="answers (default: 5)")
+    verb.add_argument(
+        "--layer", default="-1", metavar="NAME", help="block of the heads, or its number (default: the last)"
+    )
+    verb.add_argument(
+        "--heads", type=argument_types.count, default=4, metavar="N", help="heads that are shown (default: 4)"
+    )
 
 
 def _add_train(verbs):

@@ -65,11 +65,12 @@ def test_rollout_of_one_stage_of_a_swin():
     np.testing.assert_allclose(maps, shares.transpose(0, 1, 3, 2, 4).reshape(2, 8, 8), atol=1e-6)
     shifted = attention_rollout(model, images, layers=["stage_2_block_00", "stage_2_block_01"])
     np.testing.assert_allclose(shifted.sum((1, 2)), 1, atol=1e-6)
+    np.testing.assert_allclose(attention_rollout(model, images), shifted, atol=1e-9)
 
 
 def test_stages_of_a_swin_have_no_common_grid():
     with pytest.raises(ValueError, match="one grid of patches .* are on 16 x 16, 8 x 8"):
-        attention_rollout(FAMILIES["Swin"].build(), pictures())
+        attention_rollout(FAMILIES["Swin"].build(), pictures(), layers=[0, -1])
 
 
 def test_weights_of_a_rectangle():
