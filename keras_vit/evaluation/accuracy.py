@@ -120,8 +120,8 @@ def evaluate(model, data, batch_size=32, preprocessing=None, top=(1, 5), class_n
     answers, left_out = None, 0
     if labels is not None:
         data, answers, left_out = _with_answers(data, labels)
-        logits, how = match_classes(label_set("imagenet2012"), model.labels, model.config.classes)
-        matching = f"to {os.fspath(labels)} by the numbers of the files, to the model {how}"
+        logits, matching = match_classes(label_set("imagenet2012"), model.labels, model.config.classes)
+        matching += f", pictures to {os.fspath(labels)} by the numbers in their names"
     elif class_names is None:
         logits, matching = range(model.config.classes), "by number, as labels of a dataset are logits"
     else:
