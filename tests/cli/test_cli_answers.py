@@ -140,6 +140,24 @@ class TestEvaluate:
         assert len(out.splitlines()) == 1 and out.startswith("top-1 accuracy ")
         assert "Loaded 200 arrays" in err
 
+    def test_report_shows_classes_and_calibration(self, here, capsys):
+        value = json.loads(run(capsys, *self.WORDS, "--report", "--json")[1])
+        assert value["pictures"] == 4 and "left_out" not in value
+        assert {row["label"]: row["pictures"] for row in value["classes"]} == {"Persian cat": 2, "Egyptian cat": 2}
+        assert sum(row["correct"] for row in value["classes"]) == value["correct"]["1"]
+        wrong = sum(row["pictures"] for row in value["confusions"])
+        assert wrong == 4 - value["correct"]["1"]
+        assert 0 < value["mean_confidence"] <= 1 and 0 <= value["calibration_error"] <= 1
+        assert value["negative_log_likelihood"] > 0 and value["mean_class_accuracy"] == value["accuracy"]["1"]
+
+    def test_real_labels_leave_pictures_without_an_answer_out(self, here, capsys):
+        words = ["evaluate", "--folder", "val", *TI16, "--image-size", "32", "--real-labels", "real.json"]
+        value = json.loads(run(capsys, *words, "--json")[1])
+        assert (value["pictures"], value["left_out"]) == (2, 1)
+        assert value["matching"] == "by name, pictures to real.json by the numbers in their names"
+        message = error_of(run(capsys, *["pictures" if word == "val" else word for word in words]))
+        assert message.startswith("labels belong to pictures of ImageNet's validation set")
+
     def test_folder_that_does_not_match(self, here, capsys):
         message = error_of(run(capsys, "evaluate", "--folder", "pictures", *SAVED))
         assert message.startswith("class names must match the model's labels")
