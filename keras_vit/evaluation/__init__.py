@@ -5,5 +5,6 @@ from keras_vit.evaluation.calibration import Calibration
 from keras_vit.evaluation.class_report import ClassReport
 from keras_vit.evaluation.prediction import predict
 from keras_vit.evaluation.real_labels import read_real_labels
+from keras_vit.evaluation.vtab_score import VtabScore
 
-__all__ = ["Accuracy", "Calibration", "ClassReport", "evaluate", "predict", "read_real_labels"]
+__all__ = ["Accuracy", "Calibration", "ClassReport", "VtabScore", "evaluate", "predict", "read_real_labels"]
