@@ -66,7 +66,7 @@ def _reported(accuracy):
             for n in classes.worst
         ],
         "confusions": [
-            {"class": name, "answer": answer, "pictures": count} for name, answer, count in classes.confusions
+            {"class": classes.names[n], "answer": answer, "pictures": count} for n, answer, count in classes.confusions
         ],
     }
 

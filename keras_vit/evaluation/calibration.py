@@ -81,7 +81,7 @@ def calibration(model, scores, right):
         return None
     probabilities = outputs.probabilities(model, scores.astype(np.float64))
     confidences = probabilities.max(axis=1)
-    is_right = right[np.arange(len(right)), probabilities.argmax(axis=1)]
+    is_right = right[np.arange(len(right)), scores.argmax(axis=1)]
     # bin m for (m - 1) / 15 < confidence <= m / 15; the first takes a confidence of 0 too
     places = np.searchsorted(_EDGES[1:-1], confidences, side="left")
     counts, correct, sums = (

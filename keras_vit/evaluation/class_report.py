@@ -15,9 +15,8 @@ class ClassReport:
         labels: what the model calls these classes; None where it has no names or they were not matched.
         counts: int64 (classes,), pictures of each class.
         correct: int64 (classes,), those of them whose likeliest class is right.
-        confusions: `(class, answer, pictures)` for each wrong answer that was given to a class, the most frequent
-            first: the data's name of the class and the model's of the answer. There are at most as many as wrong
-            pictures.
+        confusions: `(number of the class, model's name of the answer, pictures)` for each wrong answer that was given
+            to a class, the most frequent first. There are at most as many as wrong pictures.
     """
 
     names: tuple
@@ -45,15 +44,15 @@ class ClassReport:
     def table(self, classes):
         """Text of the `classes` worst classes, each with the wrong answer that it gets most often."""
         accuracies, most_frequent = self.accuracies, {}
-        for name, answer, count in self.confusions:
-            most_frequent.setdefault(name, f"{answer} ({count})")
+        for n, answer, count in self.confusions:
+            most_frequent.setdefault(n, f"{answer} ({count})")
         rows = [
             (
                 self._title(n),
                 self.correct[n],
                 self.counts[n],
                 f"{100 * accuracies[n]:.1f} %",
-                most_frequent.get(self.names[n], ""),
+                most_frequent.get(n, ""),
             )
             for n in self.worst[:classes]
         ]
@@ -90,7 +89,7 @@ class ClassTally:
 
     def report(self):
         ordered = sorted(self._confusions.items(), key=lambda entry: (-entry[1], entry[0]))
-        confusions = tuple((self._names[label], self._answers[best], count) for (label, best), count in ordered)
+        confusions = tuple((label, self._answers[best], count) for (label, best), count in ordered)
         return ClassReport(self._names, self._labels, self._counts, self._correct, confusions)
 
 

@@ -104,7 +104,7 @@ def test_classes_and_calibration_are_those_of_the_scores(batch_size):
     assert found.classes.labels == tuple(NAMES[n] for n in order)
     assert found.classes.counts.tolist() == matrix.sum(axis=1)[list(order)].tolist()
     assert found.classes.correct.tolist() == matrix.diagonal()[list(order)].tolist()
-    confused = {(NAMES[i].upper(), NAMES[j], matrix[i, j]) for i, j in np.argwhere(matrix) if i != j}
+    confused = {(order.index(i), NAMES[j], matrix[i, j]) for i, j in np.argwhere(matrix) if i != j}
     assert set(found.classes.confusions) == confused
     likelihood = sklearn.metrics.log_loss(LABELS, probabilities)
     assert found.calibration.negative_log_likelihood == pytest.approx(likelihood, rel=1e-5)

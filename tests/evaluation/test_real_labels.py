@@ -74,7 +74,7 @@ def test_a_picture_is_right_if_the_prediction_is_in_its_set(tmp_path, pictures):
     assert found.matching == (f"in order, as the model has no labels, pictures to {real} by the numbers in their names")
     assert found.classes.names == ("even", "odd") and found.classes.counts.tolist() == [2, 4]
     assert found.classes.correct.tolist() == [1, 1]
-    assert ("odd", f"class_{ranked[123][0]}", 1) in found.classes.confusions
+    assert (1, f"class_{ranked[123][0]}", 1) in found.classes.confusions
     assert evaluate(tiny(label_set("imagenet2012")), pictures, batch_size=8, labels=real).correct == {1: 2, 5: 4}
 
 
