@@ -38,6 +38,12 @@ def test_accuracy_with_the_reference_protocol(real_data):
     assert accuracy.count == 200
     assert accuracy.correct[1] >= 168
     assert accuracy.correct[5] >= 193
+    # SciPy's softmax, scikit-learn's log_loss and a loop over 15 bins give 0.0888, 0.7794 and 0.5748 for these logits.
+    found = accuracy.calibration
+    figures = found.error, found.mean_confidence, found.negative_log_likelihood
+    assert figures == pytest.approx((0.0888, 0.7794, 0.5748), abs=0.006)
+    assert sum(count for _, _, count in accuracy.classes.confusions) == 200 - accuracy.correct[1]
+    assert (accuracy.classes.names.index("0282_n02123159"), "tabby", 1) in accuracy.classes.confusions  # a tiger cat
 
 
 @pytest.mark.slow

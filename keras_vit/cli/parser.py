@@ -103,10 +103,17 @@ def _add_evaluate(verbs):
         "leading index.",
         "keras-vit evaluate --folder pictures --model ViT-Ti_16 --weights ViT-Ti_16.npz \\\n"
         "      --resize 248 --crop 224 --interpolation bicubic",
+        "keras-vit evaluate --folder val --model ViT-Ti_16 --weights ViT-Ti_16.npz --real-labels real.json --report",
     )
     _add_pictures(verb)
     _add_model(verb)
     verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
+    verb.add_argument("--report", action="store_true", help="calibration and the classes too, the worst first")
+    verb.add_argument(
+        "--real-labels",
+        metavar="FILE",
+        help="real.json, the ReaL labels of ImageNet's validation pictures (ILSVRC2012_val_00000001.JPEG and so on)",
+    )
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
