@@ -84,7 +84,18 @@ def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=
     yield [global_block(f"block_{i:02d}", grid_size, (1, 1), prefix, prefix > 0) for i in range(len(weights))], weights
 
 
-def check_images(images, input_shape):
+def _batches(graph, images, batch_size):
+    images = _check_images(images, graph.input_shape)
+    checks.check_integer("batch_size", batch_size)
+    run = inference(graph, compiled=len(images) > batch_size)
+    for start in range(0, len(images), batch_size):
+        weights = as_list(run(images[start : start + batch_size]))
+        if not all(np.isfinite(block).all() for block in weights):
+            raise ValueError("model must give finite attention; that of some pictures is NaN or infinite")
+        yield weights
+
+
+def _check_images(images, input_shape):
     """Returns `images` as a float32 array that a model of `input_shape` takes; raises a `ValueError` otherwise."""
     images = np.asarray(images)
     wanted = tuple(input_shape[1:])
@@ -99,17 +110,6 @@ def check_images(images, input_shape):
     if images.dtype.kind != "f":
         raise ValueError(f"images must be floats as the model takes them, see keras_vit.preprocess; got {images.dtype}")
     return images.astype("float32", copy=False)
-
-
-def _batches(graph, images, batch_size):
-    images = check_images(images, graph.input_shape)
-    checks.check_integer("batch_size", batch_size)
-    run = inference(graph, compiled=len(images) > batch_size)
-    for start in range(0, len(images), batch_size):
-        weights = as_list(run(images[start : start + batch_size]))
-        if not all(np.isfinite(block).all() for block in weights):
-            raise ValueError("model must give finite attention; that of some pictures is NaN or infinite")
-        yield weights
 
 
 def _checked_weights(block):
