@@ -36,6 +36,7 @@ EXPORT = [
 ]
 
 TOOLS = {
+    "analysis": ["matplotlib>=3.9"],  # keras_vit.analysis.plots
     # python -m keras_vit.serving.beam
     "beam": [
         "apache-beam>=2.77",
@@ -70,10 +71,7 @@ TOOLS = {
 }
 
 # For what is to come: nothing in the package imports these yet, so there are no tested versions to state.
-PLANNED = {
-    "analysis": ["matplotlib>=3.9"],
-    "docs": ["mkdocs", "mkdocstrings[python]"],
-}
+PLANNED = {"docs": ["mkdocs", "mkdocstrings[python]"]}
 
 setup(
     name="keras_vit",

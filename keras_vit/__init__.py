@@ -1,7 +1,7 @@
 """Vision Transformers for Keras and TensorFlow.
 
 The core (configs, layers, models, checkpoints, zoo) is here on import, so that `keras.models.load_model` finds it. The
-rooms that use TensorFlow (`data`, `evaluation`, `training`, `serving`) open on first touch.
+rooms above it (`data`, `analysis`, `evaluation`, `training`, `serving`) open on first touch.
 """
 
 import importlib
@@ -34,6 +34,7 @@ __version__ = "0.1.0"
 
 # name -> module that is imported when the name is first used
 _ON_FIRST_TOUCH = {
+    "analysis": "keras_vit.analysis",
     "data": "keras_vit.data",
     "distribution": "keras_vit.training.distribution",
     "evaluation": "keras_vit.evaluation",

@@ -12,9 +12,11 @@ import tempfile
 import keras
 import numpy as np
 import pytest
+from golden_arrays import ARRAY_CASES
 from golden_configs import NotUnderstood, config_of
 
 import keras_vit
+from keras_vit.analysis import attention_model
 from keras_vit.models import build_model
 
 
@@ -40,8 +42,10 @@ def test_there_are_cases(request):
 
 
 def _comparison(case):
-    if case.get("kind") in _OF_ARRAYS:
-        return _OF_ARRAYS[case["kind"]]
+    if case.get("kind") == "posembed":
+        return _compare_position_table
+    if case.get("kind") in ARRAY_CASES:
+        return lambda folder, case: ARRAY_CASES[case["kind"]](np.load(folder / "io.npz"), case)
     config = config_of(case)
     return lambda folder, case: _compare_model(folder, case, config)
 
@@ -68,20 +72,6 @@ def _compare_position_table(folder, case):
         np.testing.assert_allclose(other, arrays[key], atol=2e-5, rtol=0)
 
 
-def _compare_ridge(folder, case):
-    arrays, tolerance = np.load(folder / "io.npz"), case["tolerance"]
-    ridge = keras_vit.evaluation.fit_ridge(
-        arrays["x_train"], arrays["y_train"], int(arrays["num_classes"]), float(arrays["l2"])
-    )
-    for key in ("w_official_fp32", "w_float64"):
-        np.testing.assert_allclose(ridge.weights, arrays[key], atol=tolerance["w_atol"], rtol=0, err_msg=key)
-    scores = ridge.scores(arrays["x_test"])
-    np.testing.assert_allclose(scores, arrays["scores_float64"], atol=tolerance["scores_atol"], rtol=0)
-    np.testing.assert_array_equal(ridge.predict(arrays["x_test"]), arrays["pred"])
-    accuracy = (ridge.predict(arrays["x_test"]) == arrays["y_test"]).mean()
-    np.testing.assert_allclose(accuracy, [arrays["accuracy_official"], arrays["accuracy_float64"]], rtol=1e-6)
-
-
 def _compare_model(folder, case, config):
     model = build_model(config)
     keras_vit.load_weights(model, _weights(folder, case), resize=case["machine"].get("resize", "auto"))
@@ -92,7 +82,7 @@ def _compare_model(folder, case, config):
     arrays = np.load(folder / "io.npz")
     others = ("images", "logits_float64", *_BIG_VISION_LOGITS)
     stored = [key for key in arrays.files if key not in others]
-    symbolic = {key: _intermediate(model, config, key, arrays["images"]) for key in stored}
+    symbolic = {key: _intermediate(model, config, key) for key in stored}
     outputs = {key: value for key, value in symbolic.items() if isinstance(value, keras.KerasTensor)}
     values = {key: value for key, value in symbolic.items() if key not in outputs}
     values |= keras.Model(model.input, outputs)(arrays["images"])
@@ -138,11 +128,10 @@ def _merged(folder):
     return path
 
 
-def _intermediate(model, config, key, images):
+def _intermediate(model, config, key):
     """The symbolic output, or the array, that a case stores as `key`."""
     if match := re.fullmatch(r"attn_(\d+)", key):
-        block = model.get_layer(f"block_{int(match[1]):02d}")
-        return block.attention_scores(keras.Model(model.input, block.input)(images))
+        return attention_model(model, int(match[1])).outputs[0]
     if key == "embedding":
         return keras.ops.reshape(model.get_layer("patch_encoder").output, (-1, *config.grid_size, config.hidden_dim))
     if key == "with_posemb":  # big_vision adds positions before it prepends the class token
@@ -185,7 +174,6 @@ def _layer_name(model, config, key):
     }[key]
 
 
-_OF_ARRAYS = {"posembed": _compare_position_table, "fewshot": _compare_ridge}
 _BIG_VISION_LOGITS = ("logits_big_vision_bit_paper",)
 _NUMBERED = {
     r"(?:encoderblock|layer|block)_(\d+)": lambda block: f"block_{block:02d}",

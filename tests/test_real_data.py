@@ -40,6 +40,12 @@ def test_accuracy_with_the_reference_protocol(real_data):
     assert accuracy.count == 200
     assert accuracy.correct[1] >= 168
     assert accuracy.correct[5] >= 193
+    # SciPy's softmax, scikit-learn's log_loss and a loop over 15 bins give 0.0888, 0.7794 and 0.5748 for these logits.
+    found = accuracy.calibration
+    figures = found.error, found.mean_confidence, found.negative_log_likelihood
+    assert figures == pytest.approx((0.0888, 0.7794, 0.5748), abs=0.006)
+    assert sum(count for _, _, count in accuracy.classes.confusions) == 200 - accuracy.correct[1]
+    assert (accuracy.classes.names.index("0282_n02123159"), "tabby", 1) in accuracy.classes.confusions  # a tiger cat
 
 
 @pytest.mark.slow
@@ -65,7 +71,7 @@ def test_few_shot_accuracy(real_data):
 def test_few_shot_accuracy_of_small_pictures(real_data):
     train, test = _cifar10(real_data, "train", 200), _cifar10(real_data, "test", 100)
     result = keras_vit.evaluation.few_shot(_model(real_data, image_size=96), train, test, shots=5, seeds=0)
-    assert 0.28 < result.mean[5] < 0.48  # of 100 draws 0.38 +- 0.04
+    assert 0.23 < result.mean[5] < 0.47  # 100 draws: 0.35 +- 0.04
 
 
 def test_wrong_mean_and_deviation_show(real_data):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 
 import keras
 import numpy as np
@@ -13,7 +14,10 @@ CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 
 
 def make(folder):
-    """Fills `folder` with `cat.jpg`, class folders in `pictures`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`."""
+    """Fills `folder` with `cat.jpg`, class folders in `pictures`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`.
+
+    `val` has three pictures that are called as ImageNet's first, and `real.json` right answers for two of them.
+    """
     rng = np.random.default_rng(0)
     _draw(rng).save(folder / "cat.jpg")
     for name in CLASSES:
@@ -26,6 +30,10 @@ def make(folder):
         keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
         _with_head(small_model(), rng).save(folder / "model.keras")
     keras.utils.clear_session()
+    (folder / "val" / CLASSES[0]).mkdir(parents=True)
+    for number in range(1, 4):
+        _draw(rng).save(folder / "val" / CLASSES[0] / f"ILSVRC2012_val_{number:08d}.JPEG")
+    (folder / "real.json").write_text(json.dumps([[283], [283, 285], *([] for _ in range(49_998))]))
 
 
 def small_model(**arguments):

@@ -1,5 +1,36 @@
-"""What a model looks at."""
+"""What a model looks at, what its first filters see and what it knows of places: arrays; `plots` draws them."""
 
-from keras_vit.analysis.attention import attention_model, rollout_model
+import importlib
 
-__all__ = ["attention_model", "rollout_model"]
+from keras_vit.analysis.attention import attention_model, attention_weights
+from keras_vit.analysis.distance import mean_attention_distance, receptive_field
+from keras_vit.analysis.filters import FilterComponents, embedding_filters, filter_components, smoothness
+from keras_vit.analysis.heads import head_maps, head_strength
+from keras_vit.analysis.overlay import overlay
+from keras_vit.analysis.positions import position_similarity
+from keras_vit.analysis.rollout import attention_rollout, rollout_model
+
+__all__ = [
+    "FilterComponents",
+    "attention_model",
+    "attention_rollout",
+    "attention_weights",
+    "embedding_filters",
+    "filter_components",
+    "head_maps",
+    "head_strength",
+    "mean_attention_distance",
+    "overlay",
+    "plots",
+    "position_similarity",
+    "receptive_field",
+    "rollout_model",
+    "smoothness",
+]
+
+
+def __getattr__(name):
+    """Opens `plots` on first touch."""
+    if name != "plots":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("keras_vit.analysis.plots")

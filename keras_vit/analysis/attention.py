@@ -1,80 +1,134 @@
-"""Attention of every block, and its rollout over all of them, as models that share the weights of the one looked at."""
+"""The attention weights of a model's blocks, as arrays and as a keras model."""
 
 import keras
-from keras import ops
+import numpy as np
 
-from keras_vit.compat.graph import graph_calls
-from keras_vit.layers import TransformerBlock
-from keras_vit.models.base import check_model
-
-
-def attention_model(model):
-    """Builds a model from pictures to the attention weights of every block.
-
-    Args:
-        model: a `VisionTransformer` whose blocks attend globally: plain, hybrid or distilled.
-
-    Returns:
-        A keras model that gives a list, first block first, of (batch, heads, query tokens, key tokens), after softmax
-        and before dropout, at least float32. Tokens are in the model's order: class, distillation and register tokens,
-        then the patches by rows.
-
-    Raises:
-        TypeError: if the model is none of this package.
-        ValueError: if it has no block with global attention.
-    """
-    weights = _attention(model)
-    return keras.Model(model.input, weights, name=f"{model.name}_attention")
+from keras_vit import checks
+from keras_vit.analysis.blocks import as_list, attention_graph, global_block
+from keras_vit.compat.inference import inference
+from keras_vit.layers.position_grid import square_grid
 
 
-def rollout_model(model):
-    """Builds a model from pictures to their attention rollout (arXiv 2010.11929, appendix D.8; arXiv 2005.00928).
-
-    With A_l the attention of block l, mean over its heads, B_l is A_l + I (the residual path) with rows divided by
-    their sum, and the rollout is B_L ... B_1: how much each token owes to each input token. Shown is the row of the
-    class token, of a model without one the mean of the patches' rows, at the patches.
+def attention_weights(model, images, layers=None, batch_size=16):
+    """Computes who attends to whom in the blocks of a model (A of Eq. 6 in arXiv 2010.11929).
 
     Args:
-        model: as for `attention_model`.
+        model: a ViT (plain, hybrid, distilled, axial) or a Swin of this package; a functional or sequential keras model
+            made of its layers, such as one with a new head, or that calls one; or another keras model that has one as
+            a layer, which is then looked at by itself.
+        images: float array (pictures, height, width, channels) as `model` takes it, see `keras_vit.preprocess`.
+        layers: names of blocks (`"block_11"`; of an axial model `"block_11/row_block"` and `"block_11/column_block"`)
+            or their numbers, -1 the last; one or a sequence. None is all of them. Of a ViT-L/16 at 224 pixels a
+            picture takes 2.4 MB per block in float32, at 384 pixels 21 MB.
+        batch_size: pictures that are computed at a time.
 
     Returns:
-        A keras model that gives (batch, rows, columns), float32: shares of the patches, which add up to 1 with those of
-        class, distillation and register tokens.
+        List of float32 arrays in the order of `layers`: weights after softmax and before dropout, whose last axis
+        adds up to 1. With global attention (pictures, heads, query tokens, key tokens), class, distillation and
+        register tokens first, then patches by rows. With an axis of groups in an axial model (pictures, rows, heads,
+        columns, columns) and (pictures, columns, heads, rows, rows), and in a Swin (pictures, windows, heads, tokens,
+        tokens), see `SwinBlock.attention_scores`.
 
     Raises:
-        TypeError, ValueError: as `attention_model`.
+        TypeError: if `model` is no keras model.
+        ValueError: if it has no such blocks, as ResNets, or `layers` names others, or the images do not fit.
     """
-    weights = _attention(model)
-    config = model.config
-    identity = ops.eye(weights[0].shape[-1], dtype="float32")
-    rollout = None
-    for block in weights:
-        mixed = ops.mean(ops.cast(block, "float32"), axis=1) + identity  # (batch, tokens, tokens)
-        mixed = mixed / ops.sum(mixed, axis=-1, keepdims=True)
-        rollout = mixed if rollout is None else ops.matmul(mixed, rollout)
-    prefix = config.num_prefix_tokens
-    shown = rollout[:, 0] if config.num_class_tokens else ops.mean(rollout[:, prefix:], axis=1)  # (batch, tokens)
-    maps = ops.reshape(shown[:, prefix:], (-1, *config.grid_size))
-    return keras.Model(model.input, maps, name=f"{model.name}_rollout")
+    graph, _ = attention_graph(model, layers)
+    batches = list(_batches(graph, images, batch_size))
+    return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
 
 
-def _attention(model):
-    calls = [call for call in graph_calls(check_model(model)) if isinstance(call.operation, TransformerBlock)]
-    if not calls:
+def attention_model(model, layers=None):
+    """Builds a model from pictures to attention weights; it shares the layers and weights of the one looked at.
+
+    Args:
+        model, layers: as of `attention_weights`.
+
+    Returns:
+        A keras model that gives what is in the list of `attention_weights`, as tensors of at least float32: a list, of
+        one block its weights alone.
+
+    Raises:
+        TypeError, ValueError: as `attention_weights`.
+    """
+    return attention_graph(model, layers)[0]
+
+
+def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=None, num_prefix_tokens=None):
+    """Yields (blocks, their weights) for one batch of pictures after the other, so that memory stays bounded.
+
+    Args:
+        model: as of `attention_weights`; or weights that are there already, (pictures, heads, tokens, tokens) of one
+            block after the other, which come back as the one batch.
+        images, layers, batch_size: of a model, as of `attention_weights`.
+        grid_size: of weights: (rows, columns) of the patches; None takes the square grid they form.
+        num_prefix_tokens: of weights: how many tokens come before the patches; None is 1, a class token.
+
+    Raises:
+        ValueError: where an argument is missing or belongs to the other kind of `model`.
+    """
+    if isinstance(model, keras.Model):
+        if images is None or grid_size is not None or num_prefix_tokens is not None:
+            raise ValueError("a model needs images, and tells grid_size and num_prefix_tokens itself")
+        graph, blocks = attention_graph(model, layers)
+        for weights in _batches(graph, images, batch_size):
+            yield blocks, weights
+        return
+    if images is not None or layers is not None:
+        raise ValueError("images and layers are for a model; weights are there already")
+    prefix = 1 if num_prefix_tokens is None else checks.check_integer("num_prefix_tokens", num_prefix_tokens, 0)
+    weights = [_checked_weights(block) for block in model]
+    if not weights:
+        raise ValueError("weights must be of at least one block; got none")
+    grid_size = _grid(weights[0].shape[-1] - prefix, grid_size)
+    yield [global_block(f"block_{i:02d}", grid_size, (1, 1), prefix, prefix > 0) for i in range(len(weights))], weights
+
+
+def _batches(graph, images, batch_size):
+    images = _check_images(images, graph.input_shape)
+    checks.check_integer("batch_size", batch_size)
+    run = inference(graph, compiled=len(images) > batch_size)
+    for start in range(0, len(images), batch_size):
+        weights = as_list(run(images[start : start + batch_size]))
+        if not all(np.isfinite(block).all() for block in weights):
+            raise ValueError("model must give finite attention; that of some pictures is NaN or infinite")
+        yield weights
+
+
+def _check_images(images, input_shape):
+    """Returns `images` as a float32 array that a model of `input_shape` takes; raises a `ValueError` otherwise."""
+    images = np.asarray(images)
+    wanted = tuple(input_shape[1:])
+    is_of_size = images.ndim == 4 and all(
+        want in (None, got) for want, got in zip(wanted, images.shape[1:], strict=True)
+    )
+    if not is_of_size or not len(images):
         raise ValueError(
-            "model must have blocks with global attention, as plain, hybrid and distilled ViTs do; "
-            f"{model.config.name} has none"
+            f"images must be an array (pictures, {', '.join(map(str, wanted))}) as the model takes it, "
+            f"see keras_vit.preprocess; got shape {images.shape}"
         )
-    return [_AttentionScores(call.operation)(*call.arguments.args, **call.arguments.kwargs) for call in calls]
+    if images.dtype.kind != "f":
+        raise ValueError(f"images must be floats as the model takes them, see keras_vit.preprocess; got {images.dtype}")
+    return images.astype("float32", copy=False)
 
 
-class _AttentionScores(keras.layers.Layer):
-    """The attention weights of a block on what enters it; a layer, for the norms of all blocks have the same name."""
+def _checked_weights(block):
+    block = np.asarray(block)
+    if block.ndim != 4 or block.shape[-1] != block.shape[-2] or block.dtype.kind != "f":
+        raise ValueError(
+            "weights must be float arrays (pictures, heads, tokens, tokens), one per block; "
+            f"got {block.dtype} of shape {block.shape}"
+        )
+    return block
 
-    def __init__(self, block):
-        super().__init__(dtype=block.dtype_policy, name=f"{block.name}_attention")
-        self.block = block
-        self.built = True
 
-    def call(self, tokens, relative_keys=None):
-        return self.block.attention_scores(tokens, relative_keys)
+def _grid(patches, grid_size):
+    if grid_size is not None:
+        grid = checks.check_pair("grid_size", grid_size)
+        if grid[0] * grid[1] == patches:
+            return grid
+    elif patches > 0 and square_grid(patches):
+        return square_grid(patches)
+    raise ValueError(
+        f"grid_size must be (rows, columns) of the {patches} tokens after num_prefix_tokens; got grid_size={grid_size}"
+    )

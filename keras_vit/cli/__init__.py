@@ -4,7 +4,7 @@ import contextlib
 import sys
 import warnings
 
-from keras_vit.cli import answers, inventory, probes, products
+from keras_vit.cli import answers, explanations, inventory, probes, products
 from keras_vit.cli.failures import guarded, one_line
 from keras_vit.cli.parser import parse
 
@@ -14,6 +14,7 @@ VERBS = {
     "predict": answers.predict,
     "evaluate": answers.evaluate,
     "probe": probes.probe,
+    "explain": explanations.explain,
     "train": products.train,
     "export": products.export,
     "convert": products.convert,

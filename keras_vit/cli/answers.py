@@ -31,18 +31,44 @@ def evaluate(args):
     source = open_source(args)
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):
-        accuracy = keras_vit.evaluate(model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty())
+        accuracy = keras_vit.evaluate(
+            model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty(), labels=args.real_labels
+        )
     if not args.json:
-        print(accuracy)
+        print(accuracy.report() if args.report else accuracy)
         return
-    _print_json(
-        {
-            "pictures": accuracy.count,
-            "correct": accuracy.correct,
-            "accuracy": accuracy.top,
-            "matching": accuracy.matching,
-        }
-    )
+    values = {
+        "pictures": accuracy.count,
+        "correct": accuracy.correct,
+        "accuracy": accuracy.top,
+        "matching": accuracy.matching,
+    }
+    if args.real_labels is not None:
+        values["left_out"] = accuracy.left_out
+    _print_json(values | (_reported(accuracy) if args.report else {}))
+
+
+def _reported(accuracy):
+    """What `--report` adds to the JSON; null where the head gives no probabilities."""
+    found, classes = accuracy.calibration, accuracy.classes
+    return {
+        "mean_confidence": None if found is None else found.mean_confidence,
+        "calibration_error": None if found is None else found.error,
+        "negative_log_likelihood": None if found is None else found.negative_log_likelihood,
+        "mean_class_accuracy": classes.mean,
+        "classes": [
+            {
+                "class": classes.names[n],
+                "label": None if classes.labels is None else classes.labels[n],
+                "pictures": int(classes.counts[n]),
+                "correct": int(classes.correct[n]),
+            }
+            for n in classes.worst
+        ],
+        "confusions": [
+            {"class": classes.names[n], "answer": answer, "pictures": count} for n, answer, count in classes.confusions
+        ],
+    }
 
 
 def _print_json(value):

@@ -1,5 +1,6 @@
 """What a command says and returns when it cannot be done. Standard library only, for it runs before Keras."""
 
+import contextlib
 import os
 import sys
 import traceback
@@ -38,6 +39,15 @@ def guarded(work):
             traceback.print_exc()
         print(f"keras-vit: error: {one_line(describe(error))}", file=sys.stderr)
         return 2
+
+
+@contextlib.contextmanager
+def users_mistakes(*failures):
+    """Counts exceptions of these types as a user's mistake: a full disk or an absent TPU needs no traceback."""
+    try:
+        yield
+    except failures as error:
+        raise ValueError(str(error)) from error
 
 
 def describe(error):

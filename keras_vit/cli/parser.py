@@ -48,6 +48,7 @@ def _build_parser():
     _add_predict(verbs)
     _add_evaluate(verbs)
     _add_probe(verbs)
+    _add_explain(verbs)
     _add_train(verbs)
     _add_export(verbs)
     _add_convert(verbs)
@@ -103,10 +104,17 @@ def _add_evaluate(verbs):
         "leading index.",
         "keras-vit evaluate --folder pictures --model ViT-Ti_16 --weights ViT-Ti_16.npz \\\n"
         "      --resize 248 --crop 224 --interpolation bicubic",
+        "keras-vit evaluate --folder val --model ViT-Ti_16 --weights ViT-Ti_16.npz --real-labels real.json --report",
     )
     _add_pictures(verb)
     _add_model(verb)
     verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
+    verb.add_argument("--report", action="store_true", help="calibration and the classes too, the worst first")
+    verb.add_argument(
+        "--real-labels",
+        metavar="FILE",
+        help="real.json, the ReaL labels of ImageNet's validation pictures (ILSVRC2012_val_00000001.JPEG and so on)",
+    )
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -138,6 +146,29 @@ def _add_probe(verbs):
     verb.add_argument("--table", metavar="FILE", help="write every accuracy as .csv, too")
     verb.add_argument("--plot", metavar="FILE", help="draw the accuracy over the shots, such as .png, too")
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_explain(verbs):
+    verb = _add(
+        verbs,
+        "explain",
+        "Draw what a model answers to a picture and where it looks, on one sheet.\n"
+        "It shows the attention rollout (of a Swin, that of its last stage) and the most uneven heads of one block.",
+        "keras-vit explain cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz -o cat.png",
+        "keras-vit explain cat.jpg --model model.keras --layer block_00 --heads 2 -o cat.pdf",
+    )
+    verb.add_argument("picture", metavar="PICTURE", help="JPEG, PNG, BMP, GIF or WebP file")
+    _add_model(verb)
+    verb.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help=".png, .jpg, .pdf or .svg; replaced if it exists"
+    )
+    verb.add_argument("--top", type=argument_types.count, default=5, metavar="K", help="answers (default: 5)")
+    verb.add_argument(
+        "--layer", default="-1", metavar="NAME", help="block of the heads, or its number (default: the last)"
+    )
+    verb.add_argument(
+        "--heads", type=argument_types.count, default=4, metavar="N", help="heads that are shown (default: 4)"
+    )
 
 
 def _add_train(verbs):

@@ -6,8 +6,13 @@ import pathlib
 import sys
 
 import keras_vit
+from keras_vit import checks
+from keras_vit.analysis import plots
+from keras_vit.cli.explanations import DRAWING_SUFFIXES
+from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import open_model
 from keras_vit.cli.sources import check_sources, open_sources
+from keras_vit.training.checkpoint_files import CheckpointError, write_atomically
 
 _SEED = 0  # of --hold-out
 
@@ -15,9 +20,8 @@ _SEED = 0  # of --hold-out
 def probe(args):
     """Prints the few-shot accuracy, and writes it as a table and as a picture."""
     check_sources(args)
-    _check_output("--table", args.table)
-    _check_output("--plot", args.plot)
-    draw = _drawing() if args.plot is not None else None
+    _check_output("--table", args.table, (".csv",))
+    _check_output("--plot", args.plot, DRAWING_SUFFIXES)
     train, test = open_sources(args, _SEED)
     if test is None:
         raise ValueError("--validation or --hold-out must be given: pictures to measure on")
@@ -36,9 +40,9 @@ def probe(args):
         )
     if args.table is not None:
         result.write_csv(args.table)
-    if draw is not None:
-        figure = draw({model.config.name: result})
-        keras_vit.evaluation.files.replace_file(args.plot, lambda partial: figure.savefig(partial, dpi=120))
+    if args.plot is not None:
+        with users_mistakes(CheckpointError):
+            write_atomically(args.plot, plots.few_shot_curves({model.config.name: result}).savefig)
     print(json.dumps(_values(result), indent=2, ensure_ascii=False) if args.json else result)
 
 
@@ -55,14 +59,11 @@ def _values(result):
     }
 
 
-def _drawing():
-    """The function that draws; what it needs is looked for before anything is computed."""
-    from keras_vit.analysis import plots
-
-    return plots.few_shot_curves
-
-
-def _check_output(option, path):
+def _check_output(option, path, suffixes):
     """Raises where a file could not be written, before anything is computed."""
-    if path is not None and not pathlib.Path(path).parent.is_dir():
-        raise FileNotFoundError(f"{option} must be in a folder that exists; got {path!r}")
+    if path is None:
+        return
+    path = pathlib.Path(path)
+    checks.check_choice(f"the ending of {option}", path.suffix.lower(), suffixes)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{option} must be in a folder that exists; got {str(path)!r}")

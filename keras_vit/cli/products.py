@@ -9,6 +9,7 @@ import uuid
 
 import keras_vit
 from keras_vit import checks
+from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, open_model
 from keras_vit.cli.recipes import open_recipe
 from keras_vit.cli.sources import ANY_KIND, check_sources, open_sources
@@ -48,7 +49,7 @@ def train(args):
     # Several workers must find each other before TensorFlow makes anything, such as a source.
     training = keras_vit.training
     failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
-    with _failures_in_one_line(*failures), keras_vit.distribution(args.strategy) as devices:
+    with users_mistakes(*failures), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
             raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no pictures of its own")
@@ -69,22 +70,13 @@ def train(args):
     print(f"saved: {pathlib.Path(args.workdir) / 'model.keras'}")
 
 
-@contextlib.contextmanager
-def _failures_in_one_line(*failures):
-    """A full disk, a loss that is no number or an absent TPU is no fault of ours: no traceback."""
-    try:
-        yield
-    except failures as error:
-        raise ValueError(str(error)) from error
-
-
 def export(args):
     """Writes a model for other programs and prints its folder."""
     if args.no_check and args.check:
         raise ValueError("--no-check must be left out with --check")
     model = open_model(args)
     options = {name: getattr(args, name) for name in _EXPORT_OPTIONS}
-    with contextlib.redirect_stdout(sys.stderr), _failures_in_one_line(keras_vit.serving.ExportError):
+    with contextlib.redirect_stdout(sys.stderr), users_mistakes(keras_vit.serving.ExportError):
         folder = keras_vit.export(model, args.output, check=args.check or not args.no_check, **options)
     print(folder)
 

@@ -11,7 +11,8 @@ def graph_calls(model):
 
     Returns:
         List of Keras nodes: `operation` is the layer, `outputs` are the tensors of the call, `parent_nodes` the calls
-        that they were made from. None if the model is not functional.
+        that they were made from. None if the model is neither functional nor a Sequential that is built.
     """
+    model = getattr(model, "_functional", model)  # of a Sequential
     by_depth = getattr(model, "_nodes_by_depth", None)
     return by_depth and [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]

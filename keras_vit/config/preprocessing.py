@@ -4,6 +4,8 @@ import dataclasses
 import math
 import numbers
 
+import numpy as np
+
 from keras_vit import checks
 from keras_vit.config.base import Config
 
@@ -73,6 +75,10 @@ class Preprocessing(Config):
             return self.replace(size=tuple(round(s * new / old) for s, new, old in sides), crop=image_size)
         shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in DeiT's and timm's code
         return self.replace(size=shorter, crop=image_size)
+
+    def to_pictures(self, inputs):
+        """Undoes mean and std of an array (..., channels) of model input: float32 on [0, 1], as the model sees them."""
+        return np.clip(np.asarray(inputs) * np.float32(self.std) + np.float32(self.mean), 0.0, 1.0)
 
 
 def _floats(name, values):

@@ -6,12 +6,18 @@ from keras_vit.data.folder import from_folder
 from keras_vit.data.npz import from_npz
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource, from_arrays
-from keras_vit.data.tfds import from_tfds
+from keras_vit.data.tfds import LabelRule, from_tfds
 from keras_vit.data.tfrecord import from_tfrecord
+from keras_vit.data.vtab import ThousandExamples, list_vtab_tasks, thousand_examples, vtab_1k
+from keras_vit.data.vtab_tasks import VTAB_TASKS, VtabTask
 
 __all__ = [
+    "VTAB_TASKS",
     "ImageSource",
+    "LabelRule",
+    "ThousandExamples",
     "UnusableDataError",
+    "VtabTask",
     "data_error",
     "eval_pipeline",
     "from_arrays",
@@ -20,5 +26,8 @@ __all__ = [
     "from_npz",
     "from_tfds",
     "from_tfrecord",
+    "list_vtab_tasks",
+    "thousand_examples",
     "train_pipeline",
+    "vtab_1k",
 ]

@@ -72,6 +72,20 @@ class ImageSource:
             chosen = tf.constant(positions)
         return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe)
 
+    def map_pictures(self, function):
+        """Returns the source of what `function` makes of each picture, an encoded file or pixels, when it is read.
+
+        Args:
+            function: TensorFlow operations from a picture, as in `dataset`, to another in one of the two forms.
+        """
+
+        def changed(element):
+            return {**element, "image": function(element["image"])}
+
+        if self.lookup is None:
+            return dataclasses.replace(self, dataset=self.dataset.map(changed, num_parallel_calls=tf.data.AUTOTUNE))
+        return from_lookup(lambda n: changed(self.lookup(n)), self.class_names, self.size, self.files, self.describe)
+
     def cached(self, max_bytes=2**30):
         """Reads every picture once and keeps it in memory: the encoded bytes of a file, the pixels of an array.
 

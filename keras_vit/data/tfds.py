@@ -1,5 +1,7 @@
-"""from_tfds: image classification sets of TensorFlow Datasets."""
+"""from_tfds: image classification sets of TensorFlow Datasets, with labels that are features or follow from them."""
 
+import collections.abc
+import dataclasses
 import logging
 import os
 
@@ -10,6 +12,23 @@ from keras_vit.data.record_index import index_records
 from keras_vit.data.sources import ImageSource, from_lookup
 
 _LOG = logging.getLogger("keras_vit.data")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelRule:
+    """A label that follows from the features of an example, such as the number of objects in a picture.
+
+    Attributes:
+        features: what the rule reads, {name: True, or a list of the names inside it}, such as
+            `{"objects": ["location", "type"]}`; the rest is not decoded.
+        label: function from these features of one example, a dict of tensors as TensorFlow Datasets decodes them, to an
+            integer scalar, the number of its class.
+        class_names: one name per class.
+    """
+
+    features: dict
+    label: collections.abc.Callable
+    class_names: tuple
 
 
 def from_tfds(dataset, split="train", *, data_dir=None, image_key="image", label_key="label"):
@@ -28,29 +47,27 @@ def from_tfds(dataset, split="train", *, data_dir=None, image_key="image", label
         split: a split expression, such as `"train"`, `"train[:80%]"` or `"train+validation"`.
         data_dir: where prepared sets lie; None is TensorFlow Datasets' default. Only with a name.
         image_key: feature of the picture, a `tfds.features.Image` of 1, 3 or 4 channels of uint8.
-        label_key: feature of the label, a `tfds.features.ClassLabel`.
+        label_key: feature of the label, a `tfds.features.ClassLabel`, or a `LabelRule` that makes it of others.
 
     Returns:
-        An `ImageSource` with the class names of the feature.
+        An `ImageSource` with the class names of the feature or of the rule.
 
     Raises:
         ImportError: when TensorFlow Datasets is not installed.
         ValueError: on features of another kind, and on what TensorFlow Datasets refuses (unknown names and splits).
     """
     tfds = _import_tfds()
-    builder = _find_builder(tfds, dataset, data_dir)
-    _check_features(tfds, builder.info.features, image_key, label_key)
-    if not builder.is_prepared():
-        _LOG.warning("Downloading and preparing %s in %s", builder.info.full_name, builder.data_dir)
-        builder.download_and_prepare()
+    builder = find_builder(dataset, data_dir)
+    _check_image(tfds, builder.info.features, image_key)
+    rule = _rule(tfds, builder.info.features, label_key)
+    prepare(builder)
     decoders = tfds.decode.PartialDecoding(
-        {image_key: True, label_key: True}, decoders={image_key: tfds.decode.SkipDecoding()}
+        {image_key: True, **rule.features}, decoders={image_key: tfds.decode.SkipDecoding()}
     )
 
     def element(example):
-        return {"image": example[image_key], "label": tf.cast(example[label_key], tf.int32)}
+        return {"image": example[image_key], "label": tf.cast(rule.label(example), tf.int32)}
 
-    class_names = tuple(builder.info.features[label_key].names)
     parts = builder.info.splits[split].file_instructions if builder.info.splits else ()
     if _are_local_records(tfds, builder, parts):
         records = index_records([part.filename for part in parts], [_slice(part) for part in parts])
@@ -59,13 +76,32 @@ def from_tfds(dataset, split="train", *, data_dir=None, image_key="image", label
         def lookup(n):
             return element(features.deserialize_example(read(n), decoders=decoders.decoders))
 
-        return from_lookup(lookup, class_names, records.size, describe=records.describe)
+        return from_lookup(lookup, rule.class_names, records.size, describe=records.describe)
     read_config = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, decoders=decoders, read_config=read_config)
     size = int(examples.cardinality())
     if size < 0:  # not known to the dataset
         size = builder.info.splits[split].num_examples
-    return ImageSource(examples.map(element), class_names, size)
+    return ImageSource(examples.map(element), tuple(rule.class_names), size)
+
+
+def find_builder(dataset, data_dir):
+    """Returns the `tfds.core.DatasetBuilder` of `dataset`, as of `from_tfds`; nothing is prepared."""
+    tfds = _import_tfds()
+    if isinstance(dataset, str):
+        return tfds.builder(dataset, data_dir=data_dir)
+    if not isinstance(dataset, tfds.core.DatasetBuilder):
+        raise TypeError(f"dataset must be a name or a tfds.core.DatasetBuilder; got {type(dataset).__name__}")
+    if data_dir is not None:
+        raise ValueError(f"data_dir is for a name; the builder has its own, {dataset.data_dir}; got {data_dir!r}")
+    return dataset
+
+
+def prepare(builder):
+    """Downloads and prepares a set that is not in its folder yet; only then are the sizes of its splits known."""
+    if not builder.is_prepared():
+        _LOG.warning("Downloading and preparing %s in %s", builder.info.full_name, builder.data_dir)
+        builder.download_and_prepare()
 
 
 def _import_tfds():
@@ -78,30 +114,36 @@ def _import_tfds():
     return tfds
 
 
-def _find_builder(tfds, dataset, data_dir):
-    if isinstance(dataset, str):
-        return tfds.builder(dataset, data_dir=data_dir)
-    if not isinstance(dataset, tfds.core.DatasetBuilder):
-        raise TypeError(f"dataset must be a name or a tfds.core.DatasetBuilder; got {type(dataset).__name__}")
-    if data_dir is not None:
-        raise ValueError(f"data_dir is for a name; the builder has its own, {dataset.data_dir}; got {data_dir!r}")
-    return dataset
-
-
-def _check_features(tfds, features, image_key, label_key):
-    wanted = (
-        ("image_key", image_key, tfds.features.Image),
-        ("label_key", label_key, tfds.features.ClassLabel),
-    )
-    for argument, key, kind in wanted:
-        if key not in features or not isinstance(features[key], kind):
-            present = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
-            raise ValueError(
-                f"{argument} must name a feature of kind {kind.__name__}; got {argument}={key!r}; there are {present}"
-            )
+def _check_image(tfds, features, image_key):
+    _check_kind(features, "image_key", image_key, tfds.features.Image)
     dtype = np.dtype(features[image_key].np_dtype)
     if dtype != np.uint8:
         raise ValueError(f"image_key must name pictures of uint8; got image_key={image_key!r}, of {dtype}")
+
+
+def _rule(tfds, features, label_key):
+    if not isinstance(label_key, LabelRule):
+        _check_kind(features, "label_key", label_key, tfds.features.ClassLabel)
+        return LabelRule({label_key: True}, lambda example: example[label_key], tuple(features[label_key].names))
+    absent = [name for name in label_key.features if name not in features]
+    if absent:
+        raise ValueError(
+            f"label_key must be a rule of features of the set; it reads {', '.join(absent)}; there are "
+            f"{_listed(features)}"
+        )
+    return label_key
+
+
+def _check_kind(features, argument, key, kind):
+    if key not in features or not isinstance(features[key], kind):
+        raise ValueError(
+            f"{argument} must name a feature of kind {kind.__name__}; got {argument}={key!r}; there are "
+            f"{_listed(features)}"
+        )
+
+
+def _listed(features):
+    return ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
 
 
 def _are_local_records(tfds, builder, parts):

@@ -1,4 +1,4 @@
-"""`evaluate`: the share of pictures whose class is among a model's best guesses."""
+"""`evaluate`: the share of pictures whose class is among a model's best guesses, and what stands behind it."""
 
 import dataclasses
 import os
@@ -7,41 +7,72 @@ import keras
 import numpy as np
 
 from keras_vit import checks
+from keras_vit.checkpoints.labels import label_set
 from keras_vit.data import from_folder
 from keras_vit.data.pipeline import eval_batches
 from keras_vit.data.sources import ImageSource
 from keras_vit.evaluation import outputs
+from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.class_matching import match_classes
+from keras_vit.evaluation.class_report import ClassReport, ClassTally
+from keras_vit.evaluation.real_labels import right_answers
 
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """What `evaluate` found.
+    """What `evaluate` found. Two that have the same counts are equal.
 
     Attributes:
         count: number of pictures.
         correct: {k: number of pictures whose class is among the k best}.
         matching: how the data's classes were matched to the model's logits, in words.
+        left_out: number of pictures that were not counted, as no answer is right for them (ReaL); they are not
+            in `count`.
+        classes: a `ClassReport`, the counts of each class.
+        calibration: a `Calibration`; None for a head whose scores are no probabilities.
     """
 
     count: int
     correct: dict
     matching: str
+    left_out: int = 0
+    classes: ClassReport | None = dataclasses.field(default=None, compare=False, repr=False)
+    calibration: Calibration | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def top(self):
         """{k: share, in [0, 1], of pictures whose class is among the k best}."""
         return {k: right / self.count for k, right in self.correct.items()}
 
+    def report(self, classes=20):
+        """Returns a text of several lines: the accuracies, the calibration and the worst classes in a table.
+
+        Args:
+            classes: number of classes in the table, from 1; all of them where there are fewer.
+        """
+        checks.check_integer("classes", classes)
+        lines = [str(self)]
+        if self.calibration is not None:
+            lines.append(str(self.calibration))
+        if self.classes is not None:
+            shown, known = min(classes, len(self.classes.worst)), len(self.classes.worst)
+            lines.append(f"mean accuracy of {known} classes {100 * self.classes.mean:.2f} %")
+            lines += ["", "Classes, worst first:" if shown == known else f"The {shown} worst of {known} classes:"]
+            lines.append(self.classes.table(classes))
+        return "\n".join(lines)
+
     def __str__(self):
         parts = [
             f"top-{k} accuracy {100 * share:.2f} % ({self.correct[k]} of {self.count})" for k, share in self.top.items()
         ]
-        return f"{', '.join(parts)}; classes matched {self.matching}"
+        left_out = f"; {self.left_out} without a right answer left out" if self.left_out else ""
+        return f"{', '.join(parts)}{left_out}; classes matched {self.matching}"
 
 
-def evaluate(model, data, batch_size=32, preprocessing=None, top=(1, 5), class_names=None, verbose=False):
+def evaluate(model, data, batch_size=32, preprocessing=None, top=(1, 5), class_names=None, verbose=False, labels=None):
     """Counts how often a model is right.
+
+    Memory grows with the number of classes and of kinds of mistakes, not with the number of pictures.
 
     Args:
         model: a classifier of keras_vit.
@@ -54,13 +85,19 @@ def evaluate(model, data, batch_size=32, preprocessing=None, top=(1, 5), class_n
         class_names: names of the data's classes, in the order of its labels, instead of the folder's or the
             source's own. For a dataset without them (None), labels are the numbers of the model's logits.
         verbose: shows a progress bar.
+        labels: path of `real.json` to measure ReaL accuracy (arXiv 2006.07159), see `read_real_labels`. The data
+            are pictures of ImageNet's validation set in files; each is found by the number in its name, and its
+            folder only says where the report counts it. A picture is right if one of its right answers is among
+            the k best, and left out if it has none. (The paper's figures are top-1.)
 
     Returns:
-        An `Accuracy`; `str()` of it is one line. Names are matched to `model.labels` as in `match_classes`.
+        An `Accuracy`; `str()` of it is one line, `.report()` a table of the classes. Names are matched to
+        `model.labels` as in `match_classes`.
 
     Raises:
         ValueError: when class names match nothing or not all, labels are out of range, a picture cannot be
-            read (the message names the file), or the model has no head or gives NaN.
+            read (the message names the file), or the model has no head or gives NaN; with `labels`, on data that
+            are no files or a file without a number too, and as `read_real_labels`.
     """
     outputs.check_classifier(model)
     top = tuple(checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,)))
@@ -71,30 +108,47 @@ def evaluate(model, data, batch_size=32, preprocessing=None, top=(1, 5), class_n
         preprocessing = model.preprocessing if preprocessing is None else preprocessing
         outputs.check_preprocessing(model, preprocessing)
         class_names = data.class_names if class_names is None else _renamed(data, class_names)
-        batches, steps = eval_batches(data, preprocessing, batch_size), -(-data.size // batch_size)
     elif hasattr(data, "as_numpy_iterator"):
         if preprocessing is not None:
             raise ValueError("preprocessing is for folders and sources; a dataset gives what the model takes")
         _check_elements(data.element_spec)
-        batches, steps = data.as_numpy_iterator(), None
     else:
         raise TypeError(
             "data must be a folder, an ImageSource or a batched tf.data.Dataset of (inputs, labels); "
             f"got {type(data).__name__}"
         )
-    if class_names is None:
+    answers, left_out = None, 0
+    if labels is not None:
+        data, answers, left_out = _with_answers(data, labels)
+        logits, matching = match_classes(label_set("imagenet2012"), model.labels, model.config.classes)
+        matching += f", pictures to {os.fspath(labels)} by the numbers in their names"
+    elif class_names is None:
         logits, matching = range(model.config.classes), "by number, as labels of a dataset are logits"
     else:
         logits, matching = match_classes(tuple(class_names), model.labels, model.config.classes)
-    return _count(model, batches, np.asarray(logits), top, steps, verbose, matching)
+    named = _names(model)
+    of_classes = None if answers is not None or model.labels is None else tuple(named[logit] for logit in logits)
+    tally = ClassTally(named if class_names is None else class_names, of_classes, named)
+    right = _right(np.asarray(logits), answers, model.config.classes)
+    if isinstance(data, ImageSource):
+        batches, steps = eval_batches(data, preprocessing, batch_size), -(-data.size // batch_size)
+    else:
+        batches, steps = data.as_numpy_iterator(), None
+    count, correct, calibrated = _count(model, batches, steps, right, tally, top, verbose)
+    return Accuracy(count, correct, matching, left_out, tally.report(), calibrated)
 
 
-def _count(model, batches, logits, top, steps, verbose, matching):
+def _count(model, batches, steps, right, tally, top, verbose):
     bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(checks.check_flag("verbose", verbose)))
     score = outputs.scorer(model, compiled=steps != 1)
-    count, correct = 0, dict.fromkeys(top, 0)
+    count, correct, calibrated = 0, dict.fromkeys(top, 0), None
     for step, (inputs, labels) in enumerate(batches, start=1):
-        ranks = _ranks(score(inputs), logits[_checked(labels, len(logits))])
+        scores, labels = score(inputs), _checked(labels, tally.size)
+        is_answer = right(labels, count)
+        ranks = _ranks(scores, is_answer)
+        tally.add(labels, scores.argmax(axis=1), ranks == 0)
+        more = calibration(model, scores, is_answer)
+        calibrated = more if calibrated is None else calibrated + more
         count += len(ranks)
         for k in correct:
             correct[k] += int((ranks < k).sum())
@@ -102,13 +156,48 @@ def _count(model, batches, logits, top, steps, verbose, matching):
     if not count:
         raise ValueError("data must hold at least one picture; it holds none")
     bar.update(step, finalize=True)
-    return Accuracy(count, correct, matching)
+    return count, correct, calibrated
 
 
-def _ranks(scores, targets):
-    """Place of each target (batch,) in its scores (batch, classes), from 0; of equals the first leads."""
-    mine = np.take_along_axis(scores, targets[:, None], axis=1)
-    is_before = (scores > mine) | ((scores == mine) & (np.arange(scores.shape[1]) < targets[:, None]))
+def _right(logits, answers, classes):
+    """Function from the labels (batch,) of a batch and the number of its first picture to bool (batch, classes).
+
+    `logits` has the logit of each class; `answers` the right classes of each picture, None where it is its label.
+    """
+
+    def right(labels, first):
+        numbers = labels[:, None] if answers is None else answers[first : first + len(labels)]
+        found = np.zeros((len(labels), classes), bool)
+        for row, right_numbers in zip(found, numbers, strict=True):
+            row[logits[right_numbers]] = True
+        return found
+
+    return right
+
+
+def _with_answers(data, labels):
+    """The pictures that have a right answer, the classes of each, and how many pictures have none."""
+    if not isinstance(data, ImageSource) or data.files is None:
+        raise ValueError(
+            "labels are found by the names of files, so data must be a folder or a source of files; "
+            f"got {type(data).__name__}{' without files' if isinstance(data, ImageSource) else ''}"
+        )
+    answers = right_answers(labels, data.files)
+    kept = [n for n, numbers in enumerate(answers) if len(numbers)]
+    if not kept:
+        raise ValueError(f"data must hold a picture with a right answer; {labels} has none for all {data.size}")
+    return data.take(kept), [answers[n] for n in kept], data.size - len(kept)
+
+
+def _names(model):
+    return [f"class_{n}" for n in range(model.config.classes)] if model.labels is None else model.labels
+
+
+def _ranks(scores, is_answer):
+    """Place of the best of the answers, bool (batch, classes), among all scores, from 0; of equals the first leads."""
+    targets = np.where(is_answer, scores, -np.inf).argmax(axis=1)[:, None]
+    mine = np.take_along_axis(scores, targets, axis=1)
+    is_before = (scores > mine) | ((scores == mine) & (np.arange(scores.shape[1]) < targets))
     return is_before.sum(axis=1)
 
 

@@ -80,10 +80,10 @@ class AddPositionEmbs(keras.layers.Layer):
     def call(self, tokens):
         if self.position_embedding == "none":
             return tokens
-        return tokens + ops.cast(self._positions(), tokens.dtype)
+        return tokens + ops.cast(self.table(), tokens.dtype)
 
-    def _positions(self):
-        """The rows to add, (1, tokens, dim): those of class tokens, zeros for registers, those of patches."""
+    def table(self):
+        """Returns the rows to add, (1, tokens, dim): those of class tokens, zeros for registers, those of patches."""
         if self.position_embedding == "learned" and not self.num_registers:
             return ops.convert_to_tensor(self.embedding)
         class_rows, patches = self._class_rows_and_patches()

@@ -1,4 +1,4 @@
-"""Attention and rollout against NumPy: softmax of the queries with the keys, block by block."""
+"""Attention weights against NumPy: softmax of the queries with the keys, block by block, of models in every guise."""
 
 import keras
 import numpy as np
@@ -6,24 +6,21 @@ import pytest
 from families import FAMILIES
 
 import keras_vit
-from keras_vit.analysis import attention_model, rollout_model
+from keras_vit.analysis import attention_model, attention_rollout, attention_weights, mean_attention_distance
 
 GLOBAL = ("plain", "registers", "hybrid", "DeiT distilled", "DeiT-III")
 
 
-def pictures(count=3):
-    return np.random.default_rng(0).uniform(-1, 1, (count, 32, 32, 3)).astype("float32")
-
-
-def arrays(outputs):
-    return [keras.ops.convert_to_numpy(output) for output in (outputs if isinstance(outputs, list) else [outputs])]
+def pictures(count=3, size=(32, 32)):
+    return np.random.default_rng(0).uniform(-1, 1, (count, *size, 3)).astype("float32")
 
 
 def by_hand(model, images):
     """The weights of a model whose blocks follow one another, from what enters each block."""
     entering = ["position_embs", "block_00"]
     for name, block in zip(entering, ("block_00", "block_01"), strict=True):
-        tokens = arrays(keras.Model(model.input, model.get_layer(name).output)(images))[0].astype("float64")
+        tokens = keras.Model(model.input, model.get_layer(name).output)(images)
+        tokens = keras.ops.convert_to_numpy(tokens).astype("float64")
         layer = model.get_layer(block)
         gamma, beta = (keras.ops.convert_to_numpy(weight) for weight in (layer.norm1.gamma, layer.norm1.beta))
         centred = tokens - tokens.mean(-1, keepdims=True)
@@ -39,44 +36,196 @@ def by_hand(model, images):
 @pytest.mark.parametrize("name", ["plain", "DeiT distilled", "DeiT-III"])
 def test_attention_is_that_of_the_equations(name):
     model = FAMILIES[name].build()
-    for given, expected in zip(arrays(attention_model(model)(pictures())), by_hand(model, pictures()), strict=True):
-        np.testing.assert_allclose(given, expected, atol=2e-6)
+    expected = list(by_hand(model, pictures()))
+    for given, block in zip(attention_weights(model, pictures()), expected, strict=True):
+        np.testing.assert_allclose(given, block, atol=2e-6)
+    for given, block in zip(attention_model(model)(pictures()), expected, strict=True):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(given), block, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", GLOBAL)
-def test_rollout(name):
+def test_shapes_and_sums(name):
     model = FAMILIES[name].build()
-    images = pictures()
-    weights = arrays(attention_model(model)(images))
-    (maps,) = arrays(rollout_model(model)(images))
     tokens = 16 + model.config.num_prefix_tokens
+    weights = attention_weights(model, pictures(), batch_size=2)
     assert [block.shape for block in weights] == [(3, 3, tokens, tokens)] * 2
-    for picture in range(3):
-        product = np.eye(tokens)
-        for block in weights:
-            mixed = 0.5 * block[picture].astype("float64").mean(0) + 0.5 * np.eye(tokens)
-            product = mixed @ product
-        row = product[0] if model.config.num_class_tokens else product[model.config.num_prefix_tokens :].mean(0)
-        np.testing.assert_allclose(maps[picture].ravel(), row[-16:], atol=1e-6)
-    assert np.ptp(maps) > 1e-3
+    for block in weights:
+        assert block.dtype == "float32"
+        np.testing.assert_allclose(block.sum(-1), 1, atol=1e-5)
 
 
-def test_rollout_of_a_rectangle_and_of_16_bits():
-    model = keras_vit.resize(FAMILIES["plain"].build(), (24, 48))
-    (maps,) = arrays(rollout_model(model)(np.zeros((2, 24, 48, 3), "float32")))
-    assert maps.shape == (2, 3, 6)
-    model = FAMILIES["plain"].build(dtype="mixed_bfloat16")
-    (maps,) = arrays(rollout_model(model)(pictures()))
-    assert maps.dtype == "float32" and np.isfinite(maps).all()
+def test_batches_give_what_one_gives():
+    model = FAMILIES["plain"].build()
+    whole, cut = (attention_weights(model, pictures(5), batch_size=size) for size in (8, 2))
+    for block, parts in zip(whole, cut, strict=True):
+        np.testing.assert_allclose(parts, block, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["axial", "Swin", "BiT"])
-def test_a_model_without_global_attention_is_refused(name):
-    with pytest.raises(ValueError, match="model must have blocks with global attention.*tiny has none"):
-        attention_model(FAMILIES[name].build())
+def test_layers_by_name_and_by_number():
+    model = FAMILIES["plain"].build()
+    first, second = attention_weights(model, pictures())
+    for layers, expected in {
+        "block_01": [second],
+        -1: [second],
+        ("block_01", 0): [second, first],
+    }.items():
+        found = attention_weights(model, pictures(), layers)
+        assert len(found) == len(expected)
+        for block, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(block, wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize("build", [attention_model, rollout_model])
-def test_another_model_is_refused(build):
-    with pytest.raises(TypeError, match="model must be a model of keras_vit; got str"):
-        build("ViT-Ti_16")
+def test_groups_of_an_axial_model():
+    model = FAMILIES["axial"].build(image_size=(24, 32))
+    shapes = {
+        "block_00/row_block": (3, 3, 3, 4, 4),
+        "block_00/column_block": (3, 4, 3, 3, 3),
+        "block_01/row_block": (3, 3, 3, 4, 4),
+        "block_01/column_block": (3, 4, 3, 3, 3),
+    }
+    weights = attention_weights(model, pictures(size=(24, 32)), list(shapes))
+    assert [block.shape for block in weights] == list(shapes.values())
+    tokens = keras.Model(model.input, model.get_layer("position_embs").output)(pictures(size=(24, 32)))
+    rows, columns = model.get_layer("block_00").attention_scores(tokens)
+    np.testing.assert_allclose(weights[0], keras.ops.convert_to_numpy(rows), atol=1e-6)
+    np.testing.assert_allclose(weights[1], keras.ops.convert_to_numpy(columns), atol=1e-6)
+
+
+def test_windows_of_a_swin():
+    model = FAMILIES["Swin"].build()
+    weights = attention_weights(model, pictures())
+    assert [block.shape for block in weights] == [(3, 16, 2, 16, 16)] * 2 + [(3, 4, 4, 16, 16)] * 2
+    maps = keras.Model(model.input, model.get_layer("stage_1_block_00").output)(pictures())
+    expected = model.get_layer("stage_1_block_01").attention_scores(maps)
+    np.testing.assert_allclose(weights[1], keras.ops.convert_to_numpy(expected), atol=1e-6)
+
+
+def _rescaled(model):
+    inputs = keras.Input((32, 32, 3))
+    return keras_vit.Model(inputs, keras.layers.Softmax()(model(keras.layers.Rescaling(1.0)(inputs))))
+
+
+def _in_a_sequential(model):
+    return keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Rescaling(1.0), model])
+
+
+def _with_a_new_head(model):
+    return keras_vit.Model(model.input, keras.layers.Dense(2)(model.get_layer("pooling").output))
+
+
+def _wrapped_twice(model):
+    inner = _rescaled(model)
+    inputs = keras.Input((32, 32, 3))
+    return keras.Model(inputs, inner(inputs))
+
+
+class _Subclass(keras.Model):
+    def __init__(self, model):
+        super().__init__()
+        self.encoder = model
+
+    def call(self, images):
+        return self.encoder(images)
+
+
+def _saved(model, folder):
+    model.save(folder / "model.keras")
+    return keras.models.load_model(folder / "model.keras", compile=False)
+
+
+GUISES = {
+    "around": _rescaled,
+    "sequential": _in_a_sequential,
+    "new head": _with_a_new_head,
+    "twice": _wrapped_twice,
+    "subclass": _Subclass,
+}
+
+
+@pytest.mark.parametrize("guise", GUISES)
+@pytest.mark.parametrize("name", ["plain", "axial"])
+def test_a_model_in_another_is_found(name, guise):
+    model = FAMILIES[name].build()
+    around = GUISES[guise](model)
+    assert type(around) is not type(model)
+    for given, expected in zip(
+        attention_weights(around, pictures()), attention_weights(model, pictures()), strict=True
+    ):
+        np.testing.assert_allclose(given, expected, atol=1e-6)
+
+
+def test_what_follows_from_attention_is_that_of_the_model_inside():
+    model = FAMILIES["hybrid"].build()
+    around, images = _rescaled(model), {"images": pictures()}
+    np.testing.assert_allclose(attention_rollout(around, **images), attention_rollout(model, **images), atol=1e-6)
+    distances = mean_attention_distance(model, **images)
+    np.testing.assert_allclose(mean_attention_distance(around, **images), distances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, _rescaled])
+def test_a_model_from_a_file_is_the_same(tmp_path, wrap):
+    model = wrap(FAMILIES["plain"].build())
+    again = _saved(model, tmp_path)
+    for given, expected in zip(attention_weights(again, pictures()), attention_weights(model, pictures()), strict=True):
+        np.testing.assert_allclose(given, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["plain", "Swin", "axial"])
+def test_16_bits_are_near(name):
+    model = FAMILIES[name].build()
+    halved = keras_vit.models.with_dtype(model, "mixed_bfloat16")
+    exact = attention_weights(model, pictures())
+    for given, expected in zip(attention_weights(halved, pictures()), exact, strict=True):
+        assert given.dtype == "float32" and 0 < np.abs(given - expected).max() < 0.1
+    assert np.isfinite(attention_rollout(halved, pictures(), layers=-1)).all()
+
+
+def test_a_model_of_layers_of_ones_own():
+    inputs = keras.Input((16, 24, 3))
+    tokens = keras_vit.PatchEncoder(8, 8)(inputs)
+    tokens = keras_vit.AddPositionEmbs(grid_size=(2, 3))(keras_vit.ClassToken()(tokens))
+    tokens = keras_vit.TransformerBlock(2, 16, name="mine")(tokens)
+    model = keras.Model(inputs, keras.layers.Dense(2)(tokens[:, 0]))
+    (weights,) = attention_weights(model, pictures(2, (16, 24)), "mine")
+    assert weights.shape == (2, 2, 7, 7)
+    assert attention_rollout(model, pictures(2, (16, 24))).shape == (2, 2, 3)
+    assert mean_attention_distance(model, pictures(2, (16, 24))).shape == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["BiT", "axial ResNet"])
+def test_a_model_without_blocks_is_refused(name):
+    with pytest.raises(ValueError, match="model must have transformer blocks .*; tiny has none"):
+        attention_weights(FAMILIES[name].build(), pictures())
+
+
+def test_two_models_in_one_are_refused():
+    inputs = keras.Input((32, 32, 3))
+    two = [keras_vit.VisionTransformer(FAMILIES[name].config, name=name) for name in ("plain", "axial")]
+    both = keras.Model(inputs, keras.layers.Average()([model(inputs) for model in two]), name="both")
+    with pytest.raises(ValueError, match="both calls 2 models that have"):
+        attention_weights(both, pictures())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"model": "ViT-Ti_16"}, TypeError, "model must be a keras model; got str"),
+        ({"layers": "block_07"}, ValueError, "layers must be one of 'block_00', 'block_01'; got layers='block_07'"),
+        ({"layers": 2}, ValueError, r"numbers of the 2 blocks \['block_00', 'block_01'\]; got 2"),
+        ({"layers": [True]}, ValueError, "layers must be names or numbers .* got True"),
+        ({"layers": []}, ValueError, "layers must name at least one block"),
+        ({"batch_size": 0}, ValueError, "batch_size must be an integer of at least 1; got batch_size=0"),
+        (
+            {"images": np.zeros((32, 32, 3), "float32")},
+            ValueError,
+            r"\(pictures, 32, 32, 3\) .* got shape \(32, 32, 3\)",
+        ),
+        ({"images": np.zeros((1, 24, 32, 3), "float32")}, ValueError, r"got shape \(1, 24, 32, 3\)"),
+        ({"images": np.zeros((0, 32, 32, 3), "float32")}, ValueError, r"got shape \(0, 32, 32, 3\)"),
+        ({"images": np.zeros((1, 32, 32, 3), "uint8")}, ValueError, "images must be floats .* got uint8"),
+        ({"images": np.full((1, 32, 32, 3), np.nan, "float32")}, ValueError, "is NaN or infinite"),
+    ],
+)
+def test_arguments_are_checked(arguments, error, message):
+    with pytest.raises(error, match=message):
+        attention_weights(**{"model": FAMILIES["plain"].build(), "images": pictures(), **arguments})

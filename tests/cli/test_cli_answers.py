@@ -140,6 +140,31 @@ class TestEvaluate:
         assert len(out.splitlines()) == 1 and out.startswith("top-1 accuracy ")
         assert "Loaded 200 arrays" in err
 
+    def test_report_shows_classes_and_calibration(self, here, capsys):
+        for name in ("cat/0.jpg", "cat/1.jpg", "dog/0.jpg"):
+            (here / "own" / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / "own" / name).symlink_to(here / "cat.jpg")
+        words = ["evaluate", "--folder", "own", *SAVED, "--report"]
+        value = json.loads(run(capsys, *words, "--json")[1])
+        assert value["pictures"] == 3 and "left_out" not in value
+        assert {row["class"]: row["pictures"] for row in value["classes"]} == {"cat": 2, "dog": 1}
+        answer = keras_vit.predict(keras.models.load_model("model.keras"), "cat.jpg")[0][0]
+        confused = {(row["class"], row["answer"], row["pictures"]) for row in value["confusions"]}
+        assert confused == {(name, answer[0], n) for name, n in (("cat", 2), ("dog", 1)) if name != answer[0]}
+        assert sum(row["correct"] for row in value["classes"]) == value["correct"]["1"]
+        assert value["mean_confidence"] == pytest.approx(answer[1], rel=1e-5)
+        assert value["calibration_error"] == pytest.approx(abs(value["accuracy"]["1"] - answer[1]), rel=1e-4)
+        assert value["negative_log_likelihood"] > 0
+        assert value["mean_class_accuracy"] == {"cat": 0.5, "dog": 0.5}.get(answer[0], 0.0)
+        lines = run(capsys, *words)[1].splitlines()
+        assert lines[0].startswith("top-1 accuracy ") and lines[4] == "Classes, worst first:" and len(lines) == 8
+
+    def test_real_labels_leave_pictures_without_an_answer_out(self, here, capsys):
+        words = ["evaluate", "--folder", "val", *TI16, "--image-size", "32", "--real-labels", "real.json"]
+        value = json.loads(run(capsys, *words, "--json")[1])
+        assert (value["pictures"], value["left_out"]) == (2, 1)
+        assert value["matching"] == "by name, pictures to real.json by the numbers in their names"
+
     def test_folder_that_does_not_match(self, here, capsys):
         message = error_of(run(capsys, "evaluate", "--folder", "pictures", *SAVED))
         assert message.startswith("class names must match the model's labels")

@@ -45,6 +45,10 @@ MISTAKES = [
     ("probe --arrays drawings.npz --model model.keras --seeds 0", "--seeds: expected an integer of at least 1"),
     ("probe --arrays drawings.npz --model model.keras --shots 1 --l2 0", "l2 must be a finite number above 0"),
     ("probe --arrays drawings.npz --model model.keras --shots 1 --layer tail", "among .*'block_00'.*; got 'tail'"),
+    (
+        "probe --arrays drawings.npz --model model.keras --plot x.csv",
+        "ending of --plot must be one of '.png', .*'.csv'",
+    ),
     ("probe --arrays drawings.npz --model model.keras --table no/x.csv", "--table must be in a folder that exists"),
     ("train --recipe quickstat --show", "keras-vit list --recipes shows; got 'quickstat'; did you mean 'quickstart'"),
     ("train --recipe quickstart --show --set learning_rat=1", "got 'learning_rat'; did you mean 'learning_rate'"),

@@ -61,7 +61,6 @@ def test_json_and_table_have_every_number(here, calls, capsys):
 
 
 def test_plot_is_a_picture(here, calls, capsys):
-    pytest.importorskip("keras_vit.analysis.plots", reason="needs keras_vit.analysis.plots")
     assert run(capsys, *ARRAYS, "--plot", "curve.png")[0] == 0
     assert (here / "curve.png").read_bytes().startswith(b"\x89PNG")
 

@@ -21,6 +21,13 @@ def test_calls_and_tensors_of_a_branched_model_with_a_model_inside():
     assert [parent.operation.name for parent in calls[3].parent_nodes] == ["twice"]
 
 
+def test_calls_of_a_sequential_model():
+    model = keras.Sequential([keras.layers.Dense(4, name="first"), keras.layers.Dense(2, name="second")])
+    assert graph_calls(model) is None  # it has no calls before it knows its inputs
+    model.build((None, 3))
+    assert [call.operation.name for call in graph_calls(model)][1:] == ["first", "second"]
+
+
 def test_a_model_without_a_graph_has_none():
     class Subclass(keras.Model):
         pass

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from keras_vit import Preprocessing
@@ -117,3 +118,11 @@ def test_unknown_preprocessing_key_is_refused_with_a_suggestion():
 def test_preprocessing_at_a_wrong_size_is_refused(image_size):
     with pytest.raises(ValueError, match="image_size must be one positive integer or a pair"):
         Preprocessing().at(image_size)
+
+
+def test_to_pictures_undoes_mean_and_std():
+    preprocessing = Preprocessing(size=4, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+    pictures = np.random.default_rng(0).uniform(size=(2, 4, 4, 3))
+    inputs = (pictures - preprocessing.mean) / preprocessing.std
+    np.testing.assert_allclose(preprocessing.to_pictures(inputs.astype("float32")), pictures, atol=1e-6)
+    assert preprocessing.to_pictures(np.full((1, 1, 3), 9.0)).max() == 1.0  # bicubic resizing overshoots

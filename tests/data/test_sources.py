@@ -89,6 +89,21 @@ def test_pictures_have_names(tmp_path):
     assert described.take([2, 0]).take([1]).name_of(0) == "record 0"
 
 
+@pytest.mark.parametrize("has_lookup", [True, False])
+def test_mapped_pictures_keep_labels_and_places(tmp_path, has_lookup):
+    source = from_folder(write_folder(tmp_path, [encode(image, "png") for image in IMAGES], LABELS))
+    known = elements(source)
+    source = source if has_lookup else ImageSource(source.dataset, source.class_names, source.size, source.files)
+    mapped = source.map_pictures(lambda encoded: 255 - tf.io.decode_png(encoded))
+    assert (mapped.size, mapped.files, mapped.class_names) == (source.size, source.files, source.class_names)
+    assert not mapped.is_encoded and (mapped.lookup is not None) == has_lookup
+    for (image, label), (encoded, wanted) in zip(elements(mapped), known, strict=True):
+        np.testing.assert_array_equal(image, 255 - tf.io.decode_png(encoded).numpy())
+        assert label == wanted
+    if has_lookup:
+        np.testing.assert_array_equal(elements(mapped.take([3]))[0][0], elements(mapped)[3][0])
+
+
 def test_cached_pixels_and_files_are_the_same_and_read_once(tmp_path):
     arrays = from_arrays(IMAGES, LABELS)
     folder = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))

@@ -10,7 +10,7 @@ from picture_sets import LEVELS, assert_equal, batches
 from small_digits import NAMES, SmallDigits
 
 from keras_vit import Preprocessing
-from keras_vit.data import eval_pipeline, from_tfds, train_pipeline
+from keras_vit.data import LabelRule, eval_pipeline, from_tfds, train_pipeline
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,26 @@ def test_a_set_without_files_is_a_stream():
         assert_equal(first, again)
         whole = batches(train_pipeline(source, protocol, 4, seed=1), 5)
         assert_equal(whole[3:], batches(train_pipeline(source, protocol, 4, seed=1, start_step=3), 2))
+
+
+def test_a_rule_makes_the_label_of_other_features(builder):
+    rule = LabelRule({"number": True}, lambda example: example["number"] % 3, ("zero", "one", "two"))
+    source = from_tfds(builder, "train[5:]", label_key=rule)
+    assert (source.size, source.class_names) == (45, ("zero", "one", "two"))
+    wanted = [int(e["number"]) % 3 for e in tfds.as_numpy(builder.as_dataset(split="train[5:]"))]
+    assert [int(e["label"]) for e in source.dataset] == wanted and len(set(wanted)) == 3
+    assert [int(e["label"]) for e in source.take([7, 2]).dataset] == [wanted[7], wanted[2]]
+    with pytest.raises(ValueError, match=r"a rule of features of the set; it reads objects; there are image \(Image\)"):
+        from_tfds(builder, label_key=LabelRule({"objects": ["size"]}, len, ("one",)))
+
+
+def test_a_rule_serves_a_stream_too():
+    with tfds.testing.mock_data(num_examples=9):
+        plain = from_tfds("rock_paper_scissors")
+        rule = LabelRule({"label": True}, lambda example: 2 - example["label"], ("scissors", "paper", "rock"))
+        source = from_tfds("rock_paper_scissors", label_key=rule)
+        labels = [[int(e["label"]) for e in s.dataset] for s in (plain, source)]
+    assert source.lookup is None and labels[1] == [2 - label for label in labels[0]]
 
 
 def test_refusals(builder, monkeypatch):

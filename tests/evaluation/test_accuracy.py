@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import PIL.Image
 import pytest
+import scipy.special
+import sklearn.metrics
 import tensorflow as tf
 
 import keras_vit
@@ -87,6 +89,43 @@ def test_another_preprocessing_is_used():
     expected = int((logits.argmax(axis=-1) == LABELS).sum())
     assert evaluate(model, source, preprocessing=inverted, top=1).correct == {1: expected}
     assert expected != int((places(model) < 1).sum())
+
+
+def test_classes_and_calibration_are_those_of_the_scores():
+    model = tiny()
+    order = (3, 1, 0, 5, 2, 4)
+    source = from_arrays(IMAGES, np.argsort(order)[LABELS], [NAMES[n].upper() for n in order])
+    logits = keras.ops.convert_to_numpy(model(IMAGES.astype(np.float32) / 127.5 - 1.0))
+    probabilities = scipy.special.softmax(logits.astype(np.float64), axis=1)
+    matrix = sklearn.metrics.confusion_matrix(LABELS, logits.argmax(axis=1))
+    found = evaluate(model, source, batch_size=8)
+    assert found.classes.names == tuple(NAMES[n].upper() for n in order)
+    assert found.classes.labels == tuple(NAMES[n] for n in order)
+    assert found.classes.counts.tolist() == matrix.sum(axis=1)[list(order)].tolist()
+    assert found.classes.correct.tolist() == matrix.diagonal()[list(order)].tolist()
+    confused = {(order.index(i), NAMES[j], matrix[i, j]) for i, j in np.argwhere(matrix) if i != j}
+    assert set(found.classes.confusions) == confused
+    likelihood = sklearn.metrics.log_loss(LABELS, probabilities)
+    assert found.calibration.negative_log_likelihood == pytest.approx(likelihood, rel=1e-5)
+    assert found.calibration.mean_confidence == pytest.approx(probabilities.max(axis=1).mean(), rel=1e-5)
+
+
+def test_report_shows_the_worst_classes():
+    found = evaluate(tiny(), from_arrays(IMAGES, LABELS, NAMES), batch_size=45)
+    lines = found.report(2).splitlines()
+    worst = found.classes.worst[0]
+    assert lines[0] == str(found)
+    assert lines[1].startswith("mean confidence ") and " expected calibration error " in lines[1]
+    assert lines[2] == f"mean accuracy of 6 classes {100 * found.classes.mean:.2f} %"
+    assert lines[3:5] == ["", "The 2 worst of 6 classes:"] and len(lines) == 8
+    assert lines[6].split()[:3] == [
+        NAMES[worst],
+        *map(str, (found.classes.correct[worst], found.classes.counts[worst])),
+    ]
+    assert "Classes, worst first:" in found.report() and len(found.report().splitlines()) == 12
+    assert Accuracy(9, {1: 3}, "by name").report() == str(Accuracy(9, {1: 3}, "by name"))
+    with pytest.raises(ValueError, match="classes must be an integer of at least 1; got classes=0"):
+        found.report(0)
 
 
 def test_text_and_progress(capsys):

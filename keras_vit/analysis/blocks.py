@@ -1,0 +1,215 @@
+"""The blocks of a model that attend: where their tokens stand in the picture, and their weights as tensors."""
+
+import dataclasses
+
+import keras
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.compat.graph import graph_calls
+from keras_vit.compat.sublayers import sublayers
+from keras_vit.layers import (
+    AxialTransformerBlock,
+    ClassToken,
+    PatchEncoder,
+    PatchMerging,
+    SwinBlock,
+    TransformerBlock,
+)
+from keras_vit.layers.position_grid import square_grid
+from keras_vit.models.encoders import find_encoder
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionBlock:
+    """Who attends to whom in one block.
+
+    Attributes:
+        name: of the layer, such as `block_11`; an axial block is two, `block_11/row_block` and `block_11/column_block`.
+        grid_size: (rows, columns) of the patch tokens.
+        cell_size: (height, width) in pixels of the part of the picture that a token stands for.
+        places: integers (groups, tokens). Tokens of a group (a window of Swin, a row or a column of an axial model, all
+            tokens otherwise) attend to each other. A place counts the cells of the grid by rows; it is -1 for class,
+            distillation and register tokens and for padding.
+        is_grouped: whether weights have an axis for the groups: (batch, groups, heads, query tokens, key tokens), and
+            not (batch, heads, query tokens, key tokens).
+        has_class_token: whether the first token is a class token.
+    """
+
+    name: str
+    grid_size: tuple
+    cell_size: tuple
+    places: np.ndarray
+    is_grouped: bool = False
+    has_class_token: bool = False
+
+
+def global_block(name, grid_size, cell_size, num_prefix_tokens, has_class_token):
+    """The `AttentionBlock` of a block in which all tokens attend to all, class and register tokens first."""
+    cells = np.arange(grid_size[0] * grid_size[1])
+    places = np.concatenate([np.full(num_prefix_tokens, -1), cells])[None]
+    return AttentionBlock(name, grid_size, cell_size, places, has_class_token=has_class_token)
+
+
+def attention_graph(model, layers=None):
+    """Finds the attention of a model.
+
+    Args:
+        model: a model of this package with transformer blocks; a functional or sequential model made of its layers, or
+            that calls one; or any other keras model that has one as a layer, which is then looked at by itself.
+        layers: which blocks, as of `attention_weights`.
+
+    Returns:
+        `(keras model from the pictures to the weights, list of `AttentionBlock`)`.
+
+    Raises:
+        TypeError: if `model` is no keras model.
+        ValueError: if it has no such blocks or several models that do, or `layers` names others.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras model; got {type(model).__name__}")
+    inputs, found = _find(model)
+    chosen = _choose(found, layers)
+    return keras.Model(inputs, [tensor for _, tensor in chosen]), [block for block, _ in chosen]
+
+
+def as_list(outputs):
+    """What a keras model of several outputs gives as a list, also where it has one alone, which comes bare."""
+    return outputs if isinstance(outputs, list) else [outputs]
+
+
+def _find(model):
+    """Returns the symbolic input and the list of (AttentionBlock, weights) of a model."""
+    nodes = graph_calls(model)
+    if nodes is None:
+        encoder = find_encoder(model)
+        if encoder is None:
+            raise _no_blocks(model)
+        return _find(encoder)
+    if any(isinstance(node.operation, tuple(_KINDS)) for node in nodes):
+        return model.inputs[0], list(_blocks(nodes))
+    inside = [node for node in nodes if isinstance(node.operation, keras.Model) and _attends(node.operation)]
+    if len(inside) != 1 or graph_calls(inside[0].operation) is None:
+        raise _no_blocks(model, len(inside))
+    inputs, found = _find(inside[0].operation)
+    weights = as_list(keras.Model(inputs, [tensor for _, tensor in found])(inside[0].arguments.args[0]))
+    return model.inputs[0], [(block, tensor) for (block, _), tensor in zip(found, weights, strict=True)]
+
+
+def _attends(model):
+    return any(isinstance(layer, tuple(_KINDS)) for layer in sublayers(model))
+
+
+def _no_blocks(model, inside=0):
+    name = getattr(getattr(model, "config", None), "name", model.name)
+    several = f"; {name} calls {inside} models that have" if inside > 1 else f"; {name} has none"
+    return ValueError(
+        "model must have transformer blocks whose weights can be read, as plain, hybrid, distilled and axial ViTs and "
+        f"Swins do, or call one model that has{several}"
+    )
+
+
+def _blocks(nodes):
+    """Yields (AttentionBlock, weights) for each block of a graph; the cells grow where patches are merged."""
+    image_size, grid_size, merged, prefix = None, None, 1, (0, 0)
+    for node in nodes:
+        operation = node.operation
+        if isinstance(operation, keras.layers.InputLayer) and image_size is None:
+            image_size = tuple(node.outputs[0].shape[1:3])
+        elif isinstance(operation, PatchEncoder):
+            grid_size = operation.grid_size(node.arguments.args[0].shape)
+        elif isinstance(operation, ClassToken):
+            prefix = (operation.num_class_tokens, operation.num_registers)
+        elif isinstance(operation, PatchMerging):
+            merged *= 2
+        for kind, places_of in _KINDS.items():
+            if isinstance(operation, kind):
+                grid_size = grid_size or _square(node.arguments.args[0].shape, prefix)
+                cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
+                yield from places_of(node, grid_size, cell, prefix)
+
+
+def _square(shape, prefix):
+    grid = square_grid(shape[1] - sum(prefix)) if len(shape) == 3 else shape[1:3]
+    if grid is None:
+        raise ValueError(f"model must cut its pictures by a PatchEncoder; {shape[1]} tokens are no square grid")
+    return tuple(grid)
+
+
+def _of_transformer(node, grid_size, cell, prefix):
+    block = global_block(node.operation.name, grid_size, cell, sum(prefix), prefix[0] > 0)
+    tokens = block.places.shape[1]
+    (weights,) = _scores(node, [(node.operation.attention.num_heads, tokens, tokens)])
+    yield block, weights
+
+
+def _of_axial(node, grid_size, cell, prefix):
+    rows, columns = grid_size
+    heads = node.operation.row_block.attention.num_heads
+    weights = _scores(node, [(rows, heads, columns, columns), (columns, heads, rows, rows)])
+    places = np.arange(rows * columns).reshape(grid_size)
+    for part, groups, tensor in zip(("row", "column"), (places, places.T), weights, strict=True):
+        yield AttentionBlock(f"{node.operation.name}/{part}_block", grid_size, cell, groups, is_grouped=True), tensor
+
+
+def _of_swin(node, grid_size, cell, prefix):
+    block = node.operation
+    size = tuple(node.arguments.args[0].shape[1:3])
+    # rolled up and left before the windows are cut
+    rows, columns = ((np.arange(side) + block.built_shift) % side for side in block.padded_size)
+    is_padding = (rows[:, None] >= size[0]) | (columns >= size[1])
+    places = np.where(is_padding, -1, rows[:, None] * size[1] + columns)
+    window = block.built_window
+    cut = places.reshape(places.shape[0] // window, window, places.shape[1] // window, window)
+    groups = cut.transpose(0, 2, 1, 3).reshape(-1, window * window)
+    (weights,) = _scores(node, [(len(groups), block.num_heads, window**2, window**2)])
+    yield AttentionBlock(block.name, size, cell, groups, is_grouped=True), weights
+
+
+# layer -> function of its call, the grid of patches, the cell and (class tokens, registers); it yields (AttentionBlock,
+# weights) for each attention in the layer
+_KINDS = {TransformerBlock: _of_transformer, AxialTransformerBlock: _of_axial, SwinBlock: _of_swin}
+
+
+def _scores(node, shapes):
+    """The attention weights of a call, a tensor for each shape."""
+    return _AttentionScores(node.operation, shapes)(*node.arguments.args, **node.arguments.kwargs)
+
+
+class _AttentionScores(keras.layers.Layer):
+    """The attention weights of a block on what enters it; a layer, for the norms of all blocks have the same name."""
+
+    def __init__(self, block, shapes):
+        super().__init__(dtype=block.dtype_policy, name=f"{block.name}_attention")
+        self.block = block
+        self.shapes = shapes
+        self.built = True
+
+    def call(self, *args, **kwargs):
+        scores = self.block.attention_scores(*args, **kwargs)
+        return scores if isinstance(scores, tuple) else (scores,)
+
+    def compute_output_spec(self, *args, **kwargs):
+        """Stated, for Keras would trace every block to find it."""
+        dtype = keras.backend.result_type(self.compute_dtype, "float32")
+        return tuple(keras.KerasTensor((None, *shape), dtype) for shape in self.shapes)
+
+
+def _choose(found, layers):
+    """The pairs that `layers` names, in its order."""
+    if layers is None:
+        return found
+    names = [block.name for block, _ in found]
+    layers = [layers] if isinstance(layers, (str, int)) else list(layers)
+    if not layers:
+        raise ValueError("layers must name at least one block; got an empty list")
+    chosen = []
+    for layer in layers:
+        if isinstance(layer, str):
+            checks.check_choice("layers", layer, names)
+            chosen.append(found[names.index(layer)])
+        elif isinstance(layer, int) and not isinstance(layer, bool) and -len(found) <= layer < len(found):
+            chosen.append(found[layer])
+        else:
+            raise ValueError(f"layers must be names or numbers of the {len(found)} blocks {names}; got {layer!r}")
+    return chosen

@@ -1,0 +1,107 @@
+"""Principal components of the filters that embed patches (Fig. 7 left of arXiv 2010.11929)."""
+
+import typing
+
+import keras
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.compat.graph import graph_calls
+from keras_vit.layers import PatchEncoder, StdConv2D
+from keras_vit.models.encoders import find_encoder
+
+
+class FilterComponents(typing.NamedTuple):
+    """What `filter_components` gives.
+
+    Attributes:
+        filters: float64 (components, height, width, channels), each of norm 1 and known up to its sign.
+        explained: float64 (components,), share of the filters' variance, in [0, 1].
+    """
+
+    filters: np.ndarray
+    explained: np.ndarray
+
+
+def embedding_filters(model, components=28, *, centred=True):
+    """Computes the principal components of the filters that see the picture first.
+
+    These are the rows of E of Eq. 1, one per channel of the tokens; in a hybrid, whose patches are cut from a feature
+    map, the standardised filters of the ResNet's root. The paper shows 28 components of a ViT-L/32.
+
+    Args:
+        model: a model of this package or one that contains its layers; or a kernel (height, width, channels, filters).
+        components: how many, the first being the strongest; fewer where there are fewer filters or pixels.
+        centred: whether the mean filter is taken off first, which the paper does not say.
+
+    Returns:
+        float64 array (components, height, width, channels): directions of norm 1, each known up to its sign, which is
+        chosen so that the largest number of each is positive.
+
+    Raises:
+        ValueError: if the model has no layer that filters pictures, or the kernel another rank.
+    """
+    return filter_components(model, components, centred=centred).filters
+
+
+def filter_components(model, components=28, *, centred=True):
+    """Computes what `embedding_filters` does, and how much of the filters' variance each component explains.
+
+    Args, Raises: as of `embedding_filters`.
+
+    Returns:
+        A `FilterComponents`.
+    """
+    kernel = _first_kernel(model) if isinstance(model, keras.Model) else np.asarray(model)
+    if kernel.ndim != 4:
+        raise ValueError(f"a kernel must have shape (height, width, channels, filters); got {kernel.shape}")
+    checks.check_integer("components", components)
+    checks.check_flag("centred", centred)
+    rows = kernel.astype("float64").reshape(-1, kernel.shape[-1]).T  # (filters, pixels and channels)
+    rows = rows - rows.mean(0) if centred else rows
+    _, singular, directions = np.linalg.svd(rows, full_matrices=False)
+    largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], axis=1)
+    directions = directions * np.sign(largest)
+    explained = singular**2 / (singular**2).sum()
+    return FilterComponents(directions[:components].reshape(-1, *kernel.shape[:3]), explained[:components])
+
+
+def smoothness(filters, cycles=None):
+    """Computes which share of each filter's power lies at low spatial frequencies.
+
+    Args:
+        filters: (filters, height, width, channels).
+        cycles: highest frequency that counts as low, in cycles per filter, along each axis; None is a quarter of the
+            side, half of the highest frequency there is.
+
+    Returns:
+        float64 array (filters,) in [0, 1]. Of noise it is ((2 * cycles + 1) / side)^2 on average: 0.32 for
+        filters of 16 x 16.
+    """
+    power = (np.abs(np.fft.fft2(np.asarray(filters, "float64"), axes=(1, 2))) ** 2).sum(-1)
+    sides = power.shape[1:]
+    is_low = [np.abs(np.fft.fftfreq(s, 1 / s)) <= (s / 4 if cycles is None else cycles) for s in sides]
+    return (power * is_low[0][:, None] * is_low[1]).sum((1, 2)) / power.sum((1, 2))
+
+
+def _first_kernel(model):
+    """The kernel of the first layer that filters pictures, as it acts."""
+    layer = _first_filtering(model)
+    if layer is None:
+        raise ValueError(f"model must have a PatchEncoder or a convolution; {model.name} has none")
+    if isinstance(layer, PatchEncoder):
+        layer = layer.projection
+    kernel = layer.standardised_kernel() if isinstance(layer, StdConv2D) else layer.kernel
+    return keras.ops.convert_to_numpy(kernel)
+
+
+def _first_filtering(model):
+    nodes = graph_calls(model)
+    if nodes is None:
+        encoder = find_encoder(model)
+        return encoder and _first_filtering(encoder)
+    for operation in (node.operation for node in nodes):
+        found = _first_filtering(operation) if isinstance(operation, keras.Model) else operation
+        if isinstance(found, (PatchEncoder, StdConv2D, keras.layers.Conv2D)):
+            return found
+    return None

@@ -1,0 +1,57 @@
+"""Where each head of a block looks, as a map over the picture, and which heads look at something in particular."""
+
+import numpy as np
+
+from keras_vit.analysis.attention import attention_batches
+
+
+def head_maps(model, images, layer=-1, batch_size=16):
+    """Computes the attention of each head of one block over the patches.
+
+    Args:
+        model: as of `attention_weights`.
+        images: float array (pictures, height, width, channels) as `model` takes it.
+        layer: name or number of the block, -1 the last.
+        batch_size: pictures that are computed at a time.
+
+    Returns:
+        float64 array (pictures, heads, rows, columns): the class token's attention to each patch; without a class token
+        the mean of the patches' own attention, where tokens attend in groups each within its group. What goes to class,
+        distillation and register tokens and to padding is left out, so that a map adds up to at most 1.
+
+    Raises:
+        TypeError, ValueError: as `attention_weights`.
+    """
+    return np.concatenate(
+        [_maps(blocks[0], weights[0]) for blocks, weights in attention_batches(model, images, [layer], batch_size)]
+    )
+
+
+def head_strength(maps):
+    """Computes how far each head is from looking everywhere alike.
+
+    Args:
+        maps: (..., rows, columns), as of `head_maps`.
+
+    Returns:
+        float64 array (...), in [0, 1): the share of a head's attention to patches that would have to move to be even
+        (total variation distance). A head that looks at one patch of n has 1 - 1 / n.
+    """
+    maps = np.asarray(maps, "float64")
+    shares = maps / maps.sum((-2, -1), keepdims=True)
+    return 0.5 * np.abs(shares - 1 / (maps.shape[-2] * maps.shape[-1])).sum((-2, -1))
+
+
+def _maps(block, weights):
+    """(pictures, [groups,] heads, queries, keys) -> (pictures, heads, rows, columns)"""
+    weights = weights.astype("float64") if block.is_grouped else weights.astype("float64")[:, None]
+    is_query = block.places >= 0
+    if block.has_class_token:
+        is_query = np.zeros_like(is_query)
+        is_query[:, 0] = True
+    received = np.einsum("bghqk,gq->bghk", weights, is_query / is_query.sum())
+    cells = block.grid_size[0] * block.grid_size[1]
+    maps = np.zeros((*received.shape[:1], received.shape[2], cells + 1))  # the last for what is no patch, place -1
+    for group, places in enumerate(block.places):
+        np.add.at(maps, (slice(None), slice(None), places), received[:, group])
+    return maps[..., :cells].reshape(*maps.shape[:2], *block.grid_size)

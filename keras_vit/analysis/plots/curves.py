@@ -1,0 +1,131 @@
+"""Figures with axes: attention distance, position similarity, scaling and few-shot curves."""
+
+import itertools
+
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.analysis.distance import receptive_field
+from keras_vit.analysis.plots.canvas import Sheet, magnify, new_axes
+from keras_vit.config import ResNetConfig
+
+# Marker and line of each curve, told apart without colour.
+_STYLES = tuple(zip("osD^vPX*", ("-", "--", "-.", ":") * 2, strict=True))
+_REFERENCES = {"ResNet-50": ResNetConfig(stage_sizes=(3, 4, 6, 3))}
+_TICKS = 7  # about so many along an axis of patches
+_TILES_SIDE = 420  # pixels
+_MARGINS = (60, 36, 110, 54)  # pixels left of the tiles, above, right and below
+
+
+def position_similarity(similarity):
+    """Draws a tile per patch: how alike the position embeddings of all patches are to its own (Figs. 7 centre and 10).
+
+    Args:
+        similarity: (rows, columns, rows, columns) in [-1, 1], as `analysis.position_similarity` gives it.
+
+    Returns:
+        A Figure.
+    """
+    similarity = np.asarray(similarity)
+    rows, columns = similarity.shape[:2]
+    tiles = np.full((rows * (rows + 1) - 1, columns * (columns + 1) - 1), np.nan)  # a cell between neighbours
+    for row, column in np.ndindex(rows, columns):
+        top, left = row * (rows + 1), column * (columns + 1)
+        tiles[top : top + rows, left : left + columns] = similarity[row, column]
+    factor = max(1, _TILES_SIDE // max(tiles.shape))
+    tiles = magnify(tiles, factor)
+    height, width = tiles.shape
+    left, top, bar, below = _MARGINS
+    sheet = Sheet(left + width + bar, top + height + below)
+    axes = sheet.axes(left, top, width, height)
+    image = axes.imshow(tiles, vmin=-1, vmax=1, cmap="viridis", interpolation="none", aspect="auto")
+    for axis, count in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        shown = np.arange(0, count, max(1, round(count / _TICKS)))
+        axis.set_ticks(factor * (shown * (count + 1) + count / 2) - 0.5, shown + 1)
+    axes.set(xlabel="column of the patch", ylabel="row of the patch", title="similarity of position embeddings")
+    scale = sheet.axes(left + width + 20, top, 14, height)
+    sheet.figure.colorbar(image, cax=scale, label="cosine similarity")
+    return sheet.figure
+
+
+def attention_distance(distances, reference="ResNet-50"):
+    """Draws the mean attention distance of every head against the depth of its block (Figs. 7 right and 11).
+
+    Args:
+        distances: (blocks, heads) in pixels, as `mean_attention_distance` gives them; NaN is left out.
+        reference: a CNN to compare with: `"ResNet-50"`, what `receptive_field` gives for another, or None. Its line is
+            half the receptive field, how far a unit can see from its own place, at the same share of its depth.
+
+    Returns:
+        A Figure.
+    """
+    distances = np.asarray(distances, "float64")
+    blocks = np.arange(1, len(distances) + 1)
+    figure, axes = new_axes()
+    depths = np.broadcast_to(blocks[:, None], distances.shape)
+    axes.plot(depths.ravel(), distances.ravel(), "o", color="0.55", markersize=4, label="a head")
+    axes.plot(blocks, np.nanmean(distances, axis=1), "-", color="black", label="mean of the heads")
+    if reference is not None:
+        name, sides = _reference(reference)
+        label = f"{name}: half the receptive field"
+        axes.plot(np.linspace(1, len(blocks), len(sides)), sides / 2, "--", color="black", label=label)
+    axes.set(xlabel="block", ylabel="mean attention distance (pixels)", ylim=(0, 1.15 * np.nanmax(distances)))
+    axes.legend(fontsize="small")
+    return figure
+
+
+def scaling_curves(curves, xlabel="multiply-accumulates per picture", ylabel="accuracy (%)", baseline=None):
+    """Draws accuracy against what it costs, on a logarithmic axis, a curve per kind of change (Figs. 3 to 5 and 8).
+
+    Args:
+        curves: {name: sequence of (cost, accuracy in [0, 1])}.
+        xlabel, ylabel: of the axes; a cost may be anything above 0, such as a number of pictures.
+        baseline: (cost, accuracy) of the model from which all changes start, or None.
+
+    Returns:
+        A Figure.
+    """
+    figure, axes = new_axes()
+    for (name, points), (marker, line) in zip(curves.items(), itertools.cycle(_STYLES), strict=False):
+        costs, accuracies = np.transpose(sorted(points))
+        axes.plot(costs, 100 * accuracies, marker=marker, linestyle=line, label=name)
+    if baseline is not None:
+        axes.plot(baseline[0], 100 * baseline[1], "*", color="black", markersize=14, label="base", zorder=3)
+    axes.set(xscale="log", xlabel=xlabel, ylabel=ylabel)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def few_shot_curves(results):
+    """Draws accuracy against shots per class: the mean over the seeds, with bars from the worst to the best.
+
+    Args:
+        results: {name: what `evaluation.few_shot` gives, or {shots: accuracies in [0, 1], one per seed}}.
+
+    Returns:
+        A Figure.
+    """
+    figure, axes = new_axes()
+    ticks = set()
+    for (name, result), (marker, line) in zip(results.items(), itertools.cycle(_STYLES), strict=False):
+        accuracies = getattr(result, "accuracy", result)
+        shots = sorted(accuracies)
+        values = np.array([100 * np.asarray(accuracies[count], "float64") for count in shots])  # (shots, seeds)
+        means = values.mean(1)
+        bars = (means - values.min(1), values.max(1) - means)
+        axes.errorbar(shots, means, bars, marker=marker, linestyle=line, capsize=3, label=name)
+        ticks |= set(shots)
+    axes.set(xscale="log", xlabel="shots (pictures per class)", ylabel="accuracy (%)")
+    axes.set_xticks(sorted(ticks), sorted(ticks), minor=False)
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _reference(reference):
+    if isinstance(reference, str):
+        checks.check_choice("reference", reference, _REFERENCES)
+        return reference, receptive_field(_REFERENCES[reference])
+    return "CNN", np.asarray(reference)

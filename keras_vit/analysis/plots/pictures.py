@@ -1,0 +1,118 @@
+"""Figures of pictures: attention overlays, filters, reconstructions, and the sheet that explains an answer."""
+
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.analysis.heads import head_strength
+from keras_vit.analysis.overlay import as_uint8, overlay
+from keras_vit.analysis.plots.canvas import Sheet, draw_tiles, enlargement, magnify
+
+_FILTER_SIDE, _RECONSTRUCTION_SIDE = 56, 128  # pixels
+_GAP, _LINE = 10, 20  # of an explanation
+_BAR = 0.35  # height of a bar, in steps from answer to answer
+
+
+def attention_overlay(pictures, maps, *, smooth=True):
+    """Draws pictures beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
+
+    Args:
+        pictures: (pictures, height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees them.
+        maps: (pictures, rows, columns), such as `attention_rollout` gives.
+        smooth: as of `overlay`.
+
+    Returns:
+        A Figure with a row per picture: the picture and its overlay.
+    """
+    if len(pictures) != len(maps) or not len(maps):
+        raise ValueError(f"pictures and maps must be equally many; got {len(pictures)} and {len(maps)}")
+    rows = [[as_uint8("pictures", p), overlay(p, m, smooth=smooth)] for p, m in zip(pictures, maps, strict=True)]
+    return draw_tiles(rows, titles=("picture", "attention"))
+
+
+def embedding_filters(filters, columns=7):
+    """Draws filters, each stretched to its own largest number, with 0 in grey (Fig. 7 left).
+
+    Args:
+        filters: (filters, height, width, 1 or 3), such as `analysis.embedding_filters` gives.
+        columns: filters in a row.
+
+    Returns:
+        A Figure.
+    """
+    checks.check_integer("columns", columns)
+    filters = np.asarray(filters, "float64")
+    largest = np.abs(filters).max((1, 2, 3), keepdims=True)
+    tiles = [as_uint8("filters", tile) for tile in 0.5 + 0.5 * filters / np.where(largest > 0, largest, 1)]
+    tiles += [np.full_like(tiles[0], 255)] * (-len(tiles) % columns)
+    return draw_tiles([tiles[i : i + columns] for i in range(0, len(tiles), columns)], side=_FILTER_SIDE)
+
+
+def reconstruction(pictures, corrupted, reconstructed):
+    """Draws pictures, what was left of them for a masked patch prediction, and what it made of that.
+
+    Args:
+        pictures, corrupted, reconstructed: (pictures, height, width, 1 or 3), uint8 or floats in [0, 1].
+
+    Returns:
+        A Figure with a row per picture.
+    """
+    named = {"pictures": pictures, "corrupted": corrupted, "reconstructed": reconstructed}
+    columns = [[as_uint8(name, tile) for tile in tiles] for name, tiles in named.items()]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    return draw_tiles(rows, titles=("picture", "corrupted", "predicted"), side=_RECONSTRUCTION_SIDE)
+
+
+def explanation(picture, answers, attention, heads, *, title="", num_heads=4):
+    """Draws one sheet about one picture: what a model answers, what it attends to, and its strongest heads.
+
+    Args:
+        picture: (height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees it.
+        answers: sequence of (label, score in [0, 1]), best first.
+        attention: (rows, columns), such as the map of `attention_rollout`.
+        heads: (heads, rows, columns), as `head_maps` gives them; the strongest by `head_strength` come first.
+        title: first line of the sheet.
+        num_heads: heads that are shown, where there are so many.
+
+    Returns:
+        A Figure.
+    """
+    checks.check_integer("num_heads", num_heads)
+    picture = as_uint8("picture", picture)
+    picture = magnify(picture, enlargement(picture))
+    height, width = picture.shape[:2]
+    strength = head_strength(heads)
+    strongest = np.argsort(-strength, kind="stable")[:num_heads]
+    columns = max(3, len(strongest))
+    lefts = [_GAP + column * (width + _GAP) for column in range(columns)]
+    sheet = Sheet(lefts[-1] + width + _GAP, 3 * (_GAP + _LINE) + 2 * height)
+    sheet.text(title, _GAP, _GAP, weight="bold")
+    top = _GAP + _LINE
+    captions = ("as the model sees it", "what it attends to")
+    for left, caption, pixels in zip(lefts, captions, (picture, overlay(picture, attention)), strict=False):
+        _captioned(sheet, caption, pixels, left, top)
+    sheet.text("what it answers", lefts[2], top)
+    _answers(sheet.axes(lefts[2], top + _LINE, lefts[-1] + width - lefts[2], height), answers)
+    top += _LINE + height + _GAP
+    for left, head in zip(lefts, strongest, strict=False):
+        caption = f"head {head + 1}, {100 * strength[head]:.0f} % uneven"
+        _captioned(sheet, caption, overlay(picture, heads[head]), left, top)
+    return sheet.figure
+
+
+def _captioned(sheet, caption, pixels, left, top):
+    sheet.text(caption, left, top)
+    sheet.picture(pixels, left, top + _LINE)
+
+
+def _answers(axes, answers):
+    """A bar from 0 to 1 per answer, below its label."""
+    axes.set_axis_off()
+    for place, (label, score) in enumerate(answers):
+        axes.barh(place, 1, height=_BAR, color="0.9")
+        axes.barh(place, score, height=_BAR, color="0.35")
+        axes.text(0, place - 0.3, f"{100 * score:.1f} %  {_shortened(label)}", fontsize=8, va="bottom")
+    axes.set(xlim=(0, 1), ylim=(len(answers) - 0.5, -0.75))
+
+
+def _shortened(label, length=38):
+    return label if len(label) <= length else label[: length - 1] + "…"

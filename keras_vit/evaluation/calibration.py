@@ -1,0 +1,92 @@
+"""How well a classifier knows when it is right: its confidence, calibration error and log-likelihood."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit.evaluation import outputs
+
+BINS = 15  # of Table 1 of arXiv 1706.04599
+_EDGES = np.linspace(0.0, 1.0, BINS + 1)
+_SMALLEST = np.finfo(np.float64).tiny  # for a probability that was rounded to 0
+
+# classifier_activation -> whether the head's probabilities of all classes sum to 1
+_HEADS = {None: True, "softmax": True, "sigmoid": False}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Calibration:
+    """Confidence, and how often it was justified. Source: Guo et al. 2017, arXiv 1706.04599.
+
+    The confidence of a picture is the highest of its scores: of the softmax of the logits, or of what a head with
+    softmax or sigmoid gives. It falls into bin m of 15 equal ones where (m - 1) / 15 < confidence <= m / 15.
+
+    Attributes:
+        counts: int64 (15,), pictures in each bin.
+        correct: int64 (15,), those of them whose likeliest class is right.
+        confidences: float64 (15,), the sum of their confidences.
+        surprise: sum over all pictures of -log of the probability of the right class (of the right classes together,
+            where a picture has several), natural logarithm; None for a sigmoid head, whose scores are of no one
+            distribution. A probability that was rounded to 0 counts as 2e-308.
+    """
+
+    counts: np.ndarray
+    correct: np.ndarray
+    confidences: np.ndarray
+    surprise: float | None
+
+    @property
+    def error(self):
+        """Expected calibration error, in [0, 1]: sum over the bins of |right - confidences| / pictures (Eq. 3)."""
+        return float(np.abs(self.correct - self.confidences).sum() / self.counts.sum())
+
+    @property
+    def mean_confidence(self):
+        """Mean confidence, in [0, 1]: above the accuracy for a model that is too sure of itself."""
+        return float(self.confidences.sum() / self.counts.sum())
+
+    @property
+    def negative_log_likelihood(self):
+        """Mean of -log of the probability of the right class, the cross-entropy in nats; None for a sigmoid head."""
+        return None if self.surprise is None else float(self.surprise / self.counts.sum())
+
+    def __add__(self, other):
+        surprise = None if self.surprise is None else self.surprise + other.surprise
+        sums = (getattr(self, name) + getattr(other, name) for name in ("counts", "correct", "confidences"))
+        return Calibration(*sums, surprise)
+
+    def __str__(self):
+        likelihood = self.negative_log_likelihood
+        known = "" if likelihood is None else f", negative log-likelihood {likelihood:.4f}"
+        return (
+            f"mean confidence {100 * self.mean_confidence:.2f} %, "
+            f"expected calibration error {100 * self.error:.2f} % ({BINS} bins){known}"
+        )
+
+
+def calibration(model, scores, right):
+    """Returns the `Calibration` of a batch.
+
+    Args:
+        model: the classifier.
+        scores: what its head gives, (batch, classes).
+        right: bool (batch, classes), the right classes of each picture.
+
+    Returns:
+        A `Calibration`; None where the head's activation is neither softmax nor sigmoid, as then no score is a
+        probability.
+    """
+    activation = model.config.classifier_activation
+    if activation not in _HEADS:
+        return None
+    probabilities = outputs.probabilities(model, scores.astype(np.float64))
+    confidences = probabilities.max(axis=1)
+    is_right = right[np.arange(len(right)), scores.argmax(axis=1)]
+    # bin m for (m - 1) / 15 < confidence <= m / 15; the first takes a confidence of 0 too
+    places = np.searchsorted(_EDGES[1:-1], confidences, side="left")
+    counts, correct, sums = (
+        np.bincount(places, weights=weights, minlength=BINS) for weights in (None, is_right, confidences)
+    )
+    of_right = np.where(right, probabilities, 0.0).sum(axis=1)
+    surprise = -np.log(np.maximum(of_right, _SMALLEST)).sum() if _HEADS[activation] else None
+    return Calibration(counts, correct.astype(np.int64), sums, surprise)

@@ -1,0 +1,107 @@
+"""Which classes a classifier knows worst, and what it takes them for: counts per class, added up by batches."""
+
+import collections
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassReport:
+    """Accuracy by classes.
+
+    Attributes:
+        names: names of the data's classes, in the order of its labels.
+        labels: what the model calls these classes; None where it has no names or they were not matched.
+        counts: int64 (classes,), pictures of each class.
+        correct: int64 (classes,), those of them whose likeliest class is right.
+        confusions: `(number of the class, model's name of the answer, pictures)` for each wrong answer that was given
+            to a class, the most frequent first. There are at most as many as wrong pictures.
+    """
+
+    names: tuple
+    labels: tuple | None
+    counts: np.ndarray
+    correct: np.ndarray
+    confusions: tuple
+
+    @property
+    def accuracies(self):
+        """float64 (classes,): share of each class that is right, in [0, 1]; NaN for a class without pictures."""
+        return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
+
+    @property
+    def mean(self):
+        """Mean of the accuracies of the classes that have pictures, in [0, 1] (mean per-class accuracy)."""
+        return float(np.nanmean(self.accuracies))
+
+    @property
+    def worst(self):
+        """Numbers of the classes that have pictures, the worst first, of equals the one with most pictures."""
+        order = np.lexsort((-self.counts, self.accuracies))
+        return [int(n) for n in order if self.counts[n]]
+
+    def table(self, classes):
+        """Text of the `classes` worst classes, each with the wrong answer that it gets most often."""
+        accuracies, most_frequent = self.accuracies, {}
+        for n, answer, count in self.confusions:
+            most_frequent.setdefault(n, f"{answer} ({count})")
+        rows = [
+            (
+                self._title(n),
+                self.correct[n],
+                self.counts[n],
+                f"{100 * accuracies[n]:.1f} %",
+                most_frequent.get(n, ""),
+            )
+            for n in self.worst[:classes]
+        ]
+        return _aligned(("class", "right", "pictures", "accuracy", "most often taken for"), rows, left=(0, 4))
+
+    def _title(self, n):
+        name, label = self.names[n], None if self.labels is None else self.labels[n]
+        return name if label is None or label.casefold() == name.casefold() else f"{name} ({label})"
+
+
+class ClassTally:
+    """Counts by classes while batches go by; `report` gives the `ClassReport`.
+
+    Args:
+        names, labels: as of `ClassReport`.
+        answers: names of the model's logits.
+    """
+
+    def __init__(self, names, labels, answers):
+        self._names, self._labels, self._answers = tuple(names), labels, answers
+        self._counts, self._correct = (np.zeros(len(self._names), np.int64) for _ in range(2))
+        self._confusions = collections.Counter()
+
+    @property
+    def size(self):
+        """Number of classes."""
+        return len(self._names)
+
+    def add(self, labels, best, is_right):
+        """Counts a batch: labels (batch,), the likeliest logit (batch,) and whether that is right, bool (batch,)."""
+        self._counts += np.bincount(labels, minlength=len(self._names))
+        self._correct += np.bincount(labels[is_right], minlength=len(self._names))
+        self._confusions.update(zip(labels[~is_right].tolist(), best[~is_right].tolist(), strict=True))
+
+    def report(self):
+        ordered = sorted(self._confusions.items(), key=lambda entry: (-entry[1], entry[0]))
+        confusions = tuple((label, self._answers[best], count) for (label, best), count in ordered)
+        return ClassReport(self._names, self._labels, self._counts, self._correct, confusions)
+
+
+def _aligned(head, rows, left):
+    """Text of a table; the columns `left` are flush left, the others right."""
+    rows = [head, *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = (
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)

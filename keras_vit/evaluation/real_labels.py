@@ -1,0 +1,85 @@
+"""ReaL, the reassessed labels of ImageNet's validation pictures: several right answers for a picture, or none.
+
+Source: Beyer et al. 2020, Are we done with ImageNet?, arXiv 2006.07159. The labels are the file `real.json` of
+https://github.com/google-research/reassessed-imagenet.
+"""
+
+import json
+import os
+import re
+
+import numpy as np
+
+PICTURES, CLASSES = 50_000, 1000
+_MAX_BYTES = 16 * 2**20  # the published file has half a megabyte
+_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
+
+
+def read_real_labels(path):
+    """Reads `real.json`.
+
+    Args:
+        path: a JSON file with a list for each of the 50,000 validation pictures in the order of their names: the
+            numbers, 0 to 999, of the classes that it shows, in the order of their WordNet ids. A list may be empty.
+
+    Returns:
+        A tuple of 50,000 int64 arrays; number n is of `ILSVRC2012_val_{n + 1:08d}.JPEG`.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: on a file of more than 16 MiB, of another form or length, or with another number.
+    """
+    size = os.path.getsize(path)
+    if size > _MAX_BYTES:
+        raise ValueError(f"labels must be real.json, of at most {_MAX_BYTES:,} bytes; {path} has {size:,}")
+    with open(path, encoding="utf-8") as file:
+        try:
+            lists = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"labels must be real.json; {path} is no JSON: {error}") from error
+    if not isinstance(lists, list) or len(lists) != PICTURES:
+        found = f"a list of {len(lists):,}" if isinstance(lists, list) else type(lists).__name__
+        raise ValueError(f"labels must be real.json, a list of {PICTURES:,} lists; {path} holds {found}")
+    for number, numbers in enumerate(lists, start=1):
+        if not isinstance(numbers, list) or not all(map(_is_class, numbers)):
+            raise ValueError(
+                f"labels must be real.json, with a list of class numbers from 0 to {CLASSES - 1} for every picture; "
+                f"{path} has {_shortened(numbers)} for picture {number}"
+            )
+    return tuple(np.array(numbers, np.int64) for numbers in lists)
+
+
+def right_answers(path, files):
+    """Returns the classes of `real.json` for validation pictures, by the number in the name of each file.
+
+    Args:
+        path: as of `read_real_labels`.
+        files: paths of pictures, such as `val/n01440764/ILSVRC2012_val_00000293.JPEG`, in any order.
+
+    Returns:
+        A list of int64 arrays, one for each file.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_real_labels`, and when a file has no such number.
+    """
+    labels = read_real_labels(path)
+    return [labels[_position(file)] for file in files]
+
+
+def _position(file):
+    found = _NUMBER.search(os.path.basename(file))
+    if found is None or not 1 <= int(found[1]) <= PICTURES:
+        raise ValueError(
+            "labels belong to pictures of ImageNet's validation set, whose files are called ILSVRC2012_val_00000001 to "
+            f"ILSVRC2012_val_{PICTURES:08d}; got {file}"
+        )
+    return int(found[1]) - 1
+
+
+def _is_class(number):
+    return type(number) is int and 0 <= number < CLASSES  # not isinstance: true and false are no numbers
+
+
+def _shortened(value):
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,51 @@
+"""VtabScore: from the accuracies on the 19 tasks of VTAB to the means that papers report."""
+
+import dataclasses
+import numbers
+
+from keras_vit.data.vtab_tasks import VTAB_TASKS
+
+
+@dataclasses.dataclass(frozen=True)
+class VtabScore:
+    """Accuracies on the tasks of VTAB, and their means.
+
+    Source: arXiv 1910.04867; the means of Table 9 and of Tables 2 and 5 of arXiv 2010.11929 are these.
+
+    Attributes:
+        accuracies: {task: top-1 accuracy in [0, 1]} for each of `keras_vit.data.list_vtab_tasks()`.
+
+    Raises:
+        ValueError: when a task is missing or unknown, or an accuracy is no number in [0, 1].
+    """
+
+    accuracies: dict
+
+    def __post_init__(self):
+        missing = [name for name in VTAB_TASKS if name not in self.accuracies]
+        unknown = [str(name) for name in self.accuracies if name not in VTAB_TASKS]
+        if missing or unknown:
+            raise ValueError(
+                "accuracies must name the 19 tasks of VTAB; "
+                f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+            )
+        for name, value in self.accuracies.items():
+            if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 <= value <= 1.0:
+                raise ValueError(f"accuracies must be numbers in [0, 1], not percent; got {value!r} for {name}")
+
+    @property
+    def groups(self):
+        """{`"natural"`, `"specialized"`, `"structured"`: mean over the tasks of the group}."""
+        groups = {}
+        for name, task in VTAB_TASKS.items():
+            groups.setdefault(task.group, []).append(self.accuracies[name])
+        return {group: sum(values) / len(values) for group, values in groups.items()}
+
+    @property
+    def mean(self):
+        """Mean over the 19 tasks, each with the same weight: the VTAB score."""
+        return sum(self.accuracies.values()) / len(self.accuracies)
+
+    def __str__(self):
+        groups = ", ".join(f"{group} {100 * mean:.2f} %" for group, mean in self.groups.items())
+        return f"VTAB {100 * self.mean:.2f} % ({groups})"

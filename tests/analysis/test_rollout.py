@@ -1,0 +1,114 @@
+"""Attention rollout against products of matrices in NumPy; the graph of `rollout_model` against it."""
+
+import keras
+import numpy as np
+import pytest
+from families import FAMILIES
+
+import keras_vit
+from keras_vit.analysis import attention_rollout, attention_weights, rollout_model
+
+GLOBAL = ("plain", "registers", "hybrid", "DeiT distilled", "DeiT-III")
+
+
+def pictures(count=3, size=(32, 32)):
+    return np.random.default_rng(0).uniform(-1, 1, (count, *size, 3)).astype("float32")
+
+
+@pytest.mark.parametrize("name", GLOBAL)
+def test_rollout(name):
+    model = FAMILIES[name].build()
+    images = pictures()
+    weights = attention_weights(model, images)
+    maps = attention_rollout(model, images, batch_size=2)
+    tokens = 16 + model.config.num_prefix_tokens
+    for picture in range(3):
+        product = np.eye(tokens)
+        for block in weights:
+            mixed = 0.5 * block[picture].astype("float64").mean(0) + 0.5 * np.eye(tokens)
+            product = mixed @ product
+        row = product[0] if model.config.num_class_tokens else product[model.config.num_prefix_tokens :].mean(0)
+        np.testing.assert_allclose(maps[picture].ravel(), row[-16:], atol=1e-6)
+    assert maps.shape == (3, 4, 4) and np.ptp(maps) > 1e-3
+    graph = keras.ops.convert_to_numpy(rollout_model(model)(images))
+    np.testing.assert_allclose(graph, maps, atol=1e-6)
+
+
+def test_layers_are_multiplied_in_their_order():
+    model = FAMILIES["plain"].build()
+    weights = attention_weights(model, pictures())
+    found = attention_rollout(model, pictures(), layers=[1, 0])
+    np.testing.assert_allclose(found, attention_rollout(weights[::-1]), atol=1e-9)
+    assert np.abs(found - attention_rollout(weights)).max() > 1e-5
+
+
+def test_rollout_of_an_axial_model_joins_rows_and_columns():
+    """Written down by indices: a row block mixes (i, j) with (i, j'), a column block (i, j) with (i', j)."""
+    model = FAMILIES["axial"].build(image_size=(24, 32))
+    images = pictures(2, (24, 32))
+    weights = [block.astype("float64").mean(2) for block in attention_weights(model, images)]
+    rolled = np.broadcast_to(np.eye(12).reshape(3, 4, 3, 4), (2, 3, 4, 3, 4))
+    for rows, columns in (weights[:2], weights[2:]):
+        rolled = (rolled + np.einsum("bijk,biklm->bijlm", rows, rolled)) / 2
+        rolled = (rolled + np.einsum("bjik,bkjlm->bijlm", columns, rolled)) / 2
+    np.testing.assert_allclose(attention_rollout(model, images), rolled.mean((1, 2)), atol=1e-6)
+
+
+def test_rollout_of_one_stage_of_a_swin():
+    """Unshifted windows alone: each picks its own quarter of the map."""
+    model = FAMILIES["Swin"].build()
+    images = pictures(2)
+    (windows,) = attention_weights(model, images, "stage_2_block_00")  # (2, 4, heads, 16, 16) on 8 x 8
+    maps = attention_rollout(model, images, layers=["stage_2_block_00"])
+    mixed = 0.5 * windows.astype("float64").mean(2) + 0.5 * np.eye(16)
+    shares = mixed.sum(2).reshape(2, 2, 2, 4, 4) / 64  # what the keys of each window get of all 64 queries
+    np.testing.assert_allclose(maps, shares.transpose(0, 1, 3, 2, 4).reshape(2, 8, 8), atol=1e-6)
+    shifted = attention_rollout(model, images, layers=["stage_2_block_00", "stage_2_block_01"])
+    np.testing.assert_allclose(shifted.sum((1, 2)), 1, atol=1e-6)
+    np.testing.assert_allclose(attention_rollout(model, images), shifted, atol=1e-9)
+
+
+def test_stages_of_a_swin_have_no_common_grid():
+    with pytest.raises(ValueError, match="one grid of patches .* are on 16 x 16, 8 x 8"):
+        attention_rollout(FAMILIES["Swin"].build(), pictures(), layers=[0, -1])
+
+
+def test_weights_of_a_rectangle():
+    rng = np.random.default_rng(1)
+    weights = rng.dirichlet(np.ones(8), (2, 1, 2, 8))
+    maps = attention_rollout(weights, grid_size=(2, 3), num_prefix_tokens=2)
+    assert maps.shape == (1, 2, 3)
+    product = np.eye(8)
+    for block in weights:
+        product = (block[0].mean(0) + np.eye(8)) / 2 @ product
+    np.testing.assert_allclose(maps[0].ravel(), product[0, 2:], atol=1e-12)
+
+
+def test_another_size_and_16_bits():
+    model = keras_vit.resize(FAMILIES["plain"].build(), (24, 48))
+    assert attention_rollout(model, np.zeros((2, 24, 48, 3), "float32")).shape == (2, 3, 6)
+    model = FAMILIES["plain"].build(dtype="mixed_bfloat16")
+    maps = keras.ops.convert_to_numpy(rollout_model(model)(pictures()))
+    assert maps.dtype == "float32" and np.isfinite(maps).all()
+
+
+@pytest.mark.parametrize("name", ["axial", "Swin"])
+def test_a_graph_needs_global_attention(name):
+    with pytest.raises(ValueError, match="model must have blocks with global attention"):
+        rollout_model(FAMILIES[name].build())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"grid_size": (2, 2)}, "a model needs images, and tells grid_size"),
+        ({"images": None}, "a model needs images"),
+        ({"model": np.ones((1, 1, 1, 5, 5))}, "images and layers are for a model"),
+        ({"model": np.ones((1, 1, 1, 4, 4)), "images": None}, r"grid_size must be \(rows, columns\) of the 3 tokens"),
+        ({"model": np.ones((1, 1, 4, 4)), "images": None}, r"weights must be float arrays .* of shape \(1, 4, 4\)"),
+        ({"model": [], "images": None}, "weights must be of at least one block"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        attention_rollout(**{"model": FAMILIES["plain"].build(), "images": pictures(), **arguments})

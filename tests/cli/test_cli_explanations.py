@@ -1,0 +1,50 @@
+"""`keras-vit explain`: the sheet is that of the package, for models with and without a class token."""
+
+import numpy as np
+import pytest
+from command_line import SAVED, error_of, run
+from families import FAMILIES
+from PIL import Image
+from rendered import find
+
+import keras_vit
+from keras_vit import analysis
+
+
+@pytest.mark.parametrize("name", ["plain", "axial", "Swin"])
+def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
+    model = FAMILIES[name].build()
+    model.save("model_of_32.keras")
+    words = ["explain", "cat.jpg", "--model", "model_of_32.keras", "--heads", "1", "-o", "cat.png"]
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (0, "cat.png\n"), err
+    pixels = np.asarray(Image.open("cat.png").convert("RGB"))
+    inputs = keras_vit.preprocess("cat.jpg", model.preprocessing)
+    picture = analysis.overlay(model.preprocessing.to_pictures(inputs)[0], np.ones((1, 1))).repeat(7, 0).repeat(7, 1)
+    heads = analysis.head_maps(model, inputs)[0]
+    strongest = heads[analysis.head_strength(heads).argmax()]
+    top, left = find(pixels, picture)
+    assert find(pixels, analysis.overlay(picture, analysis.attention_rollout(model, inputs)[0])) == (top, left + 234)
+    assert find(pixels, analysis.overlay(picture, strongest)) == (top + 224 + 30, left)
+
+
+def test_layer_and_another_format(here, capsys):
+    words = ["explain", "cat.jpg", *SAVED, "--layer", "block_00", "--top", "2", "-o", "cat.pdf"]
+    assert run(capsys, *words)[0] == 0
+    with open("cat.pdf", "rb") as file:
+        assert file.read(5) == b"%PDF-"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cat.jpg", *SAVED, "-o", "cat.gif"], "the ending of --output must be one of '.png', '.jpg', '.pdf', '.svg'"),
+        (["cat.jpg", *SAVED, "-o", "cat.png", "--layer", "block_03"], "layers must be one of 'block_00'"),
+        (["cat.jpg", *SAVED, "-o", "cat.png", "--layer", "-3"], "layers must be names or numbers of the 1 blocks"),
+        (["absent.jpg", *SAVED, "-o", "cat.png"], "absent.jpg"),
+        (["cat.jpg", *SAVED, "-o", "absent/cat.png"], "absent/cat.png could not be written"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_no_file(here, capsys, words, message):
+    assert message in error_of(run(capsys, "explain", *words))
+    assert not list(here.glob("cat.p*")) and not list(here.glob("*.gif"))
