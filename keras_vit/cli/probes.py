@@ -24,7 +24,9 @@ def probe(args):
     _check_output("--plot", args.plot, DRAWING_SUFFIXES)
     train, test = open_sources(args, _SEED)
     if test is None:
-        raise ValueError("--validation or --hold-out must be given: pictures to measure on")
+        raise ValueError(
+            "--validation, --hold-out or --arrays with x_test and y_test must be given: pictures to measure on"
+        )
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):
         result = keras_vit.evaluation.few_shot(
@@ -40,10 +42,10 @@ def probe(args):
         )
     if args.table is not None:
         result.write_csv(args.table)
-    if args.plot is not None:
+    print(json.dumps(_values(result), indent=2, ensure_ascii=False) if args.json else result)
+    if args.plot is not None:  # last, as matplotlib may be missing
         with users_mistakes(CheckpointError):
             write_atomically(args.plot, plots.few_shot_curves({model.config.name: result}).savefig)
-    print(json.dumps(_values(result), indent=2, ensure_ascii=False) if args.json else result)
 
 
 def _values(result):

@@ -33,7 +33,10 @@ MISTAKES = [
     ("evaluate --model model.keras", "one of the arguments --folder --tfds --tfrecord --arrays is required"),
     ("list 'no such' --recipes", "PATTERN must match one of quickstart, vit/jft/vit-b, "),
     ("evaluate --folder pictures --model model.keras --batch-size 0", "batch_size must be an integer"),
-    ("probe --folder pictures --model model.keras", "--validation or --hold-out must be given: pictures to measure on"),
+    (
+        "probe --folder pictures --model model.keras",
+        "--validation, --hold-out or --arrays with .* given: pictures to measure on",
+    ),
     ("probe --arrays none.npz --model model.keras", "there is no file none.npz"),
     ("probe --arrays text.keras --model model.keras", "text.keras must be a whole .npz file"),
     ("probe --arrays drawings.npz --validation x --model model.keras", "--validation must be left out with --arrays"),
