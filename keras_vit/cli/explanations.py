@@ -3,19 +3,15 @@
 import pathlib
 
 import keras_vit
-from keras_vit import checks
+from keras_vit import files
 from keras_vit.analysis import attention_rollout, head_maps, plots
-from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import open_model
-from keras_vit.training.checkpoint_files import CheckpointError, write_atomically
-
-DRAWING_SUFFIXES = (".png", ".jpg", ".pdf", ".svg")
+from keras_vit.cli.outputs import DRAWINGS, check_output
 
 
 def explain(args):
     """Draws a sheet about one picture and prints its path."""
-    output = pathlib.Path(args.output)
-    checks.check_choice("the ending of --output", output.suffix.lower(), DRAWING_SUFFIXES)
+    check_output("--output", args.output, DRAWINGS)
     model = open_model(args)
     inputs = keras_vit.preprocess(args.picture, model.preprocessing)
     heads = head_maps(model, inputs, _layer(args.layer))
@@ -27,9 +23,8 @@ def explain(args):
         title=f"{model.config.name}: {pathlib.Path(args.picture).name}",
         num_heads=args.heads,
     )
-    with users_mistakes(CheckpointError):
-        write_atomically(output, sheet.savefig)
-    print(output)
+    files.replace_file(args.output, sheet.savefig)
+    print(args.output)
 
 
 def _layer(text):

@@ -2,17 +2,14 @@
 
 import contextlib
 import json
-import pathlib
 import sys
 
 import keras_vit
-from keras_vit import checks
+from keras_vit import files
 from keras_vit.analysis import plots
-from keras_vit.cli.explanations import DRAWING_SUFFIXES
-from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import open_model
+from keras_vit.cli.outputs import DRAWINGS, check_output
 from keras_vit.cli.sources import check_sources, open_sources
-from keras_vit.training.checkpoint_files import CheckpointError, write_atomically
 
 _SEED = 0  # of --hold-out
 
@@ -20,8 +17,8 @@ _SEED = 0  # of --hold-out
 def probe(args):
     """Prints the few-shot accuracy, and writes it as a table and as a picture."""
     check_sources(args)
-    _check_output("--table", args.table, (".csv",))
-    _check_output("--plot", args.plot, DRAWING_SUFFIXES)
+    check_output("--table", args.table, (".csv",))
+    check_output("--plot", args.plot, DRAWINGS)
     train, test = open_sources(args, _SEED)
     if test is None:
         raise ValueError(
@@ -44,8 +41,7 @@ def probe(args):
         result.write_csv(args.table)
     print(json.dumps(_values(result), indent=2, ensure_ascii=False) if args.json else result)
     if args.plot is not None:  # last, as matplotlib may be missing
-        with users_mistakes(CheckpointError):
-            write_atomically(args.plot, plots.few_shot_curves({model.config.name: result}).savefig)
+        files.replace_file(args.plot, plots.few_shot_curves({model.config.name: result}).savefig)
 
 
 def _values(result):
@@ -59,13 +55,3 @@ def _values(result):
         "layer": result.layer,
         "l2": result.l2,
     }
-
-
-def _check_output(option, path, suffixes):
-    """Raises where a file could not be written, before anything is computed."""
-    if path is None:
-        return
-    path = pathlib.Path(path)
-    checks.check_choice(f"the ending of {option}", path.suffix.lower(), suffixes)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{option} must be in a folder that exists; got {str(path)!r}")

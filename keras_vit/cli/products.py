@@ -2,13 +2,11 @@
 
 import contextlib
 import json
-import os
 import pathlib
 import sys
-import uuid
 
 import keras_vit
-from keras_vit import checks
+from keras_vit import checks, files
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, open_model
 from keras_vit.cli.recipes import open_recipe
@@ -99,9 +97,4 @@ def _save(model, path):
     suffix = next((suffix for suffix in (".weights.h5", ".keras") if path.endswith(suffix)), None)
     if suffix is None:
         raise ValueError(f"--output must end in .keras or .weights.h5 for --layout keras; got {path!r}")
-    partial = pathlib.Path(path).with_name(f".{uuid.uuid4().hex}{suffix}")
-    try:
-        (model.save if suffix == ".keras" else model.save_weights)(partial)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    files.replace_file(path, model.save if suffix == ".keras" else model.save_weights)

@@ -5,8 +5,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_vit import checks
-from keras_vit.evaluation.files import replace_file
+from keras_vit import checks, files
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
 from keras_vit.evaluation.ridge import DEFAULT_L2, fit_ridge
@@ -67,7 +66,7 @@ class FewShot:
             with open(partial, "w", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows([("shots", "seed", "accuracy"), *rows])
 
-        replace_file(path, write)
+        files.replace_file(path, write)
 
 
 def few_shot(

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.analysis.attention import rollout_model
+from keras_vit.analysis import rollout_model
 from keras_vit.compat.graph import graph_calls
 
 

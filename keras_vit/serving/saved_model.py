@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
-from keras_vit.analysis.attention import rollout_model
+from keras_vit.analysis import rollout_model
 from keras_vit.data import preprocessing as pictures
 from keras_vit.models import check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name

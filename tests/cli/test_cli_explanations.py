@@ -42,7 +42,7 @@ def test_layer_and_another_format(here, capsys):
         (["cat.jpg", *SAVED, "-o", "cat.png", "--layer", "block_03"], "layers must be one of 'block_00'"),
         (["cat.jpg", *SAVED, "-o", "cat.png", "--layer", "-3"], "layers must be names or numbers of the 1 blocks"),
         (["absent.jpg", *SAVED, "-o", "cat.png"], "absent.jpg"),
-        (["cat.jpg", *SAVED, "-o", "absent/cat.png"], "absent/cat.png could not be written"),
+        (["cat.jpg", *SAVED, "-o", "absent/cat.png"], "--output must be in a folder that exists; got 'absent/cat.png'"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_no_file(here, capsys, words, message):

@@ -99,7 +99,7 @@ MISTAKES = [
     ("export --model model.keras --output out --format pickle", "invalid choice: 'pickle'"),
     ("convert --model model.keras --output w.npz --layout torch", "invalid choice: 'torch'"),
     ("", "required: COMMAND"),
-    ("explain", "invalid choice: 'explain'"),
+    ("praise", "invalid choice: 'praise'"),
 ]
 
 

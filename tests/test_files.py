@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.evaluation.files import replace_file
+from keras_vit.files import replace_file
 
 
 def test_a_file_is_replaced(tmp_path):

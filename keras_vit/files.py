@@ -1,4 +1,4 @@
-"""Files with results, which are whole or are not there."""
+"""Files that are whole or are not there."""
 
 import os
 import pathlib

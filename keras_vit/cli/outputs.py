@@ -1,0 +1,23 @@
+"""The files that a command is to write."""
+
+import pathlib
+
+from keras_vit import checks
+
+DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
+
+
+def check_output(option, path, suffixes):
+    """Raises where a file could not be written, before anything is computed; None is no file.
+
+    Args:
+        option: what the path was given by, such as `--plot`.
+        path: of the file.
+        suffixes: endings that it may have.
+    """
+    if path is None:
+        return
+    path = pathlib.Path(path)
+    checks.check_choice(f"the ending of {option}", path.suffix.lower(), suffixes)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{option} must be in a folder that exists; got {str(path)!r}")
