@@ -1,11 +1,11 @@
 """What masked patch prediction is worth: `python -m benchmarks.masked_patches --data cifar10.npz`.
 
 A small ViT learns to predict masked patches of all training pictures, without their labels; then it is fine-tuned on a
-few of them with labels, and so is the same ViT with random weights: by the same recipe, on the same pictures in the same
-order, for as many steps. For each target a table says how far below guessing the pre-training has come, on pictures that
-it was not trained on: chance is a guess among all classes, marginal the guess that knows how often each class (or, for
-pixels, which mean) there is in the training pictures. Then comes the accuracy on the test pictures after the
-fine-tuning, for each seed, which decides the weights, the labelled pictures and their order.
+few of them with labels, and so is the same ViT with random weights: by the same recipe, on the same pictures in the
+same order, for as many steps. For each target a row says how far below guessing the pre-training has come, on pictures
+that it was not trained on: chance is a guess among all classes (of pixels: of grey), marginal the guess that knows how
+often each class comes, or which mean each pixel has, in the training pictures. Then comes the accuracy on the test
+pictures after the fine-tuning, for each seed, which decides the random weights, the labelled pictures and their order.
 
 The data are one `.npz` file: `x_train` and `x_test`, uint8 (pictures, height, width, channels), `y_train` and `y_test`,
 integers. Without it, they are the digits that come with scikit-learn.
@@ -112,14 +112,16 @@ def guesses(data, config, target):
     if target == "pixels":
         return np.mean((test - 0.5) ** 2), np.mean((test - train.mean((0, 1))) ** 2)
     classes = BINS**config.channels
-    train, test = (
-        classes_of.reshape(-1, classes_of.shape[2] if classes_of.ndim == 3 else 1) for classes_of in (train, test)
-    )
     losses = []
-    for column in range(train.shape[1]):  # the cells of a patch
-        counts = np.bincount(train[:, column], minlength=classes) + 1.0  # a class may be in the test pictures alone
-        losses.append(-np.log(counts / counts.sum())[test[:, column]].mean())
+    for known, asked in zip(_by_cell(train), _by_cell(test), strict=True):
+        counts = np.bincount(known, minlength=classes) + 1.0  # a class may be in the test pictures alone
+        losses.append(-np.log(counts / counts.sum())[asked].mean())
     return np.log(classes), np.mean(losses)
+
+
+def _by_cell(classes):
+    """The classes (pictures, patches) or (pictures, patches, cells) of each cell of the patches, one after another."""
+    return classes.reshape(classes.shape[0] * classes.shape[1], -1).T
 
 
 def fine_tune(arguments, data, encoder, seed):

@@ -58,8 +58,9 @@ class MaskedPatchPrediction(Model):
 
     What the paper leaves open is done so: `round(corruption_rate * patches)` patches are corrupted in every picture;
     what happens to each is drawn by itself; another patch is one of the same picture; levels in [0, 1] are cut into 8
-    equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the scale
-    [0, 1]; the learned embedding starts at N(0, 0.02), the head at zero: a model starts at the loss of chance, ln 512.
+    equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the
+    scale [0, 1]; the learned embedding starts at N(0, 0.02), the head at zero: a model starts at the loss of chance,
+    ln 512.
 
     The head is a dense layer on the patch tokens behind the encoder's last norm. Where that norm comes after the
     pooling (`norm_position="after_pooling"`), it is not run, and the head reads what the last block gives. What of
@@ -143,7 +144,7 @@ class MaskedPatchPrediction(Model):
 
         Args:
             images: (batch, height, width, channels), values as `encoder.preprocessing` gives them.
-            seed: integer, of the corruption: the same pictures and seed are corrupted in the same way.
+            seed: integer from 0, of the corruption: the same pictures and seed are corrupted in the same way.
             colors: of targets that are classes: `expected`, the mean of the classes' colours by their probability, or
                 `likeliest`, the colour of the likeliest class. None is `expected`, and all there is for `pixels`.
 
@@ -151,8 +152,9 @@ class MaskedPatchPrediction(Model):
             A `Reconstruction`.
 
         Raises:
-            ValueError: if `images` are no batch of the encoder's size, or on `colors` for `pixels`.
+            ValueError: if `images` are no batch of the encoder's size, on another seed, or on `colors` for `pixels`.
         """
+        checks.check_integer("seed", seed, minimum=0)
         if colors is not None:
             checks.check_choice("colors", colors, COLORS)
         images, size = np.asarray(images, "float32"), self.encoder.input_shape[1:]
@@ -222,13 +224,11 @@ class MaskedPatchPrediction(Model):
         """Targets, predictions and weights of the corrupted patches."""
         places, predictions = y_pred["places"], y_pred["predictions"]
         targets = self._target.of(self._patches(images))
-        targets = ops.take_along_axis(
-            targets, ops.reshape(places, (*ops.shape(places), *[1] * (len(targets.shape) - 2))), 1
-        )
-        if sample_weight is not None:  # one per picture
+        places = ops.reshape(places, (-1, places.shape[1], *[1] * (len(targets.shape) - 2)))
+        targets = ops.take_along_axis(targets, places, axis=1)
+        if sample_weight is not None:  # one per picture, for each of the losses of its patches
             ones = ops.ones_like(predictions[..., 0])
-            sample_weight = ops.cast(sample_weight, ones.dtype)
-            sample_weight = ops.reshape(sample_weight, (-1, *[1] * (len(ones.shape) - 1))) * ones
+            sample_weight = ops.cast(ops.reshape(sample_weight, (-1, *[1] * (len(ones.shape) - 1))), ones.dtype) * ones
         return targets, predictions, sample_weight
 
     def _used(self, variables):

@@ -1,4 +1,4 @@
-"""The recipes of the paper (arXiv 2010.11929): pre-training (Table 3), fine-tuning (Table 4), masked patches (B.1.2)."""
+"""The recipes of the paper: pre-training (arXiv 2010.11929, Table 3), fine-tuning (Table 4), masked patches (B.1.2)."""
 
 from keras_vit.config import ViTConfig
 from keras_vit.training.recipe import Recipe
