@@ -1,9 +1,13 @@
 """MaskedPatchPrediction: its graph against the encoder's own, its loss in NumPy, what it trains, saves and draws."""
 
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
+from replica_process import run_cases
 
 import keras_vit
 from keras_vit import MaskedPatchPrediction, Preprocessing, ResNetConfig, VisionTransformer
@@ -297,3 +301,24 @@ def test_refuses_other_models():
     for model in (keras_vit.SwinTransformer(config), keras.Sequential()):
         with pytest.raises(TypeError, match=f"encoder must be a keras_vit.VisionTransf.*; got {type(model).__name__}"):
             MaskedPatchPrediction(model)
+
+
+@pytest.mark.slow
+def test_replicas_and_microbatches_train_as_one_device(tmp_path_factory):
+    pytest.importorskip("tensorflow")
+    found = run_cases(tmp_path_factory, "replica_cases.py", ("masked_patches",))["masked_patches"]
+    assert len(found) == 4 and max(found.values()) < 1e-5, found
+
+
+@pytest.mark.slow
+def test_opens_in_a_process_that_only_imported_keras_vit(build, images, tmp_path):
+    model = build("downsampled")
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "images.npz", images=images)
+    code = """
+import sys, keras, numpy as np, keras_vit
+model = keras.models.load_model(sys.argv[1] + "/model.keras")
+np.save(sys.argv[1] + "/predicted.npy", model.reconstruct(np.load(sys.argv[1] + "/images.npz")["images"]).predicted)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True)
+    np.testing.assert_allclose(np.load(tmp_path / "predicted.npy"), model.reconstruct(images).predicted, atol=1e-5)
