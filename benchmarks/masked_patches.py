@@ -24,7 +24,7 @@ import keras_vit
 from keras_vit.models.patch_targets import BINS, TARGETS, cut_patches
 
 PRETRAINING = "vit/masked-patches/digits"
-FINE_TUNING = {"learning_rate": 1e-3, "warmup_fraction": 0.1, "weight_decay": 0.05, "clip_norm": 1.0}
+FINE_TUNING = {"warmup_fraction": 0.1, "weight_decay": 0.05, "clip_norm": 1.0}
 SIZES = {"hidden_dim": 96, "num_layers": 4, "num_heads": 4, "mlp_dim": 192}
 # of the digits and of pictures in colour
 PATCHES, AUGMENT = {1: 2, 3: 4}, {1: ("shift",), 3: ("random_crop({})", "flip")}
@@ -33,12 +33,13 @@ PATCHES, AUGMENT = {1: 2, 3: 4}, {1: ("shift",), 3: ("random_crop({})", "flip")}
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--data", help=".npz file of the pictures; without it, scikit-learn's digits")
-    parser.add_argument("--targets", nargs="+", default=["mean_color"], choices=TARGETS, help="what is predicted")
+    parser.add_argument("--targets", nargs="*", default=["mean_color"], help=f"what is predicted: {', '.join(TARGETS)}")
     parser.add_argument("--pretraining-steps", type=int, default=1500)
     parser.add_argument("--steps", type=int, default=250, help="of the fine-tuning")
     parser.add_argument("--labels", type=int, default=1000, help="labelled pictures to fine-tune on")
     parser.add_argument("--seeds", type=int, default=3, help="number of fine-tunings")
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="of the fine-tuning")
     for name, size in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size)
     arguments = parser.parse_args()
@@ -128,6 +129,7 @@ def fine_tune(arguments, data, encoder, seed):
     """Share of the test pictures that the encoder names rightly after fine-tuning on a few labelled pictures."""
     recipe = keras_vit.training.RECIPES["quickstart"].replace(
         **FINE_TUNING,
+        learning_rate=arguments.learning_rate,
         steps=arguments.steps,
         batch_size=arguments.batch_size,
         augment=augment(encoder.config),

@@ -264,6 +264,10 @@ def test_survives_saving_with_all_of_its_encoder(build, images, tmp_path):
         np.testing.assert_array_equal(numpy(ours), numpy(theirs))
     np.testing.assert_array_equal(again.reconstruct(images).predicted, model.reconstruct(images).predicted)
     assert int(again.optimizer.iterations) == 1
+    with pytest.raises(
+        ValueError, match=r"got 'MaskedPatchPrediction' \(keras.models.load_model\(path\).encoder is one"
+    ):
+        keras_vit.load_weights(model.encoder, tmp_path / "model.keras")
     assert {weight.path for weight in again.trainable_weights} == {weight.path for weight in model.trainable_weights}
 
 
