@@ -110,6 +110,7 @@ class MaskedPatchPrediction(Model):
             outputs={"places": places, "predictions": predictions},
             name=name or f"{encoder.name}_masked_patches",
         )
+        self.output_names = ["predictions"]  # what is compared; Keras 3.12 would name metrics after one of two outputs
         used = {id(variable) for variable in self.variables}
         self._idle = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
         self.target = target
