@@ -156,7 +156,7 @@ RECIPES = (
         **{**_MASKED_PATCHES, "augment": ("shift",)},
         learning_rate=1e-3,
         batch_size=64,
-        epochs=100,
+        epochs=40,
         warmup_fraction=0.1,
         dataset="digits",
         model=ViTConfig(
