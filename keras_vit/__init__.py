@@ -16,6 +16,7 @@ from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models import (
     AxialResNet,
     BiTResNet,
+    MaskedPatchPrediction,
     Model,
     SwinTransformer,
     VisionTransformer,
@@ -53,6 +54,7 @@ __all__ = [
     "BiTConfig",
     "BiTResNet",
     "LoadReport",
+    "MaskedPatchPrediction",
     "Model",
     "Preprocessing",
     "ResNetConfig",

@@ -108,6 +108,51 @@ def stock_masks():
     return masks("keras")
 
 
+def corrupted_places():
+    """The patches that each of two replicas corrupts, twice."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import keras_vit
+
+    def run():
+        keras.utils.set_random_seed(7)
+        model = keras_vit.MaskedPatchPrediction(tiny_vit(patch_size=2))
+        model.compile("sgd")
+        model.make_train_function()
+        strategy = tf.distribute.get_strategy()
+
+        @tf.function
+        def draw():
+            outputs = strategy.run(lambda: model(tf.zeros((1, 16, 16, 3)), training=True)["places"])
+            return strategy.experimental_local_results(outputs)
+
+        return [np.asarray(places).tolist() for _ in range(2) for places in draw()]
+
+    return on(2, run)
+
+
+def masked_patches():
+    """Where nothing is changed there is no chance: 9 pictures in batches of 8, on replicas and in microbatches."""
+    import keras_vit
+
+    def run(target, **arguments):
+        encoder = tiny_vit(patch_size=4)
+        model = fill(keras_vit.MaskedPatchPrediction(encoder, target, corruption_rate=1.0, shares=(0, 0, 1)))
+        model.compile(sgd(global_clipnorm=0.1), **arguments)
+        fit = {"epochs": 2, "validation_data": dataset(9, 8)}
+        history = model.fit(dataset(9, 8), verbose=0, shuffle=False, **fit).history
+        return {**weights_of(model), **{f"history/{name}": value for name, value in history.items()}}
+
+    found = {}
+    for target in ("mean_color", "pixels"):
+        one = on(1, lambda target=target: run(target))
+        found[target] = difference(one, on(2, lambda target=target: run(target)))
+        found[f"{target}, microbatches"] = difference(one, on(1, lambda target=target: run(target, microbatches=3)))
+    return found
+
+
 def dropout_runs():
     """Two runs of a ViT with dropout on two replicas, and one with other seeds."""
     import keras

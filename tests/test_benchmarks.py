@@ -15,16 +15,17 @@ import keras_vit
 REPOSITORY = pathlib.Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^python -m benchmarks\.finetune (.*)$", README, re.MULTILINE)
+LOSSES = re.compile(r"^(\w+): loss ([\d.]+), marginal ([\d.]+), chance ([\d.]+)$", re.MULTILINE)
 WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 
 
-def run(monkeypatch, capsys, *words):
-    """What `python -m benchmarks.finetune` prints."""
-    spec = importlib.util.spec_from_file_location("finetune", REPOSITORY / "benchmarks" / "finetune.py")
-    finetune = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(finetune)
-    monkeypatch.setattr(sys, "argv", ["finetune", *map(str, words)])
-    finetune.main()
+def run(monkeypatch, capsys, *words, name="finetune"):
+    """What `python -m benchmarks.finetune`, or another of that folder, prints."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "benchmarks" / f"{name}.py")
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+    program.main()
     return capsys.readouterr().out
 
 
@@ -80,3 +81,38 @@ def test_a_real_model_learns_at_96_pixels(real_data, monkeypatch, capsys):
     out = run(monkeypatch, capsys, *[files.get(word, word) for word in shlex.split(COMMANDS[1])])
     assert "14 x 14 -> 6 x 6" in out
     assert float(out.rsplit("mean of 1 seeds: ", 1)[1].split()[0]) > 86
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("eagerly")
+def test_masked_patches_on_the_digits(monkeypatch, capsys):
+    """All that the program does, in a few steps: too few to learn anything."""
+    sizes = ("--hidden-dim", 8, "--num-layers", 1, "--num-heads", 2, "--mlp-dim", 8, "--batch-size", 180)
+    steps = ("--pretraining-steps", 2, "--steps", 1, "--labels", 180, "--seeds", 1)
+    out = run(monkeypatch, capsys, *steps, *sizes, name="masked_patches")
+    [(target, *figures)] = LOSSES.findall(out)
+    loss, marginal, chance = map(float, figures)
+    assert target == "mean_color" and chance == pytest.approx(np.log(8), abs=1e-4)
+    assert marginal < chance and abs(loss - chance) < 0.2
+    assert re.search(r"^gains of mean_color: [+-]\d+\.\d\d$", out, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_masked_patches_of_the_digits_help(monkeypatch, capsys):
+    """1,438 pictures without labels, then 100 with, in two minutes: a gain for each of three seeds."""
+    sizes = ("--hidden-dim", 64, "--mlp-dim", 128, "--labels", 100)
+    out = run(monkeypatch, capsys, "--pretraining-steps", 800, "--steps", 150, *sizes, name="masked_patches")
+    loss, marginal, _ = map(float, LOSSES.findall(out)[0][1:])
+    assert loss < 0.85 * marginal
+    gains = [float(gain) for gain in re.search(r"gains of mean_color: (.*)", out)[1].split()]
+    assert len(gains) == 3 and min(gains) > 0, gains
+
+
+@pytest.mark.slow
+def test_masked_patches_of_cifar_help(real_data, monkeypatch, capsys):
+    """In fewer steps than the program takes by itself, a few minutes."""
+    steps = ("--pretraining-steps", 600, "--steps", 150, "--seeds", 1)
+    out = run(monkeypatch, capsys, "--data", real_data / "cifar10_small.npz", *steps, name="masked_patches")
+    loss, marginal, chance = map(float, LOSSES.findall(out)[0][1:])
+    assert chance == pytest.approx(np.log(512), abs=1e-4) and loss < 0.75 * marginal < 0.6 * chance
+    assert float(re.search(r"gains of mean_color: (\S+)", out)[1]) > 1

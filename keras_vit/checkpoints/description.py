@@ -141,8 +141,10 @@ def _describe_keras(layout, names, checkpoint, family):
     values = checkpoint.config.get("config", {})
     config = values.get("config")
     if not isinstance(config, dict):
+        hint = " (keras.models.load_model(path).encoder is one)" if "encoder" in values else ""
         raise ValueError(
-            f"{str(checkpoint.path)!r} must hold a model of keras_vit; got {checkpoint.config.get('class_name')!r}"
+            f"{str(checkpoint.path)!r} must hold a model of keras_vit with a config; "
+            f"got {checkpoint.config.get('class_name')!r}{hint}"
         )
     numerics, stem = numerics_of(config)
     labels = values.get("labels")

@@ -6,6 +6,7 @@ from keras_vit.models.base import ImageModel, Model, check_not_quantized, clone,
 from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze
 from keras_vit.models.heads import check_pools, with_head
+from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
 from keras_vit.models.rescaled import with_rescaling
 from keras_vit.models.resnet import BiTResNet
 from keras_vit.models.swin import SwinTransformer
@@ -16,7 +17,9 @@ __all__ = [
     "AxialResNet",
     "BiTResNet",
     "ImageModel",
+    "MaskedPatchPrediction",
     "Model",
+    "Reconstruction",
     "SwinTransformer",
     "VisionTransformer",
     "build_model",

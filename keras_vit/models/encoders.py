@@ -3,6 +3,7 @@
 import itertools
 
 from keras_vit.models.base import ImageModel
+from keras_vit.models.masked_patches import MaskedPatchPrediction
 
 
 def find_encoder(model):
@@ -15,5 +16,7 @@ def find_encoders(model):
     """Returns every model of this package that `model` is or contains as a layer, however deep."""
     if isinstance(model, ImageModel):
         return [model]
+    if isinstance(model, MaskedPatchPrediction):  # its graph has the layers of its encoder in place of the encoder
+        return [model.encoder]
     layers = getattr(model, "layers", ())
     return list(itertools.chain.from_iterable(find_encoders(layer) for layer in layers))

@@ -3,28 +3,35 @@
 from keras_vit import checks
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
-from keras_vit.models import base, build_model
+from keras_vit.models import MaskedPatchPrediction, base, build_model
 from keras_vit.models.encoders import find_encoder
+from keras_vit.training.losses import MASKED_PATCHES
 from keras_vit.zoo import VARIANTS, create_model
 
 
 def build(recipe, source, model=None, weights=None):
     """Returns the model to train, with the class names of `source` as its labels.
 
+    For a recipe that predicts masked patches it is a `MaskedPatchPrediction` around that model, unless one was given.
+
     Args:
         recipe: `Recipe`; what it fixes of a model goes into one that is built here.
         source: `ImageSource`, whose classes the model gets.
         model, weights: as of `keras_vit.train`.
     """
-    labels = source.class_names
-    if isinstance(model, str):
-        variant = VARIANTS[checks.check_choice("model", model, VARIANTS)]
-        fixed = recipe.model_arguments(variant.config_class)
-        return create_model(model, weights=weights, classes=len(labels), labels=labels, **fixed)
     if isinstance(model, base.Model):
         if weights is not None:
             raise ValueError("weights must be left out with a built model: keras_vit.load_weights loads them into it")
         return model
+    built = _build(recipe, source.class_names, model, weights)
+    return MaskedPatchPrediction(built) if recipe.loss == MASKED_PATCHES else built
+
+
+def _build(recipe, labels, model, weights):
+    if isinstance(model, str):
+        variant = VARIANTS[checks.check_choice("model", model, VARIANTS)]
+        fixed = recipe.model_arguments(variant.config_class)
+        return create_model(model, weights=weights, classes=len(labels), labels=labels, **fixed)
     if model is None and recipe.model is None:
         raise ValueError(f"model must be given: recipe {recipe.name!r} has none of its own")
     config = recipe.model if model is None else model
@@ -37,10 +44,15 @@ def build(recipe, source, model=None, weights=None):
 
 
 def check_classes(model, source, validation):
-    """Raises unless model, source and validation have the same classes; gives the model its labels."""
+    """Raises unless model, source and validation have the same classes; gives the model its labels.
+
+    What predicts masked patches looks at no labels, and so at no classes.
+    """
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
+    if isinstance(model, MaskedPatchPrediction):
+        return
     outputs = model.output_shape[-1]
     if outputs != len(source.class_names):
         raise ValueError(

@@ -4,10 +4,11 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import Model
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.encoders import head_layers, output_activation
-from keras_vit.training.losses import classification_loss
+from keras_vit.training.losses import MASKED_PATCHES, classification_loss
 from keras_vit.training.metrics import accuracy
 from keras_vit.training.optimizers import create_optimizer
 from keras_vit.training.schedules import DECAY_FACTOR, create_schedule
@@ -37,18 +38,13 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
         ema_momentum=recipe.ema_momentum,
         gradient_accumulation_steps=recipe.gradient_accumulation_steps,
     )
-    from_logits = _gives_logits(recipe.loss, model)
+    objective = _objective(recipe, model)
     if recipe.head_bias is not None:
         _set_head_bias(model, recipe.head_bias)
     arguments = {"steps_per_execution": recipe.steps_per_execution}
     if recipe.microbatches > 1:
         arguments["microbatches"] = recipe.microbatches
-    model.compile(
-        optimizer=optimizer,
-        loss=classification_loss(recipe.loss, recipe.label_smoothing, from_logits),
-        metrics=[accuracy()],
-        **arguments,
-    )
+    model.compile(optimizer=optimizer, **objective, **arguments)
     return model
 
 
@@ -72,6 +68,11 @@ def _count_steps(recipe, steps, steps_per_epoch):
 
 
 def _check_model(recipe, model):
+    if (recipe.loss == MASKED_PATCHES) != isinstance(model, MaskedPatchPrediction):
+        raise ValueError(
+            f"loss must be {MASKED_PATCHES!r} for a keras_vit.MaskedPatchPrediction, and for no other model; "
+            f"got {type(model).__name__} with loss={recipe.loss!r} in recipe {recipe.name!r}"
+        )
     if recipe.microbatches > 1 and not isinstance(model, Model):
         raise ValueError(
             "microbatches above 1 needs a model of keras_vit, such as keras_vit.Model(inputs, outputs); "
@@ -90,6 +91,15 @@ def _check_model(recipe, model):
                 f"recipe {recipe.name!r} trains with {name}={value}; the model was built with {name}={built_with}: "
                 f"build it from recipe.configure(config), or take recipe.replace({name}=None)"
             )
+
+
+def _objective(recipe, model):
+    """Loss and metrics as arguments of `compile`; a model that predicts masked patches has its own."""
+    if recipe.loss == MASKED_PATCHES:
+        return {}
+    from_logits = _gives_logits(recipe.loss, model)
+    loss = classification_loss(recipe.loss, recipe.label_smoothing, from_logits)
+    return {"loss": loss, "metrics": [accuracy()]}
 
 
 def _gives_logits(loss, model):

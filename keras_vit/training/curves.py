@@ -5,12 +5,13 @@ from keras_vit.training.checkpoint_files import write_atomically
 _PANELS = (
     ("loss", ("loss", "val_loss")),
     ("accuracy", ("accuracy", "val_accuracy")),
+    ("mean absolute error", ("mean_absolute_error", "val_mean_absolute_error")),
     ("learning rate", ("learning_rate",)),
 )
 
 
 def draw_curves(rows, path):
-    """Draws loss, accuracy and learning rate over the steps as a PNG.
+    """Draws loss, accuracy or mean absolute error, and learning rate over the steps as a PNG.
 
     Args:
         rows: one dict per epoch, as `history_rows` gives them.
@@ -24,10 +25,12 @@ def draw_curves(rows, path):
     except ImportError:
         return False
     figure = Figure(figsize=(12, 3.5), layout="constrained")
-    for axes, (title, names) in zip(figure.subplots(1, len(_PANELS)), _PANELS, strict=True):
+    known = rows[0] if rows else {}
+    panels = [(title, [name for name in names if name in known]) for title, names in _PANELS]
+    panels = [panel for panel in panels if panel[1]] or panels[:1]
+    for axes, (title, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name in names:
-            if rows and name in rows[0]:
-                axes.plot([row["step"] for row in rows], [row[name] for row in rows], marker=".", label=name)
+            axes.plot([row["step"] for row in rows], [row[name] for row in rows], marker=".", label=name)
         axes.set(title=title, xlabel="step")
         if axes.has_data():
             axes.legend()

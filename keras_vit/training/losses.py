@@ -1,7 +1,10 @@
-"""Classification losses on integer labels and on mixed ones."""
+"""The losses that recipes name; classification losses on integer labels and on mixed ones."""
 
 from keras_vit import checks
 from keras_vit.compat.label_forms import CROSS_ENTROPIES, CrossEntropy
+
+MASKED_PATCHES = "masked_patches"  # what a `keras_vit.MaskedPatchPrediction` compares, by its target
+LOSSES = (*CROSS_ENTROPIES, MASKED_PATCHES)
 
 
 def classification_loss(name="softmax", label_smoothing=0.0, from_logits=True):

@@ -104,22 +104,28 @@ class EpochTable(keras.callbacks.Callback):
 
 
 class BestModel(keras.callbacks.Callback):
-    """Saves the model whenever a figure is higher than in all epochs before.
+    """Saves the model whenever it is better by `merit` than in all epochs before.
 
     Args:
         path: of the `.keras` file.
         model: what to save: the model that is trained, or the one inside it.
-        monitor: name among the logs.
     """
 
-    def __init__(self, path, model, monitor="val_accuracy"):
+    def __init__(self, path, model):
         super().__init__()
-        self._path, self._saved_model, self._monitor = path, model, monitor
+        self._path, self._saved_model = path, model
 
     def on_epoch_end(self, epoch, logs=None):
-        before = self.model.history.history.get(self._monitor, ())
-        if logs[self._monitor] > max(before, default=float("-inf")):
+        before = history_rows(self.model.history.history, steps_per_epoch=1)
+        if merit(logs) > max(map(merit, before), default=float("-inf")):
             save_model(self._saved_model, self._path)
+
+
+def merit(logs):
+    """What is higher for the better of two epochs: validation accuracy, or less loss in validation; None without."""
+    if "val_accuracy" in logs:
+        return logs["val_accuracy"]
+    return -logs["val_loss"] if "val_loss" in logs else None
 
 
 def history_rows(history, steps_per_epoch):

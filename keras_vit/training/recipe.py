@@ -42,7 +42,8 @@ class Recipe(Config):
         weight_decay: decoupled, follows the learning rate, on kernels alone: LR(t) * weight_decay * kernel per step.
         momentum: of `sgd`, in [0, 1); None is the paper's 0.9.
         clip_norm: largest global norm of the gradients, None for no clipping.
-        loss: `softmax`, or `sigmoid` summed over the classes; both on integer labels and on mixed ones.
+        loss: `softmax`, or `sigmoid` summed over the classes, both on integer labels and on mixed ones; or
+            `masked_patches`, what a `keras_vit.MaskedPatchPrediction` compares: it looks at no labels.
         head_bias: with loss `sigmoid`, the bias that a fresh head starts from; a head whose bias is not all zeros
             keeps its own.
         label_smoothing: e in [0, 1): targets are (1 - e) * label + e / classes.
@@ -133,11 +134,12 @@ class Recipe(Config):
         return super().replace(**changes)
 
     def compile(self, model, steps=None, steps_per_epoch=None):
-        """Compiles `model` with the recipe's optimizer, schedule and loss, and with accuracy as its metric.
+        """Compiles `model` with the recipe's optimizer, schedule and loss, and with the metric that belongs to it.
 
         Args:
             model: a built classifier with one logit per class: a model of this package, or a keras model around one,
-                such as `keras_vit.Model(inputs, outputs)` with a new head.
+                such as `keras_vit.Model(inputs, outputs)` with a new head; for loss `masked_patches` a
+                `keras_vit.MaskedPatchPrediction`, whose target says what is compared.
             steps: steps of the whole run, the length of the schedule; None takes the recipe's own `steps`, or its
                 `epochs` times `steps_per_epoch`.
             steps_per_epoch: steps of one pass over the pictures; None takes `steps` over the recipe's `epochs`.

@@ -5,10 +5,10 @@ import numbers
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.label_forms import CROSS_ENTROPIES
 from keras_vit.config import ImageConfig
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.models import MODELS
+from keras_vit.training.losses import LOSSES, MASKED_PATCHES
 from keras_vit.training.optimizers import OPTIMIZERS
 from keras_vit.training.schedules import SCHEDULES
 
@@ -133,7 +133,7 @@ _CHECKS = {
     "warmup_learning_rate": _check_amount,
     "decay_at": _check_shares,
     "weight_decay": _check_amount,
-    "loss": _choice(CROSS_ENTROPIES),
+    "loss": _choice(LOSSES),
     "label_smoothing": checks.check_rate,
     "augment": _parsed_by(parse_augment),
     "mix": _parsed_by(parse_mix),
@@ -228,6 +228,16 @@ _CONTRADICTIONS = (
         lambda r: r.head_bias is not None and r.loss != "sigmoid",
         "head_bias belongs to loss 'sigmoid': softmax does not see what all classes share",
         ("head_bias", "loss"),
+    ),
+    (
+        lambda r: r.loss == MASKED_PATCHES and (r.label_smoothing or r.mix),
+        "loss 'masked_patches' looks at no labels, so label_smoothing must be 0 and mix empty",
+        ("loss", "label_smoothing", "mix"),
+    ),
+    (
+        lambda r: r.loss == MASKED_PATCHES and r.input_dtype != "float32",
+        "loss 'masked_patches' makes its targets of standardised pictures, so input_dtype must be 'float32'",
+        ("loss", "input_dtype"),
     ),
     (
         lambda r: r.batch_size % r.microbatches,

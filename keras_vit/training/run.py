@@ -13,20 +13,21 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.data import eval_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
-from keras_vit.models import with_rescaling
+from keras_vit.models import MaskedPatchPrediction, with_rescaling
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.build import build, check_classes
 from keras_vit.training.checkpoint_files import clean, disk_errors, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
-from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows
+from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows, merit
 from keras_vit.training.recipe import DATASETS, Recipe
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.saving import save_model
 from keras_vit.training.state import check_same_run
 
-_SHOWN = ("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy")
+_METRICS = ("loss", "accuracy", "mean_absolute_error")
+_SHOWN = ("epoch", "step", *_METRICS, *(f"val_{name}" for name in _METRICS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +38,9 @@ class TrainResult:
         model: the trained model, with the weights of `workdir/model.keras`; compiled, unless the recipe's `input_dtype`
             is `uint8`, with which the model around it is.
         history: dict from metric name to one float per epoch.
-        accuracy: share of the validation pictures that the trained model names rightly, in [0, 1]; None
-            without any.
+        accuracy: share of the validation pictures that the trained model names rightly, in [0, 1], or of their
+            corrupted patches that a `MaskedPatchPrediction` predicts rightly; None without any, or where that one
+            predicts pixels.
     """
 
     model: keras.Model
@@ -66,7 +68,8 @@ def train(
     - `recipe.json`: every field of the recipe;
     - `checkpoints/`: what the run goes on from, see `Resume`;
     - `steps.csv`, `history.csv`: a row per step and per epoch; `logs/`: for TensorBoard, where it is installed;
-    - `best.keras`: the model of the epoch with the highest validation accuracy; `model.keras`: that of the last;
+    - `best.keras`: the model of the epoch with the highest validation accuracy, or the lowest validation loss where
+      there is no accuracy; `model.keras`: that of the last;
     - `history.json`: recipe, accuracy and history, written last; with it, the same call returns its result at once;
     - `curves.png`, where matplotlib is installed.
 
@@ -78,7 +81,9 @@ def train(
         workdir: folder for the results; it is made if absent. Workers that train together share it.
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, made under the same strategy; or None
             for the recipe's own. What is not built yet gets one class per class of `source`, and what the recipe fixes
-            of rates, image size, dtype and remat. `labels` become the class names of `source`.
+            of rates, image size, dtype and remat. `labels` become the class names of `source`. A recipe with the loss
+            `masked_patches` trains a `MaskedPatchPrediction`: a built one, or with its defaults around what is not
+            built yet; the labels of `source` are not looked at.
         weights: of a model by name or config, what `create_model` takes; None for random ones.
         validation: `ImageSource` to measure the accuracy on after every epoch; None takes the held-out part
             of the recipe's own pictures, and measures nothing with a source of your own.
@@ -175,7 +180,7 @@ class _Run:
         saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
         for variable, value in zip(self.model.weights, saved.weights, strict=True):
             variable.assign(keras.ops.convert_to_numpy(value))
-        self.model.labels = saved.labels
+        find_encoder(self.model).labels = find_encoder(saved).labels
         return TrainResult(self.model, report["history"], report["accuracy"])
 
     def _compiled(self):
@@ -269,6 +274,8 @@ def _identity(recipe, source, model, weights):
         "weights": None if weights is None else str(weights),
         "data": {"pictures": source.size, "classes": len(source.class_names), "class_names": names},
     }
+    if isinstance(model, MaskedPatchPrediction):
+        identity["masked_patches"] = model.settings
     return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
 
 
@@ -280,8 +287,8 @@ def _table(rows):
     """The last epoch, and the best one where there was a validation."""
     last = rows[-1]
     named = {"last": last}
-    if "val_accuracy" in last:
-        named = {"best": max(rows, key=lambda row: row["val_accuracy"]), **named}
+    if merit(last) is not None:
+        named = {"best": max(rows, key=merit), **named}
     columns = [name for name in _SHOWN if name in last]
     lines = [["", *columns]]
     lines += [[name, *(_figure(row[column]) for column in columns)] for name, row in named.items()]

@@ -47,7 +47,7 @@ def test_a_keras_file_of_another_architecture(make_model, weights_of, tmp_path):
     check_equal(weights_of(model), before)
     dense = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     dense.save(tmp_path / "b.keras")
-    with pytest.raises(ValueError, match="must hold a model of keras_vit; got 'Sequential'"):
+    with pytest.raises(ValueError, match="must hold a model of keras_vit with a config; got 'Sequential'"):
         keras_vit.load_weights(model, tmp_path / "b.keras")
 
 

@@ -7,7 +7,7 @@ from replica_process import run_cases
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return run_cases(tmp_path_factory, "replica_cases.py", ("masks", "stock_masks", "dropout_runs"))
+    return run_cases(tmp_path_factory, "replica_cases.py", ("masks", "stock_masks", "dropout_runs", "corrupted_places"))
 
 
 def _drawn(found, case, when="once"):
@@ -31,6 +31,12 @@ def test_steps_draw_different_masks(found):
 
 def test_masks_follow_from_the_seed(found):
     assert _drawn(found, "masks") == _drawn(found, "masks", "again")
+
+
+def test_replicas_and_steps_corrupt_different_patches(found):
+    drawn = found["corrupted_places"]
+    assert len(drawn) == 4 and len({str(places) for places in drawn}) == 4
+    assert all(len(places[0]) == 32 for places in drawn)
 
 
 def test_one_device_draws_as_keras_does(found):

@@ -151,7 +151,7 @@ def test_every_field_survives_json(model):
             "momentum belongs to optimizer 'sgd'; got momentum=0.9, optimizer='adamw'",
         ),
         ({"clip_norm": 0}, "clip_norm must be a finite number above 0; got clip_norm=0"),
-        ({"loss": "hinge"}, "loss must be one of 'softmax', 'sigmoid'; got loss='hinge'"),
+        ({"loss": "hinge"}, "loss must be one of 'softmax', 'sigmoid', 'masked_patches'; got loss='hinge'"),
         ({"head_bias": -10}, "head_bias belongs to loss 'sigmoid'"),
         ({"head_bias": "low", "loss": "sigmoid"}, "head_bias must be a finite number; got head_bias='low'"),
         ({"label_smoothing": 1.0}, "label_smoothing must be a number in [0, 1); got label_smoothing=1.0"),

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig
+from keras_vit import MaskedPatchPrediction, VisionTransformer, ViTConfig
 from keras_vit.data.augment import parse_augment
 from keras_vit.training import RECIPES, Recipe, bit_hyperrule, list_recipes
 
@@ -23,7 +23,7 @@ def test_every_recipe_has_its_own_name_a_source_and_survives_json(name):
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
     assert not recipe.sweep or recipe.learning_rate in recipe.sweep
     kinds = [operation.kind for operation in parse_augment(recipe.augment)]
-    assert name == "quickstart" or kinds[0] == "crop" and "crop" not in kinds[1:]
+    assert recipe.dataset == "digits" or kinds[0] == "crop" and "crop" not in kinds[1:]
 
 
 def schedule(recipe, step, steps, warmup):
@@ -43,7 +43,8 @@ def schedule(recipe, step, steps, warmup):
 @pytest.mark.parametrize("name", list_recipes())
 def test_every_recipe_compiles_with_its_schedule(name):
     recipe = RECIPES[name]
-    model = VisionTransformer(recipe.replace(image_size=None).configure(TINY))
+    encoder = VisionTransformer(recipe.replace(image_size=None).configure(TINY))
+    model = MaskedPatchPrediction(encoder) if recipe.loss == "masked_patches" else encoder
     recipe.compile(model, steps_per_epoch=STEPS_PER_EPOCH)
     steps = recipe.steps or recipe.epochs * STEPS_PER_EPOCH
     warmup = round(recipe.warmup_steps or recipe.warmup_fraction * steps or recipe.warmup_epochs * STEPS_PER_EPOCH)
@@ -54,14 +55,14 @@ def test_every_recipe_compiles_with_its_schedule(name):
     expected = [schedule(recipe, step, steps, warmup) for step in asked]
     np.testing.assert_allclose(rates, expected, rtol=1e-4, atol=1e-6 * recipe.learning_rate)
     assert isinstance(model.optimizer, {"adamw": keras.optimizers.AdamW, "sgd": keras.optimizers.SGD}[recipe.optimizer])
-    head = model.get_layer("head").bias.numpy()
+    head = encoder.get_layer("head").bias.numpy()
     assert np.all(head == np.float32(recipe.head_bias or 0.0))
 
 
 def test_list():
     assert list_recipes("augreg/*1")[:3] == ["augreg/light1", "augreg/medium1", "augreg/strong1"]
     assert list_recipes("quick*") == ["quickstart"] and list_recipes("no such") == []
-    assert len(list_recipes()) == len(RECIPES) == 69
+    assert len(list_recipes()) == len(RECIPES) == 71
 
 
 def fields(name, *names):
@@ -111,6 +112,15 @@ def test_table_4():
         assert fields(name, *common) == ("sgd", 0.9, 512, "cosine", 0.0, 1.0, "softmax")
     assert fields("vit/finetune/imagenet-518", "image_size", "ema_momentum") == ((518, 518), 0.9999)
     assert fields("vit/finetune/imagenet", "image_size", "ema_momentum") == ((384, 384), None)
+
+
+def test_masked_patches():
+    """arXiv 2010.11929, appendix B.1.2."""
+    rows = ("loss", "optimizer", "learning_rate", "batch_size", "steps", "warmup_steps", "schedule", "augment")
+    numbers = ("adamw", 2e-4, 4096, 1_000_000, 10_000, "cosine", ("inception_crop", "flip"))
+    assert fields("vit/masked-patches/jft", *rows) == ("masked_patches", *numbers)
+    assert fields("vit/masked-patches/jft", "image_size", "weight_decay") == ((224, 224), 0.0)
+    assert fields("vit/masked-patches/digits", "loss", "dataset") == ("masked_patches", "digits")
 
 
 def test_augreg_grid():

@@ -1,5 +1,6 @@
-"""The recipes of the paper: pre-training (arXiv 2010.11929, Table 3) and fine-tuning (Table 4)."""
+"""The recipes of the paper: pre-training (arXiv 2010.11929, Table 3), fine-tuning (Table 4), masked patches (B.1.2)."""
 
+from keras_vit.config import ViTConfig
 from keras_vit.training.recipe import Recipe
 
 _PAPER = "arXiv 2010.11929"
@@ -66,6 +67,7 @@ def _pretraining(name, models, data, **numbers):
     )
 
 
+_MASKED_PATCHES = {"optimizer": "adamw", "schedule": "cosine", "loss": "masked_patches"}
 _LINEAR = {"schedule": "linear", "final_learning_rate": 1e-5}
 
 
@@ -138,4 +140,35 @@ RECIPES = (
     *(_table_4(name, name) for name in _FINE_TUNING),
     _table_4("imagenet-512", "imagenet", " and Table 2 (ViT-L/16)", image_size=512, ema_momentum=0.9999),
     _table_4("imagenet-518", "imagenet", " and Table 2 (ViT-H/14)", image_size=518, ema_momentum=0.9999),
+    Recipe(
+        name="vit/masked-patches/jft",
+        source=f"{_PAPER}, appendix B.1.2: ViT-B/16 on JFT-300M; weight decay: none is stated; augmentation: that of "
+        "classification (google-research/vision_transformer, issue 103)",
+        **{**_MASKED_PATCHES, "augment": ("inception_crop", "flip"), "image_size": 224},
+        learning_rate=2e-4,
+        batch_size=4096,
+        steps=1_000_000,
+        warmup_steps=10_000,
+    ),
+    Recipe(
+        name="vit/masked-patches/digits",
+        source="this project: scikit-learn's bundled digits on two CPU cores in about a minute",
+        **{**_MASKED_PATCHES, "augment": ("shift",)},
+        learning_rate=1e-3,
+        batch_size=64,
+        epochs=40,
+        warmup_fraction=0.1,
+        dataset="digits",
+        model=ViTConfig(
+            name="ViT-digits",
+            image_size=8,
+            patch_size=2,
+            hidden_dim=64,
+            num_layers=4,
+            num_heads=4,
+            mlp_dim=128,
+            classes=10,
+            channels=1,
+        ),
+    ),
 )

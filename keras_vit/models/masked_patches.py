@@ -1,0 +1,263 @@
+"""MaskedPatchPrediction: self-supervised pre-training by the prediction of patches whose embeddings were corrupted."""
+
+import dataclasses
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.layers.patch_corruption import SHARES, PatchCorruption
+from keras_vit.layers.patch_prediction import PatchPrediction
+from keras_vit.models.base import Model, head_dtype
+from keras_vit.models.features import features
+from keras_vit.models.patch_targets import COLORS, TARGETS, cut_patches, join_patches
+from keras_vit.models.vit import VisionTransformer
+
+_GREY = 0.5  # of a patch whose embedding was replaced by the learned one
+
+
+@dataclasses.dataclass(frozen=True)
+class Reconstruction:
+    """What `MaskedPatchPrediction.reconstruct` returns: NumPy arrays, pictures (batch, height, width, channels) in
+    [0, 1].
+
+    Attributes:
+        images: the pictures.
+        corrupted: what the model saw of them: grey where the learned embedding stood, another patch where that one's
+            embedding stood.
+        predicted: the pictures with the model's prediction in every corrupted patch, those among them too whose
+            embedding had stayed as it was.
+        mask: (batch, rows, columns), True where a patch was corrupted.
+    """
+
+    images: np.ndarray
+    corrupted: np.ndarray
+    predicted: np.ndarray
+    mask: np.ndarray
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskedPatchPrediction(Model):
+    """Masked patch prediction (arXiv 2010.11929, section 4.6 and appendix B.1.2): pre-training without labels.
+
+    Of every picture, half of the patch embeddings are corrupted, and the encoder learns to predict the patches at
+    these places from all the others. It shares its layers and weights with this model: train this model on pictures,
+    then fine-tune `model.encoder`.
+
+    ```python
+    encoder = keras_vit.ViT_Ti16(classes=10)
+    model = keras_vit.MaskedPatchPrediction(encoder)
+    model.compile("adam")
+    model.fit(images)
+    ```
+
+    `compile` needs an optimizer alone: the target has its loss and its metrics. The loss is the mean over the corrupted
+    patches; labels that come with the pictures are not looked at, weights of the pictures are. Pictures are corrupted
+    in `evaluate` too, for there would be nothing to predict, by draws that training knows nothing of.
+
+    What the paper leaves open is done so: `round(corruption_rate * patches)` patches are corrupted in every picture;
+    what happens to each is drawn by itself; another patch is one of the same picture; levels in [0, 1] are cut into 8
+    equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the
+    scale [0, 1]; the learned embedding starts at N(0, 0.02), the head at zero: a model starts at the loss of chance,
+    ln 512.
+
+    The head is a dense layer on the patch tokens behind the encoder's last norm. Where that norm comes after the
+    pooling (`norm_position="after_pooling"`), it is not run, and the head reads what the last block gives. What of
+    the encoder comes later, pooling, `pre_logits` and head, stays as it is, and is saved with this model.
+
+    Args:
+        encoder: a built `VisionTransformer` with pictures of 3 channels or 1: also a hybrid, whose target is the part
+            of the picture that a cell of its grid stands for, axial, distilled, with registers.
+        target: what is predicted of a patch: `mean_color`, its mean colour among 512, 3 bits per channel (the paper's
+            best); `downsampled`, the same of each cell of the patch downsampled to 4 x 4; or `pixels`, all its pixels,
+            by squared error. Targets are made of the pictures as `encoder.preprocessing` describes them. Grey pictures
+            have 8 colours.
+        corruption_rate: share in (0, 1] of the patches that are corrupted; 0.5 is the paper's.
+        shares: of the corrupted: probabilities of a learned embedding, of another patch's embedding, of no change.
+        seed: integer for reproducible corruption; None draws one.
+        name: name of the keras model; None takes the encoder's with `_masked_patches`.
+
+    Shapes:
+        (batch, height, width, channels), values as `encoder.preprocessing` gives them -> dict of `places`, the numbers
+        of the corrupted patches in raster order, int32 (batch, corrupted), and `predictions` (batch, corrupted,
+        outputs): logits of 512 classes; (batch, corrupted, 16, 512) for `downsampled`; height * width * channels levels
+        for `pixels`
+
+    Raises:
+        TypeError: if `encoder` is no `VisionTransformer`.
+        ValueError: on values out of range, if `encoder` takes pictures of other channels, its grid does not divide
+            them or leaves a single patch, or `downsampled` meets patches whose sides are not divisible by 4.
+    """
+
+    def __init__(self, encoder, target="mean_color", corruption_rate=0.5, *, shares=SHARES, seed=None, name=None):
+        patch_size = _check_encoder(encoder)
+        TARGETS[checks.check_choice("target", target, TARGETS)].check_patch(patch_size)
+        config = encoder.config
+        patch_shape = (*patch_size, config.channels)
+        corruption = PatchCorruption(corruption_rate, shares, seed, dtype=config.dtype, name="corruption")
+        head = PatchPrediction(
+            TARGETS[target].prediction_shape(patch_shape),
+            config.num_prefix_tokens,
+            dtype=head_dtype(config),
+            name="patch_prediction",
+        )
+        embeddings, blocks = _split(encoder)
+        tokens, places = corruption(embeddings)
+        predictions = head(blocks(tokens), places)
+        super().__init__(
+            inputs=encoder.input,
+            outputs={"places": places, "predictions": predictions},
+            name=name or f"{encoder.name}_masked_patches",
+        )
+        self.output_names = ["predictions"]  # what is compared; Keras 3.12 would name metrics after one of two outputs
+        used = {id(variable) for variable in self.variables}
+        self._idle = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
+        self.target = target
+        self._patch_shape = patch_shape
+        self._corruption, self._blocks, self._head = corruption, blocks, head
+        self.encoder = encoder  # a sub-layer beside the graph, so that all of it is saved
+
+    def compile(self, optimizer="rmsprop", loss=None, *, metrics=None, **kwargs):
+        """Configures the model for training as `keras_vit.Model.compile` does.
+
+        Args:
+            optimizer: as of `keras.Model.compile`.
+            loss: None is the target's: cross-entropy, or squared error for `pixels`. A loss of your own compares the
+                targets and the predictions of the corrupted patches.
+            metrics: None are the target's: `accuracy`, the share of the corrupted patches (of their cells, for
+                `downsampled`) that are predicted rightly, or `mean_absolute_error` for `pixels`.
+            **kwargs: as of `keras_vit.Model.compile`.
+        """
+        loss = self._target.loss() if loss is None else loss
+        metrics = self._target.metrics() if metrics is None else metrics
+        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        compared = self._compared(x, y_pred, sample_weight)
+        return super().compute_loss(x, *compared, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, *self._compared(x, y_pred, sample_weight))
+
+    def reconstruct(self, images, seed=0, colors=None):
+        """Corrupts pictures and lets the model fill them in; computed at once, for a handful of pictures.
+
+        Args:
+            images: (batch, height, width, channels), values as `encoder.preprocessing` gives them.
+            seed: integer from 0, of the corruption: the same pictures and seed are corrupted in the same way.
+            colors: of targets that are classes: `expected`, the mean of the classes' colours by their probability, or
+                `likeliest`, the colour of the likeliest class. None is `expected`, and all there is for `pixels`.
+
+        Returns:
+            A `Reconstruction`.
+
+        Raises:
+            ValueError: if `images` are no batch of the encoder's size, on another seed, or on `colors` for `pixels`.
+        """
+        checks.check_integer("seed", seed, minimum=0)
+        if colors is not None:
+            checks.check_choice("colors", colors, COLORS)
+        images, size = np.asarray(images, "float32"), self.encoder.input_shape[1:]
+        if images.shape[1:] != size:
+            raise ValueError(f"images must be of shape (batch, {', '.join(map(str, size))}); got {images.shape}")
+        tokens = features(self.encoder, "patch_encoder", grid=False)(images, training=False)
+        sources, places = self._corruption.draw(tokens, seed)
+        predictions = self._head(self._blocks(self._corruption.corrupt(tokens, sources), training=False), places)
+        sources, places, predictions = map(ops.convert_to_numpy, (sources, places, predictions))
+        grid, patches = self.encoder.config.grid_size, ops.convert_to_numpy(self._patches(images))
+        corrupted = np.take_along_axis(patches, np.maximum(sources, 0)[..., None, None, None], 1)
+        corrupted[sources < 0] = _GREY
+        rows, predicted = np.arange(len(patches))[:, None], patches.copy()
+        predicted[rows, places] = self._target.pictures(predictions, self._patch_shape, colors)
+        mask = np.zeros(sources.shape, bool)
+        mask[rows, places] = True
+        pictures = (join_patches(each, grid) for each in (patches, corrupted, predicted))
+        return Reconstruction(*pictures, mask.reshape(-1, *grid))
+
+    @property
+    def settings(self):
+        """What was decided beside the encoder: dict of `target`, `corruption_rate`, `shares` and `seed`."""
+        corruption = self._corruption
+        return {
+            "target": self.target,
+            "corruption_rate": corruption.corruption_rate,
+            "shares": corruption.shares,
+            "seed": corruption.seed,
+        }
+
+    @property
+    def trainable_variables(self):
+        return self._used(super().trainable_variables)
+
+    @property
+    def trainable_weights(self):
+        return self._used(super().trainable_weights)
+
+    @property
+    def non_trainable_variables(self):
+        return self._others(self.variables, self.trainable_variables)
+
+    @property
+    def non_trainable_weights(self):
+        return self._others(self.weights, self.trainable_weights)
+
+    def get_config(self):
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        return {"encoder": encoder, **self.settings, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
+        return cls(**{**config, "encoder": encoder})
+
+    @property
+    def _target(self):
+        return TARGETS[self.target]
+
+    def _patches(self, images):
+        """Patches (batch, patches, height, width, channels) of levels in [0, 1]."""
+        preprocessing = self.encoder.preprocessing
+        mean, std = (np.array(values, "float32") for values in (preprocessing.mean, preprocessing.std))
+        return cut_patches(ops.cast(images, "float32") * std + mean, self.encoder.config.grid_size)
+
+    def _compared(self, images, y_pred, sample_weight):
+        """Targets, predictions and weights of the corrupted patches."""
+        places, predictions = y_pred["places"], y_pred["predictions"]
+        targets = self._target.of(self._patches(images))
+        places = ops.reshape(places, (-1, places.shape[1], *[1] * (len(targets.shape) - 2)))
+        targets = ops.take_along_axis(targets, places, axis=1)
+        if sample_weight is not None:  # one per picture, for each of the losses of its patches
+            ones = ops.ones_like(predictions[..., 0])
+            sample_weight = ops.cast(ops.reshape(sample_weight, (-1, *[1] * (len(ones.shape) - 1))), ones.dtype) * ones
+        return targets, predictions, sample_weight
+
+    def _used(self, variables):
+        return [variable for variable in variables if id(variable) not in self._idle]
+
+    @staticmethod
+    def _others(variables, taken):
+        taken = {id(variable) for variable in taken}
+        return [variable for variable in variables if id(variable) not in taken]
+
+
+def _check_encoder(encoder):
+    """Returns (height, width) in pixels of what a token of the encoder stands for."""
+    if not isinstance(encoder, VisionTransformer):
+        raise TypeError(
+            "encoder must be a keras_vit.VisionTransformer, which has an embedding for each patch; "
+            f"got {type(encoder).__name__}"
+        )
+    config = encoder.config
+    if config.channels not in (1, 3):
+        raise ValueError(f"encoder must take pictures of 1 or 3 channels; got {config.channels}")
+    checks.check_divisible("image_size of encoder", config.image_size, "its grid", config.grid_size)
+    return tuple(side // count for side, count in zip(config.image_size, config.grid_size, strict=True))
+
+
+def _split(encoder):
+    """The patch embeddings in the encoder's graph, and a model from these to the last tokens that are normalised."""
+    config = encoder.config
+    last = "encoder_norm" if config.norm_position == "before_pooling" else f"block_{config.num_layers - 1:02d}"
+    embeddings, tokens = (features(encoder, name, grid=False).output for name in ("patch_encoder", last))
+    return embeddings, keras.Model(embeddings, tokens, name="blocks")

@@ -1,0 +1,143 @@
+"""What masked patch prediction predicts: the three targets of arXiv 2010.11929, appendix B.1.2, of any patch.
+
+A patch is (height, width, channels) of levels in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a level v is
+bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say. A grey
+picture has 8 classes.
+"""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.compat.label_forms import Accuracy
+
+BINS = 8  # 3 bits per channel
+COLORS = ("expected", "likeliest")
+
+
+def cut_patches(images, grid_size):
+    """Cuts pictures (batch, height, width, channels) -> (batch, patches, height, width, channels), rows first."""
+    height, width, channels = images.shape[1:]
+    rows, columns = grid_size
+    cells = ops.reshape(images, (-1, rows, height // rows, columns, width // columns, channels))
+    return ops.reshape(
+        ops.transpose(cells, (0, 1, 3, 2, 4, 5)), (-1, rows * columns, height // rows, width // columns, channels)
+    )
+
+
+def join_patches(patches, grid_size):
+    """Puts NumPy patches (batch, patches, height, width, channels) together again; the inverse of `cut_patches`."""
+    rows, columns = grid_size
+    batch, _, height, width, channels = patches.shape
+    cells = patches.reshape(batch, rows, columns, height, width, channels).transpose(0, 1, 3, 2, 4, 5)
+    return cells.reshape(batch, rows * height, columns * width, channels)
+
+
+def mean_colors(patches, side=1):
+    """Means of patches (..., height, width, channels) over side x side cells of each -> (..., side, side, channels)."""
+    *before, height, width, channels = ops.shape(patches)
+    cells = ops.reshape(patches, (-1, side, height // side, side, width // side, channels))
+    return ops.reshape(ops.mean(cells, axis=(2, 4)), (*before, side, side, channels))
+
+
+def color_classes(colors):
+    """Classes int32 (...) of colours (..., channels) in [0, 1]."""
+    bins = ops.cast(ops.clip(ops.floor(BINS * colors), 0, BINS - 1), "int32")
+    place_values = BINS ** np.arange(colors.shape[-1])[::-1]
+    return ops.sum(bins * ops.convert_to_tensor(place_values, "int32"), axis=-1)
+
+
+def class_colors(channels):
+    """The colours of all classes, the middles of their bins: float32 array (classes, channels)."""
+    bins = np.stack(np.unravel_index(np.arange(BINS**channels), (BINS,) * channels), axis=-1)
+    return ((bins + 0.5) / BINS).astype("float32")
+
+
+class ColorClasses:
+    """The mean colours of side x side cells of a patch, each a choice among 8 ** channels classes.
+
+    Shapes:
+        target int32 (..., side * side) in raster order, prediction (..., side * side, classes): logits; of a single
+        cell without the axis of cells
+    """
+
+    def __init__(self, side):
+        self.side = side
+
+    def check_patch(self, size):
+        """Raises `ValueError` if a patch of this (height, width) in pixels cannot be cut into the cells."""
+        if any(length % self.side for length in size):
+            raise ValueError(
+                f"target='downsampled' needs patches whose sides are divisible by {self.side}; got patches of "
+                f"{size[0]} x {size[1]} pixels"
+            )
+
+    def prediction_shape(self, patch_shape):
+        """Shape of the prediction for one patch of this (height, width, channels)."""
+        return (*self._cells, BINS ** patch_shape[-1])
+
+    def of(self, patches):
+        """The target of patches (batch, patches, height, width, channels)."""
+        classes = color_classes(mean_colors(patches, self.side))
+        return ops.reshape(classes, (-1, patches.shape[1], *self._cells))
+
+    def loss(self):
+        """The mean over corrupted patches, and their cells, of the cross-entropy."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def metrics(self):
+        """The share of corrupted patches, or their cells, whose class is predicted rightly."""
+        return [Accuracy()]
+
+    def pictures(self, predictions, patch_shape, colors=None):
+        """Patches (..., height, width, channels) as NumPy array logits say: of the expected or the likeliest colour."""
+        height, width, channels = patch_shape
+        palette = class_colors(channels)
+        if (colors or "expected") == "expected":
+            odds = np.exp(predictions - predictions.max(-1, keepdims=True))
+            cells = odds / odds.sum(-1, keepdims=True) @ palette
+        else:
+            cells = palette[predictions.argmax(-1)]
+        before = predictions.shape[: predictions.ndim - 1 - len(self._cells)]
+        cells = cells.reshape(*before, self.side, self.side, channels)
+        return cells.repeat(height // self.side, axis=-3).repeat(width // self.side, axis=-2)
+
+    @property
+    def _cells(self):
+        return (self.side**2,) if self.side > 1 else ()
+
+
+class Pixels:
+    """All pixels of a patch, as levels in [0, 1].
+
+    Shapes:
+        target and prediction float32 (..., height * width * channels) in the order of a picture's axes
+    """
+
+    def check_patch(self, size):
+        """Any patch will do."""
+
+    def prediction_shape(self, patch_shape):
+        """Shape of the prediction for one patch of this (height, width, channels)."""
+        return (int(np.prod(patch_shape)),)
+
+    def of(self, patches):
+        """The target of patches (batch, patches, height, width, channels)."""
+        return ops.reshape(patches, (-1, patches.shape[1], *self.prediction_shape(patches.shape[2:])))
+
+    def loss(self):
+        """The mean over corrupted patches and their pixels of the squared error."""
+        return keras.losses.MeanSquaredError()
+
+    def metrics(self):
+        """The mean absolute error, of levels in [0, 1]."""
+        return [keras.metrics.MeanAbsoluteError()]
+
+    def pictures(self, predictions, patch_shape, colors=None):
+        """Patches (..., height, width, channels) of predictions, cut to [0, 1]."""
+        if colors is not None:
+            raise ValueError(f"colors must be None for target='pixels', which predicts no classes; got {colors!r}")
+        return predictions.reshape(*predictions.shape[:-1], *patch_shape).clip(0.0, 1.0)
+
+
+TARGETS = {"mean_color": ColorClasses(1), "downsampled": ColorClasses(4), "pixels": Pixels()}
