@@ -262,7 +262,7 @@ def _add_export(verbs):
         "export",
         "Write DIR/VERSION/, a SavedModel for TensorFlow Serving, or a file for another runtime.\n"
         "It is run in a fresh process and compared with the model before it is there.",
-        "keras-vit export --model ViT-Ti_16 --weights ViT-Ti_16.npz --output serving",
+        "keras-vit export --model model.keras --output serving",
         "keras-vit export --model model.keras --output serving --compute-dtype bfloat16 --check cat.jpg",
     )
     _add_model(verb)

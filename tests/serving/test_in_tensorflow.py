@@ -34,6 +34,7 @@ def run(folder):
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_export_from_jax(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
