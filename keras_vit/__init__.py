@@ -16,6 +16,7 @@ from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models import (
     AxialResNet,
     BiTResNet,
+    Distiller,
     Model,
     SwinTransformer,
     VisionTransformer,
@@ -51,6 +52,7 @@ __all__ = [
     "AxialResNetConfig",
     "BiTConfig",
     "BiTResNet",
+    "Distiller",
     "LoadReport",
     "Model",
     "Preprocessing",
