@@ -1,7 +1,10 @@
 """What a student loses where it differs from its teacher: the two distillation losses of DeiT (arXiv 2012.12877)."""
 
 import keras
+import numpy as np
 from keras import ops
+
+_SMALLEST = float(np.finfo("float32").tiny)
 
 
 class DistillationLoss(keras.losses.Loss):
@@ -32,7 +35,7 @@ class DistillationLoss(keras.losses.Loss):
 def to_logits(scores, activation):
     """Returns scores as float32 logits; those of a `softmax` are the logarithms of its probabilities."""
     scores = ops.cast(scores, "float32")
-    return ops.log(ops.maximum(scores, keras.config.epsilon())) if activation == "softmax" else scores
+    return ops.log(ops.maximum(scores, _SMALLEST)) if activation == "softmax" else scores
 
 
 def _hard(teacher, student, _):
