@@ -241,9 +241,9 @@ def _check_alpha(alpha):
 
 
 def _check_student(student):
-    if not isinstance(student, keras.Model) or find_encoder(student) is None:
+    if not isinstance(student, keras.Model) or find_encoder(student) is None or not hasattr(student, "input_shape"):
         raise TypeError(
-            "student must be a classifier of keras_vit, or a keras model with exactly one inside; "
+            "student must be a classifier of keras_vit, or a functional keras model with exactly one inside; "
             f"got {type(student).__name__}"
         )
     _check_scores("student", student, student.output_shape)
@@ -252,12 +252,15 @@ def _check_student(student):
 def _check_teacher(teacher, student):
     if not isinstance(teacher, keras.Model):
         raise TypeError(f"teacher must be a keras model; got {type(teacher).__name__}")
+    if not teacher.built:
+        raise ValueError(f"teacher must be built, with the weights it teaches with; {teacher.name!r} is not built yet")
     if {id(variable) for variable in teacher.variables} & {id(variable) for variable in student.variables}:
         raise ValueError(
             f"teacher must share no weights with the student; {teacher.name!r} does (keras_vit.clone copies a model)"
         )
     shape = _check_pictures(teacher, student)
-    classes = _check_scores("teacher", teacher, teacher.compute_output_shape(shape))
+    scores = teacher.compute_output_spec(keras.KerasTensor(shape))
+    classes = _check_scores("teacher", teacher, getattr(scores, "shape", None))
     if classes != student.output_shape[-1]:
         raise ValueError(
             f"teacher must have the student's number of classes; got {classes} in {teacher.name!r}, "
@@ -296,14 +299,17 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def _input_dtype(model):
-    inputs = getattr(model, "input", None)
-    return None if inputs is None else keras.backend.standardize_dtype(inputs.dtype)
+    dtype = getattr(getattr(model, "input", None), "dtype", None)
+    return None if dtype is None else keras.backend.standardize_dtype(dtype)
 
 
 def _check_scores(name, model, shape):
     """Returns the number of classes of a model that has one score for each."""
     if not isinstance(shape, tuple) or len(shape) != 2 or not isinstance(shape[-1], int):
-        raise ValueError(f"{name} must give one score per class, (batch, classes); {model.name!r} gives {shape}")
+        raise ValueError(
+            f"{name} must give one score per class, (batch, classes); {model.name!r} gives "
+            f"{'several outputs' if shape is None else shape}"
+        )
     activation = output_activation(model)
     if activation not in _ACTIVATIONS:
         raise ValueError(f"{name} must give logits or softmax; {model.name!r} ends in {activation}")

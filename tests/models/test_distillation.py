@@ -339,6 +339,20 @@ def test_a_distiller_is_its_student_elsewhere(make_student, images):
     np.testing.assert_allclose(numpy(pupil(images, training=True)[2]), numpy(student(images)), atol=1e-5)
 
 
+def test_a_teacher_that_is_not_functional(student, images):
+    class Mine(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.head = keras.layers.Dense(5)
+
+        def call(self, inputs):
+            return self.head(keras.ops.mean(inputs, axis=(1, 2)))
+
+    teacher = Mine()
+    scores = numpy(teacher(images))
+    np.testing.assert_allclose(numpy(Distiller(student, teacher)(images, training=True)[2]), scores, atol=1e-6)
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -366,8 +380,9 @@ class TestRefusals:
                 r"takes .* \(None, 8, 8, 3\)",
             ),
             (lambda _: keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Dense(5)]), "one score per class"),
+            (lambda _: keras.Sequential([keras.layers.Dense(5)]), "must be built, with the weights it teaches with"),
         ],
-        ids=["classes", "sigmoid", "itself", "pixels", "size", "maps"],
+        ids=["classes", "sigmoid", "itself", "pixels", "size", "maps", "unbuilt"],
     )
     def test_of_teachers(self, student, teacher, message):
         with pytest.raises(ValueError, match=message):
