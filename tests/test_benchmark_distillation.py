@@ -52,10 +52,24 @@ def test_each_arm_and_seed_is_trained_alike_and_printed(data, tmp_path, monkeypa
         return SimpleNamespace(model=student, history={"loss": [1.0]})
 
     monkeypatch.setattr(keras_vit, "train", train)
-    words = ("--data", data, "--teacher", tmp_path / "teacher.keras", "--pictures", 9, "--steps", 7, "--seeds", 2)
+    words = (
+        "--data",
+        data,
+        "--teacher",
+        tmp_path / "teacher.keras",
+        "--pictures",
+        9,
+        "--steps",
+        7,
+        "--seeds",
+        2,
+        "--arms",
+        "labels",
+        "soft",
+    )
     out = run(monkeypatch, capsys, *words)
-    assert runs == [(seed, 7, 9, mode) for seed in range(2) for mode in (None, "hard", "soft")]
-    assert table(out) == {"labels": [25.0] * 3, "hard": [50.0] * 3, "soft": [50.0] * 3}
+    assert runs == [(seed, 7, 9, mode) for seed in range(2) for mode in (None, "soft")]
+    assert table(out) == {"labels": [25.0] * 3, "soft": [50.0] * 3}
 
 
 @pytest.mark.slow

@@ -96,6 +96,7 @@ def test_a_finished_run_returns_the_student(unbroken, source, monkeypatch):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_same_teacher_alone(unbroken, source, tmp_path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(progress.BestModel, "on_epoch_end", end_after_the_first_epoch)
