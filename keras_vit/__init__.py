@@ -16,6 +16,7 @@ from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models import (
     AxialResNet,
     BiTResNet,
+    Distiller,
     MaskedPatchPrediction,
     Model,
     SwinTransformer,
@@ -53,6 +54,7 @@ __all__ = [
     "AxialResNetConfig",
     "BiTConfig",
     "BiTResNet",
+    "Distiller",
     "LoadReport",
     "MaskedPatchPrediction",
     "Model",

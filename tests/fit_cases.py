@@ -137,6 +137,31 @@ def distilled():
     return both(lambda: train(dataset(13, 8), model=lambda: tiny_vit(distilled=True)))
 
 
+def _taught_vit():
+    """A teacher of larger pictures, and a student with two heads whose norms are regularised."""
+    import keras
+
+    import keras_vit
+
+    student = tiny_vit(distilled=True)
+    student.get_layer("encoder_norm").gamma.regularizer = keras.regularizers.L2(0.1)
+    return keras_vit.Distiller(student, tiny_vit(name="teacher", image_size=32), "soft", alpha=0.7, temperature=2.0)
+
+
+def taught():
+    """By a teacher, with weights: last batches of 3 + 2 rows, and of 2 + 1 in the validation, which has no teacher."""
+    fit = {"validation_data": dataset(11, 8)}
+    return both(lambda: train(weighted(13, 8), model=_taught_vit, fit=fit, run_eagerly=True))
+
+
+def taught_in_parts():
+    """The same compiled, in executions of two steps and in microbatches."""
+    run = lambda steps, parts: train(  # noqa: E731
+        weighted(29, 8), model=_taught_vit, steps_per_execution=steps, microbatches=parts
+    )
+    return difference(on(1, lambda: run(1, 1)), on(2, lambda: run(2, 2)))
+
+
 def several_steps():
     """5 batches in executions of 2: the same as one by one, on one device and on two replicas; 5 steps each."""
     one_by_one = on(1, lambda: train(dataset(37, 8), fit={"epochs": 2}))

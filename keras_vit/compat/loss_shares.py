@@ -46,6 +46,11 @@ def check_parts(model, y_pred, microbatches):
         raise ValueError("loss must be a mean, not a sum, for microbatches of a model that adds losses")
 
 
+def added_loss(model):
+    """Returns what layers add to the loss of a model, as `keras.Model.compute_loss` counts it."""
+    return sum(model._aggregate_additional_loss(loss) for loss in model.losses)
+
+
 def first_tensor(x):
     """Returns the first tensor of a structure, whose first axis is the batch."""
     return next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)

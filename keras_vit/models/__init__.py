@@ -3,6 +3,7 @@
 from keras_vit.config import AxialResNetConfig, BiTConfig, SwinConfig, ViTConfig
 from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model, check_not_quantized, clone, resize, with_dtype
+from keras_vit.models.distillation import Distiller
 from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze
 from keras_vit.models.heads import check_pools, with_head
@@ -16,6 +17,7 @@ __all__ = [
     "MODELS",
     "AxialResNet",
     "BiTResNet",
+    "Distiller",
     "ImageModel",
     "MaskedPatchPrediction",
     "Model",

@@ -112,6 +112,10 @@ class ImageModel(Model):
                 raise ValueError(f"labels must name each of the {self._config.classes} classes; got {len(value)} names")
         self._labels = value
 
+    def call_heads(self, inputs, training=None):
+        """Returns the list of what its heads give: one output, or the two of a distilled model, before their mean."""
+        return [self(inputs, training=training)]
+
     def load_weights(self, filepath, skip_mismatch=False, **kwargs):
         """Loads a `.weights.h5` file as `keras.Model.load_weights` does, also one of another image size.
 

@@ -30,8 +30,8 @@ class VisionTransformer(ImageModel):
     on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
 
     A distilled model returns its pair of logits, (class token's, distillation token's), when called with
-    `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. Inside another
-    keras model it always returns the mean.
+    `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. A `Distiller`
+    trains the second on a teacher. Inside another keras model it always returns the mean.
 
     Args:
         config: a `ViTConfig`.
@@ -69,6 +69,11 @@ class VisionTransformer(ImageModel):
         if self._call_heads is None or not training or not is_outermost(self):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
+
+    def call_heads(self, inputs, training=None):
+        if self._call_heads is None:
+            return super().call_heads(inputs, training=training)
+        return list(self._call_heads(inputs, training=training))
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         heads = y_pred if isinstance(y_pred, tuple) else (y_pred,)

@@ -4,6 +4,7 @@ from keras_vit import checks
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
 from keras_vit.models import MaskedPatchPrediction, base, build_model
+from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.losses import MASKED_PATCHES
 from keras_vit.zoo import VARIANTS, create_model
@@ -65,8 +66,8 @@ def check_classes(model, source, validation):
             f"got {_shortened(validation.class_names)} in validation, "
             f"{_shortened(source.class_names)} in source"
         )
-    if encoder is model:
-        model.labels = source.class_names
+    if encoder is student_of(model):
+        encoder.labels = source.class_names
 
 
 def _shortened(names):

@@ -6,8 +6,10 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import Model
+from keras_vit.models.distillation import Distiller
 from keras_vit.models.encoders import find_encoder
-from keras_vit.training.encoders import head_layers, output_activation
+from keras_vit.models.outputs import output_activation
+from keras_vit.training.encoders import head_layers
 from keras_vit.training.losses import MASKED_PATCHES, classification_loss
 from keras_vit.training.metrics import accuracy
 from keras_vit.training.optimizers import create_optimizer
@@ -79,6 +81,11 @@ def _check_model(recipe, model):
             f"got {type(model).__name__} with microbatches={recipe.microbatches}"
         )
     config = getattr(find_encoder(model), "config", None)
+    if recipe.input_dtype == "uint8" and isinstance(model, Distiller):
+        raise ValueError(
+            "input_dtype must be 'float32' for a Distiller, whose student and teacher take standardised pictures; "
+            "got input_dtype='uint8'"
+        )
     if recipe.input_dtype == "uint8" and getattr(config, "distilled", False):
         raise ValueError(
             f"input_dtype must be 'float32' for a distilled model, such as {model.name!r}: "

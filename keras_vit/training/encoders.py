@@ -68,21 +68,6 @@ def head_layers(model):
     return list(found.values())
 
 
-def output_activation(model):
-    """Returns the name of the activation that gives the outputs: `linear`, `softmax`, `sigmoid` and so on."""
-    nodes = graph_calls(model)
-    if not nodes:
-        return "linear"
-    outputs = {id(tensor) for tensor in model.outputs}
-    operation = next(node.operation for node in nodes if any(id(tensor) in outputs for tensor in node.outputs))
-    if isinstance(operation, keras.Model):
-        return output_activation(operation)
-    if type(operation).__name__ in ("Softmax", "Sigmoid"):  # the layer, or the operation of keras.ops
-        return type(operation).__name__.lower()
-    activation = getattr(operation, "activation", None)
-    return "linear" if activation is None else getattr(activation, "__name__", type(activation).__name__)
-
-
 def _depths(encoder):
     """The block of each variable (0 before the first, then counted from 1), by id; and the number of blocks."""
     kinds = next(blocks for family, blocks in _BLOCKS.items() if isinstance(encoder, family))

@@ -14,6 +14,7 @@ from keras_vit import checks
 from keras_vit.data import eval_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.models import MaskedPatchPrediction, with_rescaling
+from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.build import build, check_classes
 from keras_vit.training.checkpoint_files import clean, disk_errors, write_atomically
@@ -36,7 +37,7 @@ class TrainResult:
 
     Attributes:
         model: the trained model, with the weights of `workdir/model.keras`; compiled, unless the recipe's `input_dtype`
-            is `uint8`, with which the model around it is.
+            is `uint8`, with which the model around it is. Of a `Distiller` its student, which is not compiled.
         history: dict from metric name to one float per epoch.
         accuracy: share of the validation pictures that the trained model names rightly, in [0, 1], or of their
             corrupted patches that a `MaskedPatchPrediction` predicts rightly; None without any, or where that one
@@ -73,17 +74,18 @@ def train(
     - `history.json`: recipe, accuracy and history, written last; with it, the same call returns its result at once;
     - `curves.png`, where matplotlib is installed.
 
-    With the recipe's `ema_momentum`, the averaged weights are validated and saved.
+    With the recipe's `ema_momentum`, the averaged weights are validated and saved. Of a `Distiller` the student alone
+    is validated and saved, also in the checkpoints: to go on, give the same teacher again.
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
         source: `ImageSource` of the training pictures; None takes the recipe's own pictures.
         workdir: folder for the results; it is made if absent. Workers that train together share it.
-        model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, made under the same strategy; or None
-            for the recipe's own. What is not built yet gets one class per class of `source`, and what the recipe fixes
-            of rates, image size, dtype and remat. `labels` become the class names of `source`. A recipe with the loss
-            `masked_patches` trains a `MaskedPatchPrediction`: a built one, or with its defaults around what is not
-            built yet; the labels of `source` are not looked at.
+        model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, made under the same strategy, also a
+            `Distiller`; or None for the recipe's own. What is not built yet gets one class per class of `source`, and
+            what the recipe fixes of rates, image size, dtype and remat. `labels` become the class names of `source`.
+            A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or with its defaults
+            around what is not built yet; the labels of `source` are not looked at.
         weights: of a model by name or config, what `create_model` takes; None for random ones.
         validation: `ImageSource` to measure the accuracy on after every epoch; None takes the held-out part
             of the recipe's own pictures, and measures nothing with a source of your own.
@@ -167,7 +169,7 @@ class _Run:
         history = {name: [float(value) for value in values] for name, values in history.items()}
         if self.devices.is_chief:
             self._finish(history, history_rows(history, steps_per_epoch))
-        return TrainResult(self.model, history, _last_accuracy(history))
+        return TrainResult(student_of(self.model), history, _last_accuracy(history))
 
     def finished(self):
         """The result of a run that has come to its end in `workdir`, with its weights in the model; None otherwise."""
@@ -178,15 +180,17 @@ class _Run:
         check_same_run(self.workdir, report.get("run"), self.identity)
         self._compiled()
         saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
-        for variable, value in zip(self.model.weights, saved.weights, strict=True):
+        model = student_of(self.model)
+        for variable, value in zip(model.weights, saved.weights, strict=True):
             variable.assign(keras.ops.convert_to_numpy(value))
-        find_encoder(self.model).labels = find_encoder(saved).labels
-        return TrainResult(self.model, report["history"], report["accuracy"])
+        find_encoder(model).labels = find_encoder(saved).labels
+        return TrainResult(model, report["history"], report["accuracy"])
 
     def _compiled(self):
         """The compiled model, which may have the one that is saved inside, and its epochs and steps per epoch."""
         epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
-        model = with_rescaling(self.model) if self.recipe.input_dtype == "uint8" else self.model
+        is_rescaled = self.recipe.input_dtype == "uint8" and not isinstance(self.model, Distiller)
+        model = with_rescaling(self.model) if is_rescaled else self.model
         self.recipe.compile(model, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
         return model, epochs, steps_per_epoch
 
@@ -227,13 +231,13 @@ class _Run:
             EpochTable(self.workdir / "history.csv", steps_per_epoch),
         ]
         if self.validation is not None:
-            shown.append(BestModel(self.workdir / "best.keras", self.model))
+            shown.append(BestModel(self.workdir / "best.keras", student_of(self.model)))
         if importlib.util.find_spec("tensorboard"):
             shown.append(keras.callbacks.TensorBoard(self.workdir / "logs", write_graph=False))
         return shown
 
     def _finish(self, history, rows):
-        save_model(self.model, self.workdir / "model.keras")
+        save_model(student_of(self.model), self.workdir / "model.keras")
         has_curves = draw_curves(rows, self.workdir / "curves.png")
         report = {
             "recipe": self.recipe.to_dict(),
@@ -276,6 +280,8 @@ def _identity(recipe, source, model, weights):
     }
     if isinstance(model, MaskedPatchPrediction):
         identity["masked_patches"] = model.settings
+    if isinstance(model, Distiller):
+        identity["distillation"] = model.identity()
     return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
 
 

@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 
+from keras_vit.models.distillation import student_of
 from keras_vit.training import workers
 from keras_vit.training.checkpoint_files import CheckpointError
 
@@ -14,7 +15,8 @@ def read_state(model):
 
     Names tell the place in the model, not the names of layers, which depend on how many were made before. What each
     replica has for itself, the sums of metrics and the moving statistics of BatchNormalization, has a first axis of
-    replicas. With several workers, all of them must call this.
+    replicas. Of a `Distiller` the model is the student, for the teacher does not change. With several workers, all of
+    them must call this.
     """
     return {name: _read(model, name, variable) for name, variable in _variables(model).items()}
 
@@ -79,7 +81,7 @@ def _differences(path, saved, run):
 
 def _variables(model):
     parts = {
-        "model": model.variables,
+        "model": student_of(model).variables,
         "optimizer": model.optimizer.variables,
         "metrics": model.metrics_variables,
     }

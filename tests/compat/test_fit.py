@@ -8,7 +8,7 @@ from replica_process import run_cases
 import keras_vit
 from keras_vit.compat.microbatches import add, take_part
 
-EQUAL = ("odd_batches", "empty_replica")
+EQUAL = ("odd_batches", "empty_replica", "taught")
 ERRORS = {
     "mixed_reductions": "one reduction for all outputs",
     "indivisible_steps": "steps_per_epoch must be divisible by steps_per_execution; got steps_per_epoch=3, "
@@ -22,6 +22,7 @@ EQUAL_SLOW = (
     "eager",
     "several_steps_of_endless_data",
     "swapped_averages",
+    "taught_in_parts",
     "train_on_batch",
     "weighted_mean_loss",
 )

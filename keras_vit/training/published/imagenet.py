@@ -62,7 +62,8 @@ RECIPES = (
     Recipe(
         name="deit/imagenet",
         source=(
-            "arXiv 2012.12877, Table 9 and facebookresearch/deit; without RandAugment it has 'color_jitter(0.3)' in "
+            "arXiv 2012.12877, Table 9 and facebookresearch/deit, also for the distilled models, in a "
+            "keras_vit.Distiller (hard, taught by a RegNetY-16GF); without RandAugment it has 'color_jitter(0.3)' in "
             "its place; the cosine of timm 0.3.2 there begins with the run and changes by the epoch, ours begins after "
             "the warm-up, at most 1.5 % of the highest learning rate above it"
         ),

@@ -1,0 +1,328 @@
+"""Distiller: a student that learns from labels and from a teacher (DeiT, arXiv 2012.12877)."""
+
+import contextlib
+import hashlib
+import numbers
+
+import keras
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.compat.label_forms import CrossEntropy
+from keras_vit.compat.loss_shares import added_loss
+from keras_vit.compat.outermost import is_outermost
+from keras_vit.models.base import Model
+from keras_vit.models.distillation_losses import LOSSES, DistillationLoss, to_logits
+from keras_vit.models.encoders import find_encoder
+from keras_vit.models.outputs import output_activation
+from keras_vit.models.teacher_pictures import convert, pictures_of
+
+_ACTIVATIONS = ("linear", "softmax")
+_SIGMOID_LOSSES = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
+_SIGMOID_FUNCTIONS = (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
+_TEACHING_METRICS = ("distillation_loss", "teacher_agreement")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Distiller(Model):
+    """A student with its teacher: `fit` trains the student, and everything else is the student's.
+
+    ```python
+    distiller = keras_vit.Distiller(keras_vit.DeiT_Ti16(distilled=True), teacher)
+    distiller.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    distiller.fit(images, labels)
+    distiller.student.save("student.keras")
+    ```
+
+    The loss is `(1 - alpha) * labels + alpha * teacher` (`losses.py` of facebookresearch/deit), where `labels` is the
+    loss that `compile` is given, on the class head, and `teacher`, on the distillation head, is
+
+    - `hard`: the cross-entropy with the teacher's likeliest class, not smoothed (arXiv 2012.12877, Eq. 3);
+    - `soft`: T^2 KL(teacher || student), both at temperature T, mean over pictures *and classes*, as in that code and
+      in the experiments of the paper (issue 61 there). Read as written, Eq. 2 is a mean over the pictures alone, so
+      many times as much as there are classes K: with `alpha = K a / (1 - a + K a)` the two terms have the proportions
+      of Eq. 2 with lambda = a.
+
+    Two heads are those of a model with `distilled=True`, which answers with the mean of their logits. A student with
+    one head learns both there. Dropout and stochastic depth are the student's; the teacher is run as in inference, on
+    the same augmented and mixed pictures, in training alone. No gradient reaches it, it is no part of
+    `trainable_variables`, and nothing of it changes.
+
+    `evaluate` and `predict` are those of the student: its answer, and the compiled loss of it on the labels. Training
+    logs, besides, `distillation_loss`, the mean of `teacher` (of the weights of classes or samples it takes no heed),
+    and `teacher_agreement`, the share of pictures for which both have the same likeliest class. Inside another keras
+    model a Distiller is its student.
+
+    The recipe of DeiT is `deit/imagenet`, of the distilled models too; `keras_vit.train(recipe, source, workdir,
+    model=distiller)` returns and saves the student. A Distiller itself saves both: `load_model` gives it back.
+
+    Args:
+        student: a classifier of this package, or a keras model around one, that ends in logits or a softmax.
+        teacher: any keras model with one score per class, (batch, classes), in the student's order of classes: logits,
+            or probabilities where a functional model or a `keras.Sequential` ends in a softmax. It must share no weight
+            with the student. If it is a model of this package, or hands its inputs to one as they are, it gets the
+            pictures in its own size, mean and standard deviation (`preprocessing`), resized linearly with antialiasing;
+            any other model gets the student's inputs as they are. Under a strategy of tf.distribute both must have been
+            made inside it.
+        mode: `hard` or `soft`.
+        alpha: weight of the teacher in [0, 1]; 0.5 as in the code and in Eq. 3. The paper has 0.1 (lambda) for `soft`.
+        temperature: T of `soft`, above 0; None is the code's 1. The paper has 3 (tau).
+        name: name of the keras model; None adds `_distiller` to the student's.
+
+    Shapes:
+        as the student.
+
+    Raises:
+        TypeError: if the student neither is nor contains exactly one model of this package, or the teacher is no keras
+            model.
+        ValueError: on an unknown mode, a number out of range, a temperature for `hard`, other numbers of classes, a
+            sigmoid or another activation at the end, weights in common, or a teacher that cannot take the pictures.
+    """
+
+    def __init__(self, student, teacher, mode="hard", alpha=0.5, temperature=None, name=None):
+        checks.check_choice("mode", mode, LOSSES)
+        _check_alpha(alpha)
+        if mode == "hard" and temperature is not None:
+            raise ValueError(f"temperature belongs to mode 'soft'; got mode='hard', temperature={temperature!r}")
+        temperature = None if temperature is None else checks.check_positive("temperature", temperature)
+        _check_student(student)
+        _check_teacher(teacher, student)
+        inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
+        super().__init__(inputs=inputs, outputs=student(inputs), name=name or f"{student.name}_distiller")
+        self.student = student
+        self.teacher = teacher
+        self.mode = mode
+        self.alpha = float(alpha)
+        self.temperature = temperature
+        self._is_alone = False  # whether the student answers without its teacher
+        self._teaching_metrics = [keras.metrics.Mean(name=name) for name in _TEACHING_METRICS]
+
+    def compile(self, *args, **kwargs):
+        """Configures the student for training as `keras.Model.compile` does, with `microbatches` besides.
+
+        Args:
+            *args, **kwargs: as of `keras_vit.Model.compile`. `loss` is one softmax cross-entropy on the labels; how it
+                is reduced, the teacher's term is.
+
+        Raises:
+            ValueError: without a loss, with several, and with a cross-entropy of sigmoids.
+        """
+        loss = args[1] if len(args) > 1 else kwargs.get("loss")
+        _check_loss(loss)
+        super().compile(*args, **kwargs)
+        reduction = getattr(loss, "reduction", "sum_over_batch_size")  # of a name or a function
+        self._distillation_loss = DistillationLoss(self.mode, self.temperature or 1.0, reduction=reduction)
+
+    def call(self, inputs, training=None, mask=None):
+        """Returns the student's answer; in training (class head, distillation head, logits of the teacher)."""
+        if not training or not is_outermost(self):
+            return super().call(inputs, training=training, mask=mask)
+        heads = _call_heads(self.student, inputs)
+        scores = self.teacher(self._as_teacher_takes(inputs), training=False)
+        logits = to_logits(ops.stop_gradient(scores), output_activation(self.teacher))
+        return heads[0], heads[-1], logits
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if not isinstance(y_pred, tuple):
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        class_scores, scores, teacher = y_pred
+        labels = super().compute_loss(x, y, class_scores, sample_weight, training)
+        distillation = self._distillation_loss(teacher, self._student_logits(scores), sample_weight)
+        # What layers add is in the loss of the labels already, of which there is 1 - alpha.
+        return (1 - self.alpha) * labels + self.alpha * (distillation + added_loss(self))
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if not isinstance(y_pred, tuple):
+            return super().compute_metrics(x, y, y_pred, sample_weight)
+        class_scores, scores, teacher = y_pred
+        answer = (class_scores + scores) / 2
+        agrees = ops.equal(ops.argmax(answer, axis=-1), ops.argmax(teacher, axis=-1))
+        values = (self._distillation_loss.call(teacher, self._student_logits(scores)), ops.cast(agrees, "float32"))
+        for metric, value in zip(self._teaching_metrics, values, strict=True):
+            metric.update_state(value)
+        return super().compute_metrics(x, y, answer, sample_weight)
+
+    def get_metrics_result(self):
+        found = super().get_metrics_result()
+        return {name: value for name, value in found.items() if not (self._is_alone and name in _TEACHING_METRICS)}
+
+    def evaluate(self, *args, **kwargs):
+        with self._student_alone():
+            return super().evaluate(*args, **kwargs)
+
+    def test_on_batch(self, *args, **kwargs):
+        with self._student_alone():
+            return super().test_on_batch(*args, **kwargs)
+
+    @property
+    def losses(self):
+        of_teacher = {id(loss) for loss in self.teacher.losses}
+        return [loss for loss in super().losses if id(loss) not in of_teacher]
+
+    @property
+    def trainable_variables(self):
+        return self._of_student(super().trainable_variables)
+
+    @property
+    def trainable_weights(self):
+        return self._of_student(super().trainable_weights)
+
+    @property
+    def non_trainable_variables(self):
+        return self._without(self.trainable_variables, self.variables)
+
+    @property
+    def non_trainable_weights(self):
+        return self._without(self.trainable_weights, self.weights)
+
+    def identity(self):
+        """Returns what makes another training of it if it changes, as JSON values; of the teacher, a hash."""
+        digest = hashlib.sha256()
+        for weight in self.teacher.weights:
+            digest.update(keras.ops.convert_to_numpy(weight).tobytes())
+        teacher = digest.hexdigest()[:16]
+        return {"mode": self.mode, "alpha": self.alpha, "temperature": self.temperature, "teacher": teacher}
+
+    def get_config(self):
+        return {
+            "student": keras.saving.serialize_keras_object(self.student),
+            "teacher": keras.saving.serialize_keras_object(self.teacher),
+            "mode": self.mode,
+            "alpha": self.alpha,
+            "temperature": self.temperature,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        models = {
+            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
+            for name in ("student", "teacher")
+        }
+        return cls(**{**config, **models})
+
+    def _as_teacher_takes(self, inputs):
+        source, target = pictures_of(self.student), pictures_of(self.teacher)
+        return inputs if target is None else convert(inputs, source, target)
+
+    def _student_logits(self, scores):
+        return to_logits(scores, output_activation(self.student))
+
+    @contextlib.contextmanager
+    def _student_alone(self):
+        self._is_alone, before = True, self._is_alone
+        try:
+            yield
+        finally:
+            self._is_alone = before
+
+    def _of_student(self, variables):
+        return self._without(self.teacher.variables, variables)
+
+    def _without(self, others, variables):
+        others = set(map(id, others))
+        return [variable for variable in variables if id(variable) not in others]
+
+
+def student_of(model):
+    """Returns the model that a training is for: the student of a `Distiller`, any other model itself."""
+    return model.student if isinstance(model, Distiller) else model
+
+
+def _call_heads(student, inputs):
+    if hasattr(student, "call_heads"):
+        return student.call_heads(inputs, training=True)
+    return [student(inputs, training=True)]
+
+
+def _check_alpha(alpha):
+    if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real) or not 0 <= alpha <= 1:
+        raise ValueError(f"alpha must be a number in [0, 1]; got alpha={alpha!r}")
+
+
+def _check_student(student):
+    if not isinstance(student, keras.Model) or find_encoder(student) is None or not hasattr(student, "input_shape"):
+        raise TypeError(
+            "student must be a classifier of keras_vit, or a functional keras model with exactly one inside; "
+            f"got {type(student).__name__}"
+        )
+    _check_scores("student", student, student.output_shape)
+
+
+def _check_teacher(teacher, student):
+    if not isinstance(teacher, keras.Model):
+        raise TypeError(f"teacher must be a keras model; got {type(teacher).__name__}")
+    if not teacher.built:
+        raise ValueError(f"teacher must be built, with the weights it teaches with; {teacher.name!r} is not built yet")
+    if {id(variable) for variable in teacher.variables} & {id(variable) for variable in student.variables}:
+        raise ValueError(
+            f"teacher must share no weights with the student; {teacher.name!r} does (keras_vit.clone copies a model)"
+        )
+    shape = _check_pictures(teacher, student)
+    scores = teacher.compute_output_spec(keras.KerasTensor(shape))
+    classes = _check_scores("teacher", teacher, getattr(scores, "shape", None))
+    if classes != student.output_shape[-1]:
+        raise ValueError(
+            f"teacher must have the student's number of classes; got {classes} in {teacher.name!r}, "
+            f"{student.output_shape[-1]} in {student.name!r}"
+        )
+
+
+def _check_pictures(teacher, student):
+    """Returns the shape of what the teacher gets, once it is known to take it."""
+    source, target = pictures_of(student), pictures_of(teacher)
+    if target is None:
+        shape = tuple(student.input_shape)
+    elif source is None:
+        raise ValueError(
+            f"student must take pictures as the model of keras_vit inside it does, to be taught by {teacher.name!r}, "
+            f"a model of keras_vit too; {student.name!r} does something else with them first"
+        )
+    elif source.channels != target.channels:
+        raise ValueError(
+            f"teacher must take pictures of the student's {source.channels} channels; got {target.channels} channels "
+            f"in {teacher.name!r}"
+        )
+    else:
+        shape = (None, *target.image_size, target.channels)
+    wanted = getattr(teacher, "input_shape", shape)
+    is_other = len(wanted) != len(shape) or any(a not in (None, b) for a, b in zip(wanted, shape, strict=True))
+    if is_other or _input_dtype(teacher) not in (None, *_FLOATS):
+        raise ValueError(
+            f"teacher must take the student's inputs, float pictures of shape {shape}; {teacher.name!r} takes "
+            f"{_input_dtype(teacher) or 'inputs'} of shape {tuple(wanted)}"
+        )
+    return shape
+
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def _input_dtype(model):
+    dtype = getattr(getattr(model, "input", None), "dtype", None)
+    return None if dtype is None else keras.backend.standardize_dtype(dtype)
+
+
+def _check_scores(name, model, shape):
+    """Returns the number of classes of a model that has one score for each."""
+    if not isinstance(shape, tuple) or len(shape) != 2 or not isinstance(shape[-1], int):
+        raise ValueError(
+            f"{name} must give one score per class, (batch, classes); {model.name!r} gives "
+            f"{'several outputs' if shape is None else shape}"
+        )
+    activation = output_activation(model)
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"{name} must give logits or softmax; {model.name!r} ends in {activation}")
+    return shape[-1]
+
+
+def _check_loss(loss):
+    if loss is None or isinstance(loss, (dict, list, tuple)):
+        raise ValueError(f"loss must be one cross-entropy on the labels; got loss={loss!r}")
+    loss = keras.losses.get(loss)
+    is_sigmoid = isinstance(loss, _SIGMOID_LOSSES) or loss in _SIGMOID_FUNCTIONS
+    if is_sigmoid or (isinstance(loss, CrossEntropy) and loss.kind == "sigmoid"):
+        raise ValueError(
+            "loss must be a softmax cross-entropy: distillation compares the probabilities of a softmax, which heads "
+            f"that learn each class for itself do not give; got {getattr(loss, 'name', loss)!r}"
+        )

@@ -1,0 +1,80 @@
+"""What a Distiller refuses, and in which words."""
+
+import keras
+import pytest
+
+import keras_vit
+from keras_vit import Distiller
+from keras_vit.compat.label_forms import CrossEntropy
+
+
+@pytest.fixture(scope="module")
+def student(make_model):
+    return make_model(num_layers=1)
+
+
+def make_teacher(activation=None, classes=5):
+    head = keras.layers.Dense(classes, activation)
+    return keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), head], name="teacher")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mode": "firm"}, "mode must be one of 'hard', 'soft'; got mode='firm'"),
+        ({"alpha": 1.5}, r"alpha must be a number in \[0, 1\]; got alpha=1.5"),
+        ({"alpha": True}, "alpha must be a number"),
+        ({"temperature": 2.0}, "temperature belongs to mode 'soft'; got mode='hard', temperature=2.0"),
+        ({"mode": "soft", "temperature": 0}, "temperature must be a finite number above 0"),
+    ],
+)
+def test_refusal_of_arguments(student, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Distiller(student, make_teacher(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        (lambda _: make_teacher(classes=4), "student's number of classes; got 4 in 'teacher', 5 in 'tiny'"),
+        (lambda _: make_teacher("sigmoid"), "teacher must give logits or softmax; 'teacher' ends in sigmoid"),
+        (lambda student: student, "teacher must share no weights with the student; 'tiny' does"),
+        (lambda student: keras_vit.with_rescaling(keras_vit.clone(student)), "'tiny_of_pixels' takes uint8 of"),
+        (
+            lambda _: keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()]),
+            r"takes .* \(None, 8, 8, 3\)",
+        ),
+        (lambda _: keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Dense(5)]), "one score per class"),
+        (lambda _: keras.Sequential([keras.layers.Dense(5)]), "must be built, with the weights it teaches with"),
+    ],
+    ids=["classes", "sigmoid", "itself", "pixels", "size", "maps", "unbuilt"],
+)
+def test_refusal_of_teachers(student, teacher, message):
+    with pytest.raises(ValueError, match=message):
+        Distiller(student, teacher(student))
+
+
+def test_refusal_of_students(student, make_model):
+    with pytest.raises(TypeError, match="teacher must be a keras model; got Dense"):
+        Distiller(student, keras.layers.Dense(5))
+    with pytest.raises(TypeError, match="student must be a classifier of keras_vit.*; got Sequential"):
+        Distiller(make_teacher(), student)
+    with pytest.raises(ValueError, match="student must give logits or softmax; 'tiny' ends in sigmoid"):
+        Distiller(make_model(classifier_activation="sigmoid"), make_teacher())
+    rescaled, other = keras_vit.with_rescaling(student), make_model(channels=1)
+    with pytest.raises(ValueError, match="'tiny_of_pixels' does something else with them first"):
+        Distiller(rescaled, keras_vit.clone(student))
+    with pytest.raises(ValueError, match="the student's 1 channels; got 3 channels in 'tiny'"):
+        Distiller(other, student)
+
+
+@pytest.mark.parametrize("loss", ["binary_crossentropy", keras.losses.BinaryCrossentropy(), CrossEntropy("sigmoid")])
+def test_refusal_of_sigmoid_losses(student, loss):
+    with pytest.raises(ValueError, match="loss must be a softmax cross-entropy"):
+        Distiller(student, make_teacher()).compile("sgd", loss)
+
+
+@pytest.mark.parametrize("loss", [None, ["mse", "mse"], {"head": "mse"}])
+def test_refusal_of_what_is_no_loss(student, loss):
+    with pytest.raises(ValueError, match="loss must be one cross-entropy on the labels; got loss="):
+        Distiller(student, make_teacher()).compile("sgd", loss=loss)
