@@ -17,6 +17,7 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.position_grid import square_grid
+from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.encoders import find_encoder
 
 
@@ -80,6 +81,8 @@ def as_list(outputs):
 
 def _find(model):
     """Returns the symbolic input and the list of (AttentionBlock, weights) of a model."""
+    if isinstance(model, MaskedPatchPrediction):  # whose graph corrupts the patches on their way
+        model = model.encoder
     nodes = graph_calls(model)
     if nodes is None:
         encoder = find_encoder(model)
@@ -114,7 +117,7 @@ def _blocks(nodes):
     image_size, grid_size, merged, prefix = None, None, 1, (0, 0)
     for node in nodes:
         operation = node.operation
-        if isinstance(operation, keras.layers.InputLayer) and image_size is None:
+        if isinstance(operation, keras.layers.InputLayer) and len(node.outputs[0].shape) == 4:
             image_size = tuple(node.outputs[0].shape[1:3])
         elif isinstance(operation, PatchEncoder):
             grid_size = operation.grid_size(node.arguments.args[0].shape)
@@ -124,6 +127,8 @@ def _blocks(nodes):
             merged *= 2
         for kind, places_of in _KINDS.items():
             if isinstance(operation, kind):
+                if image_size is None:
+                    raise ValueError(f"model must take pictures; {operation.name} is in one that takes something else")
                 grid_size = grid_size or _square(node.arguments.args[0].shape, prefix)
                 cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
                 yield from places_of(node, grid_size, cell, prefix)

@@ -139,6 +139,8 @@ GUISES = {
     "new head": _with_a_new_head,
     "twice": _wrapped_twice,
     "subclass": _Subclass,
+    "masked patches": keras_vit.MaskedPatchPrediction,
+    "distiller": lambda model: keras_vit.Distiller(model, keras_vit.clone(model)),
 }
 
 
@@ -196,6 +198,13 @@ def test_a_model_of_layers_of_ones_own():
 def test_a_model_without_blocks_is_refused(name):
     with pytest.raises(ValueError, match="model must have transformer blocks .*; tiny has none"):
         attention_weights(FAMILIES[name].build(), pictures())
+
+
+def test_blocks_that_see_no_pictures_are_refused():
+    tokens = keras.Input((16, 8))
+    blocks = keras.Model(tokens, keras_vit.TransformerBlock(2, 16, name="mine")(tokens))
+    with pytest.raises(ValueError, match="model must take pictures; mine is in one that takes something else"):
+        attention_weights(blocks, pictures())
 
 
 def test_two_models_in_one_are_refused():
