@@ -137,7 +137,7 @@ class Recipe(Config):
 
         Args:
             model: a built classifier with one logit per class: a model of this package, or a keras model around one,
-                such as `keras_vit.Model(inputs, outputs)` with a new head.
+                such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`.
             steps: steps of the whole run, the length of the schedule; None takes the recipe's own `steps`, or its
                 `epochs` times `steps_per_epoch`.
             steps_per_epoch: steps of one pass over the pictures; None takes `steps` over the recipe's `epochs`.
