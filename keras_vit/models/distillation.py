@@ -18,6 +18,7 @@ from keras_vit.models.outputs import output_activation
 from keras_vit.models.teacher_pictures import convert, pictures_of
 
 _ACTIVATIONS = ("linear", "softmax")
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _SIGMOID_LOSSES = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
 _SIGMOID_FUNCTIONS = (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
 _TEACHING_METRICS = ("distillation_loss", "teacher_agreement")
@@ -54,7 +55,8 @@ class Distiller(Model):
     model a Distiller is its student.
 
     The recipe of DeiT is `deit/imagenet`, of the distilled models too; `keras_vit.train(recipe, source, workdir,
-    model=distiller)` returns and saves the student. A Distiller itself saves both: `load_model` gives it back.
+    model=distiller)` returns and saves the student. A Distiller itself saves both: `load_model` gives it back. The
+    other functions of this package (`evaluate`, `predict`, `export`) take `distiller.student`.
 
     Args:
         student: a classifier of this package, or a keras model around one, that ends in logits or a softmax.
@@ -156,24 +158,23 @@ class Distiller(Model):
 
     @property
     def losses(self):
-        of_teacher = {id(loss) for loss in self.teacher.losses}
-        return [loss for loss in super().losses if id(loss) not in of_teacher]
+        return _without(self.teacher.losses, super().losses)
 
     @property
     def trainable_variables(self):
-        return self._of_student(super().trainable_variables)
+        return _without(self.teacher.variables, super().trainable_variables)
 
     @property
     def trainable_weights(self):
-        return self._of_student(super().trainable_weights)
+        return _without(self.teacher.variables, super().trainable_weights)
 
     @property
     def non_trainable_variables(self):
-        return self._without(self.trainable_variables, self.variables)
+        return _without(self.trainable_variables, self.variables)
 
     @property
     def non_trainable_weights(self):
-        return self._without(self.trainable_weights, self.weights)
+        return _without(self.trainable_weights, self.weights)
 
     def identity(self):
         """Returns what makes another training of it if it changes, as JSON values; of the teacher, a hash."""
@@ -216,17 +217,15 @@ class Distiller(Model):
         finally:
             self._is_alone = before
 
-    def _of_student(self, variables):
-        return self._without(self.teacher.variables, variables)
-
-    def _without(self, others, variables):
-        others = set(map(id, others))
-        return [variable for variable in variables if id(variable) not in others]
-
 
 def student_of(model):
     """Returns the model that a training is for: the student of a `Distiller`, any other model itself."""
     return model.student if isinstance(model, Distiller) else model
+
+
+def _without(others, tensors):
+    others = set(map(id, others))
+    return [tensor for tensor in tensors if id(tensor) not in others]
 
 
 def _call_heads(student, inputs):
@@ -293,9 +292,6 @@ def _check_pictures(teacher, student):
             f"{_input_dtype(teacher) or 'inputs'} of shape {tuple(wanted)}"
         )
     return shape
-
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 def _input_dtype(model):

@@ -13,7 +13,10 @@ def find_encoder(model):
 
 
 def find_encoders(model):
-    """Returns every model of this package that `model` is or contains as a layer, however deep."""
+    """Returns every model of this package that `model` is or contains as a layer, however deep.
+
+    The teacher of a `Distiller` is none of its layers.
+    """
     if isinstance(model, ImageModel):
         return [model]
     if isinstance(model, MaskedPatchPrediction):  # its graph has the layers of its encoder in place of the encoder

@@ -138,8 +138,8 @@ class Recipe(Config):
 
         Args:
             model: a built classifier with one logit per class: a model of this package, or a keras model around one,
-                such as `keras_vit.Model(inputs, outputs)` with a new head; for loss `masked_patches` a
-                `keras_vit.MaskedPatchPrediction`, whose target says what is compared.
+                such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`; for loss `masked_patches`
+                a `keras_vit.MaskedPatchPrediction`, whose target says what is compared.
             steps: steps of the whole run, the length of the schedule; None takes the recipe's own `steps`, or its
                 `epochs` times `steps_per_epoch`.
             steps_per_epoch: steps of one pass over the pictures; None takes `steps` over the recipe's `epochs`.
