@@ -5,10 +5,10 @@
 
 A ViT, a ViT on the feature map of a small ResNet, and a BiT ResNet, of 8.2 to 8.4 million multiply-accumulates per
 colour picture, are trained on 5 to 100 % of the pictures and measured few-shot: a table, data_size.csv and
-data_size.png. As with the subsets of JFT in the paper's section 4.3, hyper-parameters are the same for all sizes and
-models, nothing more is regularised on small sets, and early stopping is used; here the number of steps is the same too.
-study.py says how models are trained and measured; the same command goes on after a kill. Needs keras_vit with
-TensorFlow, matplotlib and, without --data, scikit-learn.
+data_size.png. As for the subsets of JFT in the paper's section 4.3, hyper-parameters are the same for all sizes,
+nothing more is regularised on small sets, and training stops early; here the number of steps is the same too.
+study.py says how models are trained and measured, +- is the standard deviation over the seeds, and the same command
+goes on after a kill. Needs keras_vit with TensorFlow, matplotlib and, without --data, scikit-learn.
 """
 
 import study
@@ -29,32 +29,26 @@ MODELS = {
     ),
     "ResNet": keras_vit.BiTConfig(name="ResNet", image_size=study.IMAGE_SIZE, stage_sizes=(2, 2, 1), width_factor=0.5),
 }
-SHARES = (0.05, 0.1, 0.25, 0.5, 1.0)
+SHARES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)  # 0 is the untrained model
+TINY = (0.0, 0.5)
 
 
 def main():
     args = study.parse_arguments(__doc__.splitlines()[0], steps=400)
     pictures = study.open_pictures(args.data, study.TINY_PICTURES if args.tiny else None)
-    shares = (0.0, 1.0) if args.tiny else (0.0, *SHARES)  # 0: what the untrained model gives
     trials = [
-        study.Trial(name, f"{100 * share:.0f} %", config, share) for name, config in MODELS.items() for share in shares
+        study.Trial(name, f"{100 * share:.0f} %", config, share)
+        for name, config in MODELS.items()
+        for share in (TINY if args.tiny else SHARES)
     ]
     found = study.run(trials, pictures, args.output / "data_size.csv", args.steps, args.seeds)
 
-    study.print_table(
-        ("model", "share", "pictures", "parameters", "MACs", *study.ACCURACIES),
-        [
-            (
-                trial.curve,
-                trial.point,
-                f"{rows[0].pictures:,}",
-                f"{rows[0].parameters:,}",
-                f"{rows[0].macs:,}",
-                *study.accuracy_cells(rows),
-            )
-            for trial, rows in found.items()
-        ],
-    )
+    columns = {
+        "pictures": lambda row: f"{row.pictures:,}",
+        "parameters": lambda row: f"{row.parameters:,}",
+        "MACs": lambda row: f"{row.macs:,}",
+    }
+    study.print_table(("model", "share"), columns, found)
     curves = {name: [] for name in MODELS}
     for trial, rows in found.items():
         if trial.share:  # the axis is logarithmic

@@ -1,9 +1,10 @@
-"""What scaling_study.py and data_size_study.py share: models are trained alike and measured on classes they never saw.
+"""What scaling_study.py and data_size_study.py share: models trained alike, and measured on classes they never saw.
 
 The paper trains on JFT and measures by few pictures of the classes of ImageNet and others. Here a model is trained on
 every second class of one data set, and the ridge probe tells the classes between them apart: by `SHOTS` pictures of
 each from the test part, measured on all of the training part, of which no model has seen a picture. The accuracy is
-the mean over `DRAWS` draws, which are the same for every model; chance is 1 in the number of those classes.
+the mean over `DRAWS` draws, which are the same for every model; chance is 1 in the number of those classes, and what
+the untrained model reaches says more than chance.
 
 Every training follows `RECIPE` for the same number of steps, so that a smaller set is seen more often. As in the
 paper's section 4.3 nothing else is changed for smaller sets, and the weights are those of the best of up to `CHECKS`
@@ -31,7 +32,7 @@ from keras_vit.models.costs import count_macs
 RECIPE = keras_vit.training.RECIPES["quickstart"].replace(learning_rate=1e-3, weight_decay=0.1)
 IMAGE_SIZE = 32  # of CIFAR; the digits, of 8 pixels, are enlarged, so that both serve the same models
 SHOTS, DRAWS, CHECKS = 5, 10, 10
-TINY_PICTURES = 160  # of each part
+TINY_PICTURES = 60  # of each part
 
 _MODELS = {"vit": keras_vit.VisionTransformer, "bit": keras_vit.BiTResNet}
 
@@ -165,23 +166,29 @@ def mean(rows, name):
     return float(np.mean([getattr(row, name) for row in rows]))
 
 
-def accuracy_cells(rows):
-    """What the tables of both studies end with, in the order of `ACCURACIES`: percentages over the seeds."""
-    names = ("train_accuracy", "validation_accuracy", "few_shot")
-    spread = f"{100 * np.std([row.few_shot for row in rows]):.1f}" if len(rows) > 1 else ""
-    return [*("" if np.isnan(mean(rows, name)) else f"{100 * mean(rows, name):.1f}" for name in names), spread]
+def print_table(head, columns, found):
+    """Prints a line per trial: its names, columns of its own, and percentages over the seeds.
+
+    Args:
+        head: what the two names of a trial are called.
+        columns: {name: function from a `Row` to a text}, of what is the same for every seed.
+        found: what `run` returns.
+    """
+    table = [(*head, *columns, "train %", "validation %", f"{SHOTS}-shot %", "+-")]
+    for trial, rows in found.items():
+        texts = [text(rows[0]) for text in columns.values()]
+        texts += [_percent(mean(rows, name)) for name in ("train_accuracy", "validation_accuracy", "few_shot")]
+        spread = _percent(np.std([row.few_shot for row in rows])) if len(rows) > 1 else ""
+        table.append((trial.curve, trial.point, *texts, spread))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        names = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+        print("  ".join(names + numbers).rstrip())
 
 
-ACCURACIES = ("train %", "validation %", f"{SHOTS}-shot %", "+-")
-
-
-def print_table(head, rows):
-    """Prints rows of texts below their head: the first two columns to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = [cell.ljust(width) for cell, width in zip(row[:2], widths, strict=False)]
-        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        print("  ".join(cells).rstrip())
+def _percent(share):
+    return "" if np.isnan(share) else f"{100 * share:.1f}"
 
 
 def _every_second(source, start, limit):
@@ -199,7 +206,9 @@ def _measure(config, pictures, share, recipe):
     model = _MODELS[config.family](config, labels=pictures.train.class_names)
     count = round(share * pictures.train.size)
     drawn = np.random.default_rng(recipe.seed).permutation(pictures.train.size)[:count]  # 5 % are among the 10 %
-    train, validation = _fit(model, pictures.train.take(drawn), pictures.validation, recipe) if count else 2 * (np.nan,)
+    train, validation = np.nan, np.nan
+    if count:
+        train, validation = _fit(model, pictures.train.take(drawn), pictures.validation, recipe)
     found = keras_vit.evaluation.few_shot(
         model, pictures.shots, pictures.probe, SHOTS, range(DRAWS), batch_size=recipe.batch_size
     )
