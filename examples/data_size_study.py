@@ -27,10 +27,15 @@ MODELS = {
         patch_size=1,
         num_layers=2,
     ),
-    "ResNet": keras_vit.BiTConfig(name="ResNet", image_size=study.IMAGE_SIZE, stage_sizes=(2, 2, 1), width_factor=0.5),
+    "ResNet": keras_vit.BiTConfig(
+        name="ResNet",
+        image_size=study.IMAGE_SIZE,
+        stage_sizes=(2, 2, 1),
+        width_factor=0.5,
+    ),
 }
 SHARES = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)  # 0 is the untrained model
-TINY = (0.0, 0.5)
+TINY = (0.5,)
 
 
 def main():

@@ -5,7 +5,7 @@
 
 From a base model, depth, width (and heads with it), MLP width and patch size are changed one at a time, and all at
 once. Multiply-accumulates stand against few-shot accuracy: a table, scaling.csv and scaling.png. The paper's base has
-8 blocks of width 1024 with an MLP of 2048 on 7 x 7 patches; this one 4 blocks of width 64 with an MLP of 128 on 4 x 4.
+8 blocks of width 1024, MLPs of 2048 and 7 x 7 patches; this one 4 blocks of width 64, MLPs of 128 and 4 x 4 patches.
 study.py says how models are trained and measured, +- is the standard deviation over the seeds, and the same command
 goes on after a kill. Needs keras_vit with TensorFlow, matplotlib and, without --data, scikit-learn.
 """
@@ -30,7 +30,7 @@ CHANGES = {
         {"num_layers": 5, "hidden_dim": 80, "num_heads": 5, "mlp_dim": 160, "patch_size": 4},
     ],
 }
-TINY = {"depth": [{"num_layers": 1}], "patch size": [{"patch_size": 16}]}
+TINY = {"depth": [{"num_layers": 1}]}
 
 
 def main():

@@ -25,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.models.costs import count_macs
@@ -84,13 +85,21 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Pictures:
-    """Sources of a study; `digest` stands for their contents."""
+    """The data of a study.
+
+    Attributes:
+        train: source of the pictures to train on.
+        preprocessing: of every model.
+        validation, shots, probe: batches of (inputs, labels), kept in memory: of the trained classes to stop early,
+            of the others to draw few from and to measure on.
+        digest: stands for the contents.
+    """
 
     train: keras_vit.data.ImageSource
-    validation: keras_vit.data.ImageSource
-    shots: keras_vit.data.ImageSource
-    probe: keras_vit.data.ImageSource
-    channels: int
+    preprocessing: keras_vit.Preprocessing
+    validation: tf.data.Dataset
+    shots: tf.data.Dataset
+    probe: tf.data.Dataset
     digest: str
 
 
@@ -117,7 +126,7 @@ def open_pictures(path=None, limit=None):
 
     Args:
         path: of the file.
-        limit: at most so many pictures of each of the four sources.
+        limit: at most so many pictures of each kind.
     """
     if path is None:
         parts, contents = keras_vit.data.from_digits(), b"digits"
@@ -125,9 +134,14 @@ def open_pictures(path=None, limit=None):
         parts = [keras_vit.data.from_npz(path, part) for part in ("train", "test")]
         contents = pathlib.Path(path).read_bytes()
     (train, probe), (validation, shots) = ([_every_second(part, start, limit) for start in (0, 1)] for part in parts)
-    channels = train.dataset.element_spec["image"].shape[-1]
-    digest = hashlib.sha256(contents + str(limit).encode()).hexdigest()
-    return Pictures(train, validation, shots, probe, channels, digest)
+    channels = train[0].shape[-1]
+    preprocessing = keras_vit.Preprocessing(size=IMAGE_SIZE, mean=(0.5,) * channels, std=(0.5,) * channels)
+    return Pictures(
+        keras_vit.data.from_arrays(*train),
+        preprocessing,
+        *(_batches(*kind, preprocessing) for kind in (validation, shots, probe)),
+        digest=hashlib.sha256(contents + str(limit).encode()).hexdigest(),
+    )
 
 
 def run(trials, pictures, file, steps, seeds):
@@ -145,7 +159,8 @@ def run(trials, pictures, file, steps, seeds):
     for seed in range(seeds):  # outside, so that a study that is killed has every model of the first seed
         recipe = RECIPE.replace(steps=steps, seed=seed)
         for trial in trials:
-            config = trial.config.replace(classes=len(pictures.train.class_names), channels=pictures.channels)
+            classes, channels = len(pictures.train.class_names), pictures.preprocessing.channels
+            config = trial.config.replace(classes=classes, channels=channels)
             settings = _digest(config.to_dict(), trial.share, recipe.to_dict(), pictures.digest, SHOTS, DRAWS, CHECKS)
             if settings not in rows:
                 start = time.perf_counter()
@@ -192,26 +207,28 @@ def _percent(share):
 
 
 def _every_second(source, start, limit):
-    """The classes `start`, `start + 2` and so on of a source, counted anew."""
+    """Pictures and labels of the classes `start`, `start + 2` and so on of a source, counted anew."""
     elements = [element for element in source.dataset.as_numpy_iterator() if element["label"] % 2 == start][:limit]
-    images = np.stack([element["image"] for element in elements])
     labels = np.array([element["label"] for element in elements])
-    return keras_vit.data.from_arrays(images, labels // 2, source.class_names[start::2])
+    return np.stack([element["image"] for element in elements]), labels // 2
+
+
+def _batches(images, labels, preprocessing):
+    inputs = keras_vit.preprocess(images, preprocessing)
+    return tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(RECIPE.batch_size)
 
 
 def _measure(config, pictures, share, recipe):
     """Trains a model; returns what its `Row` says of it."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(recipe.seed)
-    model = _MODELS[config.family](config, labels=pictures.train.class_names)
+    model = _MODELS[config.family](config, preprocessing=pictures.preprocessing)
     count = round(share * pictures.train.size)
     drawn = np.random.default_rng(recipe.seed).permutation(pictures.train.size)[:count]  # 5 % are among the 10 %
     train, validation = np.nan, np.nan
     if count:
         train, validation = _fit(model, pictures.train.take(drawn), pictures.validation, recipe)
-    found = keras_vit.evaluation.few_shot(
-        model, pictures.shots, pictures.probe, SHOTS, range(DRAWS), batch_size=recipe.batch_size
-    )
+    found = keras_vit.evaluation.few_shot(model, pictures.shots, pictures.probe, SHOTS, range(DRAWS))
     return {
         "steps": recipe.steps if count else 0,
         "pictures": count,
@@ -235,7 +252,7 @@ def _fit(model, train, validation, recipe):
         batches,
         epochs=epochs,
         steps_per_epoch=recipe.steps // epochs,
-        validation_data=keras_vit.data.eval_pipeline(validation, model.preprocessing, recipe.batch_size),
+        validation_data=validation,
         callbacks=[keras.callbacks.EarlyStopping("val_accuracy", patience=epochs, restore_best_weights=True)],
         shuffle=False,  # the pipeline shuffles
         verbose=0,
