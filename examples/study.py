@@ -1,0 +1,284 @@
+"""What scaling_study.py and data_size_study.py share: models trained alike, and measured on classes they never saw.
+
+The paper trains on JFT and measures by few pictures of the classes of ImageNet and others. Here a model is trained on
+every second class of one data set, and the ridge probe tells the classes between them apart: by `SHOTS` pictures of
+each from the test part, measured on all of the training part, of which no model has seen a picture. The accuracy is
+the mean over `DRAWS` draws, which are the same for every model; chance is 1 in the number of those classes, and what
+the untrained model reaches says more than chance.
+
+Every training follows `RECIPE` for the same number of steps, so that a smaller set is seen more often. As in the
+paper's section 4.3 nothing else is changed for smaller sets, and the weights are those of the best of up to `CHECKS`
+validations (early stopping), here on the test pictures of the classes that are trained.
+"""
+
+import argparse
+import csv
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_vit
+from keras_vit.models.costs import count_macs
+
+RECIPE = keras_vit.training.RECIPES["quickstart"].replace(learning_rate=1e-3, weight_decay=0.1)
+IMAGE_SIZE = 32  # of CIFAR; the digits, of 8 pixels, are enlarged, so that both serve the same models
+SHOTS, DRAWS, CHECKS = 5, 10, 10
+TINY_PICTURES = 60  # of each part
+
+_MODELS = {"vit": keras_vit.VisionTransformer, "bit": keras_vit.BiTResNet}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A point of a figure: a model, and how much it is trained on.
+
+    Attributes:
+        curve, point: what table and figure call it, such as `"depth"` and `"8 blocks"`.
+        config: of the model; classes and channels are filled in from the pictures.
+        share: of the training pictures, drawn at random; 0 leaves the model untrained.
+    """
+
+    curve: str
+    point: str
+    config: keras_vit.ViTConfig | keras_vit.BiTConfig
+    share: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the CSV file: what one training of a trial gave. Accuracies are shares in [0, 1], NaN if untrained.
+
+    Attributes:
+        curve, point: of the trial.
+        seed: of the initial weights, the drawn share, the order of the pictures and the augmentation.
+        steps, pictures: of the training.
+        parameters, macs: of the model; multiply-accumulates per picture.
+        train_accuracy: on the augmented pictures of the steps before the best validation.
+        validation_accuracy: the best, on unseen pictures of the trained classes.
+        few_shot, few_shot_std: mean and population standard deviation over the draws, on the other classes.
+        settings: digest of all that decides about the rest.
+    """
+
+    curve: str
+    point: str
+    seed: int
+    steps: int
+    pictures: int
+    parameters: int
+    macs: int
+    train_accuracy: float
+    validation_accuracy: float
+    few_shot: float
+    few_shot_std: float
+    settings: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pictures:
+    """The data of a study.
+
+    Attributes:
+        train: source of the pictures to train on.
+        preprocessing: of every model.
+        validation, shots, probe: batches of (inputs, labels), kept in memory: of the trained classes to stop early,
+            of the others to draw few from and to measure on.
+        digest: stands for the contents.
+    """
+
+    train: keras_vit.data.ImageSource
+    preprocessing: keras_vit.Preprocessing
+    validation: tf.data.Dataset
+    shots: tf.data.Dataset
+    probe: tf.data.Dataset
+    digest: str
+
+
+def parse_arguments(description, steps):
+    """Arguments of both studies; `steps` is the default of one."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", metavar="FILE", help=".npz of x_train y_train x_test y_test (default: digits)")
+    parser.add_argument("--output", metavar="DIR", help="folder of table and figure (default: a new one)")
+    parser.add_argument("--steps", metavar="N", type=int, default=steps, help=f"of each training (default: {steps})")
+    parser.add_argument("--seeds", metavar="N", type=int, default=3, help="trainings of each model (default: 3)")
+    parser.add_argument("--tiny", action="store_true", help="2 steps of few models, which learn nothing")
+    args = parser.parse_args()
+    if args.steps < 1 or args.seeds < 1:
+        parser.error(f"--steps and --seeds must be at least 1; got {args.steps} and {args.seeds}")
+    if args.tiny:
+        args.steps, args.seeds = 2, 1
+    args.output = pathlib.Path(args.output or tempfile.mkdtemp(prefix="keras_vit_study_"))
+    args.output.mkdir(parents=True, exist_ok=True)
+    return args
+
+
+def open_pictures(path=None, limit=None):
+    """Reads an `.npz` file, or scikit-learn's digits for None, and sets every second class apart.
+
+    Args:
+        path: of the file.
+        limit: at most so many pictures of each kind.
+    """
+    if path is None:
+        parts, contents = keras_vit.data.from_digits(), b"digits"
+    else:
+        parts = [keras_vit.data.from_npz(path, part) for part in ("train", "test")]
+        contents = pathlib.Path(path).read_bytes()
+    (train, probe), (validation, shots) = ([_every_second(part, start, limit) for start in (0, 1)] for part in parts)
+    channels = train[0].shape[-1]
+    preprocessing = keras_vit.Preprocessing(size=IMAGE_SIZE, mean=(0.5,) * channels, std=(0.5,) * channels)
+    return Pictures(
+        keras_vit.data.from_arrays(*train),
+        preprocessing,
+        *(_batches(*kind, preprocessing) for kind in (validation, shots, probe)),
+        digest=hashlib.sha256(contents + str(limit).encode()).hexdigest(),
+    )
+
+
+def run(trials, pictures, file, steps, seeds):
+    """Trains and measures every trial once per seed, and prints a line for each.
+
+    What stands in `file` with the same settings is not trained again: a study that was killed goes on, and one more
+    seed is all that it costs. Rows of other settings stay there.
+
+    Returns:
+        {trial: list of its `Row`, one per seed}.
+    """
+    rows = _read(file)
+    found = {trial: [] for trial in trials}
+    trained = 0
+    for seed in range(seeds):  # outside, so that a study that is killed has every model of the first seed
+        recipe = RECIPE.replace(steps=steps, seed=seed)
+        for trial in trials:
+            classes, channels = len(pictures.train.class_names), pictures.preprocessing.channels
+            config = trial.config.replace(classes=classes, channels=channels)
+            settings = _digest(config.to_dict(), trial.share, recipe.to_dict(), pictures.digest, SHOTS, DRAWS, CHECKS)
+            if settings not in rows:
+                start = time.perf_counter()
+                measured = _measure(config, pictures, trial.share, recipe)
+                rows[settings] = Row(trial.curve, trial.point, seed, **measured, settings=settings)
+                _write(file, rows.values())
+                trained += 1
+                seconds = time.perf_counter() - start
+                accuracy = f"few-shot {100 * rows[settings].few_shot:.1f} %"
+                print(f"{trial.curve}, {trial.point}, seed {seed}: {accuracy} in {seconds:.0f} s", flush=True)
+            found[trial].append(rows[settings])
+    print(f"trained: {trained} of {seeds * len(trials)}, the others were in {file.name}\n")
+    return found
+
+
+def mean(rows, name):
+    """Mean of a column over the rows of a trial."""
+    return float(np.mean([getattr(row, name) for row in rows]))
+
+
+def print_table(head, columns, found):
+    """Prints a line per trial: its names, columns of its own, and percentages over the seeds.
+
+    Args:
+        head: what the two names of a trial are called.
+        columns: {name: function from a `Row` to a text}, of what is the same for every seed.
+        found: what `run` returns.
+    """
+    table = [(*head, *columns, "train %", "validation %", f"{SHOTS}-shot %", "+-")]
+    for trial, rows in found.items():
+        texts = [text(rows[0]) for text in columns.values()]
+        texts += [_percent(mean(rows, name)) for name in ("train_accuracy", "validation_accuracy", "few_shot")]
+        spread = _percent(np.std([row.few_shot for row in rows])) if len(rows) > 1 else ""
+        table.append((trial.curve, trial.point, *texts, spread))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for cells in table:
+        names = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+        print("  ".join(names + numbers).rstrip())
+
+
+def _percent(share):
+    return "" if np.isnan(share) else f"{100 * share:.1f}"
+
+
+def _every_second(source, start, limit):
+    """Pictures and labels of the classes `start`, `start + 2` and so on of a source, counted anew."""
+    elements = [element for element in source.dataset.as_numpy_iterator() if element["label"] % 2 == start][:limit]
+    labels = np.array([element["label"] for element in elements])
+    return np.stack([element["image"] for element in elements]), labels // 2
+
+
+def _batches(images, labels, preprocessing):
+    inputs = keras_vit.preprocess(images, preprocessing)
+    return tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(RECIPE.batch_size)
+
+
+def _measure(config, pictures, share, recipe):
+    """Trains a model; returns what its `Row` says of it."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(recipe.seed)
+    model = _MODELS[config.family](config, preprocessing=pictures.preprocessing)
+    count = round(share * pictures.train.size)
+    drawn = np.random.default_rng(recipe.seed).permutation(pictures.train.size)[:count]  # 5 % are among the 10 %
+    train, validation = np.nan, np.nan
+    if count:
+        train, validation = _fit(model, pictures.train.take(drawn), pictures.validation, recipe)
+    found = keras_vit.evaluation.few_shot(model, pictures.shots, pictures.probe, SHOTS, range(DRAWS))
+    return {
+        "steps": recipe.steps if count else 0,
+        "pictures": count,
+        "parameters": model.count_params(),
+        "macs": count_macs(model),
+        "train_accuracy": train,
+        "validation_accuracy": validation,
+        "few_shot": found.mean[SHOTS],
+        "few_shot_std": found.std[SHOTS],
+    }
+
+
+def _fit(model, train, validation, recipe):
+    """Trains a model and leaves it with the weights of the best validation; returns both accuracies there."""
+    epochs = max(count for count in range(1, CHECKS + 1) if recipe.steps % count == 0)
+    batches = keras_vit.data.train_pipeline(
+        train, model.preprocessing, recipe.batch_size, seed=recipe.seed, augment=recipe.augment
+    )
+    recipe.compile(model)
+    history = model.fit(
+        batches,
+        epochs=epochs,
+        steps_per_epoch=recipe.steps // epochs,
+        validation_data=validation,
+        callbacks=[keras.callbacks.EarlyStopping("val_accuracy", patience=epochs, restore_best_weights=True)],
+        shuffle=False,  # the pipeline shuffles
+        verbose=0,
+    ).history
+    best = int(np.argmax(history["val_accuracy"]))
+    return history["accuracy"][best], history["val_accuracy"][best]
+
+
+def _digest(*values):
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read(file):
+    """{settings: Row} of a file, if it is there."""
+    if not file.exists():
+        return {}
+    types = {field.name: field.type for field in dataclasses.fields(Row)}
+    with open(file, encoding="utf-8", newline="") as lines:
+        rows = [Row(**{name: types[name](text) for name, text in line.items()}) for line in csv.DictReader(lines)]
+    return {row.settings: row for row in rows}
+
+
+def _write(file, rows):
+    partial = file.with_suffix(".partial")
+    with open(partial, "w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(map(dataclasses.asdict, rows))
+    os.replace(partial, file)  # whole, or not there, whenever the study is killed

@@ -1,0 +1,193 @@
+"""Examples: the two studies write table, CSV and figure, go on where they were, and measure on other classes."""
+
+import csv
+import importlib
+import pathlib
+import re
+import runpy
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch):
+    """The scripts import their neighbour, as they do when Python runs them."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
+@pytest.fixture
+def study(beside):
+    return importlib.import_module("study")
+
+
+@pytest.fixture
+def start(monkeypatch, capsys, tmp_path):
+    """Function of a script's name and arguments that runs it; returns its table, {(curve, point): cells}."""
+
+    def run(name, *arguments):
+        script = EXAMPLES / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(script), "--output", str(tmp_path), *arguments])
+        runpy.run_path(str(script), run_name="__main__")
+        out = capsys.readouterr().out
+        lines = [re.split(r" {2,}", line) for line in out.split("\n\n")[1].splitlines()]
+        return out, {(curve, point): cells for curve, point, *cells in lines[1:]}
+
+    return run
+
+
+def rows_of(file):
+    with open(file, encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def is_drawn(file):
+    with Image.open(file) as figure:
+        return 0.01 < (np.asarray(figure.convert("L")) < 128).mean() < 0.9
+
+
+def refuse(*_, **__):
+    raise AssertionError("nothing was to be trained")
+
+
+def vit_macs(patches, width, blocks, mlp, pixels, classes=5):
+    """Of a ViT with a class token: embedding, projections and MLPs, attention, head."""
+    tokens = patches + 1
+    block = tokens * (4 * width**2 + 2 * width * mlp) + 2 * tokens**2 * width
+    return patches * pixels * width + blocks * block + width * classes
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_scaling(start, tmp_path, monkeypatch):
+    out, table = start("scaling_study", "--tiny")
+    assert "trained: 3 of 3" in out and is_drawn(tmp_path / "scaling.png")
+    expected = {
+        ("base", "4 x 64, 128, 8"): vit_macs(16, 64, 4, 128, 64),
+        ("depth", "1 x 64, 128, 8"): vit_macs(16, 64, 1, 128, 64),
+    }
+    base = expected["base", "4 x 64, 128, 8"]
+    for names, macs in expected.items():
+        assert table[names][1:3] == [f"{macs:,}", f"{macs / base:.2f}"]
+        assert all(0 <= float(cell) <= 100 for cell in table[names][3:]) and len(table[names]) == 6
+    assert table["base", "4 x 64, 128, 8"][2] == "1.00"
+    assert len(table["untrained", "4 x 64, 128, 8"]) == 4  # nothing was learned, so only the probe says something
+    rows = rows_of(tmp_path / "scaling.csv")
+    assert [(row["curve"], row["steps"], row["pictures"]) for row in rows] == [
+        ("untrained", "0", "0"),
+        ("base", "2", "60"),
+        ("depth", "2", "60"),
+    ]
+    assert all(f"{100 * float(row['few_shot']):.1f}" == table[row["curve"], row["point"]][-1] for row in rows)
+
+    monkeypatch.setattr(keras_vit.VisionTransformer, "fit", refuse)
+    monkeypatch.setattr(keras_vit.evaluation, "few_shot", refuse)
+    again, same = start("scaling_study", "--tiny")
+    assert "trained: 0 of 3" in again and same == table and rows_of(tmp_path / "scaling.csv") == rows
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_data_size(start, tmp_path, monkeypatch):
+    out, table = start("data_size_study", "--tiny")
+    assert "trained: 3 of 3" in out and is_drawn(tmp_path / "data_size.png")
+    assert list(table) == [(name, "50 %") for name in ("ViT", "hybrid", "ResNet")]
+    assert [cells[0] for cells in table.values()] == 3 * ["30"]
+    assert table["ViT", "50 %"][2] == f"{vit_macs(64, 64, 3, 128, 16):,}"
+    macs = [int(cells[2].replace(",", "")) for cells in table.values()]
+    assert max(macs) < 1.1 * min(macs)
+    for model in (keras_vit.VisionTransformer, keras_vit.BiTResNet):
+        monkeypatch.setattr(model, "fit", refuse)
+    again, same = start("data_size_study", "--tiny")
+    assert "trained: 0 of 3" in again and same == table
+
+
+@pytest.fixture
+def file_of_arrays(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 60), ("test", 40)):
+        arrays[f"x_{part}"] = rng.integers(0, 256, (count, 4, 4, 3), "uint8")
+        arrays[f"y_{part}"] = rng.permutation(np.arange(count) % 4)
+    np.savez(tmp_path / "pictures.npz", **arrays)
+    return tmp_path / "pictures.npz", arrays
+
+
+def test_probe_has_other_classes_than_the_training(study, file_of_arrays):
+    path, arrays = file_of_arrays
+    pictures = study.open_pictures(path)
+    found = {"train": list(pictures.train.dataset.as_numpy_iterator())}
+    found["train"] = [np.stack([element[key] for element in found["train"]]) for key in ("image", "label")]
+    for name in ("validation", "shots", "probe"):
+        inputs, labels = map(np.concatenate, zip(*getattr(pictures, name).as_numpy_iterator(), strict=True))
+        assert inputs.shape[1:] == (32, 32, 3)
+        found[name] = np.rint(127.5 * (inputs[:, ::8, ::8] + 1)), labels
+    expected = {"train": ("train", 0), "validation": ("test", 0), "shots": ("test", 1), "probe": ("train", 1)}
+    for name, (part, start) in expected.items():
+        chosen = np.isin(arrays[f"y_{part}"], (start, start + 2))
+        images, labels = found[name]
+        np.testing.assert_array_equal(labels, arrays[f"y_{part}"][chosen] == start + 2)
+        np.testing.assert_array_equal(images[:, 0, 0], arrays[f"x_{part}"][chosen][:, 0, 0])
+    few = study.open_pictures(path, limit=7)
+    assert few.train.size == 7 and few.digest != pictures.digest
+
+
+@pytest.fixture
+def measured(study, monkeypatch):
+    """List of (blocks, share, steps, seed) of each training, none of which takes place; the third one is killed."""
+    calls = []
+
+    def measure(config, pictures, share, recipe):
+        calls.append((config.num_layers, share, recipe.steps, recipe.seed))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        numbers = {"steps": recipe.steps, "pictures": 9, "parameters": 8, "macs": 7, "train_accuracy": np.nan}
+        return {**numbers, "validation_accuracy": np.nan, "few_shot": len(calls) / 10, "few_shot_std": 0.0}
+
+    monkeypatch.setattr(study, "_measure", measure)
+    return calls
+
+
+def test_killed_study_goes_on(study, measured, file_of_arrays, tmp_path, capsys):
+    pictures = study.open_pictures(file_of_arrays[0])
+    config = keras_vit.ViTConfig(
+        name="a", image_size=4, patch_size=2, hidden_dim=4, num_layers=1, num_heads=1, mlp_dim=4
+    )
+    trials = [study.Trial("a", "1", config), study.Trial("a", "half", config, 0.5)]
+    file = tmp_path / "study.csv"
+    with pytest.raises(KeyboardInterrupt):
+        study.run(trials, pictures, file, steps=2, seeds=2)
+    assert len(rows_of(file)) == 2
+    found = study.run(trials, pictures, file, steps=2, seeds=2)
+    assert measured[:2] == [(1, 1.0, 2, 0), (1, 0.5, 2, 0)]
+    assert measured[2] == measured[3] == (1, 1.0, 2, 1) and measured[4:] == [(1, 0.5, 2, 1)]
+    assert [row.few_shot for row in found[trials[0]]] == [0.1, 0.4]
+    assert study.mean(found[trials[1]], "few_shot") == pytest.approx(0.35)
+    capsys.readouterr()
+    study.print_table(("curve", "point"), {}, found)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["a", "1", "25.0", "15.0"]
+
+    study.run(trials, pictures, file, steps=3, seeds=1)  # other settings: trained, and the rows from before stay
+    assert measured[5:] == [(1, 1.0, 3, 0), (1, 0.5, 3, 0)] and len(rows_of(file)) == 6
+
+
+@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--seeds", "0"]])
+def test_counts_from_one(start, capsys, arguments):
+    with pytest.raises(SystemExit):
+        start("scaling_study", *arguments)
+    assert "--steps and --seeds must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_training_makes_features_of_other_classes_better(study, tmp_path):
+    config = keras_vit.ViTConfig(
+        name="base", image_size=32, patch_size=8, hidden_dim=64, num_layers=4, num_heads=4, mlp_dim=128
+    )
+    trials = [study.Trial("base", str(share), config, share) for share in (0, 1.0)]
+    found = study.run(trials, study.open_pictures(), tmp_path / "study.csv", steps=300, seeds=1)
+    (untrained,), (trained,) = found.values()
+    assert trained.validation_accuracy > 0.9 and trained.few_shot > untrained.few_shot + 0.1
