@@ -10,10 +10,13 @@ def replace_file(path, write):
 
     Args:
         path: of the file; its folder must exist.
-        write: function of the path to write to, which has the same ending.
+        write: function of the path to write to, which has the same endings.
+
+    Raises:
+        OSError: what the system or `write` refuses; the file that was there before is still whole.
     """
     path = pathlib.Path(path)
-    partial = path.with_name(f".{uuid.uuid4().hex}{path.suffix}")
+    partial = path.with_name(f".{uuid.uuid4().hex}.{path.name}")
     try:
         write(partial)
         os.replace(partial, path)

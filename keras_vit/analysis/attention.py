@@ -19,8 +19,9 @@ def attention_weights(model, images, layers=None, batch_size=16):
         images: float array (pictures, height, width, channels) as `model` takes it, see `keras_vit.preprocess`.
         layers: names of blocks (`"block_11"`; of an axial model `"block_11/row_block"` and `"block_11/column_block"`)
             or their numbers, -1 the last; one or a sequence. None is all of them. Of a ViT-L/16 at 224 pixels a
-            picture takes 2.4 MB per block in float32, at 384 pixels 21 MB.
-        batch_size: pictures that are computed at a time.
+            picture takes 2.5 MB per block, at 384 pixels 21 MB.
+        batch_size: pictures that are computed at a time; their weights in all blocks that are asked for are in memory
+            at once.
 
     Returns:
         List of float32 arrays in the order of `layers`: weights after softmax and before dropout, whose last axis
@@ -46,7 +47,7 @@ def attention_model(model, layers=None):
 
     Returns:
         A keras model that gives what is in the list of `attention_weights`, as tensors of at least float32: a list, of
-        one block its weights alone.
+        one block its weights alone. It is to be called or exported, not saved.
 
     Raises:
         TypeError, ValueError: as `attention_weights`.
@@ -74,14 +75,22 @@ def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=
         for weights in _batches(graph, images, batch_size):
             yield blocks, weights
         return
-    if images is not None or layers is not None:
-        raise ValueError("images and layers are for a model; weights are there already")
+    if images is not None:
+        raise TypeError(f"model must be a keras model to be given images; got {type(model).__name__}")
+    if layers is not None:
+        raise ValueError("layers are for a model; give the weights of the blocks that are wanted")
     prefix = 1 if num_prefix_tokens is None else checks.check_integer("num_prefix_tokens", num_prefix_tokens, 0)
     weights = [_checked_weights(block) for block in model]
     if not weights:
         raise ValueError("weights must be of at least one block; got none")
+    sizes = {(len(block), block.shape[-1]) for block in weights}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"weights must be of the same pictures and tokens in all blocks; got (pictures, tokens) {sizes}"
+        )
     grid_size = _grid(weights[0].shape[-1] - prefix, grid_size)
-    yield [global_block(f"block_{i:02d}", grid_size, (1, 1), prefix, prefix > 0) for i in range(len(weights))], weights
+    read = 0 if prefix else None
+    yield [global_block(f"block_{i:02d}", grid_size, (1, 1), prefix, read) for i in range(len(weights))], weights
 
 
 def _batches(graph, images, batch_size):
@@ -119,6 +128,8 @@ def _checked_weights(block):
             "weights must be float arrays (pictures, heads, tokens, tokens), one per block; "
             f"got {block.dtype} of shape {block.shape}"
         )
+    if not np.isfinite(block).all():
+        raise ValueError("weights must be finite; those of a block are not")
     return block
 
 

@@ -1,6 +1,7 @@
 """The blocks of a model that attend: where their tokens stand in the picture, and their weights as tensors."""
 
 import dataclasses
+import numbers
 
 import keras
 import numpy as np
@@ -11,14 +12,19 @@ from keras_vit.compat.sublayers import sublayers
 from keras_vit.layers import (
     AxialTransformerBlock,
     ClassToken,
+    GlobalAveragePooling,
+    MapPooling,
     PatchEncoder,
     PatchMerging,
     SwinBlock,
+    TokenPooling,
     TransformerBlock,
 )
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.encoders import find_encoder
+
+LAST_GRID = object()  # as `layers`: the blocks on the grid of the last one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +40,8 @@ class AttentionBlock:
             distillation and register tokens and for padding.
         is_grouped: whether weights have an axis for the groups: (batch, groups, heads, query tokens, key tokens), and
             not (batch, heads, query tokens, key tokens).
-        has_class_token: whether the first token is a class token.
+        read_token: place in the sequence of the token that the head reads, such as 0 for a class token; None where it
+            reads the mean or another pooling of the patches.
     """
 
     name: str
@@ -42,14 +49,14 @@ class AttentionBlock:
     cell_size: tuple
     places: np.ndarray
     is_grouped: bool = False
-    has_class_token: bool = False
+    read_token: int | None = None
 
 
-def global_block(name, grid_size, cell_size, num_prefix_tokens, has_class_token):
+def global_block(name, grid_size, cell_size, num_prefix_tokens, read_token):
     """The `AttentionBlock` of a block in which all tokens attend to all, class and register tokens first."""
     cells = np.arange(grid_size[0] * grid_size[1])
     places = np.concatenate([np.full(num_prefix_tokens, -1), cells])[None]
-    return AttentionBlock(name, grid_size, cell_size, places, has_class_token=has_class_token)
+    return AttentionBlock(name, grid_size, cell_size, places, read_token=read_token)
 
 
 def attention_graph(model, layers=None):
@@ -58,7 +65,7 @@ def attention_graph(model, layers=None):
     Args:
         model: a model of this package with transformer blocks; a functional or sequential model made of its layers, or
             that calls one; or any other keras model that has one as a layer, which is then looked at by itself.
-        layers: which blocks, as of `attention_weights`.
+        layers: which blocks, as of `attention_weights`; or `LAST_GRID`, those on the grid of the last one.
 
     Returns:
         `(keras model from the pictures to the weights, list of `AttentionBlock`)`.
@@ -69,9 +76,8 @@ def attention_graph(model, layers=None):
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a keras model; got {type(model).__name__}")
-    inputs, found = _find(model)
-    chosen = _choose(found, layers)
-    return keras.Model(inputs, [tensor for _, tensor in chosen]), [block for block, _ in chosen]
+    inputs, found = _find(model, layers)
+    return keras.Model(inputs, [tensor for _, tensor in found]), [block for block, _ in found]
 
 
 def as_list(outputs):
@@ -79,8 +85,8 @@ def as_list(outputs):
     return outputs if isinstance(outputs, list) else [outputs]
 
 
-def _find(model):
-    """Returns the symbolic input and the list of (AttentionBlock, weights) of a model."""
+def _find(model, layers):
+    """Returns the symbolic input of a model and the list of (AttentionBlock, weights) that `layers` asks for."""
     if isinstance(model, MaskedPatchPrediction):  # whose graph corrupts the patches on their way
         model = model.encoder
     nodes = graph_calls(model)
@@ -88,14 +94,16 @@ def _find(model):
         encoder = find_encoder(model)
         if encoder is None:
             raise _no_blocks(model)
-        return _find(encoder)
+        return _find(encoder, layers)
+    if len(model.inputs) != 1:
+        raise ValueError(f"model must have pictures as its one input; {model.name} has {len(model.inputs)} inputs")
     if any(isinstance(node.operation, tuple(_KINDS)) for node in nodes):
-        return model.inputs[0], list(_blocks(nodes))
+        return model.inputs[0], _choose(list(_blocks(nodes)), layers)
     inside = [node for node in nodes if isinstance(node.operation, keras.Model) and _attends(node.operation)]
     if len(inside) != 1 or graph_calls(inside[0].operation) is None:
         raise _no_blocks(model, len(inside))
-    inputs, found = _find(inside[0].operation)
-    weights = as_list(keras.Model(inputs, [tensor for _, tensor in found])(inside[0].arguments.args[0]))
+    inputs, found = _find(inside[0].operation, layers)
+    weights = as_list(keras.Model(inputs, [tensor for _, tensor in found])(inside[0].input_tensors[0]))
     return model.inputs[0], [(block, tensor) for (block, _), tensor in zip(found, weights, strict=True)]
 
 
@@ -105,33 +113,48 @@ def _attends(model):
 
 def _no_blocks(model, inside=0):
     name = getattr(getattr(model, "config", None), "name", model.name)
-    several = f"; {name} calls {inside} models that have" if inside > 1 else f"; {name} has none"
+    several = {0: f"{name} has none", 1: f"the one in {name} has no graph, give it alone"}
     return ValueError(
         "model must have transformer blocks whose weights can be read, as plain, hybrid, distilled and axial ViTs and "
-        f"Swins do, or call one model that has{several}"
+        f"Swins do, or call one model that has; {several.get(inside, f'{name} calls {inside} models that have')}"
     )
 
 
 def _blocks(nodes):
     """Yields (AttentionBlock, weights) for each block of a graph; the cells grow where patches are merged."""
     image_size, grid_size, merged, prefix = None, None, 1, (0, 0)
+    read_token = _read_token([node.operation for node in nodes])
     for node in nodes:
         operation = node.operation
         if isinstance(operation, keras.layers.InputLayer) and len(node.outputs[0].shape) == 4:
             image_size = tuple(node.outputs[0].shape[1:3])
         elif isinstance(operation, PatchEncoder):
-            grid_size = operation.grid_size(node.arguments.args[0].shape)
+            grid_size = operation.grid_size(node.input_tensors[0].shape)
         elif isinstance(operation, ClassToken):
             prefix = (operation.num_class_tokens, operation.num_registers)
         elif isinstance(operation, PatchMerging):
             merged *= 2
         for kind, places_of in _KINDS.items():
             if isinstance(operation, kind):
-                if image_size is None:
-                    raise ValueError(f"model must take pictures; {operation.name} is in one that takes something else")
-                grid_size = grid_size or _square(node.arguments.args[0].shape, prefix)
+                if image_size is None or None in image_size:
+                    raise ValueError(
+                        "model must take pictures of a known size; "
+                        f"{operation.name} is in one that takes something else"
+                    )
+                grid_size = grid_size or _square(node.input_tensors[0].shape, prefix)
                 cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
-                yield from places_of(node, grid_size, cell, prefix)
+                yield from places_of(node, grid_size, cell, prefix, read_token)
+
+
+def _read_token(operations):
+    """Place of the token that the head reads; None for a pooling of the patches."""
+    picked = [operation.index for operation in operations if isinstance(operation, TokenPooling)]
+    if picked:
+        return min(picked)  # of a distilled model the class token
+    if any(isinstance(operation, (GlobalAveragePooling, MapPooling)) for operation in operations):
+        return None
+    has_class_token = any(isinstance(op, ClassToken) and op.num_class_tokens for op in operations)
+    return 0 if has_class_token else None
 
 
 def _square(shape, prefix):
@@ -141,14 +164,14 @@ def _square(shape, prefix):
     return tuple(grid)
 
 
-def _of_transformer(node, grid_size, cell, prefix):
-    block = global_block(node.operation.name, grid_size, cell, sum(prefix), prefix[0] > 0)
+def _of_transformer(node, grid_size, cell, prefix, read_token):
+    block = global_block(node.operation.name, grid_size, cell, sum(prefix), read_token)
     tokens = block.places.shape[1]
     (weights,) = _scores(node, [(node.operation.attention.num_heads, tokens, tokens)])
     yield block, weights
 
 
-def _of_axial(node, grid_size, cell, prefix):
+def _of_axial(node, grid_size, cell, prefix, read_token):
     rows, columns = grid_size
     heads = node.operation.row_block.attention.num_heads
     weights = _scores(node, [(rows, heads, columns, columns), (columns, heads, rows, rows)])
@@ -157,9 +180,9 @@ def _of_axial(node, grid_size, cell, prefix):
         yield AttentionBlock(f"{node.operation.name}/{part}_block", grid_size, cell, groups, is_grouped=True), tensor
 
 
-def _of_swin(node, grid_size, cell, prefix):
+def _of_swin(node, grid_size, cell, prefix, read_token):
     block = node.operation
-    size = tuple(node.arguments.args[0].shape[1:3])
+    size = tuple(node.input_tensors[0].shape[1:3])
     # rolled up and left before the windows are cut
     rows, columns = ((np.arange(side) + block.built_shift) % side for side in block.padded_size)
     is_padding = (rows[:, None] >= size[0]) | (columns >= size[1])
@@ -171,8 +194,8 @@ def _of_swin(node, grid_size, cell, prefix):
     yield AttentionBlock(block.name, size, cell, groups, is_grouped=True), weights
 
 
-# layer -> function of its call, the grid of patches, the cell and (class tokens, registers); it yields (AttentionBlock,
-# weights) for each attention in the layer
+# layer -> function of its call, the grid of patches, the cell, (class tokens, registers) and the token that is read; it
+# yields (AttentionBlock, weights) for each attention in the layer
 _KINDS = {TransformerBlock: _of_transformer, AxialTransformerBlock: _of_axial, SwinBlock: _of_swin}
 
 
@@ -182,7 +205,10 @@ def _scores(node, shapes):
 
 
 class _AttentionScores(keras.layers.Layer):
-    """The attention weights of a block on what enters it; a layer, for the norms of all blocks have the same name."""
+    """The attention weights of a block on what enters it.
+
+    A layer, because called bare the norms of all blocks would be operations of one name, which Keras refuses.
+    """
 
     def __init__(self, block, shapes):
         super().__init__(dtype=block.dtype_policy, name=f"{block.name}_attention")
@@ -204,8 +230,11 @@ def _choose(found, layers):
     """The pairs that `layers` names, in its order."""
     if layers is None:
         return found
+    if layers is LAST_GRID:
+        last, _ = found[-1]
+        return [(block, tensor) for block, tensor in found if block.grid_size == last.grid_size]
     names = [block.name for block, _ in found]
-    layers = [layers] if isinstance(layers, (str, int)) else list(layers)
+    layers = [layers] if isinstance(layers, (str, numbers.Integral)) else list(layers)
     if not layers:
         raise ValueError("layers must name at least one block; got an empty list")
     chosen = []
@@ -213,7 +242,7 @@ def _choose(found, layers):
         if isinstance(layer, str):
             checks.check_choice("layers", layer, names)
             chosen.append(found[names.index(layer)])
-        elif isinstance(layer, int) and not isinstance(layer, bool) and -len(found) <= layer < len(found):
+        elif isinstance(layer, numbers.Integral) and not isinstance(layer, bool) and -len(found) <= layer < len(found):
             chosen.append(found[layer])
         else:
             raise ValueError(f"layers must be names or numbers of the {len(found)} blocks {names}; got {layer!r}")

@@ -1,5 +1,6 @@
 """How far attention reaches, in pixels (Figs. 7 and 11 of arXiv 2010.11929), and how far a convolution does."""
 
+import keras
 import numpy as np
 
 from keras_vit import checks
@@ -20,18 +21,19 @@ def mean_attention_distance(
     Args:
         model: as of `attention_weights`; or such weights, a sequence of (pictures, heads, tokens, tokens). Take some
             128 pictures, as the paper does: single ones differ.
-        images, layers, batch_size: of a model, as of `attention_weights`. Weights are kept for a batch alone.
+        images, layers, batch_size: of a model, as of `attention_weights`. Weights are kept for a batch alone, of all
+            blocks that are asked for.
         patch_size: of weights: (height, width) of a patch in pixels, or one integer.
         grid_size, num_prefix_tokens: of weights, as of `attention_rollout`.
 
     Returns:
-        float64 array (blocks, heads), in pixels of model input. In a Swin, whose stages differ in their heads, the
-        rows of blocks with fewer end in NaN.
+        float64 array (blocks, heads), in pixels of the input of the model that has the blocks. In a Swin, whose
+        stages differ in their heads, the rows of blocks with fewer end in NaN.
 
     Raises:
         TypeError, ValueError: as `attention_rollout`; for weights without `patch_size`.
     """
-    is_model = images is not None
+    is_model = images is not None or isinstance(model, keras.Model)
     if is_model == (patch_size is not None):
         raise ValueError(f"patch_size must be given with weights, and only then; got patch_size={patch_size}")
     cell = None if is_model else checks.check_pair("patch_size", patch_size)

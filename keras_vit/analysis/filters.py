@@ -31,7 +31,8 @@ def embedding_filters(model, components=28, *, centred=True):
 
     Args:
         model: a model of this package or one that contains its layers; or a kernel (height, width, channels, filters).
-        components: how many, the first being the strongest; fewer where there are fewer filters or pixels.
+        components: how many, the first being the strongest; fewer where there are fewer filters (one less, if centred)
+            or pixels.
         centred: whether the mean filter is taken off first, which the paper does not say.
 
     Returns:
@@ -63,7 +64,8 @@ def filter_components(model, components=28, *, centred=True):
     largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], axis=1)
     directions = directions * np.sign(largest)
     explained = singular**2 / (singular**2).sum()
-    return FilterComponents(directions[:components].reshape(-1, *kernel.shape[:3]), explained[:components])
+    count = min(components, len(rows) - int(centred))  # what centring leaves
+    return FilterComponents(directions[:count].reshape(-1, *kernel.shape[:3]), explained[:count])
 
 
 def smoothness(filters, cycles=None):
@@ -75,13 +77,14 @@ def smoothness(filters, cycles=None):
             side, half of the highest frequency there is.
 
     Returns:
-        float64 array (filters,) in [0, 1]. Of noise it is ((2 * cycles + 1) / side)^2 on average: 0.32 for
-        filters of 16 x 16.
+        float64 array (filters,) in [0, 1], 0 for a filter of zeros. Of noise it is ((2 * cycles + 1) / side)^2 on
+        average: 0.32 for filters of 16 x 16.
     """
     power = (np.abs(np.fft.fft2(np.asarray(filters, "float64"), axes=(1, 2))) ** 2).sum(-1)
     sides = power.shape[1:]
     is_low = [np.abs(np.fft.fftfreq(s, 1 / s)) <= (s / 4 if cycles is None else cycles) for s in sides]
-    return (power * is_low[0][:, None] * is_low[1]).sum((1, 2)) / power.sum((1, 2))
+    low, total = (power * is_low[0][:, None] * is_low[1]).sum((1, 2)), power.sum((1, 2))
+    return np.divide(low, total, out=np.zeros_like(low), where=total > 0)
 
 
 def _first_kernel(model):

@@ -15,9 +15,10 @@ def head_maps(model, images, layer=-1, batch_size=16):
         batch_size: pictures that are computed at a time.
 
     Returns:
-        float64 array (pictures, heads, rows, columns): the class token's attention to each patch; without a class token
-        the mean of the patches' own attention, where tokens attend in groups each within its group. What goes to class,
-        distillation and register tokens and to padding is left out, so that a map adds up to at most 1.
+        float64 array (pictures, heads, rows, columns): the attention to each patch of the token that the head of the
+        model reads, such as the class token; where it reads the mean or another pooling of the patches, the mean of
+        their own attention, of tokens that attend in groups each within its group. What goes to class, distillation
+        and register tokens and to padding is left out, so that a map adds up to at most 1.
 
     Raises:
         TypeError, ValueError: as `attention_weights`.
@@ -35,20 +36,20 @@ def head_strength(maps):
 
     Returns:
         float64 array (...), in [0, 1): the share of a head's attention to patches that would have to move to be even
-        (total variation distance). A head that looks at one patch of n has 1 - 1 / n.
+        (total variation distance). A head that looks at one patch of n has 1 - 1 / n, one that looks at none 0.
     """
     maps = np.asarray(maps, "float64")
-    shares = maps / maps.sum((-2, -1), keepdims=True)
-    return 0.5 * np.abs(shares - 1 / (maps.shape[-2] * maps.shape[-1])).sum((-2, -1))
+    sums, even = maps.sum((-2, -1), keepdims=True), 1 / (maps.shape[-2] * maps.shape[-1])
+    shares = np.divide(maps, sums, out=np.full_like(maps, even), where=sums > 0)
+    return 0.5 * np.abs(shares - even).sum((-2, -1))
 
 
 def _maps(block, weights):
     """(pictures, [groups,] heads, queries, keys) -> (pictures, heads, rows, columns)"""
-    weights = weights.astype("float64") if block.is_grouped else weights.astype("float64")[:, None]
+    weights = weights if block.is_grouped else weights[:, None]
     is_query = block.places >= 0
-    if block.has_class_token:
-        is_query = np.zeros_like(is_query)
-        is_query[:, 0] = True
+    if block.read_token is not None:
+        is_query = np.arange(block.places.shape[1])[None] == block.read_token
     received = np.einsum("bghqk,gq->bghk", weights, is_query / is_query.sum())
     cells = block.grid_size[0] * block.grid_size[1]
     maps = np.zeros((*received.shape[:1], received.shape[2], cells + 1))  # the last for what is no patch, place -1

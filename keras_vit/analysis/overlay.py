@@ -21,8 +21,8 @@ def overlay(picture, attention, *, smooth=True, quantile=0.97):
         attention: (rows, columns), finite numbers from 0, of the patches of this picture, such as a map of
             `attention_rollout`.
         smooth: False enlarges every cell to a plain rectangle instead.
-        quantile: in (0, 1]: attention above this quantile of the map, and above a fifth of the largest, counts as that,
-            so that a few outlying patches (arXiv 2309.16588) do not darken the rest; 1 cuts none, as the authors.
+        quantile: in (0, 1]: attention is cut at this quantile of the map, but never below a fifth of its largest value,
+            so that a few outlying patches (arXiv 2309.16588) do not darken the rest; 1 cuts nothing, as the authors do.
 
     Returns:
         uint8 array (height, width, 3).

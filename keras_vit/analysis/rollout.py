@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.attention import attention_batches
-from keras_vit.analysis.blocks import attention_graph
+from keras_vit.analysis.blocks import LAST_GRID, attention_graph
 
 
 def attention_rollout(
@@ -14,9 +14,10 @@ def attention_rollout(
     """Follows attention from the output back to the patches (arXiv 2010.11929, appendix D.8; Figs. 6 and 14).
 
     With A_l the attention of block l, mean over its heads, B_l is A_l + I (the residual path) with rows divided by
-    their sum, and the rollout is B_L ... B_1. Shown is the row of the class token, of a model without one the mean of
-    the patches' rows, at the patches. The paper says neither whether it divides the rows nor by what it scales the
-    maps: divide a map by its largest value for its display.
+    their sum, and the rollout is B_L ... B_1. Shown is the row of the token that the head reads, such as the class
+    token, or the mean of the patches' rows where it reads their mean or another pooling, at the patches. The paper
+    says neither whether it divides the rows nor by what it scales the maps: divide a map by its largest value for its
+    display.
 
     Args:
         model: as of `attention_weights`; or such weights, a sequence of (pictures, heads, tokens, tokens), first block
@@ -37,9 +38,9 @@ def attention_rollout(
     """
     maps = []
     options = {"grid_size": grid_size, "num_prefix_tokens": num_prefix_tokens}
+    if layers is None and isinstance(model, keras.Model):
+        layers = LAST_GRID
     for blocks, weights in attention_batches(model, images, layers, batch_size, **options):
-        if layers is None:
-            blocks, weights = _on_last_grid(blocks, weights)
         _check_one_grid(blocks)
         rolled = None
         for block, attention in zip(blocks, weights, strict=True):
@@ -79,14 +80,10 @@ def rollout_model(model):
         mixed = mixed / ops.sum(mixed, axis=-1, keepdims=True)
         rollout = mixed if rollout is None else ops.matmul(mixed, rollout)
     prefix = int((places < 0).sum())
-    shown = rollout[:, 0] if blocks[0].has_class_token else ops.mean(rollout[:, prefix:], axis=1)  # (batch, tokens)
+    read = blocks[0].read_token
+    shown = ops.mean(rollout[:, prefix:], axis=1) if read is None else rollout[:, read]  # (batch, tokens)
     maps = ops.reshape(shown[:, prefix:], (-1, *blocks[0].grid_size))
     return keras.Model(graph.input, maps, name=f"{model.name}_rollout")
-
-
-def _on_last_grid(blocks, weights):
-    pairs = zip(blocks, weights, strict=True)
-    return zip(*((block, each) for block, each in pairs if block.grid_size == blocks[-1].grid_size), strict=True)
 
 
 def _check_one_grid(blocks):
@@ -101,8 +98,8 @@ def _check_one_grid(blocks):
 def _token_to_token(block, weights):
     """Mean over the heads as (pictures, tokens, tokens); of groups, each token attends to those of its own."""
     if not block.is_grouped:
-        return weights.astype("float64").mean(1)
-    mean = weights.astype("float64").mean(2)  # (pictures, groups, queries, keys)
+        return weights.mean(1, dtype="float64")
+    mean = weights.mean(2, dtype="float64")  # (pictures, groups, queries, keys)
     cells = block.grid_size[0] * block.grid_size[1]
     full = np.zeros((len(mean), cells + 1, cells + 1))  # the last for padding, place -1
     for group, places in enumerate(block.places):
@@ -113,5 +110,5 @@ def _token_to_token(block, weights):
 def _shown(block, rollout):
     """(pictures, tokens, tokens) -> (pictures, rows, columns)"""
     prefix = rollout.shape[-1] - block.grid_size[0] * block.grid_size[1]
-    row = rollout[:, 0] if block.has_class_token else rollout[:, prefix:].mean(1)
+    row = rollout[:, prefix:].mean(1) if block.read_token is None else rollout[:, block.read_token]
     return row[:, prefix:].reshape(-1, *block.grid_size)

@@ -1,6 +1,7 @@
 """`keras-vit explain`: a picture of what a model looks at."""
 
 import pathlib
+import re
 
 import keras_vit
 from keras_vit import files
@@ -29,4 +30,4 @@ def explain(args):
 
 def _layer(text):
     """`"-1"` -> -1, the number of a block; a name stays one."""
-    return int(text) if text.lstrip("-").isdecimal() else text
+    return int(text) if re.fullmatch(r"-?\d+", text) else text

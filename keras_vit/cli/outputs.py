@@ -8,7 +8,7 @@ DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
 
 
 def check_output(option, path, suffixes):
-    """Raises where a file could not be written, before anything is computed; None is no file.
+    """Raises where the ending or the folder of a file is wrong, before anything is computed; None is no file.
 
     Args:
         option: what the path was given by, such as `--plot`.

@@ -77,8 +77,21 @@ class Preprocessing(Config):
         return self.replace(size=shorter, crop=image_size)
 
     def to_pictures(self, inputs):
-        """Undoes mean and std of an array (..., channels) of model input: float32 on [0, 1], as the model sees them."""
-        return np.clip(np.asarray(inputs) * np.float32(self.std) + np.float32(self.mean), 0.0, 1.0)
+        """Undoes mean and std.
+
+        Args:
+            inputs: array (..., channels) of model input.
+
+        Returns:
+            float32 array of the same shape: the pictures as the model sees them, cut to [0, 1].
+
+        Raises:
+            ValueError: on another number of channels.
+        """
+        inputs = np.asarray(inputs, "float32")
+        if inputs.ndim < 1 or inputs.shape[-1] != self.channels:
+            raise ValueError(f"inputs must have {self.channels} channels in the last axis; got shape {inputs.shape}")
+        return np.clip(inputs * np.float32(self.std) + np.float32(self.mean), 0.0, 1.0)
 
 
 def _floats(name, values):

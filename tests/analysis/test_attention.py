@@ -67,6 +67,7 @@ def test_layers_by_name_and_by_number():
     for layers, expected in {
         "block_01": [second],
         -1: [second],
+        np.int64(1): [second],
         ("block_01", 0): [second, first],
     }.items():
         found = attention_weights(model, pictures(), layers)
@@ -203,8 +204,15 @@ def test_a_model_without_blocks_is_refused(name):
 def test_blocks_that_see_no_pictures_are_refused():
     tokens = keras.Input((16, 8))
     blocks = keras.Model(tokens, keras_vit.TransformerBlock(2, 16, name="mine")(tokens))
-    with pytest.raises(ValueError, match="model must take pictures; mine is in one that takes something else"):
+    with pytest.raises(ValueError, match="pictures of a known size; mine is in one that takes something else"):
         attention_weights(blocks, pictures())
+
+
+def test_two_inputs_are_refused():
+    inputs, other = keras.Input((32, 32, 3)), keras.Input((4,))
+    model = keras.Model([inputs, other], keras.layers.Concatenate()([FAMILIES["plain"].build()(inputs), other]))
+    with pytest.raises(ValueError, match="pictures as its one input; .* has 2 inputs"):
+        attention_weights(model, pictures())
 
 
 def test_two_models_in_one_are_refused():

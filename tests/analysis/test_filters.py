@@ -43,7 +43,10 @@ def test_a_model_around_it_has_the_same_filters():
 
 
 def test_there_are_no_more_components_than_filters():
-    assert embedding_filters(np.random.default_rng(0).normal(size=(4, 4, 3, 6))).shape == (6, 4, 4, 3)
+    kernel = np.random.default_rng(0).normal(size=(4, 4, 3, 6))
+    assert embedding_filters(kernel, centred=False).shape == (6, 4, 4, 3)
+    found = filter_components(kernel)  # the mean filter is one direction less
+    assert found.filters.shape == (5, 4, 4, 3) and found.explained.min() > 1e-3
 
 
 def test_smoothness_of_waves_and_of_noise():
@@ -51,6 +54,7 @@ def test_smoothness_of_waves_and_of_noise():
     wave = {cycles: np.cos(cycles * x)[:, None, None] * np.ones((16, 16, 3)) for cycles in (1, 4, 5)}
     np.testing.assert_allclose(smoothness(list(wave.values())), [1, 1, 0], atol=1e-12)
     np.testing.assert_allclose(smoothness(list(wave.values()), cycles=3), [1, 0, 0], atol=1e-12)
+    assert smoothness(np.zeros((1, 16, 16, 3))) == [0]
     noise = np.random.default_rng(0).normal(size=(400, 16, 16, 3))
     assert abs(smoothness(noise).mean() - (9 / 16) ** 2) < 0.01
 

@@ -42,4 +42,11 @@ def test_strength():
     even, one, half = np.ones((4, 4)), np.zeros((4, 4)), np.zeros((4, 4))
     one[2, 1] = 0.3
     half[:2] = 0.1
-    np.testing.assert_allclose(head_strength([even, one, half]), [0, 15 / 16, 0.5])
+    np.testing.assert_allclose(head_strength([even, one, half, 0 * one]), [0, 15 / 16, 0.5, 0])
+
+
+def test_a_class_token_that_no_head_reads_does_not_look():
+    model = FAMILIES["plain"].build(class_token=True, classifier="gap")
+    (weights,) = attention_weights(model, pictures(), -1)
+    expected = weights[:, :, 1:, 1:].mean(2).reshape(2, 3, 4, 4)
+    np.testing.assert_allclose(head_maps(model, pictures()), expected, atol=1e-6)

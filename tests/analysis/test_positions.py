@@ -65,5 +65,5 @@ def test_a_row_of_zeros_is_like_nothing():
 )
 def test_arguments_are_checked(model, arguments, message):
     model = FAMILIES[model].build() if isinstance(model, str) else model
-    with pytest.raises(ValueError, match=message.replace("tiny", "tiny|tiny_1")):
+    with pytest.raises(ValueError, match=message.replace("tiny", r"tiny\w*")):
         position_similarity(model, **arguments)

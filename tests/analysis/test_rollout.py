@@ -6,7 +6,13 @@ import pytest
 from families import FAMILIES
 
 import keras_vit
-from keras_vit.analysis import attention_rollout, attention_weights, rollout_model
+from keras_vit.analysis import (
+    attention_rollout,
+    attention_weights,
+    head_maps,
+    mean_attention_distance,
+    rollout_model,
+)
 
 GLOBAL = ("plain", "registers", "hybrid", "DeiT distilled", "DeiT-III")
 
@@ -92,6 +98,31 @@ def test_another_size_and_16_bits():
     assert maps.dtype == "float32" and np.isfinite(maps).all()
 
 
+@pytest.mark.parametrize("changes", [{"classifier": "gap"}, {"classifier": "map"}])
+def test_a_class_token_that_no_head_reads_is_not_followed(changes):
+    """timm's "avg" and the like keep a class token beside their pooling of the patches."""
+    model = FAMILIES["plain"].build(class_token=True, **changes)
+    product = np.eye(17)
+    for block in attention_weights(model, pictures(1)):
+        product = (block[0].mean(0) + np.eye(17)) / 2 @ product
+    expected = product[1:].mean(0)[1:].reshape(4, 4)
+    np.testing.assert_allclose(attention_rollout(model, pictures(1))[0], expected, atol=1e-6)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(rollout_model(model)(pictures(1)))[0], expected, atol=1e-6)
+
+
+def test_a_head_that_reads_the_first_patch_is_followed_there():
+    model = FAMILIES["plain"].build(classifier="first")
+    (weights,) = attention_weights(model, pictures(1), -1)
+    expected = (weights[0].mean(0) + np.eye(16))[0].reshape(4, 4) / 2
+    np.testing.assert_allclose(attention_rollout(model, pictures(1), layers=-1)[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("call", [attention_rollout, head_maps, mean_attention_distance])
+def test_what_is_no_model_is_refused(call):
+    with pytest.raises(TypeError, match="model must be a keras model to be given images; got str"):
+        call("ViT-Ti_16", pictures())
+
+
 @pytest.mark.parametrize("name", ["axial", "Swin"])
 def test_a_graph_needs_global_attention(name):
     with pytest.raises(ValueError, match="model must have blocks with global attention"):
@@ -103,7 +134,9 @@ def test_a_graph_needs_global_attention(name):
     [
         ({"grid_size": (2, 2)}, "a model needs images, and tells grid_size"),
         ({"images": None}, "a model needs images"),
-        ({"model": np.ones((1, 1, 1, 5, 5))}, "images and layers are for a model"),
+        ({"model": np.ones((1, 1, 1, 5, 5)), "images": None, "layers": -1}, "layers are for a model"),
+        ({"model": [np.ones((1, 1, 5, 5)), np.ones((2, 1, 5, 5))], "images": None}, "the same pictures and tokens"),
+        ({"model": np.full((1, 1, 1, 5, 5), np.nan), "images": None}, "weights must be finite"),
         ({"model": np.ones((1, 1, 1, 4, 4)), "images": None}, r"grid_size must be \(rows, columns\) of the 3 tokens"),
         ({"model": np.ones((1, 1, 4, 4)), "images": None}, r"weights must be float arrays .* of shape \(1, 4, 4\)"),
         ({"model": [], "images": None}, "weights must be of at least one block"),

@@ -15,6 +15,7 @@ def _drawn(found, case, when="once"):
     return found[case][when]
 
 
+@pytest.mark.slow
 def test_replicas_draw_different_masks(found):
     for step in (0, 4):
         first, second, seed, other_seed = _drawn(found, "masks")[step : step + 4]

@@ -126,3 +126,5 @@ def test_to_pictures_undoes_mean_and_std():
     inputs = (pictures - preprocessing.mean) / preprocessing.std
     np.testing.assert_allclose(preprocessing.to_pictures(inputs.astype("float32")), pictures, atol=1e-6)
     assert preprocessing.to_pictures(np.full((1, 1, 3), 9.0)).max() == 1.0  # bicubic resizing overshoots
+    with pytest.raises(ValueError, match=r"inputs must have 3 channels in the last axis; got shape \(4, 4, 1\)"):
+        preprocessing.to_pictures(np.zeros((4, 4, 1)))

@@ -57,7 +57,7 @@ def test_training_is_that_without_it():
     ("options", "steps", "epochs"),
     [
         pytest.param({"every_epochs": 2}, [6, 12], [1, 3], marks=pytest.mark.slow),
-        ({"every_steps": 4, "every_epochs": 2}, [4, 6, 8, 12], [1, 2, 3]),
+        pytest.param({"every_steps": 4, "every_epochs": 2}, [4, 6, 8, 12], [1, 2, 3], marks=pytest.mark.slow),
     ],
 )
 def test_epochs_and_steps(options, steps, epochs):

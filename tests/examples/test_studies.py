@@ -91,6 +91,7 @@ def test_scaling(start, tmp_path, monkeypatch):
     assert "trained: 0 of 3" in again and same == table and rows_of(tmp_path / "scaling.csv") == rows
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eagerly")
 def test_data_size(start, tmp_path, monkeypatch):
     out, table = start("data_size_study", "--tiny")

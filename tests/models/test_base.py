@@ -67,6 +67,7 @@ np.savez(folder / "outputs.npz", **outputs)
 """
 
 
+@pytest.mark.slow
 def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(make_model, pictures, run, tmp_path):
     models = {name: make_model(**changes) for name, changes in SAVED.items()}
     models["plain"].preprocessing, models["plain"].labels = PREPROCESSING, LABELS

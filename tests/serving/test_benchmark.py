@@ -32,6 +32,7 @@ def benchmark():
     return module
 
 
+@pytest.mark.slow
 def test_a_row_for_each_form(benchmark, tmp_path, monkeypatch, capsys):
     model = make_model()
     model.save(tmp_path / "model.keras")

@@ -50,6 +50,7 @@ def classify(program, folder, path):
     return [(float(score), name) for score, name in pairs], error.removeprefix("error: ")
 
 
+@pytest.mark.slow
 def test_it_gives_the_scores_of_python(program, tmp_path):
     folder = export(make_model(), tmp_path / "toy", check=False)
     (tmp_path / "good.jpg").write_bytes(encode(picture(0), "JPEG"))

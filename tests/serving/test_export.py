@@ -142,6 +142,7 @@ def kill_exports(model, folder, seconds):
         yield len(versions)
 
 
+@pytest.mark.slow
 def test_a_killed_export_leaves_whole_versions(model, tmp_path):
     assert list(kill_exports(model, tmp_path, [None])) == [1]
     assert export(model, tmp_path, check=False) == tmp_path / "2"
@@ -282,6 +283,7 @@ def test_a_quantised_model(model, tmp_path):
     np.testing.assert_allclose(logits, expected, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_small_limit_is_kept_by_the_pictures_of_the_check(model, tmp_path, capsys):
     options = {"max_pixels": 500, "signatures": ("serving_default",), "tolerance": 0.5}
     assert export(model, tmp_path, **options) == tmp_path / "1"

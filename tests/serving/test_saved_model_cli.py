@@ -24,6 +24,7 @@ def run(*words):
     return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_show(folder):
     shown = run("show", "--dir", folder, "--all")
     assert "signature_def['serving_default']" in shown and "inputs['image_bytes']" in shown

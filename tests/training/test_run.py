@@ -149,6 +149,7 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
     assert table[2].split()[:4] == ["last", "3", "15", f"{result.history['loss'][-1]:.4f}"]
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_validated_and_saved(source, tmp_path):
     recipe = RECIPE.replace(ema_momentum=0.9, epochs=2)
     result = train(recipe, source, tmp_path, validation=source, verbose=0)
@@ -187,6 +188,7 @@ def test_a_full_disk_at_the_end_of_an_epoch(source, tmp_path, monkeypatch):
         train(RECIPE.replace(epochs=1), source, tmp_path, validation=source, verbose=0)
 
 
+@pytest.mark.slow
 def test_max_corrupt_is_that_of_both_pipelines(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (8, 8, 8), "uint8")
     contents = [encode(picture[..., None]) for picture in noise]
