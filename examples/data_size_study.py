@@ -39,7 +39,7 @@ TINY = (0.5,)
 
 
 def main():
-    args = study.parse_arguments(__doc__.splitlines()[0], steps=400)
+    args = study.parse_arguments(__doc__.splitlines()[0])
     pictures = study.open_pictures(args.data, study.TINY_PICTURES if args.tiny else None)
     trials = [
         study.Trial(name, f"{100 * share:.0f} %", config, share)
@@ -58,9 +58,7 @@ def main():
     for trial, rows in found.items():
         if trial.share:  # the axis is logarithmic
             curves[trial.curve].append((rows[0].pictures, study.mean(rows, "few_shot")))
-    figure = plots.scaling_curves(
-        curves, xlabel="pictures to learn from", ylabel=f"{study.SHOTS}-shot accuracy on other classes (%)"
-    )
+    figure = plots.scaling_curves(curves, xlabel="pictures to learn from", ylabel=f"{study.SHOTS}-shot accuracy (%)")
     figure.savefig(args.output / "data_size.png")
     print(f"\nsaved: data_size.csv, data_size.png in {args.output}")
 

@@ -34,7 +34,7 @@ TINY = {"depth": [{"num_layers": 1}]}
 
 
 def main():
-    args = study.parse_arguments(__doc__.splitlines()[0], steps=400)
+    args = study.parse_arguments(__doc__.splitlines()[0])
     pictures = study.open_pictures(args.data, study.TINY_PICTURES if args.tiny else None)
     base = study.Trial("base", _shape(BASE), BASE)
     changes = TINY if args.tiny else CHANGES
@@ -52,7 +52,7 @@ def main():
     points = {trial: (rows[0].macs, study.mean(rows, "few_shot")) for trial, rows in found.items()}
     figure = plots.scaling_curves(
         {change: [points[base], *(points[trial] for trial in models)] for change, models in curves.items()},
-        ylabel=f"{study.SHOTS}-shot accuracy on other classes (%)",
+        ylabel=f"{study.SHOTS}-shot accuracy (%)",
         baseline=points[base],
     )
     figure.savefig(args.output / "scaling.png")

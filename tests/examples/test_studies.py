@@ -1,4 +1,4 @@
-"""Examples: the two studies write table, CSV and figure, go on where they were, and measure on other classes."""
+"""Examples: the two studies write table, CSV and figure, go on where they were, and measure on unseen pictures."""
 
 import csv
 import importlib
@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 import keras_vit
@@ -56,7 +57,7 @@ def refuse(*_, **__):
     raise AssertionError("nothing was to be trained")
 
 
-def vit_macs(patches, width, blocks, mlp, pixels, classes=5):
+def vit_macs(patches, width, blocks, mlp, pixels, classes=10):
     """Of a ViT with a class token: embedding, projections and MLPs, attention, head."""
     tokens = patches + 1
     block = tokens * (4 * width**2 + 2 * width * mlp) + 2 * tokens**2 * width
@@ -80,8 +81,8 @@ def test_scaling(start, tmp_path, monkeypatch):
     rows = rows_of(tmp_path / "scaling.csv")
     assert [(row["curve"], row["steps"], row["pictures"]) for row in rows] == [
         ("untrained", "0", "0"),
-        ("base", "2", "60"),
-        ("depth", "2", "60"),
+        ("base", "1", "1294"),
+        ("depth", "1", "1294"),
     ]
     assert all(f"{100 * float(row['few_shot']):.1f}" == table[row["curve"], row["point"]][-1] for row in rows)
 
@@ -97,7 +98,7 @@ def test_data_size(start, tmp_path, monkeypatch):
     out, table = start("data_size_study", "--tiny")
     assert "trained: 3 of 3" in out and is_drawn(tmp_path / "data_size.png")
     assert list(table) == [(name, "50 %") for name in ("ViT", "hybrid", "ResNet")]
-    assert [cells[0] for cells in table.values()] == 3 * ["30"]
+    assert [cells[0] for cells in table.values()] == 3 * ["647"]
     assert table["ViT", "50 %"][2] == f"{vit_macs(64, 64, 3, 128, 16):,}"
     macs = [int(cells[2].replace(",", "")) for cells in table.values()]
     assert max(macs) < 1.1 * min(macs)
@@ -109,32 +110,27 @@ def test_data_size(start, tmp_path, monkeypatch):
 
 @pytest.fixture
 def file_of_arrays(tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {}
-    for part, count in (("train", 60), ("test", 40)):
-        arrays[f"x_{part}"] = rng.integers(0, 256, (count, 4, 4, 3), "uint8")
-        arrays[f"y_{part}"] = rng.permutation(np.arange(count) % 4)
-    np.savez(tmp_path / "pictures.npz", **arrays)
-    return tmp_path / "pictures.npz", arrays
+    """Path of 60 pictures to train on and 40 to test on, each of one level that is its own."""
+    levels = {"train": np.arange(60), "test": np.arange(60, 100)}
+    arrays = {f"x_{part}": np.tile(found[:, None, None, None], (1, 4, 4, 3)) for part, found in levels.items()}
+    labels = {f"y_{part}": found % 3 for part, found in levels.items()}
+    np.savez(tmp_path / "pictures.npz", **{name: array.astype("uint8") for name, array in arrays.items()}, **labels)
+    return tmp_path / "pictures.npz"
 
 
-def test_probe_has_other_classes_than_the_training(study, file_of_arrays):
-    path, arrays = file_of_arrays
-    pictures = study.open_pictures(path)
-    found = {"train": list(pictures.train.dataset.as_numpy_iterator())}
-    found["train"] = [np.stack([element[key] for element in found["train"]]) for key in ("image", "label")]
-    for name in ("validation", "shots", "probe"):
+def test_what_is_measured_on_was_not_trained_on(study, file_of_arrays):
+    pictures = study.open_pictures(file_of_arrays)
+    trained = [element["image"][0, 0, 0] for element in pictures.train.dataset.as_numpy_iterator()]
+    found = {}
+    for name in ("validation", "test"):
         inputs, labels = map(np.concatenate, zip(*getattr(pictures, name).as_numpy_iterator(), strict=True))
         assert inputs.shape[1:] == (32, 32, 3)
-        found[name] = np.rint(127.5 * (inputs[:, ::8, ::8] + 1)), labels
-    expected = {"train": ("train", 0), "validation": ("test", 0), "shots": ("test", 1), "probe": ("train", 1)}
-    for name, (part, start) in expected.items():
-        chosen = np.isin(arrays[f"y_{part}"], (start, start + 2))
-        images, labels = found[name]
-        np.testing.assert_array_equal(labels, arrays[f"y_{part}"][chosen] == start + 2)
-        np.testing.assert_array_equal(images[:, 0, 0], arrays[f"x_{part}"][chosen][:, 0, 0])
-    few = study.open_pictures(path, limit=7)
-    assert few.train.size == 7 and few.digest != pictures.digest
+        found[name] = np.rint(127.5 * (inputs[:, 0, 0, 0] + 1)).astype(int)
+        np.testing.assert_array_equal(labels, found[name] % 3)
+    assert len(found["validation"]) == 6 and sorted([*trained, *found["validation"]]) == list(range(60))
+    np.testing.assert_array_equal(found["test"], np.arange(60, 100))
+    few = study.open_pictures(file_of_arrays, limit=4)
+    assert [len(inputs) for inputs, _ in few.test] == [4] and few.digest != pictures.digest
 
 
 @pytest.fixture
@@ -154,7 +150,7 @@ def measured(study, monkeypatch):
 
 
 def test_killed_study_goes_on(study, measured, file_of_arrays, tmp_path, capsys):
-    pictures = study.open_pictures(file_of_arrays[0])
+    pictures = study.open_pictures(file_of_arrays)
     config = keras_vit.ViTConfig(
         name="a", image_size=4, patch_size=2, hidden_dim=4, num_layers=1, num_heads=1, mlp_dim=4
     )
@@ -183,12 +179,22 @@ def test_counts_from_one(start, capsys, arguments):
     assert "--steps and --seeds must be at least 1" in capsys.readouterr().err
 
 
+@pytest.fixture
+def compiled():
+    """The opposite of `eagerly`, which lasts for the whole file."""
+    eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(False)
+    yield
+    tf.config.run_functions_eagerly(eager)
+
+
 @pytest.mark.slow
-def test_training_makes_features_of_other_classes_better(study, tmp_path):
+@pytest.mark.usefixtures("compiled")
+def test_training_makes_the_features_better(study, tmp_path):
     config = keras_vit.ViTConfig(
         name="base", image_size=32, patch_size=8, hidden_dim=64, num_layers=4, num_heads=4, mlp_dim=128
     )
-    trials = [study.Trial("base", str(share), config, share) for share in (0, 1.0)]
+    trials = [study.Trial("base", str(share), config, share) for share in (0.0, 1.0)]
     found = study.run(trials, study.open_pictures(), tmp_path / "study.csv", steps=300, seeds=1)
-    (untrained,), (trained,) = found.values()
-    assert trained.validation_accuracy > 0.9 and trained.few_shot > untrained.few_shot + 0.1
+    untrained, trained = (rows[0].few_shot for rows in found.values())
+    assert trained > untrained + 0.2
