@@ -1,9 +1,7 @@
 """save_weights: writes a model with the names that other code uses, for others to read."""
 
 import json
-import os
 import pathlib
-import uuid
 import warnings
 import zipfile
 
@@ -15,6 +13,7 @@ from keras_vit import checks
 from keras_vit.checkpoints import huggingface, names
 from keras_vit.checkpoints.numerics import to_metadata
 from keras_vit.compat.sublayers import owned_variables
+from keras_vit.files import replace_files
 
 # layout -> what it needs of a config: other values would be read as something else
 _NEEDED = {
@@ -76,7 +75,7 @@ def save_weights(model, path, layout="official"):
         for name, values in huggingface.describe_model(model).items():
             writers[path / name] = lambda file, values=values: file.write_text(json.dumps(values, indent=2))
         path.mkdir(parents=True, exist_ok=True)
-    _write_together(writers)
+    replace_files(writers)
 
 
 def _arrays(model, layout, rules):
@@ -147,20 +146,3 @@ def _write_npz(path, arrays, metadata):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
         archive.comment = json.dumps(metadata).encode()
-
-
-def _write_together(writers):
-    """Writes each file to a temporary name beside it and renames them at the end: a broken write changes nothing."""
-    temporaries = {path: path.with_name(f".{uuid.uuid4().hex}.{path.name}") for path in writers}
-    try:
-        for path, write in writers.items():
-            temporary = temporaries[path]
-            temporary.touch()
-            mode = temporary.stat().st_mode
-            write(temporary)
-            temporary.chmod(mode)  # that of other new files: safetensors makes them for their owner alone
-        for path, temporary in temporaries.items():
-            os.replace(temporary, path)
-    finally:
-        for temporary in temporaries.values():
-            temporary.unlink(missing_ok=True)

@@ -5,16 +5,15 @@ import json
 import os
 import pathlib
 import re
-import shutil
-import tempfile
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from keras_vit.files import replace_file
+
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 _FORMAT = 1
-_PARTIAL = ".partial-"
 
 
 class CheckpointError(RuntimeError):
@@ -60,7 +59,7 @@ class CheckpointFolder:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             stored = {name: _as_stored(array) for name, array in arrays.items()}
-            _write_in_one_piece(path, lambda partial: save_file(stored, partial, {"checkpoint": header}))
+            replace_file(path, lambda partial: save_file(stored, partial, {"checkpoint": header}))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(self._not_written(step, error)) from error
         for old in self.steps()[: -1 - self._keep]:
@@ -99,20 +98,9 @@ class CheckpointFolder:
 
 
 def write_atomically(path, write):
-    """Writes a file that is never half there.
-
-    It is written in a folder of its own, brought to the disk with fsync and renamed, then the folder it comes to is
-    brought to the disk.
-
-    Args:
-        path: of the file; its folder must exist.
-        write: function of the path to write to, which has the same name.
-
-    Raises:
-        CheckpointError: where the disk is full or refuses; the file that was there before is still whole.
-    """
+    """`files.replace_file`, with a CheckpointError where the disk is full or refuses."""
     with disk_errors(path):
-        _write_in_one_piece(pathlib.Path(path), write)
+        replace_file(path, write)
 
 
 @contextlib.contextmanager
@@ -126,33 +114,7 @@ def disk_errors(path):
         ) from error
 
 
-def clean(folder):
-    """Deletes what killed processes have left half written in a folder."""
-    for partial in pathlib.Path(folder).glob(f"{_PARTIAL}*"):
-        shutil.rmtree(partial)
-
-
-def _write_in_one_piece(path, write):
-    with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=path.parent) as folder:
-        partial = pathlib.Path(folder) / path.name
-        partial.touch()
-        mode = partial.stat().st_mode
-        write(partial)
-        partial.chmod(mode)  # that of other new files, where a library makes one for its owner alone
-        _bring_to_disk(partial)
-        os.replace(partial, path)
-    _bring_to_disk(path.parent)
-
-
 def _as_stored(array):
     """The array with the dtypes that NumPy lacks, such as bfloat16, as integers of their size."""
     array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray gives a scalar an axis
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
-
-
-def _bring_to_disk(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

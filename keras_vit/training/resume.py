@@ -9,8 +9,9 @@ import keras
 import numpy as np
 
 from keras_vit import checks
+from keras_vit.files import remove_partial
 from keras_vit.training import callback_states, preemption, workers
-from keras_vit.training.checkpoint_files import CheckpointFolder, clean
+from keras_vit.training.checkpoint_files import CheckpointFolder
 from keras_vit.training.state import check_same_run, describe_optimizer, read_state, write_state
 
 
@@ -84,7 +85,7 @@ class Resume(keras.callbacks.Callback):
         self._validates = arguments.get("validation_data") is not None
         epoch, steps_done = self._position()
         if workers.is_chief(model):
-            clean(self._files.folder)
+            remove_partial(self._files.folder)
         # Last of the callbacks: what the checkpoint says is the last word at the beginning of the epoch.
         arguments = {**arguments, "callbacks": [*others, self], "initial_epoch": epoch}
         self._is_used = True

@@ -13,11 +13,12 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.data import eval_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
+from keras_vit.files import remove_partial
 from keras_vit.models import MaskedPatchPrediction, with_rescaling
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.build import build, check_classes
-from keras_vit.training.checkpoint_files import clean, disk_errors, write_atomically
+from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows, merit
@@ -152,7 +153,7 @@ class _Run:
         with disk_errors(self.workdir):
             self.workdir.mkdir(parents=True, exist_ok=True)
         if self.devices.is_chief:
-            clean(self.workdir)
+            remove_partial(self.workdir)
             _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
         try:
             history = trained.fit(

@@ -77,6 +77,7 @@ def run(*arguments):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_loading_draws_nothing_and_holds_the_weights_once(tmp_path):
     file = tmp_path / "B_16.npz"
     try:

@@ -11,6 +11,7 @@ import keras_vit
 from keras_vit.cli import VERBS, parser
 from keras_vit.config import GELUS, INTERPOLATIONS
 
+LONG = dict.fromkeys(("export", "train"), pytest.mark.slow)  # README's commands show more of these two
 README = pathlib.Path(__file__).parents[2] / "README.md"
 
 
@@ -28,7 +29,7 @@ class TestHelp:
         text = help_of(None, capsys)
         assert all(re.search(rf"^    {verb} ", text, re.MULTILINE) for verb in VERBS)
 
-    @pytest.mark.parametrize("verb", [None, *VERBS])
+    @pytest.mark.parametrize("verb", [None, *(pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS)])
     def test_examples_work(self, here, capsys, verb):
         examples, readme = examples_of(help_of(verb, capsys)), README.read_text(encoding="utf-8").splitlines()
         commands = [command for command in examples if command not in readme]

@@ -6,6 +6,7 @@ import pathlib
 
 import keras
 import numpy as np
+import pytest
 from command_line import SAVED, error_of, run
 
 import keras_vit
@@ -70,6 +71,7 @@ class TestTrainAndExport:
         assert saved == "saved: " + os.path.join("digits", "model.keras")
         assert run(capsys, "predict", "cat.jpg", "--model", "digits/model.keras")[0] == 0
 
+    @pytest.mark.slow
     def test_export_prints_the_folder_and_counts_on(self, here, capsys):
         assert run(capsys, "export", *SAVED, "--output", "serving")[:2] == (
             0,

@@ -8,20 +8,22 @@ from replica_process import run_cases
 import keras_vit
 from keras_vit.compat.microbatches import add, take_part
 
-EQUAL = ("odd_batches", "empty_replica", "taught")
+EQUAL = ("odd_batches", "empty_replica")
 ERRORS = {
     "mixed_reductions": "one reduction for all outputs",
     "indivisible_steps": "steps_per_epoch must be divisible by steps_per_execution; got steps_per_epoch=3, "
     "steps_per_execution=2",
     "jit_compile": "jit_compile must be 'auto' or False under a strategy",
 }
-OTHERS = ("dense_cases", "microbatches", "microbatch_errors", "evaluate_and_predict", "refusals")
+OTHERS = ("dense_cases", "microbatch_errors", "evaluate_and_predict", "refusals")
+OTHERS_SLOW = ("given_weights", "microbatches", "saved", "several_steps")
 EQUAL_SLOW = (
     "class_weights_and_arrays",
     "distilled",
     "eager",
     "several_steps_of_endless_data",
     "swapped_averages",
+    "taught",
     "taught_in_parts",
     "train_on_batch",
     "weighted_mean_loss",
@@ -36,7 +38,7 @@ def found(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found_slowly(tmp_path_factory):
-    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL_SLOW, "several_steps", "saved", "given_weights"])
+    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL_SLOW, *OTHERS_SLOW])
 
 
 @pytest.mark.parametrize("case", EQUAL)
@@ -57,9 +59,10 @@ def test_last_execution_is_as_long_as_the_data(found_slowly, case):
     assert found_slowly["several_steps"][case] < TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["one device", "two replicas"])
-def test_microbatches_give_the_gradient_of_the_batch(found, case):
-    assert found["microbatches"][case] < TOLERANCE
+def test_microbatches_give_the_gradient_of_the_batch(found_slowly, case):
+    assert found_slowly["microbatches"][case] < TOLERANCE
 
 
 def test_microbatches_that_cannot_be(found):

@@ -7,7 +7,8 @@ from replica_process import run_cases
 
 from keras_vit.compat import optimizers
 
-CASES = ("overwritten_averages", "clipped_values", "one_device_is_stock", "stock_faults")
+CASES = ("overwritten_averages", "clipped_values", "one_device_is_stock")
+SLOW_CASES = ("nadam", "loss_scale", "stock_faults")
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +18,7 @@ def found(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found_slowly(tmp_path_factory):
-    return run_cases(tmp_path_factory, "replica_cases.py", ("nadam", "loss_scale"))
+    return run_cases(tmp_path_factory, "replica_cases.py", SLOW_CASES)
 
 
 @pytest.mark.parametrize("case", ["overwritten_averages", "clipped_values"])
@@ -42,9 +43,10 @@ def test_optimizers_of_one_device_stay_as_they_are(found):
     assert found["one_device_is_stock"]["two"] == ["_all_reduce_sum_gradients", "_backend_apply_gradients"]
 
 
-def test_keras_is_still_wrong(found):
+@pytest.mark.slow
+def test_keras_is_still_wrong(found_slowly):
     """The faults that compat/optimizers.py and compat/tensorflow_fit.py are for; when one fails, delete its cure."""
-    faults = found["stock_faults"]
+    faults = found_slowly["stock_faults"]
     assert faults["nothing"] == "no error"  # the comparison itself is sound
     assert "ZeroDivisionError" in faults["global_clipnorm"]  # the weights differ
     assert "merge_call" in faults["gradient_accumulation_steps"]

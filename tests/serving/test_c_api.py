@@ -16,7 +16,7 @@ import keras_vit
 from keras_vit.serving import export
 
 SOURCE = pathlib.Path(__file__).with_name("classify.c")
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,6 @@ def classify(program, folder, path):
     return [(float(score), name) for score, name in pairs], error.removeprefix("error: ")
 
 
-@pytest.mark.slow
 def test_it_gives_the_scores_of_python(program, tmp_path):
     folder = export(make_model(), tmp_path / "toy", check=False)
     (tmp_path / "good.jpg").write_bytes(encode(picture(0), "JPEG"))

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import keras_vit.files
 from keras_vit.training import CheckpointError, checkpoint_files
-from keras_vit.training.checkpoint_files import CheckpointFolder, clean, write_atomically
+from keras_vit.training.checkpoint_files import CheckpointFolder, write_atomically
 
 ARRAYS = {
     "matrix": np.arange(6, dtype="float32").reshape(2, 3) / 7,
@@ -50,8 +51,8 @@ def test_others_may_read_them(tmp_path):
     assert files.path(1).stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-@pytest.mark.parametrize("call", ["save_file", "_bring_to_disk"])
-def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, call):
+@pytest.mark.parametrize(("module", "call"), [(checkpoint_files, "save_file"), (keras_vit.files, "_bring_to_disk")])
+def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, module, call):
     files = CheckpointFolder(tmp_path, keep=0)
     files.write(1, ARRAYS, STATE)
 
@@ -60,7 +61,7 @@ def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, call):
         path.with_name(".other").write_bytes(b"half")  # safetensors too writes to another name first
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint_files, call, fail)
+    monkeypatch.setattr(module, call, fail)
     with pytest.raises(CheckpointError) as raised:
         files.write(2, ARRAYS, STATE)
     assert str(raised.value) == (
@@ -104,7 +105,7 @@ def test_what_a_killed_process_leaves_is_never_a_checkpoint(tmp_path):
     (tmp_path / ".partial-a" / ".other").write_bytes(b"half")
     (tmp_path / "step-000000003.safetensors.txt").write_bytes(b"not one of ours")
     assert files.steps() == [1]
-    clean(tmp_path)
+    keras_vit.files.remove_partial(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["step-000000001.safetensors", "step-000000003.safetensors.txt"]
 
 

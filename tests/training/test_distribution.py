@@ -133,12 +133,14 @@ def on_jax(tmp_path_factory):
     return json.loads(started[1].read_text(encoding="utf-8").splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_jax_takes_all_devices(on_jax):
     assert on_jax["auto"] == ["data_parallel", 4, 1, True]
     assert on_jax["chosen"] == 2
     assert on_jax["restored"]
 
 
+@pytest.mark.slow
 def test_model_parallel_leaves_what_the_devices_do_not_divide(on_jax):
     parts = on_jax["parts"]
     assert on_jax["replicas"] == 1  # one part of the batch
@@ -147,6 +149,7 @@ def test_model_parallel_leaves_what_the_devices_do_not_divide(on_jax):
     assert parts["block_00/mlp/dense2/kernel"] == [6, 14]
 
 
+@pytest.mark.slow
 def test_jax_errors(on_jax):
     assert on_jax["mesh"] == "mesh must have as many places as there are devices; got mesh=(3, 2), 4 devices"
     assert "'mirrored', which needs KERAS_BACKEND=tensorflow" in on_jax["tensorflow"]

@@ -42,6 +42,17 @@ def test_the_unbroken_run_is_all_there(unbroken):
     assert len(losses) == STEPS and np.isfinite(losses).all() and len(set(losses)) > STEPS / 2
 
 
+def test_a_kill_and_a_preemption(runs, unbroken, tmp_path):
+    workdir = tmp_path / "run"
+    assert runs.run(workdir, die_in="write", step=11, share=0.5)[0] == -signal.SIGKILL
+    code, said = runs.run(workdir, after_start=lambda process: os.kill(process, signal.SIGTERM))
+    assert code == 75 and "asked to end by SIGTERM" in said
+    assert runs.run(workdir)[0] == 0
+    check_equal(workdir, unbroken)
+    check_reads(workdir, starts=3)
+
+
+@pytest.mark.slow
 def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     workdir = tmp_path / "run"
     assert runs.run(workdir, die_in="step", step=5, delay=0.004)[0] == -signal.SIGKILL

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from picture_sets import encode, write_folder
 
-from keras_vit import Model, VisionTransformer, ViTConfig
+from keras_vit import Model, VisionTransformer, ViTConfig, files
 from keras_vit.data import eval_pipeline, from_arrays, from_folder
-from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, checkpoint_files, progress, train
+from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, progress, train
 from keras_vit.training.curves import draw_curves
 
 CONFIG = ViTConfig(
@@ -176,14 +176,14 @@ def test_a_loss_that_is_no_number_ends_the_run(source, tmp_path):
 
 
 def test_a_full_disk_at_the_end_of_an_epoch(source, tmp_path, monkeypatch):
-    bring_to_disk = checkpoint_files._bring_to_disk
+    bring_to_disk = files._bring_to_disk
 
     def full(path):
         if path.name == "history.csv":
             raise OSError(28, "No space left on device")
         bring_to_disk(path)
 
-    monkeypatch.setattr(checkpoint_files, "_bring_to_disk", full)
+    monkeypatch.setattr(files, "_bring_to_disk", full)
     with pytest.raises(CheckpointError, match="history.csv could not be written: .*No space left"):
         train(RECIPE.replace(epochs=1), source, tmp_path, validation=source, verbose=0)
 
