@@ -6,9 +6,8 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls
 from keras_vit.layers import PatchEncoder, StdConv2D
-from keras_vit.models.encoders import find_encoder
+from keras_vit.models.encoders import called_layers
 
 
 class FilterComponents(typing.NamedTuple):
@@ -89,22 +88,11 @@ def smoothness(filters, cycles=None):
 
 def _first_kernel(model):
     """The kernel of the first layer that filters pictures, as it acts."""
-    layer = _first_filtering(model)
+    kinds = (PatchEncoder, StdConv2D, keras.layers.Conv2D)
+    layer = next((layer for layer in called_layers(model) if isinstance(layer, kinds)), None)
     if layer is None:
         raise ValueError(f"model must have a PatchEncoder or a convolution; {model.name} has none")
     if isinstance(layer, PatchEncoder):
         layer = layer.projection
     kernel = layer.standardised_kernel() if isinstance(layer, StdConv2D) else layer.kernel
     return keras.ops.convert_to_numpy(kernel)
-
-
-def _first_filtering(model):
-    nodes = graph_calls(model)
-    if nodes is None:
-        encoder = find_encoder(model)
-        return encoder and _first_filtering(encoder)
-    for operation in (node.operation for node in nodes):
-        found = _first_filtering(operation) if isinstance(operation, keras.Model) else operation
-        if isinstance(found, (PatchEncoder, StdConv2D, keras.layers.Conv2D)):
-            return found
-    return None

@@ -4,10 +4,9 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import square_grid
-from keras_vit.models.encoders import find_encoder
+from keras_vit.models.encoders import called_layers
 
 
 def position_similarity(model, layer=None, *, grid_size=None, num_prefix_tokens=None):
@@ -42,7 +41,8 @@ def position_similarity(model, layer=None, *, grid_size=None, num_prefix_tokens=
 
 
 def _position_layer(model, name):
-    layers = _position_layers(model)
+    found = (layer for layer in called_layers(model) if isinstance(layer, AddPositionEmbs))
+    layers = {layer.name: layer for layer in found if layer.position_embedding != "none"}
     if not layers:
         raise ValueError(
             "model must add embeddings of positions to its tokens, position_embedding 'learned', 'learned_2d' or "
@@ -51,21 +51,6 @@ def _position_layer(model, name):
     if name is None:
         return next(iter(layers.values()))
     return layers[checks.check_choice("layer", name, layers)]
-
-
-def _position_layers(model):
-    """Name -> layer of positions, in the order of the calls."""
-    nodes = graph_calls(model)
-    if nodes is None:
-        encoder = find_encoder(model)
-        return {} if encoder is None else _position_layers(encoder)
-    found = {}
-    for operation in (node.operation for node in nodes):
-        if isinstance(operation, keras.Model):
-            found |= _position_layers(operation)
-        elif isinstance(operation, AddPositionEmbs) and operation.position_embedding != "none":
-            found[operation.name] = operation
-    return found
 
 
 def _rows_of(layer):

@@ -7,12 +7,12 @@ import keras_vit
 from keras_vit import files
 from keras_vit.analysis import attention_rollout, head_maps, plots
 from keras_vit.cli.models import open_model
-from keras_vit.cli.outputs import DRAWINGS, check_output
+from keras_vit.cli.outputs import check_drawing
 
 
 def explain(args):
     """Draws a sheet about one picture and prints its path."""
-    check_output("--output", args.output, DRAWINGS)
+    check_drawing("--output", args.output)
     model = open_model(args)
     inputs = keras_vit.preprocess(args.picture, model.preprocessing)
     heads = head_maps(model, inputs, _layer(args.layer))

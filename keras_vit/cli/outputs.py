@@ -3,8 +3,9 @@
 import pathlib
 
 from keras_vit import checks
+from keras_vit.analysis.plots.canvas import import_figure
 
-DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
+_DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
 
 
 def check_output(option, path, suffixes):
@@ -21,3 +22,10 @@ def check_output(option, path, suffixes):
     checks.check_choice(f"the ending of {option}", path.suffix.lower(), suffixes)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{option} must be in a folder that exists; got {str(path)!r}")
+
+
+def check_drawing(option, path):
+    """`check_output` of a figure; raises as well where matplotlib, which draws it, is missing."""
+    check_output(option, path, _DRAWINGS)
+    if path is not None:
+        import_figure()

@@ -144,7 +144,7 @@ def _add_probe(verbs):
     verb.add_argument("--l2", type=float, metavar="X", help="lambda of the regression (default: 1024)")
     verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
     verb.add_argument("--table", metavar="FILE", help="write every accuracy as .csv, too")
-    verb.add_argument("--plot", metavar="FILE", help="draw the accuracy over the shots, such as .png, too")
+    verb.add_argument("--plot", metavar="FILE", help="draw the accuracy over the shots, as .png (needs matplotlib)")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -152,7 +152,7 @@ def _add_explain(verbs):
     verb = _add(
         verbs,
         "explain",
-        "Draw what a model answers to a picture and where it looks, on one sheet.\n"
+        "Draw what a model answers to a picture and where it looks, on one sheet. Needs matplotlib.\n"
         "It shows the attention rollout (of a Swin, that of its last stage) and the most uneven heads of one block.",
         "keras-vit explain cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz -o cat.png",
         "keras-vit explain cat.jpg --model model.keras --layer block_00 --heads 2 -o cat.pdf",

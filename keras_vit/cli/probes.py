@@ -8,7 +8,7 @@ import keras_vit
 from keras_vit import files
 from keras_vit.analysis import plots
 from keras_vit.cli.models import open_model
-from keras_vit.cli.outputs import DRAWINGS, check_output
+from keras_vit.cli.outputs import check_drawing, check_output
 from keras_vit.cli.sources import check_sources, open_sources
 
 _SEED = 0  # of --hold-out
@@ -18,7 +18,7 @@ def probe(args):
     """Prints the few-shot accuracy, and writes it as a table and as a picture."""
     check_sources(args)
     check_output("--table", args.table, (".csv",))
-    check_output("--plot", args.plot, DRAWINGS)
+    check_drawing("--plot", args.plot)
     train, test = open_sources(args, _SEED)
     if test is None:
         raise ValueError(
@@ -40,7 +40,7 @@ def probe(args):
     if args.table is not None:
         result.write_csv(args.table)
     print(json.dumps(_values(result), indent=2, ensure_ascii=False) if args.json else result)
-    if args.plot is not None:  # last, as matplotlib may be missing
+    if args.plot is not None:
         files.replace_file(args.plot, plots.few_shot_curves({model.config.name: result}).savefig)
 
 

@@ -1,7 +1,10 @@
-"""The model of this package that another keras model contains."""
+"""What a keras model contains: the model of this package, the layers that it calls."""
 
 import itertools
 
+import keras
+
+from keras_vit.compat.graph import graph_calls
 from keras_vit.models.base import ImageModel
 from keras_vit.models.masked_patches import MaskedPatchPrediction
 
@@ -23,3 +26,17 @@ def find_encoders(model):
         return [model.encoder]
     layers = getattr(model, "layers", ())
     return list(itertools.chain.from_iterable(find_encoders(layer) for layer in layers))
+
+
+def called_layers(model):
+    """Yields the layers that a model calls, in the order of the calls; a model inside it gives its own in its place.
+
+    A model without a graph gives those of the one model of this package that it contains, if any.
+    """
+    nodes = graph_calls(model)
+    if nodes is None:
+        encoder = find_encoder(model)
+        yield from () if encoder is None else called_layers(encoder)
+        return
+    for node in nodes:
+        yield from called_layers(node.operation) if isinstance(node.operation, keras.Model) else (node.operation,)

@@ -1,5 +1,7 @@
 """`keras-vit explain`: the sheet is that of the package, for models with and without a class token."""
 
+import sys
+
 import numpy as np
 import pytest
 from command_line import SAVED, error_of, run
@@ -48,3 +50,11 @@ def test_layer_and_another_format(here, capsys):
 def test_mistakes_are_one_line_and_leave_no_file(here, capsys, words, message):
     assert message in error_of(run(capsys, "explain", *words))
     assert not list(here.glob("cat.p*")) and not list(here.glob("*.gif"))
+
+
+def test_a_missing_matplotlib_is_told_before_anything_is_computed(here, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    message = "plots need matplotlib: pip install 'keras_vit[analysis]'"
+    assert message in run(capsys, "explain", "cat.jpg", "--model", "not_read.keras", "-o", "cat.png")[2]
+    words = ["--folder", "not_read", "--model", "not_read.keras", "--plot", "shots.png"]
+    assert message in run(capsys, "probe", *words)[2]

@@ -77,9 +77,14 @@ def magnify(pixels, factor):
     return np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
 
 
-def _new_figure(**options):
+def import_figure():
+    """Returns matplotlib's `Figure`; raises ImportError, with what to install, where it is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError("plots need matplotlib: pip install 'keras_vit[analysis]'") from None
-    return Figure(**options)
+    return Figure
+
+
+def _new_figure(**options):
+    return import_figure()(**options)
