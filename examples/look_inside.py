@@ -29,39 +29,77 @@ def main():
         model, pictures = keras_vit.create_model(args.model, weights=args.weights), args.pictures
     else:
         model, pictures = digits(steps=5 if args.tiny else 600)
-    inputs = keras_vit.preprocess(pictures, model.preprocessing)
-    seen = model.preprocessing.to_pictures(inputs)
-
-    # Fig. 6: from the class token back through every block to the patches.
-    rollout = analysis.attention_rollout(model, inputs)
-    # Fig. 7: the filters that embed patches, what positions are alike, how far the heads look.
-    filters = analysis.filter_components(model)
-    similarity = analysis.position_similarity(model)
-    distances = analysis.mean_attention_distance(model, inputs)
-
-    figures = {
-        "attention": plots.attention_overlay(seen[:4], rollout[:4]),
-        "filters": plots.embedding_filters(filters.filters),
-        "positions": plots.position_similarity(similarity),
-        "distance": plots.attention_distance(distances),
-        "explanation": plots.explanation(
-            seen[0],
-            keras_vit.predict(model, pictures[0])[0],
-            rollout[0],
-            analysis.head_maps(model, inputs[:1])[0],
-            title=model.config.name,
-        ),
-    }
-    for name, figure in figures.items():
+    saved = []
+    for name, draw in FIGURES.items():
+        try:
+            figure, shows = draw(model, pictures)
+        except ValueError as error:  # a Swin has no table of positions, a ResNet no attention
+            print(f"no {name}: {error}")
+            continue
         figure.savefig(output / f"{name}.png")
-    third = max(1, len(distances) // 3)
-    print(f"attention distance: {distances[:third].mean():.1f} pixels in the first third of the blocks, ", end="")
-    print(f"{distances[-third:].mean():.1f} in the last")
-    print(f"first filters: {100 * filters.explained[:8].sum():.0f} % of the variance in 8 components, ", end="")
-    print(f"{100 * analysis.smoothness(filters.filters[:8]).mean():.0f} % of their power at low frequencies")
+        saved.append(f"{name}.png")
+        print(f"{name}: {shows}")
+    print(f"saved: {', '.join(saved)} in {output}")
+
+
+def draw_attention(model, pictures):
+    """Fig. 6: from the token that the head reads back through every block to the patches."""
+    inputs = keras_vit.preprocess(pictures[:4], model.preprocessing)
+    rollout = analysis.attention_rollout(model, inputs)
+    shares = np.sort(rollout.reshape(len(rollout), -1))[:, ::-1]
+    quarter = shares[:, : -(-shares.shape[1] // 4)].sum(1).mean() / shares.sum(1).mean()
+    figure = plots.attention_overlay(model.preprocessing.to_pictures(inputs), rollout)
+    return figure, f"{100 * quarter:.0f} % of it on a quarter of the picture"
+
+
+def draw_filters(model, pictures):
+    """Fig. 7, left: what embeds the patches, or what a ResNet begins with."""
+    found = analysis.filter_components(model)
+    explained = 100 * found.explained[:8].sum()
+    low = 100 * analysis.smoothness(found.filters[:8]).mean()
+    shows = f"{explained:.0f} % of the variance in 8 components, {low:.0f} % of their power at low frequencies"
+    return plots.embedding_filters(found.filters), shows
+
+
+def draw_positions(model, pictures):
+    """Fig. 7, centre."""
+    similarity = analysis.position_similarity(model)
     nearest = similarity.reshape(-1, similarity.shape[2] * similarity.shape[3]).argmax(1)
-    print(f"positions: {100 * np.mean(nearest == np.arange(len(nearest))):.0f} % are most like themselves")
-    print(f"saved: {', '.join(f'{name}.png' for name in figures)} in {output}")
+    alike = 100 * np.mean(nearest == np.arange(len(nearest)))
+    return plots.position_similarity(similarity), f"{alike:.0f} % are most like themselves"
+
+
+def draw_distance(model, pictures):
+    """Fig. 7, right: how far the heads look."""
+    inputs = keras_vit.preprocess(pictures, model.preprocessing)
+    distances = analysis.mean_attention_distance(model, inputs)
+    third = max(1, len(distances) // 3)
+    near, far = np.nanmean(distances[:third]), np.nanmean(distances[-third:])
+    shows = f"{near:.1f} pixels in the first third of the blocks, {far:.1f} pixels in the last"
+    return plots.attention_distance(distances), shows
+
+
+def draw_explanation(model, pictures):
+    """What `keras-vit explain` draws."""
+    inputs = keras_vit.preprocess(pictures[:1], model.preprocessing)
+    answers = keras_vit.predict(model, pictures[0])[0]
+    figure = plots.explanation(
+        model.preprocessing.to_pictures(inputs)[0],
+        answers,
+        analysis.attention_rollout(model, inputs)[0],
+        analysis.head_maps(model, inputs)[0],
+        title=model.config.name,
+    )
+    return figure, f"the first picture is called {answers[0][0]}"
+
+
+FIGURES = {
+    "attention": draw_attention,
+    "filters": draw_filters,
+    "positions": draw_positions,
+    "distance": draw_distance,
+    "explanation": draw_explanation,
+}
 
 
 def digits(steps):
