@@ -1,12 +1,12 @@
 """What scaling_study.py and data_size_study.py share: models trained alike, and measured by few pictures of a class.
 
-The paper trains on JFT, whose 18,000 classes hold most of what its few-shot tasks ask for, but without the pictures
-that those tasks are measured on (section 4.1). In small: a model is trained on all classes of one data set, and the
-probe learns from `SHOTS` pictures of each class and is measured on others, all of which the training left out. The
-shots come from a tenth of the training part that is held out, and the accuracy is that on the whole test part, the
-mean of `DRAWS` draws, which are the same for every model. Half of the classes for the training and half for the probe
-would be another task, but five classes are too few to learn from: on the digits training then makes the probe no
-better. What the untrained model reaches says more than chance does.
+The paper trains on a large set, less the pictures that it measures on (section 4.1), and measures few-shot on others.
+In small there is one set of ten classes: a model is trained on all of them, and the probe learns from `SHOTS` pictures
+of each class and is measured on others, all of which the training left out. The shots come from a tenth of the training
+part that is held out, and the accuracy is that on the whole test part, the mean of `DRAWS` draws, which are the same
+for every model. Half of the classes for the training and half for the probe would be another task, but five classes are
+too few to learn from: on the digits training then makes the probe no better. What the untrained model reaches says more
+than chance does.
 
 Every training follows `RECIPE` for the same number of steps, so that a smaller set is seen more often. As in the
 paper's section 4.3 nothing else is changed for smaller sets, and the weights are those of the best of up to `CHECKS`

@@ -22,8 +22,8 @@ _SHOWN_LINES = 6
 def guarded(work):
     """Calls `work()` and returns the exit code of the command.
 
-    A user's mistake ends in one line on standard error and 2, Ctrl-C in 130. `KERAS_VIT_DEBUG=1` shows the
-    traceback as well. Whatever is no user's mistake is raised.
+    A user's mistake ends in one line on standard error and 2, Ctrl-C in 130, a reader that leaves, such as `head`, in
+    141. `KERAS_VIT_DEBUG=1` shows the traceback as well. Whatever is no user's mistake is raised.
     """
     try:
         code = _code_of(work)
