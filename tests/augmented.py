@@ -13,9 +13,16 @@ IMAGE = PHOTO.astype(np.float32)
 def draw(text, count, image=IMAGE, parallel=4):
     """What the operation `text` makes of `image` with seeds (0, 0), (1, 1) and so on."""
     (operation,) = parse_augment((text,))
-    numbers = tf.data.Dataset.range(count)
-    results = numbers.map(lambda n: operation(tf.constant(image), tf.stack([n, n])), parallel)
-    return np.stack(list(results.as_numpy_iterator()))
+    return each(lambda number: operation(tf.constant(image), tf.stack([number, number])), count, parallel)
+
+
+def each(function, count, parallel=4):
+    """What `function` makes of the numbers 0, 1 and so on in a data set, stacked."""
+    options = tf.data.Options()
+    options.autotune.enabled = False  # its thread may sleep on when all is over, see data/pipeline.py
+    numbers = tf.data.Dataset.range(count).with_options(options)
+    results = numbers.map(tf.autograph.experimental.do_not_convert(function), parallel)
+    return tf.nest.map_structure(lambda *values: np.stack(values), *results.as_numpy_iterator())
 
 
 def check_determinism(text):

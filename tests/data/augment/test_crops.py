@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 import sklearn.datasets
 import tensorflow as tf
+from augmented import each
 
 from keras_vit.data import preprocessing
 from keras_vit.data.augment import parse_augment
@@ -35,7 +36,7 @@ def windows(text, height, width, count=DRAWS):
         crop = operation(image, (2 * height, 2 * width), 3, tf.stack([number, number]))
         return tf.stack([crop[0, 0, :2], crop[-1, -1, :2]])
 
-    found = np.stack(list(tf.data.Dataset.range(count).map(corners, 4).as_numpy_iterator()))
+    found = each(corners, count)
     return np.concatenate([found[:, 0], found[:, 1] - found[:, 0] + 1], axis=1).astype(int)
 
 
@@ -169,11 +170,9 @@ def test_the_seed_determines_the_crop_whatever_the_thread():
     for text in ("inception_crop", "random_resized_crop", "random_crop(64)"):
         (operation,) = parse_augment((text,))
 
-        def crops(parallel, operation=operation):
-            numbers = tf.data.Dataset.range(16)
-            mapped = numbers.map(lambda n: operation(tf.constant(contents), (48, 48), 3, tf.stack([n, n])), parallel)
-            return np.stack(list(mapped.as_numpy_iterator()))
+        def crop(number, operation=operation):
+            return operation(tf.constant(contents), (48, 48), 3, tf.stack([number, number]))
 
-        first = crops(1)
-        np.testing.assert_array_equal(first, crops(8))
+        first = each(crop, 16, parallel=1)
+        np.testing.assert_array_equal(first, each(crop, 16, parallel=8))
         assert len(np.unique(first.reshape(16, -1), axis=0)) > 8

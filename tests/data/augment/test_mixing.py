@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from augmented import each
 
 from keras_vit.data.augment import parse_mix
 from keras_vit.data.augment.mixing import draw_box, draw_share
@@ -55,8 +56,7 @@ def test_cutmix_pixels_are_what_the_labels_say():
 
 @pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0])
 def test_shares_follow_the_beta_distribution(alpha):
-    seeds = tf.data.Dataset.range(4000)
-    shares = np.array(list(seeds.map(lambda n: draw_share(alpha, tf.stack([n, n]))).as_numpy_iterator()))
+    shares = each(lambda number: draw_share(alpha, tf.stack([number, number])), 4000)
     beta = scipy.stats.beta(alpha, alpha)
     assert scipy.stats.kstest(shares, beta.cdf).pvalue > 1e-3
     np.testing.assert_allclose(shares.mean(), 0.5, atol=4 * beta.std() / np.sqrt(4000))
@@ -99,9 +99,7 @@ def test_the_seed_determines_the_batch_whatever_the_thread():
 
     def batches(parallel):
         partners = np.roll(IMAGES, 1, axis=0), np.roll(LABELS, 1, axis=0)
-        numbers = tf.data.Dataset.range(24)
-        mapped = numbers.map(lambda n: mix(IMAGES, LABELS, *partners, tf.stack([n, n])), parallel)
-        return [values for pair in mapped.as_numpy_iterator() for values in pair]
+        return each(lambda number: mix(IMAGES, LABELS, *partners, tf.stack([number, number])), 24, parallel)
 
     for first, second in zip(batches(1), batches(8), strict=True):
         np.testing.assert_array_equal(first, second)

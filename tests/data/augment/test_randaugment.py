@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 import sklearn.datasets
 import tensorflow as tf
+from augmented import each
 
 from keras_vit.data.augment import parse_augment
 from keras_vit.data.augment.randaugment import ORIGINAL, TIMM_INCREASING, randaugment, timm_randaugment
@@ -189,10 +190,7 @@ def test_levels_are_whole_and_the_seed_determines_them():
 
 def draw(operation, image, count, parallel=4):
     """What `operation` makes of `image` with seeds (3, 0), (3, 1) and so on."""
-    operation = tf.autograph.experimental.do_not_convert(operation)
-    seeds = tf.data.Dataset.range(count)
-    results = seeds.map(lambda n: operation(image, tf.stack([tf.constant(3, tf.int64), n])), parallel)
-    return np.stack(list(results.as_numpy_iterator()))
+    return each(lambda number: operation(image, tf.stack([tf.constant(3, tf.int64), number])), count, parallel)
 
 
 TIMM_EXPECTED = {
