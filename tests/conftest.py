@@ -1,5 +1,6 @@
 """Strictness for every test: warnings are errors (pyproject.toml), seeds are fixed, float32 products are exact."""
 
+import gc
 import importlib.util
 import os
 import pathlib
@@ -20,6 +21,13 @@ def pytest_configure(config):
         import jax
 
         jax.config.update("jax_default_matmul_precision", "highest")
+
+
+def pytest_collection_finish():
+    """Python need not look for garbage among all that was imported, nor so often: it saves a fifteenth of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 @pytest.fixture(autouse=True)

@@ -63,7 +63,9 @@ def test_nothing_else_moves(source, tmp_path):
         assert all(a == b for a, b in zip(before, after, strict=True) if b not in (4, 5) and a not in (4, 5))
 
 
-@pytest.mark.parametrize("make", [lambda source: source.cached(), stream], ids=["cached", "stream"])
+@pytest.mark.parametrize(
+    "make", [pytest.param(lambda source: source.cached(), marks=pytest.mark.slow), stream], ids=["cached", "stream"]
+)
 def test_shards_starts_and_mixes_agree_about_the_gaps(source, make):
     source = make(source)
     options = {"seed": 1, "max_corrupt": 0.2, "mix": ("mixup(0.8)",)}

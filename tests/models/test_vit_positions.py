@@ -29,9 +29,15 @@ LAYERS = {
     ("relative", "shared"): (["relative_positions"], 31 * 8),
     ("none", "stem"): (["position_embs"], 0),
 }
+# Tables and places that others of these have, too.
+MORE = {("learned", "shared"), ("learned_2d", "stem"), ("learned_2d", "shared"), ("sincos2d", "every")}
+MORE |= {("sincos2d", "shared"), ("relative", "shared")}
 
 
-@pytest.mark.parametrize(("embedding", "placement"), LEGAL)
+@pytest.mark.parametrize(
+    ("embedding", "placement"),
+    [pytest.param(*pair, marks=pytest.mark.slow if pair in MORE else ()) for pair in LEGAL],
+)
 def test_each_legal_combination_is_built_trained_and_saved(embedding, placement, make_model, images, tmp_path):
     # The head reads patches as well: the class token, which has no relative position, would leave the last keys idle.
     model = make_model(position_embedding=embedding, position_placement=placement, classifier="gap", class_token=True)
