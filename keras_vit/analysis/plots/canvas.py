@@ -14,6 +14,16 @@ def new_axes(width=5.6, height=4.0):
     return figure, figure.subplots()
 
 
+def label_decades(axis):
+    """Labels a logarithmic axis with numbers such as 500, 2k and 10M: 1, 2 and 5 of a decade, 1 alone of many."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    least, most = axis.get_data_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 300 * least else (1,)))
+    axis.set_major_formatter(EngFormatter(sep=""))
+    axis.set_minor_formatter(NullFormatter())
+
+
 class Sheet:
     """A figure that is laid out by the pixel, counted from its upper left corner.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.analysis.distance import receptive_field
-from keras_vit.analysis.plots.canvas import Sheet, magnify, new_axes
+from keras_vit.analysis.plots.canvas import Sheet, label_decades, magnify, new_axes
 from keras_vit.config import ResNetConfig
 
 # Marker and line of each curve, told apart without colour.
@@ -92,6 +92,7 @@ def scaling_curves(curves, xlabel="multiply-accumulates per picture", ylabel="ac
     if baseline is not None:
         axes.plot(baseline[0], 100 * baseline[1], "*", color="black", markersize=14, label="base", zorder=3)
     axes.set(xscale="log", xlabel=xlabel, ylabel=ylabel)
+    label_decades(axes.xaxis)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
     return figure

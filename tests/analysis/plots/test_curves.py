@@ -55,6 +55,26 @@ def test_attention_distance_has_a_dot_per_head_and_a_cnn_beside():
     assert len(_lines(plots.attention_distance(DISTANCES, None))) == 2
 
 
+@pytest.mark.parametrize(
+    ("costs", "labels"),
+    [
+        ((225, 4500), ["200", "500", "1k", "2k", "5k"]),
+        ((2e5, 2e7), ["200k", "500k", "1M", "2M", "5M", "10M", "20M"]),
+        ((1e3, 1e9), ["1k", "10k", "100k", "1M", "10M", "100M", "1G"]),
+    ],
+)
+def test_costs_are_labelled_apart(costs, labels):
+    figure = plots.scaling_curves({"all": [(cost, 0.5) for cost in costs]})
+    pixels_of(figure)
+    axes = figure.axes[0]
+    left, right = axes.get_xlim()
+    ticks = [tick for tick in axes.xaxis.get_major_ticks() if left <= tick.get_loc() <= right]
+    assert [tick.label1.get_text() for tick in ticks] == labels
+    boxes = [tick.label1.get_window_extent() for tick in ticks]
+    assert all(one.x1 < other.x0 for one, other in zip(boxes, boxes[1:], strict=False))
+    assert not any(tick.label1.get_text() for tick in axes.xaxis.get_minor_ticks())
+
+
 def test_curves_are_sorted_and_told_apart_without_colour():
     figure = plots.scaling_curves({str(index): CURVES["depth"] for index in range(8)})
     lines = figure.axes[0].get_lines()
