@@ -41,7 +41,7 @@ RECIPE = keras_vit.training.Recipe(
     warmup_fraction=0.05,
     weight_decay=0.05,
     clip_norm=1.0,
-    augment=("inception_crop(0.2)", "flip"),  # crops that differ: of nearly the same one a teacher says what labels say
+    augment=("inception_crop(0.2)", "flip"),  # of crops nearly alike a hard teacher repeats the labels
     image_size=32,
 )
 

@@ -135,7 +135,13 @@ def test_saved_model_opens_with_equal_outputs(name, fitted):
     assert again.optimizer.iterations == 2
 
 
-@pytest.mark.parametrize("names", [[name for name in FAMILIES if name not in ALIKE], pytest.param(ALIKE, marks=SLOW)])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param([name for name in FAMILIES if name not in ALIKE], id="different"),
+        pytest.param(ALIKE, id="alike", marks=SLOW),
+    ],
+)
 def test_saved_models_open_in_a_fresh_process(fitted, names):
     expected = {name: _run(fitted(name)[0], _pictures()) for name in names}
     folder = fitted("plain")[-1].parent
