@@ -1,6 +1,8 @@
 """load_weights and create_model: a strict merge, and what is said about it."""
 
 import re
+import weakref
+import zipfile
 
 import keras
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from official_files import KERNEL, TABLE, check_equal, npz
 
 import keras_vit
+from keras_vit.checkpoints import npz as npz_reader
 
 
 def test_everything_is_loaded_and_reported(make_model, weights_of, arrays, tmp_path, capsys):
@@ -77,6 +80,42 @@ def test_damage_in_the_last_array_changes_nothing(make_model, weights_of, tmp_pa
     with pytest.raises(ValueError, match="array 'head/bias' is damaged: .*(CRC|checksum)"):
         keras_vit.load_weights(other, path)
     check_equal(weights_of(other), before)
+
+
+def test_damage_of_a_compressed_array_changes_nothing(make_model, weights_of, tmp_path):
+    path, model = tmp_path / "a.npz", make_model(seed=2, classes=3000)
+    keras_vit.save_weights(model, path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez_compressed(path, **arrays)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        last = archive.infolist()[-1]
+    content[content.rindex(b"PK\x01\x02") + 16] ^= 1  # the checksum, as the archive's directory states it
+    path.write_bytes(content)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match=f"array '{last.filename.removesuffix('.npy')}' is damaged: Bad CRC-32"):
+        keras_vit.load_weights(model, path)
+    check_equal(weights_of(model), before)
+
+
+def test_few_arrays_are_in_memory_at_a_time(make_model, tmp_path, monkeypatch):
+    path, arrays, most = tmp_path / "a.npz", [], [0]
+    keras_vit.save_weights(make_model(), path)
+    read = npz_reader._read_array
+
+    class Array(np.ndarray):
+        pass
+
+    def counted(*arguments):
+        array = read(*arguments).view(Array)
+        arrays.append(weakref.ref(array))
+        most[0] = max(most[0], sum(array() is not None for array in arrays))
+        return array
+
+    monkeypatch.setattr(npz_reader, "_read_array", counted)
+    keras_vit.load_weights(make_model(seed=2), path)
+    assert 1 <= most[0] <= 10
 
 
 def test_create_model_raises_as_well_and_leaves_keras_as_it_was(tiny_zoo, arrays, tmp_path):
