@@ -17,6 +17,8 @@ from benchmarks import report
 BENCHMARKS = {
     "inference": "inference",
     "training_step": "training_step",
+    "startup": "startup",
+    "load": "load",
 }
 
 

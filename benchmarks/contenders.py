@@ -18,28 +18,28 @@ def pictures(batch):
 
 
 def keras_vit_inference(batch, dtype, **arguments):
-    return _keras_inference(_keras_vit(dtype, **arguments), batch)
+    return keras_inference(keras_vit(dtype, **arguments), batch)
 
 
 def keras_vit_training(batch, dtype, **arguments):
-    return _keras_training(_keras_vit(dtype, **arguments), batch)
+    return keras_training(keras_vit(dtype, **arguments), batch)
 
 
 def keras_hub_inference(batch, dtype):
-    return _keras_inference(_keras_hub(dtype), batch)
+    return keras_inference(keras_hub(dtype), batch)
 
 
 def keras_hub_training(batch, dtype):
-    return _keras_training(_keras_hub(dtype), batch)
+    return keras_training(keras_hub(dtype), batch)
 
 
-def _keras_vit(dtype, **arguments):
+def keras_vit(dtype, **arguments):
     import keras_vit
 
     return keras_vit.ViT_B16(dtype=dtype, **arguments)
 
 
-def _keras_hub(dtype):
+def keras_hub(dtype):
     import keras_hub
 
     backbone = keras_hub.models.ViTBackbone(
@@ -48,13 +48,13 @@ def _keras_hub(dtype):
     return keras_hub.models.ViTImageClassifier(backbone, CLASSES)
 
 
-def _keras_inference(model, batch):
+def keras_inference(model, batch):
     images, _ = pictures(batch)
     model.compile(jit_compile=False)
     return lambda: model.predict_on_batch(images)
 
 
-def _keras_training(model, batch):
+def keras_training(model, batch):
     import keras
 
     images, labels = pictures(batch)

@@ -44,14 +44,15 @@ class Result:
         prepared: for making the work, such as building a model.
         first: for its first turn.
         turns: for each turn after those that warm up; each the mean of its repetitions.
-        peak: most memory that its process held.
+        prepared_peak, peak: most memory that its process held once the work was made, and in the end.
     """
 
     name: str
-    prepared: float
-    first: float
-    turns: list
-    peak: int
+    prepared: float = 0.0
+    first: float = 0.0
+    turns: list = dataclasses.field(default_factory=list)
+    prepared_peak: int = 0
+    peak: int = 0
 
     @property
     def median(self):
@@ -98,11 +99,13 @@ class _Worker:
             text=True,
         )
         self._warm_up = warm_up
-        self.result = Result(contender.name, 0.0, 0.0, [], 0)
+        self.result = Result(contender.name)
 
     def __enter__(self):
-        self.result.prepared = self._answer("prepare")["seconds"]
-        self.result.first = self._answer("run", 1)["seconds"]
+        answer = self._answer("prepare")
+        self.result.prepared, self.result.prepared_peak = answer["seconds"], answer["peak"]
+        answer = self._answer("run", 1)
+        self.result.first, self.result.peak = answer["seconds"], answer["peak"]
         if self._warm_up:
             self._mean = self._answer("run", self._warm_up)["seconds"] / self._warm_up
         else:

@@ -13,6 +13,7 @@ from keras_vit.checkpoints.read_ahead import check_all, read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.sources import File
+from keras_vit.compat.initial_values import assign
 from keras_vit.config import ResNetConfig
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
@@ -53,7 +54,7 @@ def load_weights(model, source, *, layout="auto", resize="auto", head="auto"):
     check_all(checkpoint.entries[name] for name in plan.report.used)
     values = read_ahead(plan.values, [id(variable) for variable in model.weights])
     for variable in model.weights:
-        variable.assign(values[id(variable)]())
+        assign(variable, values[id(variable)]())
     plan.note_on(model)
     print(plan.report)
     return plan.report
