@@ -19,6 +19,8 @@ BENCHMARKS = {
     "training_step": "training_step",
     "startup": "startup",
     "load": "load",
+    "scaling": "scaling",
+    "export": "export",
 }
 
 

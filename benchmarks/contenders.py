@@ -5,11 +5,16 @@ training on it with Adam. `dtype` is `float32`, `bfloat16` (weights, too) or `mi
 """
 
 import math
+import os
 
 import numpy as np
 
 SIZE, CLASSES, WIDTH, LAYERS, HEADS, MLP = 224, 1000, 768, 12, 12, 3072
 GFLOP_OF_A_PICTURE = 35.1  # forward; a step of training takes three times as many
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
 
 
 def pictures(batch):
@@ -68,7 +73,7 @@ def transformers_inference(batch, dtype):
 
     images, _ = pictures(batch)
     dtype = getattr(torch, dtype)
-    model = _transformers().eval().to(dtype)
+    model = transformers_model().eval().to(dtype)
 
     @torch.inference_mode()
     def predict():
@@ -83,7 +88,7 @@ def transformers_training(batch, dtype):
 
     images, labels = pictures(batch)
     pixels, labels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
-    model = _transformers().train()
+    model = transformers_model().train()
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
 
     def step():
@@ -97,7 +102,7 @@ def transformers_training(batch, dtype):
     return step
 
 
-def _transformers():
+def transformers_model():
     import transformers
 
     config = transformers.ViTConfig(image_size=SIZE, patch_size=16, num_labels=CLASSES)

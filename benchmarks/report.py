@@ -4,6 +4,8 @@ import dataclasses
 import importlib.metadata
 import platform
 
+from benchmarks.contenders import cores
+
 
 @dataclasses.dataclass
 class Table:
@@ -34,7 +36,7 @@ def ratio(values):
 def machine():
     """One paragraph about where the numbers come from."""
     names = ("tensorflow", "keras", "keras-hub", "torch", "transformers", "openvino", "onnxruntime", "keras-cv")
-    return f"{_processor()}, {_cores()} cores, Python {platform.python_version()}, " + ", ".join(
+    return f"{_processor()}, {cores()} cores, Python {platform.python_version()}, " + ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in names if is_installed(name)
     )
 
@@ -53,9 +55,3 @@ def _processor():
     flags = fields.get("flags", "").split()
     known = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     return f"{fields.get('model name', platform.processor())} ({', '.join(known)})"
-
-
-def _cores():
-    import os
-
-    return len(os.sched_getaffinity(0))

@@ -1,0 +1,133 @@
+"""The work of contenders that run a ViT-B/16 from a file: written by this package or a peer, run by another runtime."""
+
+import contextlib
+import pathlib
+import sys
+
+import numpy as np
+
+from benchmarks import contenders
+
+# of OpenVINO, which would choose bfloat16 by itself where the processor has it
+HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
+
+
+def write(folder, package, form, quantization=None):
+    """Writes the model of a package to `folder`, in a process of its own."""
+    return lambda: _quietly(_WRITERS[package], pathlib.Path(folder), form, quantization)
+
+
+def _write_keras_vit(folder, form, quantization):
+    import keras_vit
+
+    options = {"compute_dtype": "bfloat16"} if form == "saved_model_bfloat16" else {}
+    if quantization:
+        options["quantization"] = quantization
+        if form == "openvino":
+            options["calibration"] = [np.uint8(127.5 * image + 127.5) for image in contenders.pictures(8)[0]]
+    model = keras_vit.ViT_B16()
+    form = "saved_model" if form.startswith("saved_model") else form
+    keras_vit.export(model, folder, form, version=1, check=False, force=True, **options)
+
+
+def _write_keras_hub(folder, form, quantization):
+    model = contenders.keras_hub("float32")
+    model(np.zeros((1, contenders.SIZE, contenders.SIZE, 3), "float32"))
+    (folder / "1").mkdir(parents=True)
+    model.export(str(folder / "1" / "model.xml"), format="openvino", verbose=False)
+    if quantization:
+        _quantize(folder, contenders.pictures(8)[0])
+
+
+def _write_transformers(folder, form, quantization):
+    import openvino
+    import torch
+
+    pictures = contenders.pictures(8)[0].transpose(0, 3, 1, 2)
+    graph = openvino.convert_model(contenders.transformers_model().eval(), example_input=torch.from_numpy(pictures[:1]))
+    (folder / "1").mkdir(parents=True)
+    openvino.save_model(graph, folder / "1" / "model.xml", compress_to_fp16=False)
+    if quantization:
+        _quantize(folder, pictures)
+
+
+def _quantize(folder, pictures):
+    """By NNCF as its guide says for transformers."""
+    import nncf
+    import openvino
+
+    graph = openvino.Core().read_model(folder / "1" / "model.xml")
+    data = nncf.Dataset(list(pictures[:, None]))
+    graph = nncf.quantize(graph, data, subset_size=len(pictures), model_type=nncf.ModelType.TRANSFORMER)
+    openvino.save_model(graph, folder / "1" / "int8.xml", compress_to_fp16=False)
+
+
+_WRITERS = {
+    "keras_vit": _write_keras_vit,
+    "keras-hub": _write_keras_hub,
+    "transformers (torch)": _write_transformers,
+}
+
+
+def _quietly(function, *arguments):
+    with contextlib.redirect_stdout(sys.stderr):
+        function(*arguments)
+
+
+def openvino(folder, precision, batch, is_channels_first=False):
+    """Runs `model.xml`, or `int8.xml` where that is there."""
+    import openvino
+
+    folder = pathlib.Path(folder) / "1"
+    file = folder / "int8.xml" if (folder / "int8.xml").exists() else folder / "model.xml"
+    settings = {"INFERENCE_PRECISION_HINT": HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
+    compiled = openvino.Core().compile_model(str(file), "CPU", settings)
+    images = _pictures(batch, is_channels_first)
+    return lambda: compiled(images)[0]
+
+
+def onnx(folder, precision, batch):
+    """Runs `model.onnx`; int8 by the dynamic quantisation of ONNX Runtime, made here."""
+    import onnxruntime
+
+    file = pathlib.Path(folder) / "1" / "model.onnx"
+    if precision == "int8":
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        quantized = file.with_name("int8.onnx")
+        quantize_dynamic(file, quantized, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
+        file = quantized
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    name, images = session.get_inputs()[0].name, _pictures(batch)
+    return lambda: session.run(None, {name: images})
+
+
+def litert(folder, precision, batch):
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(str(pathlib.Path(folder) / "1" / "model.tflite"), num_threads=contenders.cores())
+    index, images = interpreter.get_input_details()[0]["index"], _pictures(batch)
+    interpreter.resize_tensor_input(index, images.shape)
+    interpreter.allocate_tensors()
+
+    def run():
+        interpreter.set_tensor(index, images)
+        interpreter.invoke()
+        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+    return run
+
+
+def saved_model(folder, precision, batch):
+    """Calls the signature `images_uint8` on pictures of the model's size, which resizing leaves alone."""
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(str(pathlib.Path(folder) / "1"))
+    images = tf.constant(_pictures(batch).astype("uint8"))
+    signature = loaded.signatures["images_uint8"]
+    return lambda: signature(images=images)["logits"].numpy()
+
+
+def _pictures(batch, is_channels_first=False):
+    images = 127.5 * contenders.pictures(batch)[0] + 127.5
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)) if is_channels_first else images
