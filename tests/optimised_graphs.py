@@ -28,6 +28,7 @@ def optimised_operations(function, *arguments):
         *(tf.TensorSpec([None, *argument.shape[1:]], argument.dtype) for argument in arguments)
     )
     context.context().enable_run_metadata()
+    context.context().export_run_metadata()  # what ran before may have been recorded
     try:
         compiled(*map(tf.constant, arguments))
         metadata = context.context().export_run_metadata()

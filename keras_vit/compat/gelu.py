@@ -2,8 +2,8 @@
 
 Its remapper knows the tanh approximation in one order of operations, after its other rewriting has moved the constants;
 Keras and `tf.nn.gelu` write another, and get a dozen passes over memory. In training nothing is fused, for the gradient
-needs what is before the GELU; there a gradient of its own keeps that alone. Other backends fuse whatever is written.
-Delete this file when tests/compat/test_gelu.py finds Keras's tanh GELU fused.
+needs what is before the GELU; there a gradient of its own keeps that alone. Other backends fuse whatever is written,
+and OpenVINO knows Keras's form. Delete this file when tests/compat/test_gelu.py finds Keras's tanh GELU fused.
 """
 
 import math
@@ -11,13 +11,15 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.compat.graph_forms import CONVERTER, is_for
+
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 
 
 def gelu(x, approximate, training=False):
     """Returns GELU(x), by tanh if `approximate`, else by erf (arXiv 1606.08415)."""
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow" or is_for(CONVERTER):
         return ops.gelu(x, approximate=approximate)
     forward, derivative = (_tanh_form, _tanh_derivative) if approximate else (_erf_form, _erf_derivative)
     if not training:

@@ -7,7 +7,7 @@ takes them batch by batch. It stays.
 import keras
 import numpy as np
 
-from keras_vit.compat.layer_norm import fused_layer_norms
+from keras_vit.compat.graph_forms import ONEDNN, written_for
 
 
 def inference(model, compiled=True):
@@ -37,7 +37,7 @@ def _tensorflow(model):
 
     @tf.function(input_signature=[signature], autograph=False)
     def forward(inputs):
-        with fused_layer_norms():
+        with written_for(ONEDNN):
             return model(inputs, training=False)
 
     return forward

@@ -1,44 +1,32 @@
-"""Layer norm in the one form that TensorFlow on a CPU turns into a single operation.
+"""Layer norm in the forms that TensorFlow on a CPU and OpenVINO each turn into a single operation.
 
 TensorFlow's remapper makes oneDNN's layer norm of a batch norm over rows that stand in for channels, times gamma, plus
-beta. Converters to other formats and devices other than CPUs do not profit or do not know it, so it is used only where
-`fused_layer_norms` is open: in `predict`, `evaluate` and the graphs of a SavedModel. Delete this file when the remapper
-knows Keras's form; tests/compat/test_layer_norm.py tells.
+beta; elsewhere that form is slower or unknown. OpenVINO makes its own of a quotient, and leaves Keras's form as it is.
+Delete this file when both know Keras's form; tests/compat/test_layer_norm.py tells.
 """
 
-import contextlib
-import contextvars
+from keras import ops
 
-import keras
-
-_IS_FUSED = contextvars.ContextVar("is_fused", default=False)
+from keras_vit.compat.graph_forms import CONVERTER, ONEDNN, is_for
 
 
-@contextlib.contextmanager
-def fused_layer_norms():
-    """Layer norms of graphs that are traced in here, for inference, are written by `layer_norm`."""
-    token = _IS_FUSED.set(True)
-    try:
-        yield
-    finally:
-        _IS_FUSED.reset(token)
+def layer_norm(x, gamma, beta, epsilon, otherwise):
+    """Returns `x` of (..., dim), normalised over its last axis, times `gamma` plus `beta`.
+
+    Args:
+        x: the tensor.
+        gamma, beta: (dim,) each.
+        epsilon: is added to the variance.
+        otherwise: function of `x` that does the same; it is called where no form is known to be better.
+    """
+    if is_for(ONEDNN) and x.dtype in ("float32", "bfloat16") and len(x.shape) in (2, 3):  # what the remapper takes
+        return _batch_norm(x, gamma, beta, epsilon)
+    if is_for(CONVERTER) and x.dtype == "float32":
+        return _quotient(x, gamma, beta, epsilon)
+    return otherwise(x)
 
 
-def is_fused():
-    """Whether layer norms are to be written by `layer_norm`."""
-    return keras.backend.backend() == "tensorflow" and _IS_FUSED.get() and _is_known_here()
-
-
-def _is_known_here():
-    import tensorflow as tf
-    from tensorflow.python.util import _pywrap_util_port
-
-    devices = {device.device_type for device in tf.config.list_logical_devices()}
-    return devices == {"CPU"} and _pywrap_util_port.IsMklEnabled() and not tf.executing_eagerly()
-
-
-def layer_norm(x, gamma, beta, epsilon):
-    """Returns `x` of (..., dim), normalised over its last axis with float32 sums, times `gamma` plus `beta`."""
+def _batch_norm(x, gamma, beta, epsilon):
     import tensorflow as tf
 
     dim, shape = x.shape[-1], tf.shape(x)
@@ -55,7 +43,13 @@ def layer_norm(x, gamma, beta, epsilon):
         data_format="NCHW",
         is_training=True,
     ).y
-    gamma, beta = (keras.ops.convert_to_tensor(values, x.dtype) for values in (gamma, beta))
+    gamma, beta = (ops.convert_to_tensor(values, x.dtype) for values in (gamma, beta))
     outputs = tf.add(tf.reshape(normalised, shape) * gamma, beta)  # Keras's sum may be a BiasAdd
     outputs.set_shape(x.shape)
     return outputs
+
+
+def _quotient(x, gamma, beta, epsilon):
+    centred = x - ops.mean(x, axis=(-1,), keepdims=True)  # OpenVINO fails at an axis that is no list
+    deviation = ops.sqrt(ops.mean(ops.square(centred), axis=(-1,), keepdims=True) + epsilon)
+    return centred / deviation * gamma + beta

@@ -14,7 +14,7 @@ import contextlib
 import keras
 
 from keras_vit.compat.backend_fit import BackendFit
-from keras_vit.compat.layer_norm import fused_layer_norms
+from keras_vit.compat.graph_forms import ONEDNN, written_for
 from keras_vit.compat.loss_shares import first_tensor, loss_weight, share
 from keras_vit.compat.microbatches import add, count_parts, take_part
 from keras_vit.compat.optimizers import correct_for_replicas
@@ -84,7 +84,7 @@ class TensorFlowFit(BackendFit):
             return super().predict_step(data)
 
     def _for_inference(self):
-        return contextlib.nullcontext() if self.jit_compile else fused_layer_norms()
+        return contextlib.nullcontext() if self.jit_compile else written_for(ONEDNN)
 
     def make_train_function(self, force=False):
         """Builds the optimizer first: a step that creates variables is traced twice."""

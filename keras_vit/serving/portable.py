@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.compat.graph_forms import CONVERTER, written_for
 from keras_vit.models import check_not_quantized, with_dtype, with_rescaling
 from keras_vit.serving.erfc import teach_tf2onnx
 from keras_vit.serving.outputs import class_scores
 
 QUANTIZATIONS = (None, "int8")
-_QUIET = {"verbose": False}
 
 
 def check_onnx(model, given):
@@ -28,7 +28,7 @@ def write_onnx(model, folder):
     teach_tf2onnx()
     with warnings.catch_warnings():  # Keras asks NumPy whether it has what tf2onnx wants, and NumPy warns
         warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
-        _of_pixels(model).export(str(folder / "model.onnx"), format="onnx", **_QUIET)
+        _export(model, str(folder / "model.onnx"), format="onnx")
 
 
 def check_litert(model, given, *, quantization):
@@ -41,7 +41,7 @@ def write_litert(model, folder, *, quantization):
     """Writes `model.tflite` by Keras and TensorFlow's converter; int8 is of the weights (dynamic range)."""
     folder.mkdir()
     options = {} if quantization is None else {"optimizations": [tf.lite.Optimize.DEFAULT]}
-    _of_pixels(model).export(str(folder / "model.tflite"), format="litert", **options, **_QUIET)
+    _export(model, str(folder / "model.tflite"), format="litert", **options)
 
 
 def check_openvino(model, given, *, quantization, calibration):
@@ -61,7 +61,7 @@ def write_openvino(model, folder, *, quantization, calibration):
     """
     folder.mkdir()
     path = str(folder / "model.xml")
-    _of_pixels(model).export(path, format="openvino", **_QUIET)
+    _export(model, path, format="openvino")
     import openvino
 
     graph = openvino.Core().read_model(path)
@@ -93,6 +93,13 @@ def _quantized(graph, calibration):
         model_type=nncf.ModelType.TRANSFORMER,
         advanced_parameters=nncf.AdvancedQuantizationParameters(smooth_quant_alphas=smoothing),
     )
+
+
+def _export(model, path, **options):
+    """Writes the model, with its standardisation, by Keras."""
+    pixels = _of_pixels(model)
+    with written_for(CONVERTER):
+        pixels.export(path, verbose=False, **options)
 
 
 def _of_pixels(model):

@@ -5,7 +5,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_vit.compat.layer_norm import fused_layer_norms
+from keras_vit.compat.graph_forms import ONEDNN, written_for
 from keras_vit.data import preprocessing as pictures
 from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.rows import read_rows
@@ -43,7 +43,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
         @tf.function(jit_compile=jit_compile, autograph=False)
         def call(images):
-            with contextlib.nullcontext() if jit_compile else fused_layer_norms():
+            with contextlib.nullcontext() if jit_compile else written_for(ONEDNN):
                 answers = outputs(images, training=False)
             return {name: tf.cast(value, tf.float32) for name, value in answers.items()}
 

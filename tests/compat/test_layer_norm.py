@@ -1,4 +1,4 @@
-"""layer_norm: Keras's numbers in one operation, in the graphs of `predict`, `evaluate` and SavedModels alone."""
+"""layer_norm: Keras's numbers, in the form that who compiles the graph turns into one operation."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from optimised_graphs import needs_onednn, optimised_operations
 
 import keras_vit
-from keras_vit.compat.layer_norm import fused_layer_norms, is_fused
+from keras_vit.compat.graph_forms import CONVERTER, ONEDNN, is_for, written_for
 from keras_vit.layers import LayerNorm
 
 X = (3 + 2 * np.random.default_rng(0).normal(size=(4, 5, 24))).astype("float32")
@@ -24,7 +24,7 @@ def layer(request):
 
 def _fused(layer):
     def call(x):
-        with fused_layer_norms():
+        with written_for(ONEDNN):
             return layer(x)
 
     return call
@@ -63,10 +63,10 @@ def test_not_outside_of_the_scope_and_not_where_functions_run_eagerly():
     import tensorflow as tf
 
     answers = []
-    with fused_layer_norms():
-        answers.append(is_fused())
-        tf.function(lambda: answers.append(is_fused()))()
-    tf.function(lambda: answers.append(is_fused()))()
+    with written_for(ONEDNN):
+        answers.append(is_for(ONEDNN))
+        tf.function(lambda: answers.append(is_for(ONEDNN)))()
+    tf.function(lambda: answers.append(is_for(ONEDNN)))()
     assert answers == [False, True, False]
 
 
@@ -76,7 +76,7 @@ def test_predict_and_evaluate_have_them_and_training_has_not(monkeypatch):
     original = LayerNorm.call
 
     def call(self, x):
-        seen.append(is_fused())
+        seen.append(is_for(ONEDNN))
         return original(self, x)
 
     config = {"patch_size": 4, "hidden_dim": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "classes": 3}
@@ -93,3 +93,42 @@ def test_predict_and_evaluate_have_them_and_training_has_not(monkeypatch):
         seen.clear()
         method(*arguments)
         assert set(seen) == expected, method
+
+
+@pytest.mark.parametrize("reader", [ONEDNN, CONVERTER])
+def test_float64_and_other_ranks_keep_their_precision(reader):
+    import tensorflow as tf
+
+    layer = LayerNorm(epsilon=1e-6, dtype="float64")
+    layer.build((None, 24))
+    for x in (X.astype("float64"), X[None].astype("float64")):
+
+        @tf.function
+        def call(x):
+            with written_for(reader):
+                return layer(x)
+
+        np.testing.assert_allclose(call(x), layer(x), rtol=1e-12, atol=1e-12)
+
+
+def test_converters_get_what_openvino_knows():
+    openvino = pytest.importorskip("openvino")
+    import tensorflow as tf
+
+    layer = LayerNorm(epsilon=1e-6)
+    layer.build(X.shape)
+    kinds = {}
+    for reader in (None, CONVERTER):
+
+        @tf.function(input_signature=[tf.TensorSpec((None, 5, 24))])
+        def call(x, reader=reader):
+            with written_for(reader):
+                return layer(x)
+
+        model = openvino.convert_model(call.get_concrete_function(), input=[openvino.PartialShape([-1, 5, 24])])
+        compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        np.testing.assert_allclose(compiled(X)[0], layer(X), atol=1e-5)
+        operations = compiled.get_runtime_model().get_ordered_ops()
+        kinds[reader] = [operation.get_rt_info()["layerType"].astype(str) for operation in operations]
+    assert kinds[CONVERTER].count("MVN") == 1
+    assert "MVN" not in kinds[None]
