@@ -33,9 +33,23 @@ def fuse_updates(optimizer):
         fuse_updates(inner)
     if type(optimizer) not in _UPDATES or getattr(optimizer, "amsgrad", False):
         return
-    replaced = {"_apply_weight_decay": _leave_to_the_update, "_distributed_tf_update_step": _update_weights}
+    replaced = {
+        "_clip_gradients": _clip_gradients,
+        "_apply_weight_decay": _leave_to_the_update,
+        "_distributed_tf_update_step": _update_weights,
+    }
     for name, method in replaced.items():
         vars(optimizer)[name] = types.MethodType(method, optimizer)  # past Keras's tracking
+
+
+def _clip_gradients(self, gradients):
+    """In place of the method of that name: the global norm takes one pass over each gradient that stores nothing."""
+    import tensorflow as tf
+
+    is_plain = all(isinstance(gradient, tf.Tensor) and gradient.dtype == tf.float32 for gradient in gradients)
+    if is_plain and self.global_clipnorm:
+        return tf.clip_by_global_norm(gradients, self.global_clipnorm)[0]
+    return type(self)._clip_gradients(self, gradients)
 
 
 def _leave_to_the_update(self, variables):
