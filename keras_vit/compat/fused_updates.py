@@ -1,13 +1,14 @@
-"""Stock Adam, AdamW and SGD on TensorFlow with one operation per weight, in place of Keras's fifteen or more.
+"""Stock Adam, AdamW and SGD on TensorFlow with one operation per weight, where Keras's Adam has some 35.
 
 Keras 3.15 writes an update out of elementary operations, of which each passes over memory, and repeats for every weight
 what is the same for all: the powers of beta, with weight decay the learning rate and all of its schedule. Half of the
 time until the first step of ViT-B/16 went there. TensorFlow's kernels `ResourceApplyAdam`, `ResourceApplyKerasMomentum`
-and `ResourceApplyGradientDescent`, which XLA knows too, do the same arithmetic in one pass. Numbers differ by rounding:
-the kernel of Adam takes 1 - beta_2 in float32, which for 0.999 puts second moments 1.3e-5 of their value off and steps
-half of that. Variables, their names and what is saved stay as they were. The methods of the one optimizer are replaced,
-for `load_model` finds an optimizer by its class. Delete this file when tests/compat/test_fused_updates.py finds that
-Keras adds no more operations per weight than this does.
+and `ResourceApplyGradientDescent`, which XLA knows too, do the same arithmetic in one pass; a decay is three operations
+more, and the norm for `global_clipnorm` one, `L2Loss`. Numbers differ by rounding: the kernel of Adam takes 1 - beta_2
+in float32, which for 0.999 puts second moments 1.3e-5 of their value off and steps half of that. Variables, their names
+and what is saved stay as they were. The methods of the one optimizer are replaced, for `load_model` finds an optimizer
+by its class. Delete this file when tests/compat/test_fused_updates.py finds that Keras adds no more operations per
+weight than this does.
 """
 
 import types
