@@ -16,6 +16,16 @@ def clipped_values():
     return both(lambda: train(dataset(56, 8), optimizer=lambda: sgd(**arguments)))
 
 
+def fused_adamw():
+    """Schedule, decay, clipping and accumulation; a steps' loop in which the weights are updated."""
+    import keras
+
+    rate = keras.optimizers.schedules.CosineDecay(0.0, 8, warmup_target=0.1, warmup_steps=2)
+    arguments = {"epsilon": 1e-3, "weight_decay": 0.1, "global_clipnorm": 0.1, "gradient_accumulation_steps": 2}
+    optimizer = lambda: keras.optimizers.AdamW(rate, **arguments)  # noqa: E731
+    return both(lambda: train(dataset(32, 8), optimizer=optimizer, steps_per_execution=2))
+
+
 def nadam():
     import keras
 

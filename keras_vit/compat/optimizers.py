@@ -19,7 +19,7 @@ def correct_for_replicas(optimizer):
         optimizer: a `keras.optimizers.Optimizer` of the TensorFlow backend; those inside a `LossScaleOptimizer` or a
             `MultiOptimizer` are corrected with it.
     """
-    inner = _inner(optimizer)
+    inner = inner_optimizers(optimizer)
     if inner:
         replaced = {"check_finite": _check_finite} if hasattr(optimizer, "check_finite") else {}
     else:
@@ -39,11 +39,11 @@ def faults_under_replicas(optimizer):
     if getattr(optimizer, "use_ema", False):
         names.append("ema_overwrite_frequency")
     own = [f"{name}={getattr(optimizer, name)}" for name in names if getattr(optimizer, name, None)]
-    return own + [fault for one in _inner(optimizer) for fault in faults_under_replicas(one)]
+    return own + [fault for one in inner_optimizers(optimizer) for fault in faults_under_replicas(one)]
 
 
-def _inner(optimizer):
-    """The optimizers inside one of Keras's that hold others; MultiOptimizer came after Keras 3.12."""
+def inner_optimizers(optimizer):
+    """Returns the optimizers inside one of Keras's that hold others; MultiOptimizer came after Keras 3.12."""
     one = getattr(optimizer, "inner_optimizer", None)
     return [*([] if one is None else [one]), *getattr(optimizer, "_inner_optimizers", ())]
 

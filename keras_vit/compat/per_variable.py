@@ -42,12 +42,15 @@ class _PerVariable:
         rate = ops.cast(learning_rate, variable.dtype)
         if self.rate_factors is not None:
             rate = rate * ops.cast(self.rate_factors[index], variable.dtype)
-        if self.weight_decay and self._is_kernel[index]:
+        if self.weight_decay and self._use_weight_decay(variable):
             self.assign_sub(variable, ops.multiply(variable, rate * ops.cast(self.weight_decay, variable.dtype)))
         super().update_step(gradient, variable, rate)
 
     def _apply_weight_decay(self, variables):
         """Nothing is left for Keras to decay: `update_step` does."""
+
+    def _use_weight_decay(self, variable):
+        return self._is_kernel[self._get_variable_index(variable)]
 
     def get_config(self):
         return {**super().get_config(), "rate_factors": self.rate_factors and list(self.rate_factors)}

@@ -14,6 +14,7 @@ import contextlib
 import keras
 
 from keras_vit.compat.backend_fit import BackendFit
+from keras_vit.compat.fused_updates import fuse_updates
 from keras_vit.compat.graph_forms import ONEDNN, written_for
 from keras_vit.compat.loss_shares import first_tensor, loss_weight, share
 from keras_vit.compat.microbatches import add, count_parts, take_part
@@ -171,7 +172,10 @@ class TensorFlowFit(BackendFit):
             )
 
     def _after_compile(self):
-        if self._replicas > 1 and self.optimizer is not None:
+        if self.optimizer is None:
+            return
+        fuse_updates(self.optimizer)
+        if self._replicas > 1:
             correct_for_replicas(self.optimizer)
 
     def _portable(self, config):

@@ -7,7 +7,7 @@ from replica_process import run_cases
 
 from keras_vit.compat import optimizers
 
-CASES = ("overwritten_averages", "clipped_values", "one_device_is_stock")
+CASES = ("overwritten_averages", "clipped_values", "fused_adamw", "one_device_is_stock")
 SLOW_CASES = ("nadam", "loss_scale", "stock_faults")
 
 
@@ -21,7 +21,7 @@ def found_slowly(tmp_path_factory):
     return run_cases(tmp_path_factory, "replica_cases.py", SLOW_CASES)
 
 
-@pytest.mark.parametrize("case", ["overwritten_averages", "clipped_values"])
+@pytest.mark.parametrize("case", ["overwritten_averages", "clipped_values", "fused_adamw"])
 def test_two_replicas_give_what_one_device_gives(found, case):
     assert found[case] < 2e-6
 
