@@ -14,7 +14,9 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
+from keras_vit.layers.merging_block import MergingTransformerBlock
 from keras_vit.layers.relative_positions import RelativePositions
+from keras_vit.layers.token_merging import TokenUnmerging
 from keras_vit.models.base import ImageModel, head_dtype, make_head, model_name
 from keras_vit.models.stem import apply_stem
 
@@ -105,7 +107,7 @@ def _embed(features, config):
 
 def _encode(tokens, config):
     """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3."""
-    keys = None
+    keys, merged = None, ()
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens)
@@ -114,7 +116,12 @@ def _encode(tokens, config):
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
         block = _block(config, index)
-        tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
+        if config.merged_tokens:
+            tokens, *merged = block(tokens, *merged)
+        else:
+            tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
+    if merged:
+        tokens = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
     return tokens
 
 
@@ -156,6 +163,8 @@ def _block(config, index):
     }
     if config.attention == "axial":
         return AxialTransformerBlock(config.grid_size, **arguments)
+    if config.merged_tokens:
+        return MergingTransformerBlock(config.merged_tokens, config.num_prefix_tokens, **arguments)
     return TransformerBlock(**arguments)
 
 
