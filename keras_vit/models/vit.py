@@ -31,6 +31,12 @@ class VisionTransformer(ImageModel):
     `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on. Positions in every block are `position_embs_01` and so
     on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
 
+    With `merged_tokens`, `block_00` and so on give three tensors each: their tokens, fewer in every block, how many of
+    the first tokens each holds, and in which of them each first token is now (see `MergingTransformerBlock`). After the
+    last block, `unmerging` puts each token in all the places of the first tokens that it holds, so that what follows
+    is the same as without merging: the mean over the patches is that of the merged tokens by their sizes, and attention
+    pooling is proportional to the sizes. `keras_vit.features` unmerges the blocks' tokens likewise.
+
     A distilled model returns its pair of logits, (class token's, distillation token's), when called with
     `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. A `Distiller`
     trains the second on a teacher. Inside another keras model it always returns the mean.
