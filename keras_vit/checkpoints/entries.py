@@ -9,11 +9,15 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One array of a file: its name there, its shape, and `read()`, which returns it (float32 if it is floating)."""
+    """One array of a file: its name there, its shape, and `read()`, which returns it (float32 if it is floating).
+
+    `check()` raises what `read()` raises on damage; None where only reading tells.
+    """
 
     name: str
     shape: tuple
     read: Callable[[], np.ndarray]
+    check: Callable[[], None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

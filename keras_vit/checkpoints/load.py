@@ -9,9 +9,11 @@ from keras_vit.checkpoints import position_tables
 from keras_vit.checkpoints.description import Description, describe
 from keras_vit.checkpoints.folding import is_size
 from keras_vit.checkpoints.locate import locate
+from keras_vit.checkpoints.read_ahead import check_all, read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.sources import File
+from keras_vit.compat.initial_values import assign
 from keras_vit.config import ResNetConfig
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
@@ -23,7 +25,8 @@ def load_weights(model, source, *, layout="auto", resize="auto", head="auto"):
     """Loads a file of weights into a model, strictly: every array must find its variable and every variable its array.
 
     Only three things may differ: the size of the image (tables of positions are resized), the head (see `head`), and
-    `pre_logits`, which fine-tuning drops together with the head that read it. If it raises, nothing has changed.
+    `pre_logits`, which fine-tuning drops together with the head that read it. If it raises, nothing has changed: every
+    array is checked before the first is loaded, and few of them are in memory at a time.
 
     Args:
         model: a model of this package.
@@ -48,9 +51,10 @@ def load_weights(model, source, *, layout="auto", resize="auto", head="auto"):
     path, _ = locate(source, model.config.name, model.config.image_size)
     checkpoint = open_checkpoint(path)
     plan = make_plan(model, checkpoint, layout=layout, resize=resize, head=head)
-    values = [(variable, plan.values[id(variable)]()) for variable in model.weights]
-    for variable, value in values:
-        variable.assign(value)
+    check_all(checkpoint.entries[name] for name in plan.report.used)
+    values = read_ahead(plan.values, [id(variable) for variable in model.weights])
+    for variable in model.weights:
+        assign(variable, values[id(variable)]())
     plan.note_on(model)
     print(plan.report)
     return plan.report

@@ -1,5 +1,6 @@
 """Archives of arrays (.npz): every member is checked against its own header and none is ever unpickled."""
 
+import functools
 import json
 import math
 import os
@@ -38,7 +39,8 @@ def read_npz(path):
             name = member.filename.removesuffix(".npy")
             if name in entries:
                 raise ValueError(f"{str(path)!r} must hold every array once; got {name!r} twice")
-            entries[name] = Entry(name, header.shape, _reader(path, archive, member, header))
+            array = _Member(path, archive, member, header)
+            entries[name] = Entry(name, header.shape, array.read, array.check)
     return Checkpoint(path, "npz", entries, _parse_comment(archive.comment))
 
 
@@ -79,55 +81,77 @@ def _read_header(file, name):
         raise ValueError(f"{name!r} must be a .npy array of version 1.0 or 2.0; {error}") from error
 
 
-def _reader(path, archive, member, header):
-    name = member.filename.removesuffix(".npy")
-
-    def read():
-        with damage.explained(f"{str(path)!r}: array {name!r} is damaged", path):
-            return as_float32(_read_array(archive, member, header), name)
-
-    return read
-
-
-def _read_array(archive, member, header):
-    """Reads a member as `np.load` does, its checksum included, into memory that TensorFlow can take over.
+class _Member:
+    """The array of one member, with `check` and `read` for its `Entry`.
 
     The header is not read again: NumPy parses it as Python, which CPython 3.11 cannot do in two threads at once
     ("AST constructor recursion depth mismatch"), and read_ahead.py reads in threads.
     """
-    array = aligned_empty(header.shape[::-1] if header.is_fortran else header.shape, header.dtype)
-    target = memoryview(array.reshape(-1).view("u1"))
-    if member.compress_type == zipfile.ZIP_STORED:
-        _read_stored(archive.filename, member, header.length, target)
-    else:
-        _read_deflated(archive, member, header.length, target)
-    return array.transpose() if header.is_fortran else array
+
+    def __init__(self, path, archive, member, header):
+        self.name = member.filename.removesuffix(".npy")
+        self._path, self._archive, self._member, self._header = path, archive, member, header
+        self._is_stored = member.compress_type == zipfile.ZIP_STORED
+        self._checked = None  # the state of the file whose checksum was compared
+
+    def check(self):
+        """Compares the checksum, without holding the array."""
+        with self._explained():
+            as_float32(np.empty(0, self._header.dtype), self.name)
+            chunk = memoryview(bytearray(CHUNK))
+            if self._is_stored:
+                self._read_stored(lambda done: chunk)
+            else:
+                self._read_deflated(lambda piece, done: None)
+
+    def read(self):
+        """Reads the array as `np.load` does, its checksum included, into memory that TensorFlow can take over."""
+        header = self._header
+        with self._explained():
+            array = aligned_empty(header.shape[::-1] if header.is_fortran else header.shape, header.dtype)
+            target = memoryview(array.reshape(-1).view("u1"))
+            if self._is_stored:
+                self._read_stored(lambda done: target[done:])
+            else:
+                self._read_deflated(functools.partial(_put, target))
+            return as_float32(array.transpose() if header.is_fortran else array, self.name)
+
+    def _explained(self):
+        return damage.explained(f"{str(self._path)!r}: array {self.name!r} is damaged", self._path)
+
+    def _read_stored(self, place):
+        # Straight to its place, where zipfile would make two copies, and in two long calls that leave Python's lock to
+        # the other threads of read_ahead.py: 0.39 s instead of 0.50 s for a ViT-B/16.
+        member, left = self._member, self._member.file_size - self._header.length
+        with open(self._archive.filename, "rb", buffering=0) as file:
+            state = os.fstat(file.fileno())
+            state = state.st_ino, state.st_size, state.st_mtime_ns
+            file.seek(member.header_offset + 26)  # the lengths of name and extra field, the last of 30 bytes
+            file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
+            checksum, done = zlib.crc32(file.read(self._header.length)), 0
+            while done < left and (size := file.readinto(piece := place(done)[: left - done])):
+                if self._checked != state:
+                    checksum = zlib.crc32(piece[:size], checksum)
+                done += size
+        if done != left:
+            raise EOFError(f"the file ends before {member.filename!r} does")
+        if self._checked != state and checksum != member.CRC:
+            raise zipfile.BadZipFile(f"Bad CRC-32 for file {member.filename!r}")
+        self._checked = state
+
+    def _read_deflated(self, put):
+        done = 0
+        with self._archive.open(self._member) as file:
+            file.read(self._header.length)
+            while piece := file.read(CHUNK):  # to its end, where zipfile compares the checksum
+                put(piece, done)
+                done += len(piece)
+        if done != self._member.file_size - self._header.length:
+            raise EOFError(f"{self._member.file_size - self._header.length} bytes are expected; got {done}")
 
 
-def _read_stored(path, member, header_length, target):
-    # Straight to its place, where zipfile would make two copies, and in two long calls that leave Python's lock to
-    # the other threads of read_ahead.py: 0.39 s instead of 0.50 s for a ViT-B/16.
-    with open(path, "rb", buffering=0) as file:
-        file.seek(member.header_offset + 26)  # the lengths of name and extra field, the last of 30 bytes
-        file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
-        checksum, done = zlib.crc32(file.read(header_length)), 0
-        while done < len(target) and (size := file.readinto(target[done:])):
-            done += size
-    if done != len(target):
-        raise EOFError(f"the file ends before {member.filename!r} does")
-    if zlib.crc32(target, checksum) != member.CRC:
-        raise zipfile.BadZipFile(f"Bad CRC-32 for file {member.filename!r}")
-
-
-def _read_deflated(archive, member, header_length, target):
-    done = 0
-    with archive.open(member) as file:
-        file.read(header_length)
-        while chunk := file.read(CHUNK):  # to its end, where zipfile compares the checksum
-            target[done : done + len(chunk)] = chunk
-            done += len(chunk)
-    if done != len(target):
-        raise EOFError(f"{len(target)} bytes are expected; got {done}")
+def _put(target, piece, done):
+    target[done : done + len(piece)] = piece
 
 
 def _parse_comment(comment):

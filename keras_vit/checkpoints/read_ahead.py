@@ -1,4 +1,4 @@
-"""Reading ahead: while one array becomes a variable, threads read the next ones."""
+"""Threads that check arrays, and read the next ones while one becomes a variable."""
 
 import collections
 import concurrent.futures
@@ -21,6 +21,17 @@ def read_ahead(reads, order):
     """
     arrays = _stream([reads[key] for key in order])
     return {key: functools.partial(next, arrays) for key in order}
+
+
+def check_all(entries):
+    """Raises what checking each `Entry` raises; where only reading tells, its array is read and dropped."""
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        for check in [pool.submit(_check, entry) for entry in entries]:
+            check.result()
+
+
+def _check(entry):
+    (entry.check or entry.read)()
 
 
 def _stream(reads):

@@ -7,6 +7,8 @@ takes them batch by batch. It stays.
 import keras
 import numpy as np
 
+from keras_vit.compat.layer_norm import fused_layer_norms
+
 
 def inference(model, compiled=True):
     """Returns a function of one batch of inputs that gives the model's outputs as it has them, as NumPy arrays.
@@ -32,7 +34,13 @@ def _tensorflow(model):
     import tensorflow as tf
 
     signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: a smaller last one traces nothing
-    return tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature], autograph=False)
+
+    @tf.function(input_signature=[signature], autograph=False)
+    def forward(inputs):
+        with fused_layer_norms():
+            return model(inputs, training=False)
+
+    return forward
 
 
 def _jax(model):

@@ -9,9 +9,12 @@ Keras divides every mean, of its losses and of what layers add, by the number of
 `compute_loss` in this package must do so too: be made of `super().compute_loss` and Keras's losses, times numbers.
 """
 
+import contextlib
+
 import keras
 
 from keras_vit.compat.backend_fit import BackendFit
+from keras_vit.compat.layer_norm import fused_layer_norms
 from keras_vit.compat.loss_shares import first_tensor, loss_weight, share
 from keras_vit.compat.microbatches import add, count_parts, take_part
 from keras_vit.compat.optimizers import correct_for_replicas
@@ -71,6 +74,17 @@ class TensorFlowFit(BackendFit):
     @property
     def _runs_own_function(self):
         return self._distribute_strategy is not None or self.steps_per_execution > 1
+
+    def test_step(self, data):
+        with self._for_inference():
+            return super().test_step(data)
+
+    def predict_step(self, data):
+        with self._for_inference():
+            return super().predict_step(data)
+
+    def _for_inference(self):
+        return contextlib.nullcontext() if self.jit_compile else fused_layer_norms()
 
     def make_train_function(self, force=False):
         """Builds the optimizer first: a step that creates variables is traced twice."""

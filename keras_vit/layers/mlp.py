@@ -1,9 +1,10 @@
 """MlpBlock: the feed-forward half of a transformer block."""
 
 import keras
-from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.gelu import gelu
+from keras_vit.compat.rows import on_rows
 from keras_vit.config import GELUS
 
 
@@ -46,8 +47,11 @@ class MlpBlock(keras.layers.Layer):
         )
 
     def call(self, x, training=None):
+        return on_rows(lambda rows: self._both_layers(rows, training), x)
+
+    def _both_layers(self, x, training):
         x = self.dense1(x)
-        x = ops.gelu(x, approximate=self.gelu == "tanh")
+        x = gelu(x, self.gelu == "tanh", training)
         x = self.dropout(x, training=training)
         x = self.dense2(x)
         return self.dropout(x, training=training)

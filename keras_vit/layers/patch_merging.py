@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.layers.layer_norm import LayerNorm
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -26,7 +27,7 @@ class PatchMerging(keras.layers.Layer):
     def __init__(self, epsilon=1e-5, **kwargs):
         super().__init__(**kwargs)
         self.epsilon = checks.check_positive("epsilon", epsilon)
-        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm = LayerNorm(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
 
     def build(self, input_shape):
         *size, width = self.compute_output_shape(input_shape)

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.self_attention import softmax_at_least_float32
 
@@ -86,7 +87,7 @@ class MapPooling(keras.layers.Layer):
         self.num_heads = checks.check_integer("num_heads", num_heads)
         self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
         self.epsilon = checks.check_positive("epsilon", epsilon)
-        self.norm = keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm = LayerNorm(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
         self.mlp = MlpBlock(mlp_dim, gelu=gelu, dtype=self.dtype_policy, name="mlp")
 
     def build(self, input_shape):

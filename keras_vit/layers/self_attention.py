@@ -6,6 +6,8 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.rows import on_rows
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.relative_positions import relative_logits
 
 
@@ -67,7 +69,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         self.built = True
 
     def _norm(self, name, shape):
-        norm = keras.layers.LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
+        norm = LayerNorm(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
         norm.build(shape)
         return norm
 
@@ -83,7 +85,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         batch, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
         # [q, k, v] = z U_qkv, Eq. 5
-        fused = ops.reshape(self.query_key_value(tokens), (batch, length, 3, self.num_heads, head_dim))
+        fused = ops.reshape(on_rows(self.query_key_value, tokens), (batch, length, 3, self.num_heads, head_dim))
         query, key, value = ops.unstack(ops.transpose(fused, (2, 0, 3, 1, 4)), 3)  # (batch, heads, length, head_dim)
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
@@ -98,9 +100,9 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         weights = softmax_at_least_float32(logits)
         # SA(z) = A v, Eq. 7
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
-        heads = ops.einsum("bhqk,bhkd->bqhd", dropped, value)
+        heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        output = self.output_projection(ops.reshape(heads, (batch, length, dim)))
+        output = on_rows(self.output_projection, ops.reshape(heads, (batch, length, dim)))
         if return_keys:
             return output, ops.mean(key, axis=1)
         return (output, weights) if return_attention_scores else output

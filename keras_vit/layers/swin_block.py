@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.drop_path import DropPath
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.window_attention import WindowAttention
 
@@ -61,9 +62,9 @@ class SwinBlock(keras.layers.Layer):
         self.qkv_bias = checks.check_flag("qkv_bias", qkv_bias)
         self.epsilon = checks.check_positive("epsilon", epsilon)
         common = {"dtype": self.dtype_policy}
-        self.norm1 = keras.layers.LayerNormalization(epsilon=epsilon, name="norm1", **common)
+        self.norm1 = LayerNorm(epsilon=epsilon, name="norm1", **common)
         self.dropout = keras.layers.Dropout(dropout_rate, name="dropout", **common)
-        self.norm2 = keras.layers.LayerNormalization(epsilon=epsilon, name="norm2", **common)
+        self.norm2 = LayerNorm(epsilon=epsilon, name="norm2", **common)
         self.mlp = MlpBlock(mlp_dim, dropout_rate, gelu, name="mlp", **common)
         self.drop_path = DropPath(stochastic_depth_rate, name="drop_path", **common)
 

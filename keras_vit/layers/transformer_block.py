@@ -5,6 +5,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.remat import recompute
 from keras_vit.layers.drop_path import DropPath
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
@@ -57,12 +58,12 @@ class TransformerBlock(keras.layers.Layer):
         self.epsilon = checks.check_positive("epsilon", epsilon)
         self.remat = checks.check_flag("remat", remat)
         common = {"dtype": self.dtype_policy}
-        self.norm1 = keras.layers.LayerNormalization(epsilon=epsilon, name="norm1", **common)
+        self.norm1 = LayerNorm(epsilon=epsilon, name="norm1", **common)
         self.attention = MultiHeadSelfAttention(
             num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, name="attention", **common
         )
         self.dropout = keras.layers.Dropout(dropout_rate, name="dropout", **common)
-        self.norm2 = keras.layers.LayerNormalization(epsilon=epsilon, name="norm2", **common)
+        self.norm2 = LayerNorm(epsilon=epsilon, name="norm2", **common)
         self.mlp = MlpBlock(mlp_dim, dropout_rate, gelu, name="mlp", **common)
         if layer_scale_init is not None:
             self.layer_scale1 = LayerScale(layer_scale_init, name="layer_scale1", **common)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import SwinConfig
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.patch_merging import PatchMerging
 from keras_vit.layers.pooling import GlobalAveragePooling
@@ -53,7 +54,7 @@ def _layers(config):
     common = {"dtype": config.dtype}
     yield PatchEncoder(config.patch_size, config.embed_dim, name="patch_encoder", **common)
     yield keras.layers.Reshape((*config.grid_size, config.embed_dim), name="patch_map", **common)
-    yield keras.layers.LayerNormalization(epsilon=config.epsilon, name="patch_norm", **common)
+    yield LayerNorm(epsilon=config.epsilon, name="patch_norm", **common)
     if config.dropout_rate:
         yield keras.layers.Dropout(config.dropout_rate, name="dropout", **common)
     for stage in range(len(config.depths)):
@@ -61,7 +62,7 @@ def _layers(config):
         yield keras.layers.Identity(name=f"stage_{stage + 1}", **common)
         if stage + 1 < len(config.depths):
             yield PatchMerging(config.epsilon, name=f"stage_{stage + 1}_downsample", **common)
-    yield keras.layers.LayerNormalization(epsilon=config.epsilon, name="encoder_norm", **common)
+    yield LayerNorm(epsilon=config.epsilon, name="encoder_norm", **common)
     yield keras.layers.Reshape((-1, config.stage_dim(len(config.depths) - 1)), name="encoder_tokens", **common)
     yield GlobalAveragePooling(name="pooling", **common)
     if config.include_top:

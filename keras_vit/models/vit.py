@@ -9,6 +9,7 @@ from keras_vit.layers import (
     AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
+    LayerNorm,
     MapPooling,
     PatchEncoder,
     TokenPooling,
@@ -179,7 +180,7 @@ def _classify(tokens, config):
 
     Returns the output and the list of what its heads give, which is the output alone but for a distilled model.
     """
-    norm = keras.layers.LayerNormalization(epsilon=config.epsilon, dtype=config.dtype, name="encoder_norm")
+    norm = LayerNorm(epsilon=config.epsilon, dtype=config.dtype, name="encoder_norm")
     if config.distilled:
         tokens = norm(tokens)
         heads = [_class_head(tokens, config), _class_head(tokens, config, "_dist", index=1)]

@@ -1,9 +1,11 @@
 """The questions an exported model answers, as TensorFlow functions: encoded pictures or pixels in, one table."""
 
+import contextlib
 import functools
 
 import tensorflow as tf
 
+from keras_vit.compat.layer_norm import fused_layer_norms
 from keras_vit.data import preprocessing as pictures
 from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.rows import read_rows
@@ -41,7 +43,9 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
         @tf.function(jit_compile=jit_compile, autograph=False)
         def call(images):
-            return {name: tf.cast(value, tf.float32) for name, value in outputs(images, training=False).items()}
+            with contextlib.nullcontext() if jit_compile else fused_layer_norms():
+                answers = outputs(images, training=False)
+            return {name: tf.cast(value, tf.float32) for name, value in answers.items()}
 
         return call
 

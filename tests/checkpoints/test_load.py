@@ -1,6 +1,7 @@
 """load_weights and create_model: a strict merge, and what is said about it."""
 
 import re
+import zipfile
 
 import keras
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from official_files import KERNEL, TABLE, check_equal, npz
 
 import keras_vit
+from keras_vit.checkpoints import load
+from keras_vit.checkpoints import npz as npz_reader
 
 
 def test_everything_is_loaded_and_reported(make_model, weights_of, arrays, tmp_path, capsys):
@@ -77,6 +80,33 @@ def test_damage_in_the_last_array_changes_nothing(make_model, weights_of, tmp_pa
     with pytest.raises(ValueError, match="array 'head/bias' is damaged: .*(CRC|checksum)"):
         keras_vit.load_weights(other, path)
     check_equal(weights_of(other), before)
+
+
+def test_damage_of_a_compressed_array_changes_nothing(make_model, weights_of, tmp_path):
+    path, model = tmp_path / "a.npz", make_model(seed=2, classes=3000)
+    keras_vit.save_weights(model, path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez_compressed(path, **arrays)
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        last = archive.infolist()[-1]
+    content[content.rindex(b"PK\x01\x02") + 16] ^= 1  # the checksum, as the archive's directory states it
+    path.write_bytes(content)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match=f"array '{last.filename.removesuffix('.npy')}' is damaged: Bad CRC-32"):
+        keras_vit.load_weights(model, path)
+    check_equal(weights_of(model), before)
+
+
+def test_few_arrays_wait_for_their_variables(make_model, tmp_path, monkeypatch):
+    path, done = tmp_path / "a.npz", []
+    keras_vit.save_weights(make_model(), path)
+    read, assign = npz_reader._Member.read, load.assign
+    monkeypatch.setattr(npz_reader._Member, "read", lambda self: (done.append("read"), read(self))[1])
+    monkeypatch.setattr(load, "assign", lambda *arguments: (done.append("assigned"), assign(*arguments)))
+    keras_vit.load_weights(make_model(seed=2), path)
+    assert 1 <= done.index("assigned") <= 10 < done.count("read")
 
 
 def test_create_model_raises_as_well_and_leaves_keras_as_it_was(tiny_zoo, arrays, tmp_path):

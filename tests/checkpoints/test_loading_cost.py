@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.compat.initial_values import aligned_empty, build_deferred, initialise
+from keras_vit.compat.initial_values import aligned_empty, assign, build_deferred, initialise
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -97,13 +97,18 @@ def test_loading_draws_nothing_and_holds_the_weights_once(tmp_path):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow copies a bare array")
 @pytest.mark.parametrize("is_writeable", [True, False])
-def test_an_aligned_array_becomes_the_variable_without_a_copy(is_writeable):
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_aligned_array_becomes_the_variable_without_a_copy(is_writeable, is_new):
     array = aligned_empty((500, 300), "float32")
     assert array.shape == (500, 300) and array.dtype == np.float32 and array.ctypes.data % 64 == 0
     array[:] = 1
     array.flags.writeable = is_writeable  # what is read-only, such as a mapped file, must not be trained in
-    variable, pending = build_deferred(lambda: keras.Variable("zeros", shape=(500, 300)))
-    initialise(pending, {id(variable): lambda: array})
+    if is_new:
+        variable, pending = build_deferred(lambda: keras.Variable("zeros", shape=(500, 300)))
+        initialise(pending, {id(variable): lambda: array})
+    else:
+        variable = keras.Variable("zeros", shape=(500, 300))
+        assign(variable, array)
     array.flags.writeable = True
     array[0, 0] = 7
     assert float(variable[0, 0]) == (7 if is_writeable else 1)

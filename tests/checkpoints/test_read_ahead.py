@@ -1,4 +1,4 @@
-"""Reading ahead gives each array to its key, keeps few in memory, and passes errors on."""
+"""Reading ahead gives each array to its key, keeps few in memory, and passes errors on; so does checking."""
 
 import threading
 import weakref
@@ -6,7 +6,8 @@ import weakref
 import numpy as np
 import pytest
 
-from keras_vit.checkpoints.read_ahead import read_ahead
+from keras_vit.checkpoints.entries import Entry
+from keras_vit.checkpoints.read_ahead import check_all, read_ahead
 
 
 def test_each_key_gets_its_own_array_in_the_given_order():
@@ -51,3 +52,21 @@ def test_errors_come_where_their_array_would():
     assert ahead["a"]() == 1
     with pytest.raises(ValueError, match="array 'b' is damaged"):
         ahead["b"]()
+
+
+def test_an_entry_is_checked_in_its_own_way_or_else_read():
+    done = []
+    entries = [
+        Entry("a", (), read=lambda: done.append("a read"), check=lambda: done.append("a checked")),
+        Entry("b", (), read=lambda: done.append("b read")),
+    ]
+    check_all(entries)
+    assert sorted(done) == ["a checked", "b read"]
+
+
+def test_a_check_that_fails_says_so():
+    def broken():
+        raise ValueError("array 'b' is damaged")
+
+    with pytest.raises(ValueError, match="array 'b' is damaged"):
+        check_all([Entry("a", (), read=lambda: 1), Entry("b", (), read=broken)])

@@ -1,7 +1,7 @@
 """Every kind of file gives its arrays back, exactly and lazily."""
 
+import os
 import tracemalloc
-import zipfile
 
 import h5py
 import ml_dtypes
@@ -120,16 +120,30 @@ def test_opening_reads_no_array(tmp_path, kind):
     np.testing.assert_array_equal(read, array)
 
 
+def test_a_checked_npz_that_changes_is_checked_again(tmp_path):
+    path, array = tmp_path / "a.npz", np.arange(3000.0, dtype="float32")
+    np.savez(path, a=array)
+    entry = open_checkpoint(path).entries["a"]
+    entry.check()
+    np.testing.assert_array_equal(entry.read(), array)
+    content = bytearray(path.read_bytes())
+    content[content.index(array.tobytes())] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))  # a clock may be coarse
+    with pytest.raises(ValueError, match="array 'a' is damaged: Bad CRC-32"):
+        entry.read()
+
+
 def test_npz_reads_each_array_when_it_is_asked_for(tmp_path, monkeypatch):
     np.savez(tmp_path / "a.npz", **ARRAYS)
-    asked, read_array = [], npz._read_array
+    asked, read_stored = [], npz._Member._read_stored
 
-    def watched(*args):
-        asked.append(next(arg.filename for arg in args if isinstance(arg, zipfile.ZipInfo)))
-        return read_array(*args)
+    def watched(self, place):
+        asked.append(self.name)
+        read_stored(self, place)
 
-    monkeypatch.setattr(npz, "_read_array", watched)
+    monkeypatch.setattr(npz._Member, "_read_stored", watched)
     entries = open_checkpoint(tmp_path / "a.npz").entries
     assert asked == []
     entries["a/bias"].read()
-    assert asked == ["a/bias.npy"]
+    assert asked == ["a/bias"]

@@ -1,0 +1,122 @@
+"""ViT-B/16 for 1000 classes at 224 px in this package and in its peers, each as its users run it.
+
+Every function makes the work of one contender, see contest.py: inference on a batch of NumPy pictures, or one step of
+training on it with Adam. `dtype` is `float32`, `bfloat16` (weights, too) or `mixed_bfloat16` (float32 weights).
+"""
+
+import math
+
+import numpy as np
+
+SIZE, CLASSES, WIDTH, LAYERS, HEADS, MLP = 224, 1000, 768, 12, 12, 3072
+GFLOP_OF_A_PICTURE = 35.1  # forward; a step of training takes three times as many
+
+
+def pictures(batch):
+    rng = np.random.default_rng(0)
+    return rng.uniform(-1, 1, (batch, SIZE, SIZE, 3)).astype("float32"), np.arange(batch) % CLASSES
+
+
+def keras_vit_inference(batch, dtype, **arguments):
+    return keras_inference(keras_vit(dtype, **arguments), batch)
+
+
+def keras_vit_training(batch, dtype, **arguments):
+    return keras_training(keras_vit(dtype, **arguments), batch)
+
+
+def keras_hub_inference(batch, dtype):
+    return keras_inference(keras_hub(dtype), batch)
+
+
+def keras_hub_training(batch, dtype):
+    return keras_training(keras_hub(dtype), batch)
+
+
+def keras_vit(dtype, **arguments):
+    import keras_vit
+
+    return keras_vit.ViT_B16(dtype=dtype, **arguments)
+
+
+def keras_hub(dtype):
+    import keras_hub
+
+    backbone = keras_hub.models.ViTBackbone(
+        (SIZE, SIZE, 3), 16, LAYERS, HEADS, WIDTH, MLP, layer_norm_epsilon=1e-6, dtype=dtype
+    )
+    return keras_hub.models.ViTImageClassifier(backbone, CLASSES)
+
+
+def keras_inference(model, batch):
+    images, _ = pictures(batch)
+    model.compile(jit_compile=False)
+    return lambda: model.predict_on_batch(images)
+
+
+def keras_training(model, batch):
+    import keras
+
+    images, labels = pictures(batch)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-4), loss, jit_compile=False)
+    return lambda: model.train_on_batch(images, labels)
+
+
+def transformers_inference(batch, dtype):
+    import torch
+
+    images, _ = pictures(batch)
+    dtype = getattr(torch, dtype)
+    model = _transformers().eval().to(dtype)
+
+    @torch.inference_mode()
+    def predict():
+        pixels = torch.from_numpy(images).permute(0, 3, 1, 2).to(dtype)
+        return model(pixel_values=pixels).logits.float().numpy()
+
+    return predict
+
+
+def transformers_training(batch, dtype):
+    import torch
+
+    images, labels = pictures(batch)
+    pixels, labels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
+    model = _transformers().train()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "mixed_bfloat16"):
+            loss = model(pixel_values=pixels, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def _transformers():
+    import transformers
+
+    config = transformers.ViTConfig(image_size=SIZE, patch_size=16, num_labels=CLASSES)
+    return transformers.ViTForImageClassification(config)
+
+
+def matrix_product(batch, dtype, passes=1):
+    """TensorFlow's product of large square matrices, as many operations as the model's on this batch."""
+    import tensorflow as tf
+
+    side = 3072
+    products = passes * batch * GFLOP_OF_A_PICTURE * 1e9 / (2 * side**3)
+    count = math.ceil(products)
+    left = tf.cast(tf.random.normal((round(side * products / count), side)), dtype)
+    right = tf.cast(tf.random.normal((side, side)), dtype)
+    product = tf.function(tf.linalg.matmul, autograph=False)
+
+    def multiply():
+        for _ in range(count):
+            product(left, right)
+
+    return multiply

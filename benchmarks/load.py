@@ -1,0 +1,90 @@
+"""Time and memory of reading a ViT-B/16 from a file, beside `np.load` of all its arrays."""
+
+import contextlib
+import io
+import pathlib
+import statistics
+import tempfile
+
+import numpy as np
+
+from benchmarks.contest import Contender, contest
+from benchmarks.report import Table
+
+ARRAYS = "`np.load` of every array"
+# name -> job, layout of the file
+CONTENDERS = {
+    ARRAYS: ("arrays", "official"),
+    "`load_weights` of `.npz`": ("into_a_built_model", "official"),
+    "`ViT_B16(weights=)` of `.npz`": ("new_model", "official"),
+    "`load_weights` of `.safetensors`": ("into_a_built_model", "timm"),
+    "`ViT_B16(weights=)` of `.safetensors`": ("new_model", "timm"),
+}
+SUFFIXES = {"official": ".npz", "timm": ".safetensors"}
+NOTE = (
+    "ViT-B/16 of 1000 classes at 224 px from a file in the cache of the disk; medians of fresh processes that took "
+    "turns. *Memory* is the most that the process held above what it held before, TensorFlow imported; for "
+    "`load_weights` above the built model, whose weights are added. Both as shares of the model's weights."
+)
+
+
+def arrays(file):
+    import keras_vit  # noqa: F401, for the memory that it takes
+
+    def load():
+        with np.load(file) as opened:
+            return {name: opened[name] for name in opened.files}
+
+    return load
+
+
+def into_a_built_model(file):
+    import keras_vit
+
+    model = keras_vit.ViT_B16()
+    return lambda: _quietly(keras_vit.load_weights, model, file)
+
+
+def new_model(file):
+    import keras_vit
+
+    keras_vit.create_model("ViT-Ti_16", image_size=32)  # what Keras does only once
+    return lambda: _quietly(keras_vit.ViT_B16, weights=file)
+
+
+def write(layout, file):
+    """Writes the file of a random model, in a process of its own for the memory that it takes."""
+    import keras_vit
+
+    model = keras_vit.ViT_B16()
+    return lambda: _quietly(keras_vit.save_weights, model, file, layout=layout)
+
+
+def _quietly(function, *arguments, **named):
+    with contextlib.redirect_stdout(io.StringIO()):
+        return function(*arguments, **named)
+
+
+def run(options):
+    with tempfile.TemporaryDirectory() as folder:
+        files = {layout: str(pathlib.Path(folder) / f"B_16{suffix}") for layout, suffix in SUFFIXES.items()}
+        for layout, file in files.items():
+            contest([Contender("file", "load:write", {"layout": layout, "file": file})], rounds=0, warm_up=0)
+        results = {name: [] for name in CONTENDERS}
+        for _ in range(options.rounds):
+            for name, (job, layout) in CONTENDERS.items():
+                contender = Contender(name, f"load:{job}", {"file": files[layout]})
+                results[name].append(contest([contender], rounds=0, warm_up=0)[name])
+        yield _table(results, pathlib.Path(files["official"]).stat().st_size)
+
+
+def _table(results, size):
+    arrays = [result.first for result in results[ARRAYS]]
+    rows = []
+    for name, runs in results.items():
+        ratios = [run.first / base for run, base in zip(runs, arrays, strict=True)]
+        growth = statistics.median(run.peak - run.prepared_peak for run in runs)
+        held = size if "load_weights" in name else 0
+        seconds = statistics.median(run.first for run in runs)
+        rows.append((name, f"{seconds:.2f}", f"{statistics.median(ratios):.2f}", f"{(growth + held) / size:.2f}"))
+    return Table(f"Loading {size / 2**20:.0f} MiB", NOTE, ("", "seconds", "times `np.load`", "memory"), rows)
