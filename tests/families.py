@@ -84,6 +84,11 @@ FAMILIES = {
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs_01": (4, 4, 48)},
         (({"classifier": "first"}, "num_registers must be 0"),),
     ),
+    "merging": Family(
+        _vit(merged_tokens=5),
+        {**_TOKENS, "unmerging": (4, 4, 48), "position_embs": (4, 4, 48)},
+        (({"position_placement": "every"}, "position_placement must be 'stem'"),),
+    ),
     "hybrid": Family(
         _vit(patch_size=1, stem=ResNetConfig(stage_sizes=(1, 1), width_factor=0.5)),
         {**_ROOT, **_TOKENS, "stage_1": (8, 8, 128), "stage_2": (4, 4, 256)},

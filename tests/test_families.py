@@ -20,7 +20,7 @@ from keras_vit.serving import fresh_process
 
 # Families that ask nothing that another does not, in small: the default suite leaves them out.
 SLOW = (pytest.mark.slow,)
-ALIKE = ("registers", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT", "DeiT-III")
+ALIKE = ("registers", "merging", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT", "DeiT-III")
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 FORMATS = [
     pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name in ALIKE else ())

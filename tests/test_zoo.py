@@ -89,6 +89,7 @@ ARGUMENTS = {
     "gelu": None,
     "epsilon": None,
     "remat": False,
+    "merged_tokens": 0,
     "channels": 3,
     "preprocessing": None,
     "labels": None,

@@ -26,9 +26,10 @@ def attention_weights(model, images, layers=None, batch_size=16):
     Returns:
         List of float32 arrays in the order of `layers`: weights after softmax and before dropout, whose last axis
         adds up to 1. With global attention (pictures, heads, query tokens, key tokens), class, distillation and
-        register tokens first, then patches by rows. With an axis of groups in an axial model (pictures, rows, heads,
-        columns, columns) and (pictures, columns, heads, rows, rows), and in a Swin (pictures, windows, heads, tokens,
-        tokens), see `SwinBlock.attention_scores`.
+        register tokens first, then patches by rows; tokens that were merged (`merged_tokens`) in the places of the
+        first tokens, which attend alike and share evenly in what they receive. With an axis of groups in an axial model
+        (pictures, rows, heads, columns, columns) and (pictures, columns, heads, rows, rows), and in a Swin (pictures,
+        windows, heads, tokens, tokens), see `SwinBlock.attention_scores`.
 
     Raises:
         TypeError: if `model` is no keras model.

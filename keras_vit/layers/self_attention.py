@@ -25,9 +25,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         epsilon: of those layer norms.
 
     Shapes:
-        (batch, tokens, dim), and `relative_keys` (offsets, dim / num_heads) of `RelativePositions` if wanted -> the
-        same as the tokens; with `return_attention_scores=True` a pair of it and the attention weights after softmax,
-        before dropout: (batch, heads, query tokens, key tokens).
+        (batch, tokens, dim), and if wanted `relative_keys` (offsets, dim / num_heads) of `RelativePositions` and
+        `key_sizes`, integers (batch, 1, 1, tokens), as how many keys each counts -> the same as the tokens; with
+        `return_attention_scores=True` a pair of it and the attention weights after softmax, before dropout: (batch,
+        heads, query tokens, key tokens); with `return_keys=True` a pair of it and the keys, averaged over the heads:
+        (batch, tokens, dim / num_heads).
 
     Raises:
         ValueError: when built on a width that `num_heads` does not divide.
@@ -71,7 +73,15 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         norm.build(shape)
         return norm
 
-    def call(self, tokens, relative_keys=None, training=None, return_attention_scores=False):
+    def call(
+        self,
+        tokens,
+        relative_keys=None,
+        training=None,
+        return_attention_scores=False,
+        key_sizes=None,
+        return_keys=False,
+    ):
         batch, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
         # [q, k, v] = z U_qkv, Eq. 5
@@ -84,31 +94,45 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
         if relative_keys is not None:
             logits = logits + relative_logits(query, relative_keys)  # appendix D.4
+        if key_sizes is not None:
+            logits = ops.cast(logits, at_least_float32(logits.dtype))
+            logits = logits + ops.log(ops.cast(key_sizes, logits.dtype))  # arXiv 2210.09461, Eq. 1
         weights = softmax_at_least_float32(logits)
         # SA(z) = A v, Eq. 7
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
         heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
         output = on_rows(self.output_projection, ops.reshape(heads, (batch, length, dim)))
+        if return_keys:
+            return output, ops.mean(key, axis=1)
         return (output, weights) if return_attention_scores else output
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def compute_output_spec(self, tokens, relative_keys=None, training=None, return_attention_scores=False):
+    def compute_output_spec(
+        self,
+        tokens,
+        relative_keys=None,
+        training=None,
+        return_attention_scores=False,
+        key_sizes=None,
+        return_keys=False,
+    ):
         output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
+        batch, length, dim = tokens.shape
+        if return_keys:
+            return output, keras.KerasTensor((batch, length, dim // self.num_heads), dtype=self.compute_dtype)
         if not return_attention_scores:
             return output
-        batch, length, _ = tokens.shape
-        scores_dtype = _at_least_float32(self.compute_dtype)
+        scores_dtype = at_least_float32(self.compute_dtype)
         return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
 
-    def own_macs(self, tokens_shape, relative_keys_shape=None):
+    def own_macs(self, tokens_shape, *others):
         """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
         batch, length, dim = tokens_shape
         macs = 2 * batch * length**2 * dim  # q k^T and A v
-        if relative_keys_shape is not None:
-            offsets = relative_keys_shape[0]
+        for offsets, _ in (shape for shape in others if len(shape) == 2):  # of relative keys
             macs += batch * (offsets + 1) // 2 * offsets * dim  # every patch's query with every offset's key
         return macs
 
@@ -125,11 +149,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
 def softmax_at_least_float32(logits):
     """Softmax over the last axis; 16-bit logits give float32 weights."""
-    logits = ops.cast(logits, _at_least_float32(logits.dtype))
+    logits = ops.cast(logits, at_least_float32(logits.dtype))
     if logits.shape[-1] == 1:  # of one key, where Keras takes a softmax for a mistake and warns
         return ops.ones_like(logits)
     return ops.softmax(logits)
 
 
-def _at_least_float32(dtype):
+def at_least_float32(dtype):
+    """Returns float32 for a 16-bit dtype, any other as it is."""
     return "float32" if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16") else dtype

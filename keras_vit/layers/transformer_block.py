@@ -88,10 +88,15 @@ class TransformerBlock(keras.layers.Layer):
     def _run(self, tokens, relative_keys, training):
         # z' = MSA(LN(z)) + z, Eq. 2
         branch = self.attention(self.norm1(tokens), relative_keys=relative_keys, training=training)
+        return self._add_mlp(self._add_attention(tokens, branch, training), training)
+
+    def _add_attention(self, tokens, branch, training):
         branch = self.dropout(branch, training=training)
         if self.layer_scale_init is not None:
             branch = self.layer_scale1(branch)
-        tokens = tokens + self.drop_path(branch, training=training)
+        return tokens + self.drop_path(branch, training=training)
+
+    def _add_mlp(self, tokens, training):
         # z = MLP(LN(z')) + z', Eq. 3
         branch = self.mlp(self.norm2(tokens), training=training)
         if self.layer_scale_init is not None:

@@ -6,6 +6,8 @@ import keras
 from keras import ops
 
 from keras_vit.compat.graph import graph_calls
+from keras_vit.layers.merging_block import MergingTransformerBlock
+from keras_vit.layers.token_merging import TokenUnmerging
 from keras_vit.models.base import check_model
 
 
@@ -18,7 +20,8 @@ def features(model, names, grid=True):
             one too.
         grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
             and register tokens; outputs of another rank, such as the maps of stems, stages and Swin, are returned as
-            they are. False returns every output as it is.
+            they are. False returns every output as it is. Either way, tokens that blocks have merged (`merged_tokens`)
+            stand in all the places of the first tokens that they hold.
 
     Returns:
         A keras model from pictures to the list of outputs in the order of `names`; of one name, to that output.
@@ -49,6 +52,9 @@ def _output(model, name):
             f"names must be layers that the model calls once; got {name!r}, which it calls {len(calls)} times "
             "(name the layers after it)"
         )
+    if isinstance(layer, MergingTransformerBlock):
+        tokens, _, groups = calls[0].outputs
+        return TokenUnmerging(dtype=layer.dtype_policy.name, name=f"{name}_unmerging")(tokens, groups)
     return calls[0].outputs[0]
 
 

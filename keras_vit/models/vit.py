@@ -15,7 +15,9 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
+from keras_vit.layers.merging_block import MergingTransformerBlock
 from keras_vit.layers.relative_positions import RelativePositions
+from keras_vit.layers.token_merging import TokenUnmerging
 from keras_vit.models.base import ImageModel, head_dtype, make_head, model_name
 from keras_vit.models.stem import apply_stem
 
@@ -29,6 +31,12 @@ class VisionTransformer(ImageModel):
     `pre_logits`, `head`; those that a config does without are absent. Before them a hybrid has `root_conv`,
     `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on. Positions in every block are `position_embs_01` and so
     on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
+
+    With `merged_tokens`, `block_00` and so on give three tensors each: their tokens, fewer in every block, how many of
+    the first tokens each holds, and in which of them each first token is now (see `MergingTransformerBlock`). After the
+    last block, `unmerging` puts each token in all the places of the first tokens that it holds, so that what follows
+    is the same as without merging: the mean over the patches is that of the merged tokens by their sizes, and attention
+    pooling is proportional to the sizes. `keras_vit.features` unmerges the blocks' tokens likewise.
 
     A distilled model returns its pair of logits, (class token's, distillation token's), when called with
     `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. A `Distiller`
@@ -106,7 +114,7 @@ def _embed(features, config):
 
 def _encode(tokens, config):
     """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3."""
-    keys = None
+    keys, merged = None, ()
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens)
@@ -115,7 +123,12 @@ def _encode(tokens, config):
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
         block = _block(config, index)
-        tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
+        if config.merged_tokens:
+            tokens, *merged = block(tokens, *merged)
+        else:
+            tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
+    if merged:
+        tokens = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
     return tokens
 
 
@@ -157,6 +170,8 @@ def _block(config, index):
     }
     if config.attention == "axial":
         return AxialTransformerBlock(config.grid_size, **arguments)
+    if config.merged_tokens:
+        return MergingTransformerBlock(config.merged_tokens, config.num_prefix_tokens, **arguments)
     return TransformerBlock(**arguments)
 
 

@@ -66,9 +66,9 @@ def write_openvino(model, folder, *, quantization, calibration):
 
     graph = openvino.Core().read_model(path)
     for output in graph.outputs:
-        if len(output.partial_shape) == 2:
+        if len(output.partial_shape) == 2 and output.element_type.is_real():
             output.tensor.set_names({class_scores(model)})
-        else:  # a size inside a norm, which nothing reads: the converter leaves it as an output
+        else:  # a size inside a norm or of merged tokens, which nothing reads: the converter leaves it as an output
             graph.remove_result(output.node)
     if quantization is not None:
         graph = _quantized(graph, calibration)

@@ -41,6 +41,7 @@ EVERYTHING = {
     "gelu": "erf",
     "epsilon": 1e-12,
     "remat": True,
+    "merged_tokens": 5,
     "channels": 1,
     "dtype": "mixed_bfloat16",
     "stem": ResNetConfig(stage_sizes=(1, 2), width_factor=0.5, style="timm", gn_epsilon=1e-4, std_epsilon=1e-7),
@@ -78,6 +79,8 @@ REFUSED = [
     ({"classes": None}, [f"classes {INTEGER} 1", "classes=None"]),
     ({"channels": 0}, [f"channels {INTEGER} 1", "channels=0"]),
     ({"num_registers": -1}, [f"num_registers {INTEGER} 0", "num_registers=-1"]),
+    ({"merged_tokens": -1}, [f"merged_tokens {INTEGER} 0", "merged_tokens=-1"]),
+    ({"merged_tokens": 0.5}, [f"merged_tokens {INTEGER} 0", "merged_tokens=0.5"]),
     ({"representation_size": 0}, [f"representation_size {INTEGER} 1", "representation_size=0"]),
     ({"representation_size": True}, [f"representation_size {INTEGER} 1", "representation_size=True"]),
     ({"dropout_rate": 1.0}, [f"dropout_rate {RATE}", "dropout_rate=1.0"]),
@@ -171,6 +174,18 @@ CONTRADICTIONS = [
     (
         {"attention": "axial", "classifier": "gap", "class_token": True},
         ["attention='axial'", "classifier without class token", "class_token=True"],
+    ),
+    (
+        {"attention": "axial", "classifier": "gap", "merged_tokens": 2},
+        ["attention='axial' needs whole rows and columns", "merged_tokens must be 0; got merged_tokens=2"],
+    ),
+    (
+        {"merged_tokens": 2, "position_placement": "every"},
+        ["position_placement must be 'stem'; got merged_tokens=2, position_placement='every'"],
+    ),
+    (
+        {"merged_tokens": 2, "position_embedding": "relative", "position_placement": "shared"},
+        ["position_placement must be 'stem'; got merged_tokens=2, position_placement='shared'"],
     ),
     (
         {"attention": "axial", "classifier": "gap", "num_registers": 1},

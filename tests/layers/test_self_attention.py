@@ -32,6 +32,39 @@ def test_values_and_scores(num_heads, qk_norm, qkv_bias, reference, randomise):
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(tokens)), output)
 
 
+def test_a_key_of_size_s_counts_as_s_equal_keys(randomise):
+    """Proportional attention, arXiv 2210.09461, section 3.2."""
+    layer = MultiHeadSelfAttention(2)
+    tokens = np.random.default_rng(1).normal(size=(1, 4, 8)).astype("float32")
+    layer.build(tokens.shape)
+    randomise(layer)
+    sizes = np.array([3, 1, 4, 2], "int32")
+    output, scores = layer(tokens, key_sizes=sizes[None, None, None], return_attention_scores=True)
+    places = np.repeat(np.arange(4), sizes)
+    expected, repeated = layer(tokens[:, places], return_attention_scores=True)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(output)[:, places], expected, atol=1e-5)
+    shares = keras.ops.convert_to_numpy(scores)[:, :, places][..., places] / sizes[places]
+    np.testing.assert_allclose(shares, repeated, atol=1e-6)
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_keys_are_the_mean_over_the_heads(qk_norm, reference, randomise):
+    layer = MultiHeadSelfAttention(2, qk_norm=qk_norm)
+    tokens = np.random.default_rng(1).normal(size=(2, 5, 8)).astype("float32")
+    layer.build(tokens.shape)
+    weights = randomise(layer)
+    output, keys = layer(tokens, return_keys=True)
+    np.testing.assert_array_equal(output, layer(tokens))
+    fused = tokens @ weights["query_key_value/kernel"] + weights["query_key_value/bias"]
+    heads = [fused[..., 8:12], fused[..., 12:16]]
+    if qk_norm:
+        norm = [weights["key_norm/gamma"], weights["key_norm/beta"], 1e-6]
+        heads = [reference.layer_norm(head, *norm) for head in heads]
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(keys), sum(heads) / 2, atol=1e-5)
+    symbolic = layer(keras.Input((5, 8)), return_keys=True)
+    assert [tuple(x.shape) for x in symbolic] == [(None, 5, 8), (None, 5, 4)]
+
+
 def test_scores_do_not_change_with_training_but_the_output_does(randomise):
     layer = MultiHeadSelfAttention(2, dropout_rate=0.5)
     tokens = np.random.default_rng(1).normal(size=(2, 5, 8)).astype("float32")

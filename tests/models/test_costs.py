@@ -198,6 +198,7 @@ class TestAgainstTheGraph:
             {"classifier": "gap", "representation_size": 7, "position_embedding": "sincos2d"},
             {"classifier": "map", "class_token": True, "qk_norm": True},
             {"classifier": "unpooled", "layer_scale_init": 0.1, "remat": True},
+            {"merged_tokens": 5, "num_layers": 4},
             {"position_embedding": "relative", "position_placement": "shared", "image_size": (16, 24)},
             {"position_embedding": "learned_2d", "position_placement": "every", "num_layers": 1},
             {"dtype": "mixed_bfloat16", "num_layers": 1},
@@ -219,6 +220,15 @@ class TestFormulas:
         [block] = [cost for cost in layer_costs(tiny(num_layers=1)) if cost.name == "block_00"]
         tokens = 17
         assert block.macs == tokens * 16 * (3 * 16) + 2 * tokens**2 * 16 + tokens * 16 * 16 + 2 * tokens * 16 * 24
+
+    def test_merging_by_hand(self):
+        first, second = [cost for cost in layer_costs(tiny(merged_tokens=5)) if cost.name.startswith("block")]
+        # 8 tokens of A with 8 of B by keys of 8 channels, and the means of B over the 5 merged, of 16 channels
+        merging = 8 * 8 * 8 + 8 * 5 * 16
+        assert first.macs == 17 * 16 * 4 * 16 + 2 * 17**2 * 16 + merging + 2 * 12 * 16 * 24
+        merging = 6 * 5 * 8 + 5 * 5 * 16
+        assert second.macs == 12 * 16 * 4 * 16 + 2 * 12**2 * 16 + merging + 2 * 7 * 16 * 24
+        assert [first.output_shape[0], second.output_shape[0]] == [(None, 12, 16), (None, 7, 16)]
 
     @pytest.mark.parametrize("prefix", [0, 2])
     def test_relative_keys_by_hand(self, prefix):

@@ -1,0 +1,190 @@
+"""TokenMerging and TokenUnmerging: alike tokens become one, and stand in all their places again."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.compat.take_rows import take_rows
+from keras_vit.layers.self_attention import at_least_float32
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenMerging(keras.layers.Layer):
+    """Bipartite soft matching: merges the tokens that are most alike (ToMe, arXiv 2210.09461, section 3).
+
+    The patch tokens belong in turn to a set A and a set B. Each token of A is matched with the token of B whose key has
+    the largest cosine similarity, and the `merged_tokens` of A that are most similar to theirs are merged into them:
+    the mean of the first tokens in both. Of equal similarities the earlier token comes first. Class, distillation and
+    register tokens stay by themselves.
+
+    What comes out are the prefix tokens, the tokens of A that are left, and those of B, each in their order. Gradients
+    flow through the means, not through the choice.
+
+    Args:
+        merged_tokens: how many tokens are merged into others: at most half of the patch tokens, which is then their
+            number.
+        num_prefix_tokens: class, distillation and register tokens at the head of the sequence.
+
+    Shapes:
+        tokens (batch, tokens, dim), keys (batch, tokens, key dim), and what has been merged before, None for nothing:
+        sizes, int32 (batch, tokens), how many first tokens each holds, and groups, int32 (batch, first tokens), in
+        which token each of the first ones is now -> tokens, sizes and groups of `merged_count` tokens less
+
+    Raises:
+        ValueError: when built on an unknown number of tokens.
+    """
+
+    def __init__(self, merged_tokens, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.merged_tokens = checks.check_integer("merged_tokens", merged_tokens)
+        self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
+
+    def build(self, tokens_shape):
+        self.count = merged_count(tokens_shape[1], self.merged_tokens, self.num_prefix_tokens)
+        places = np.arange(tokens_shape[1], dtype="int32")
+        prefix, patches = np.split(places, [self.num_prefix_tokens])
+        self.places_a, self.places_b = patches[::2], patches[1::2]
+        self.to_raster = np.argsort(np.concatenate([prefix, self.places_a, self.places_b])).astype("int32")
+        self.built = True
+
+    def call(self, tokens, keys, sizes=None, groups=None):
+        if sizes is None:
+            sizes = ops.ones_like(tokens[..., 0], dtype="int32")
+            groups = sizes * np.arange(tokens.shape[1], dtype="int32")
+        if not self.count:
+            return tokens, sizes, groups
+        targets, order = self.match(keys)
+        groups = take_rows(self._moved(targets, order), groups)
+        return *self._merge(tokens, sizes, targets, order), groups
+
+    def match(self, keys):
+        """Finds who is merged with whom.
+
+        Args:
+            keys: (batch, tokens, key dim).
+
+        Returns:
+            Pair of int32 tensors (batch, tokens of A): the number in B of the token that is most similar to each of A,
+            and the numbers in A of those that are merged, the most similar first, followed by those that are left.
+        """
+        keys = ops.cast(ops.stop_gradient(keys), at_least_float32(keys.dtype))
+        # rows are taken because slices with a step are slow on TensorFlow
+        keys = ops.take(keys, np.concatenate([self.places_a, self.places_b]), axis=1)
+        keys = keys / ops.maximum(ops.sqrt(ops.sum(ops.square(keys), axis=-1, keepdims=True)), 1e-12)
+        a, b = keys[:, : len(self.places_a)], keys[:, len(self.places_a) :]
+        similarity = ops.matmul(a, ops.transpose(b, (0, 2, 1)))  # (batch, A, B)
+        largest, targets = ops.top_k(similarity, 1)  # on TensorFlow twice as fast as argmax
+        _, ranked = ops.top_k(largest[..., 0], len(self.places_a))
+        ranked = ops.cast(ranked, "int32")
+        order = ops.concatenate([ranked[:, : self.count], ops.sort(ranked[:, self.count :], axis=1)], axis=1)
+        return ops.cast(targets[..., 0], "int32"), order
+
+    def _merge(self, tokens, sizes, targets, order):
+        """Returns the tokens and sizes after merging."""
+        merged, left = order[:, : self.count], order[:, self.count :]
+        prefix = np.arange(self.num_prefix_tokens, dtype="int32")
+        parts = [_rows(order, prefix), self._from_a(left), _rows(order, self.places_b), self._from_a(merged)]
+        places = ops.concatenate(parts, axis=1)
+        tokens, sizes = take_rows(tokens, places), take_rows(sizes, places)
+        start, end = tokens.shape[1] - self.count - len(self.places_b), tokens.shape[1] - self.count
+        old = ops.cast(sizes[:, start:end], at_least_float32(tokens.dtype))  # of B
+        added = ops.cast(sizes[:, end:], old.dtype)[..., None]
+        into = ops.one_hot(take_rows(targets, merged), len(self.places_b), dtype=old.dtype)  # (batch, merged, B)
+        new = old + ops.sum(added * into, axis=1)
+        own = ops.cast(old / new, tokens.dtype)[..., None]
+        shares = ops.cast(added * into / new[:, None], tokens.dtype)
+        means = own * tokens[:, start:end] + ops.matmul(ops.transpose(shares, (0, 2, 1)), tokens[:, end:])
+        tokens = ops.concatenate([tokens[:, :start], means], axis=1)
+        return tokens, ops.concatenate([sizes[:, :start], ops.cast(new, "int32")], axis=1)
+
+    def _moved(self, targets, order):
+        """Where each token is after merging, (batch, tokens)."""
+        prefix, left = self.num_prefix_tokens, len(self.places_a) - self.count
+        rank = ops.cast(ops.argsort(order, axis=1), "int32")
+        a = ops.where(rank < self.count, left + targets, rank - self.count)
+        b = _rows(order, left + np.arange(len(self.places_b), dtype="int32"))
+        moved = [_rows(order, np.arange(prefix, dtype="int32")), prefix + a, prefix + b]
+        return ops.take(ops.concatenate(moved, axis=1), self.to_raster, axis=1)
+
+    def _from_a(self, numbers):
+        return self.num_prefix_tokens + 2 * numbers
+
+    def compute_output_spec(self, tokens, keys, sizes=None, groups=None):
+        first = tokens.shape[1] if groups is None else groups.shape[1]
+        shapes = merged_shapes(tokens.shape, first, self.merged_tokens, self.num_prefix_tokens)
+        return merged_spec(shapes, self.compute_dtype)
+
+    def own_macs(self, tokens_shape, keys_shape, *merged_shapes):
+        """Returns the multiply-accumulates of the matching and of the means, see `keras_vit.models.costs`."""
+        if not self.count:
+            return 0
+        batch, _, dim = tokens_shape
+        return batch * len(self.places_b) * (len(self.places_a) * keys_shape[-1] + self.count * dim)
+
+    def get_config(self):
+        config = {"merged_tokens": self.merged_tokens, "num_prefix_tokens": self.num_prefix_tokens}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class TokenUnmerging(keras.layers.Layer):
+    """Puts each token in all the places of the first tokens that it holds.
+
+    Shapes:
+        tokens (batch, tokens, dim), groups, int32 (batch, first tokens), as of `TokenMerging` -> (batch, first tokens,
+        dim)
+    """
+
+    def call(self, tokens, groups):
+        return take_rows(tokens, groups)
+
+    def compute_output_shape(self, tokens_shape, groups_shape):
+        return (*groups_shape, tokens_shape[-1])
+
+
+def merged_count(tokens, merged_tokens, num_prefix_tokens):
+    """Returns how many of a number of tokens are merged: `merged_tokens`, at most half of those that are patches.
+
+    Raises:
+        ValueError: if the number is unknown.
+    """
+    if tokens is None:
+        raise ValueError("merging needs a known number of tokens; got None")
+    return min(merged_tokens, max(tokens - num_prefix_tokens, 0) // 2)
+
+
+def merged_shapes(tokens_shape, first_tokens, merged_tokens, num_prefix_tokens):
+    """Returns the shapes of tokens, sizes and groups after merging tokens of `tokens_shape`."""
+    batch, length, dim = tokens_shape
+    length -= merged_count(length, merged_tokens, num_prefix_tokens)
+    return (batch, length, dim), (batch, length), (batch, first_tokens)
+
+
+def merged_spec(shapes, dtype):
+    """Returns what Keras stands for tokens of a dtype, sizes and groups of these shapes."""
+    return tuple(keras.KerasTensor(shape, kind) for shape, kind in zip(shapes, (dtype, "int32", "int32"), strict=True))
+
+
+def unmerged_scores(scores, sizes, groups):
+    """Returns attention weights between first tokens.
+
+    A first token attends as the token does that holds it now, and receives an equal share of what that one receives,
+    so that rows still add up to 1.
+
+    Args:
+        scores: (batch, heads, query tokens, key tokens).
+        sizes, groups: as of `TokenMerging`.
+
+    Returns:
+        (batch, heads, first query tokens, first key tokens)
+    """
+    shares = scores / ops.cast(sizes, scores.dtype)[:, None, None]
+    queries = take_rows(ops.transpose(shares, (0, 2, 1, 3)), groups)  # (batch, first queries, heads, keys)
+    keys = take_rows(ops.transpose(queries, (0, 3, 2, 1)), groups)  # (batch, first keys, heads, first queries)
+    return ops.transpose(keys, (0, 2, 3, 1))
+
+
+def _rows(like, numbers):
+    """The same numbers for each sample, int32 (batch, numbers)."""
+    return ops.zeros_like(like[:, :1]) + numbers
