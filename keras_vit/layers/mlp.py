@@ -4,7 +4,7 @@ import keras
 
 from keras_vit import checks
 from keras_vit.compat.gelu import gelu
-from keras_vit.compat.rows import on_rows
+from keras_vit.compat.projections import on_rows, project
 from keras_vit.config import GELUS
 
 
@@ -50,10 +50,10 @@ class MlpBlock(keras.layers.Layer):
         return on_rows(lambda rows: self._both_layers(rows, training), x)
 
     def _both_layers(self, x, training):
-        x = self.dense1(x)
+        x = project(self.dense1, x)
         x = gelu(x, self.gelu == "tanh", training)
         x = self.dropout(x, training=training)
-        x = self.dense2(x)
+        x = project(self.dense2, x)
         return self.dropout(x, training=training)
 
     def compute_output_shape(self, input_shape):

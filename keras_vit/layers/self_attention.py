@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.rows import on_rows
+from keras_vit.compat.projections import project, project_heads
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.relative_positions import relative_logits
 
@@ -85,8 +85,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         batch, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
         # [q, k, v] = z U_qkv, Eq. 5
-        fused = ops.reshape(on_rows(self.query_key_value, tokens), (batch, length, 3, self.num_heads, head_dim))
-        query, key, value = ops.unstack(ops.transpose(fused, (2, 0, 3, 1, 4)), 3)  # (batch, heads, length, head_dim)
+        query, key, value = project_heads(self.query_key_value, tokens, 3, self.num_heads)
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         # A = softmax(q k^T / sqrt(D_h)), Eq. 6; the query is scaled first, so that float16 does not overflow
@@ -102,7 +101,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
         heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        output = on_rows(self.output_projection, ops.reshape(heads, (batch, length, dim)))
+        output = project(self.output_projection, ops.reshape(heads, (batch, length, dim)))
         if return_keys:
             return output, ops.mean(key, axis=1)
         return (output, weights) if return_attention_scores else output

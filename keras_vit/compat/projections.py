@@ -1,0 +1,68 @@
+"""Dense layers in forms that let compilers fuse what stands beside the product.
+
+On three axes Keras puts a reshape between product and bias, behind which TensorFlow's remapper sees neither the bias
+nor the GELU that oneDNN computes in the same pass: so they run on a matrix. OpenVINO sees through neither form to the
+norm before, and copies what is split after a product: it gets products of three axes, one for each part. Other backends
+multiply tensors of any rank, and a TPU would copy them for a reshape. Delete this file when Keras multiplies three axes
+without reshapes; tests/compat/test_projections.py tells.
+"""
+
+import keras
+from keras import ops
+
+from keras_vit.compat.graph_forms import CONVERTER, is_for
+
+
+def on_rows(call, x):
+    """Returns `call(x)`, of which every row of the last axis is computed by itself.
+
+    Args:
+        call: function of (..., dim) to (..., dim'), such as a dense layer.
+        x: (..., dim).
+    """
+    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2 or is_for(CONVERTER):
+        return call(x)
+    *leading, dim = x.shape
+    rows = call(ops.reshape(x, (-1, dim)))
+    if leading.count(None) > 1:
+        leading = ops.shape(x)[:-1]
+    return ops.reshape(rows, (*(-1 if side is None else side for side in leading), rows.shape[-1]))
+
+
+def project(dense, x):
+    """Returns `dense(x)` for a `keras.layers.Dense` without activation and `x` of (..., dim)."""
+    return _products(dense, x, 1)[0] if _is_split(dense) else on_rows(dense, x)
+
+
+def project_heads(dense, x, parts, num_heads):
+    """Splits `dense(x)` along its last axis into equal parts, such as query, key and value, and these into heads.
+
+    Args:
+        dense: a `keras.layers.Dense` without activation, of `parts * num_heads * head_dim` units.
+        x: (batch, length, dim).
+
+    Returns:
+        List of (batch, num_heads, length, head_dim), one per part.
+    """
+    batch, length, _ = ops.shape(x)
+    head_dim = dense.units // (parts * num_heads)
+    if _is_split(dense):
+        shape = (batch, length, num_heads, head_dim)
+        return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, parts)]
+    outputs = ops.reshape(on_rows(dense, x), (batch, length, parts, num_heads, head_dim))
+    return ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), parts)
+
+
+def _is_split(dense):
+    return is_for(CONVERTER) and dense.quantization_mode is None
+
+
+def _products(dense, x, parts):
+    import tensorflow as tf
+
+    width, outputs = dense.units // parts, []
+    for start in range(0, dense.units, width):
+        outputs.append(tf.matmul(x, ops.convert_to_tensor(dense.kernel[:, start : start + width])))
+        if dense.use_bias:
+            outputs[-1] += dense.bias[start : start + width]
+    return outputs
