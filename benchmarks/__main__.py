@@ -16,6 +16,7 @@ from benchmarks import report
 # name -> module, which has `run(options)`: a generator of tables
 BENCHMARKS = {
     "inference": "inference",
+    "operations": "operations",
     "training_step": "training_step",
     "startup": "startup",
     "load": "load",

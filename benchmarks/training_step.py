@@ -19,13 +19,20 @@ NOTE = (
     "many operations in products of square matrices."
 )
 
+WEIGHTS = 86_567_656 * 4 / 2**20  # MiB, of ViT-B/16 with 1000 classes
+NOTE_MEMORY = (
+    "MiB. *Built model* is the most that the process held before the first step, with libraries and weights; gradients "
+    "and moments are as large as the weights and twice that; *activations and the rest* are what is left of the peak: "
+    "what the forward pass keeps for the backward pass, 16-bit copies of weights, scratch memory."
+)
+
 
 def run(options):
     for dtype in ("float32", "mixed_bfloat16"):
-        yield _table(dtype, options)
+        yield from _tables(dtype, options)
 
 
-def _table(dtype, options):
+def _tables(dtype, options):
     contenders = [
         Contender(name, f"contenders:{job}", {"batch": BATCH, "dtype": _dtype(name, dtype), **arguments})
         for name, (job, package, arguments) in CONTENDERS.items()
@@ -46,7 +53,19 @@ def _table(dtype, options):
         for name, result in results.items()
     ]
     columns = ("", "pictures/s", "keras_vit is faster by", "limit", "build s", "first step s", "peak MiB")
-    return Table(f"Training step, {dtype}", NOTE, columns, rows)
+    yield Table(f"Training step, {dtype}", NOTE, columns, rows)
+    yield _memory(dtype, {name: result for name, result in results.items() if name != LIMIT})
+
+
+def _memory(dtype, results):
+    """What the peak is made of. The weights are counted; what the runtimes take beside them cannot be told apart."""
+    columns = ("", "built model", "gradients", "moments of Adam", "activations and the rest", "peak")
+    rows = []
+    for name, result in results.items():
+        parts = [result.prepared_peak / 2**20, WEIGHTS, 2 * WEIGHTS]
+        parts += [result.peak / 2**20 - sum(parts), result.peak / 2**20]
+        rows.append((name, *(f"{part:.0f}" for part in parts)))
+    return Table(f"Memory of a training step, {dtype}", NOTE_MEMORY, columns, rows)
 
 
 def _dtype(name, dtype):

@@ -29,12 +29,19 @@ def is_for(reader):
     """Whether what is being traced on TensorFlow is written for `reader`."""
     if keras.backend.backend() != "tensorflow" or _READER.get() != reader:
         return False
-    return reader != ONEDNN or _is_onednn_here()
+    return reader != ONEDNN or (is_plain_cpu() and _has_onednn())
 
 
-def _is_onednn_here():
+def is_plain_cpu():
+    """Whether TensorFlow traces a graph for the processor, the only device, and no strategy runs several replicas."""
     import tensorflow as tf
-    from tensorflow.python.util import _pywrap_util_port
 
     devices = {device.device_type for device in tf.config.list_logical_devices()}
-    return devices == {"CPU"} and _pywrap_util_port.IsMklEnabled() and not tf.executing_eagerly()
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    return devices == {"CPU"} and replicas == 1 and not tf.executing_eagerly()
+
+
+def _has_onednn():
+    from tensorflow.python.util import _pywrap_util_port
+
+    return _pywrap_util_port.IsMklEnabled()

@@ -36,6 +36,33 @@ def test_gradient_is_that_of_the_function(approximate):
 
 
 @needs_tensorflow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("approximate", [False, True])
+def test_wide_layers_are_compiled_in_training_and_give_the_same(approximate, dtype):
+    import tensorflow as tf
+
+    x = tf.cast(np.random.default_rng(0).normal(size=(3, 512)), dtype)
+
+    @tf.function(autograph=False)
+    def both(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = gelu(x, approximate, training=True)
+        return y, tape.gradient(y, x, output_gradients=x)
+
+    calls = [operation.type for operation in both.get_concrete_function(x).graph.get_operations()]
+    assert calls.count("PartitionedCall") + calls.count("StatefulPartitionedCall") == 2
+    tf.config.run_functions_eagerly(True)
+    try:
+        expected = both(tf.cast(x, "float32"))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    for output, value in zip(both(x), expected, strict=True):
+        assert output.dtype == dtype
+        np.testing.assert_allclose(tf.cast(output, "float32"), value, atol=5e-6 if dtype == "float32" else 0.02)
+
+
+@needs_tensorflow
 @pytest.mark.parametrize("approximate", [False, True])
 def test_gradient_is_finite_far_from_zero(approximate):
     import tensorflow as tf
