@@ -15,7 +15,7 @@ from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.read_ahead import read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import list_releases
-from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import (
     AxialResNetConfig,
     BiTConfig,
@@ -198,7 +198,7 @@ def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, n
     config = row.config(image_size=image_size, **arguments)
     about = {"preprocessing": preprocessing or _at_size(row.preprocessing, config), "labels": labels, "name": name}
     if weights is None:
-        return build_model(config, **about)
+        return build_at_once(lambda: build_model(config, **about))
     path, release = locate(weights, variant, config.image_size)
     if release is not None:
         arguments = {**release.arguments, **arguments}

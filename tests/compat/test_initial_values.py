@@ -7,7 +7,7 @@ from keras.src.backend.common import global_state
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.compat import initial_values
-from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=12, classes=3,
@@ -148,3 +148,21 @@ def test_private_names_are_those_of_the_installed_keras():
     variable._deferred_initialize()
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), [7, 7])
     global_state.set_global_attribute("uninitialized_variables", [])
+
+
+def test_what_is_built_at_once_has_the_values_that_it_draws_by_itself():
+    def build():
+        inputs = keras.Input((3,))
+        return keras.Model(inputs, keras.layers.Dropout(0.5)(keras.layers.Dense(4)(inputs)))
+
+    models = []
+    for make in (build, lambda: build_at_once(build)):
+        keras.utils.set_random_seed(7)
+        models.append(make())
+    for one, other in zip(*(model.variables for model in models), strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(other))
+
+
+def test_nothing_is_allocated_inside_of_a_scope_that_defers():
+    (_, pending) = build_deferred(lambda: build_at_once(lambda: keras.Variable("zeros", shape=(3,))))
+    assert len(pending) == 1
