@@ -17,6 +17,7 @@ from benchmarks import report
 BENCHMARKS = {
     "inference": "inference",
     "training_step": "training_step",
+    "data": "data",
 }
 
 

@@ -44,6 +44,8 @@ class Result:
         prepared: for making the work, such as building a model.
         first: for its first turn.
         turns: for each turn after those that warm up; each the mean of its repetitions.
+        processor: processor time of each of these, of all threads together. What they do between two turns, such as
+            reading ahead, counts with the second.
         peak: most memory that its process held.
     """
 
@@ -51,16 +53,24 @@ class Result:
     prepared: float
     first: float
     turns: list
+    processor: list
     peak: int
 
     @property
     def median(self):
         return statistics.median(self.turns)
 
+    @property
+    def processor_median(self):
+        return statistics.median(self.processor)
+
     def times_faster_than(self, other):
         """Median, least and largest of the ratios of turns that followed each other."""
-        ratios = [theirs / ours for ours, theirs in zip(self.turns, other.turns, strict=True)]
-        return statistics.median(ratios), min(ratios), max(ratios)
+        return _ratios(self.turns, other.turns)
+
+    def times_less_processor_than(self, other):
+        """The same of processor time, which other programs disturb less than the clock."""
+        return _ratios(self.processor, other.processor)
 
 
 def contest(contenders, rounds=5, seconds=2.0, warm_up=2):
@@ -84,6 +94,11 @@ def contest(contenders, rounds=5, seconds=2.0, warm_up=2):
         return {worker.result.name: worker.result for worker in workers}
 
 
+def _ratios(ours, theirs):
+    ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
+
+
 class _Worker:
     """The process of a contender; see worker.py for what is said to it."""
 
@@ -98,21 +113,24 @@ class _Worker:
             text=True,
         )
         self._warm_up = warm_up
-        self.result = Result(contender.name, 0.0, 0.0, [], 0)
+        self.result = Result(contender.name, 0.0, 0.0, [], [], 0)
 
     def __enter__(self):
         self.result.prepared = self._answer("prepare")["seconds"]
-        self.result.first = self._answer("run", 1)["seconds"]
+        answer = self._answer("run", 1)
+        self.result.first = self._mean = answer["seconds"]
         if self._warm_up:
-            self._mean = self._answer("run", self._warm_up)["seconds"] / self._warm_up
-        else:
-            self._mean = self.result.first
+            answer = self._answer("run", self._warm_up)
+            self._mean = answer["seconds"] / self._warm_up
+        self._processor = answer["processor"]
         return self
 
     def take_turn(self, seconds):
         repetitions = max(1, round(seconds / self._mean))
         answer = self._answer("run", repetitions)
         self.result.turns.append(answer["seconds"] / repetitions)
+        self.result.processor.append((answer["processor"] - self._processor) / repetitions)
+        self._processor = answer["processor"]
         self.result.peak = answer["peak"]
 
     def _answer(self, *request):
