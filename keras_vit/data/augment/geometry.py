@@ -89,6 +89,23 @@ def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
     )[0]
 
 
+def translate(image, distance, axis, fill=GREY):
+    """What `warp` makes of a translation: output pixel x is input pixel x + distance, rounded, along `axis`.
+
+    Args:
+        image: (height, width, channels).
+        distance: pixels, a number or scalar tensor.
+        axis: 0 (down) or 1 (right).
+        fill: a level.
+    """
+    length = image.shape[axis]
+    place = tf.range(length, dtype=tf.float32) + tf.cast(distance, tf.float32)
+    place = tf.cast(tf.sign(place) * tf.floor(tf.abs(place) + 0.5), tf.int32)  # halves away from 0, as there
+    is_inside = (place >= 0) & (place < length)
+    padded = tf.pad(image, [(0, int(axis == side)) for side in range(3)], constant_values=fill)
+    return tf.gather(padded, tf.where(is_inside, place, length), axis=axis)
+
+
 def rotation(image, degrees):
     """Matrix for `warp` that turns `image` about its middle."""
     radians = tf.cast(degrees, tf.float32) * (math.pi / 180)
