@@ -67,7 +67,7 @@ def solarize_add(image, addition):
 def color(image, factor):
     """Away from its grey version (0) to itself (1) and beyond. The grey is Pillow's; the original's TensorFlow
     grey differs by a level at some pixels. A grey picture stays as it is."""
-    return _blend(ops.match_channels(image, 1), image, factor)
+    return _blend(tf.repeat(ops.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
 
 
 def contrast(image, factor):
