@@ -23,8 +23,9 @@ class Contender:
 
     Args:
         name: as the tables call it.
-        job: `module:function` of this folder; the function is called with the options in a process of its own and
-            returns the work of one turn: a function without arguments.
+        job: `module:function` of this folder, or of another with a dotted name from the repository; the function is
+            called with the options in a process of its own and returns the work of one turn: a function without
+            arguments.
         options: dict that JSON can hold.
         environment: variables of its process.
     """

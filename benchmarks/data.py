@@ -58,7 +58,7 @@ def run(options):
         folder = options.real_data / "imagenet200" if options.real_data else write_pictures(pathlib.Path(temporary))
         for kind, (title, loaders, note) in KINDS.items():
             yield _table(
-                title, _ALL + note, contest(_contenders(kind, loaders, folder, options), options.rounds, SECONDS)
+                title, _ALL + note, contest(contenders(kind, loaders, folder, options), options.rounds, SECONDS)
             )
 
 
@@ -81,7 +81,8 @@ def write_pictures(folder, count=256, classes=8, size=(375, 500)):
     return folder
 
 
-def _contenders(kind, loaders, folder, options):
+def contenders(kind, loaders, folder, options):
+    """The `Contender`s of one of `KINDS` that are installed."""
     return [
         Contender(name, f"loaders:{function}", {"folder": str(folder), "kind": kind, **arguments})
         for name, (function, packages, arguments) in loaders.items()

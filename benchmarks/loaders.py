@@ -24,6 +24,7 @@ def keras_vit(folder, kind):
     source = from_folder(folder)
     if kind == "evaluation":
         preprocessing = package.Preprocessing(size=SHORTER, crop=(SIZE, SIZE))
+        source = source.take(np.arange(math.lcm(source.size, BATCH)) % source.size)  # the last batch is whole, too
         return _next_of(eval_pipeline(source, preprocessing, BATCH).repeat())
     augment = ("inception_crop", "flip", "randaugment(2, 10)")[: 3 if kind == "randaugment" else 2]
     return _next_of(train_pipeline(source, package.Preprocessing(size=SIZE), BATCH, augment=augment))

@@ -18,7 +18,7 @@ def main():
     os.dup2(2, 1)
     module, function = sys.argv[1].split(":")
     options, work = json.loads(sys.argv[2]), None
-    make = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+    make = getattr(importlib.import_module(module if "." in module else f"benchmarks.{module}"), function)
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
         start = time.perf_counter()
