@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -45,8 +46,7 @@ class Result:
         prepared: for making the work, such as building a model.
         first: for its first turn.
         turns: for each turn after those that warm up; each the mean of its repetitions.
-        processor: processor time of each of these, of all threads together. What they do between two turns, such as
-            reading ahead, counts with the second.
+        processor: processor time of each of these, of all threads together.
         peak: most memory that its process held.
     """
 
@@ -124,11 +124,14 @@ class _Worker:
             answer = self._answer("run", self._warm_up)
             self._mean = answer["seconds"] / self._warm_up
         self._processor = answer["processor"]
+        self._process.send_signal(signal.SIGSTOP)  # who reads ahead must not do so in another's turn
         return self
 
     def take_turn(self, seconds):
         repetitions = max(1, round(seconds / self._mean))
+        self._process.send_signal(signal.SIGCONT)
         answer = self._answer("run", repetitions)
+        self._process.send_signal(signal.SIGSTOP)
         self.result.turns.append(answer["seconds"] / repetitions)
         self.result.processor.append((answer["processor"] - self._processor) / repetitions)
         self._processor = answer["processor"]
@@ -143,6 +146,7 @@ class _Worker:
         return json.loads(line)
 
     def __exit__(self, *_):
+        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)
