@@ -20,6 +20,7 @@ BENCHMARKS = {
     "training_step": "training_step",
     "startup": "startup",
     "load": "load",
+    "data": "data",
     "scaling": "scaling",
     "export": "export",
 }

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,8 +24,9 @@ class Contender:
 
     Args:
         name: as the tables call it.
-        job: `module:function` of this folder; the function is called with the options in a process of its own and
-            returns the work of one turn: a function without arguments.
+        job: `module:function` of this folder, or of another with a dotted name from the repository; the function is
+            called with the options in a process of its own and returns the work of one turn: a function without
+            arguments.
         options: dict that JSON can hold.
         environment: variables of its process.
     """
@@ -44,6 +46,7 @@ class Result:
         prepared: for making the work, such as building a model.
         first: for its first turn.
         turns: for each turn after those that warm up; each the mean of its repetitions.
+        processor: processor time of each of these, of all threads together.
         prepared_peak, peak: most memory that its process held once the work was made, and in the end.
     """
 
@@ -51,6 +54,7 @@ class Result:
     prepared: float = 0.0
     first: float = 0.0
     turns: list = dataclasses.field(default_factory=list)
+    processor: list = dataclasses.field(default_factory=list)
     prepared_peak: int = 0
     peak: int = 0
 
@@ -58,10 +62,17 @@ class Result:
     def median(self):
         return statistics.median(self.turns)
 
+    @property
+    def processor_median(self):
+        return statistics.median(self.processor)
+
     def times_faster_than(self, other):
         """Median, least and largest of the ratios of turns that followed each other."""
-        ratios = [theirs / ours for ours, theirs in zip(self.turns, other.turns, strict=True)]
-        return statistics.median(ratios), min(ratios), max(ratios)
+        return _ratios(self.turns, other.turns)
+
+    def times_less_processor_than(self, other):
+        """The same of processor time, which other programs disturb less than the clock."""
+        return _ratios(self.processor, other.processor)
 
 
 def contest(contenders, rounds=5, seconds=2.0, warm_up=2):
@@ -85,6 +96,11 @@ def contest(contenders, rounds=5, seconds=2.0, warm_up=2):
         return {worker.result.name: worker.result for worker in workers}
 
 
+def _ratios(ours, theirs):
+    ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
+
+
 class _Worker:
     """The process of a contender; see worker.py for what is said to it."""
 
@@ -106,16 +122,22 @@ class _Worker:
         self.result.prepared, self.result.prepared_peak = answer["seconds"], answer["peak"]
         answer = self._answer("run", 1)
         self.result.first, self.result.peak = answer["seconds"], answer["peak"]
+        self._mean = self.result.first
         if self._warm_up:
-            self._mean = self._answer("run", self._warm_up)["seconds"] / self._warm_up
-        else:
-            self._mean = self.result.first
+            answer = self._answer("run", self._warm_up)
+            self._mean = answer["seconds"] / self._warm_up
+        self._processor = answer["processor"]
+        self._process.send_signal(signal.SIGSTOP)  # who reads ahead must not do so in another's turn
         return self
 
     def take_turn(self, seconds):
         repetitions = max(1, round(seconds / self._mean))
+        self._process.send_signal(signal.SIGCONT)
         answer = self._answer("run", repetitions)
+        self._process.send_signal(signal.SIGSTOP)
         self.result.turns.append(answer["seconds"] / repetitions)
+        self.result.processor.append((answer["processor"] - self._processor) / repetitions)
+        self._processor = answer["processor"]
         self.result.peak = answer["peak"]
 
     def _answer(self, *request):
@@ -127,6 +149,7 @@ class _Worker:
         return json.loads(line)
 
     def __exit__(self, *_):
+        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(10)

@@ -1,8 +1,8 @@
 """The process of one contender: `python -m benchmarks.worker MODULE:FUNCTION OPTIONS`, see contest.py.
 
 Each line of its input is a JSON list: `["prepare"]` makes the work, `["run", n]` does it n times. Each is answered by a
-line of JSON with the seconds that it took and the most memory that the process has held. Whatever else is printed goes
-to the standard error.
+line of JSON with the seconds that it took, the processor time of the process from its beginning on, all threads
+together, and the most memory that it has held. Whatever else is printed goes to the standard error.
 """
 
 import importlib
@@ -18,7 +18,7 @@ def main():
     os.dup2(2, 1)
     module, function = sys.argv[1].split(":")
     options, work = json.loads(sys.argv[2]), None
-    make = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+    make = getattr(importlib.import_module(module if "." in module else f"benchmarks.{module}"), function)
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
         start = time.perf_counter()
@@ -29,7 +29,7 @@ def main():
                 work()
         seconds = time.perf_counter() - start
         peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        answers.write(json.dumps({"seconds": seconds, "peak": peak}) + "\n")
+        answers.write(json.dumps({"seconds": seconds, "processor": time.process_time(), "peak": peak}) + "\n")
         answers.flush()
 
 

@@ -28,11 +28,13 @@ def jpeg_shape(contents, max_pixels=None):
     shape = tf.image.extract_jpeg_shape(contents)
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
     sides = tf.cast(shape[:2], tf.float64)
-    is_large = 3.0 * tf.reduce_prod(sides) > max_pixels
-    times = tf.cond(
-        is_large, lambda: 1.0 + 2.0 * tf.cast(_is_progressive(contents), tf.float64), lambda: tf.ones((), tf.float64)
-    )
-    return limited(shape, tf.concat([sides, [times]], 0), max_pixels)
+
+    def checked():
+        times = 1.0 + 2.0 * tf.cast(_is_progressive(contents), tf.float64)
+        return limited(shape, tf.concat([sides, [times]], 0), max_pixels)
+
+    # Most are small, and each operation costs them.
+    return tf.cond(3.0 * tf.reduce_prod(sides) > max_pixels, checked, lambda: shape)
 
 
 def limited_jpeg(contents, max_pixels=None):

@@ -28,7 +28,17 @@ def autocontrast(image):
 
 def equalize(image):
     """Equalises the histogram of each channel; equal to Pillow's."""
-    return tf.stack([_equalize_channel(channel) for channel in tf.unstack(image, axis=-1)], -1)
+    levels = tf.cast(image, tf.int32)
+    channels = image.shape[-1]
+    width = levels.shape[1]
+    # One histogram and one table of all channels, the levels of each beside those of the one before.
+    rows = tf.reshape(levels, (-1, width * channels)) + tf.tile(256 * tf.range(channels), [width])
+    counts = tf.reshape(tf.math.bincount(tf.reshape(rows, [-1]), minlength=256 * channels), (channels, 256))
+    last = tf.gather(counts, tf.reduce_max(levels, (0, 1)), batch_dims=1)[:, None]
+    step = (tf.reduce_sum(counts, 1, keepdims=True) - last) // 255
+    table = (tf.cumsum(counts, 1, exclusive=True) + step // 2) // tf.maximum(step, 1)
+    table = tf.where(step > 0, tf.minimum(table, 255), tf.range(256))
+    return tf.reshape(tf.gather(tf.reshape(tf.cast(table, tf.uint8), [-1]), rows), image.shape)
 
 
 def invert(image):
@@ -57,7 +67,7 @@ def solarize_add(image, addition):
 def color(image, factor):
     """Away from its grey version (0) to itself (1) and beyond. The grey is Pillow's; the original's TensorFlow
     grey differs by a level at some pixels. A grey picture stays as it is."""
-    return _blend(ops.match_channels(image, 1), image, factor)
+    return _blend(tf.repeat(ops.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
 
 
 def contrast(image, factor):
@@ -124,12 +134,3 @@ def _blend(degenerate, image, factor):
     """`degenerate` at factor 0, `image` at 1, the line through both elsewhere; clipped, then rounded down."""
     degenerate, image = tf.cast(degenerate, tf.float32), tf.cast(image, tf.float32)
     return tf.cast(_mix(degenerate, image, tf.cast(factor, tf.float32)), tf.uint8)
-
-
-def _equalize_channel(levels):
-    levels = tf.cast(levels, tf.int32)
-    counts = tf.histogram_fixed_width(levels, (0, 255), 256)
-    step = (tf.size(levels) - counts[tf.reduce_max(levels)]) // 255
-    table = (tf.cumsum(counts, exclusive=True) + step // 2) // tf.maximum(step, 1)
-    table = tf.where(step > 0, tf.minimum(table, 255), tf.range(256))
-    return tf.gather(tf.cast(table, tf.uint8), levels)

@@ -78,6 +78,8 @@ def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
         fill: a level.
         interpolation: NEAREST or BILINEAR.
     """
+    if interpolation == "NEAREST":
+        return _gather_nearest(image, matrix, fill)
     transform = tf.stack([tf.cast(value, tf.float32) for value in (*matrix, 0.0, 0.0)])
     return tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
@@ -89,9 +91,42 @@ def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
     )[0]
 
 
+def translate(image, distance, axis, fill=GREY):
+    """What `warp` makes of a translation: output pixel x is input pixel x + distance, rounded, along `axis`.
+
+    Args:
+        image: (height, width, channels).
+        distance: pixels, a number or scalar tensor.
+        axis: 0 (down) or 1 (right).
+        fill: a level.
+    """
+    length = image.shape[axis]
+    place = _nearest(tf.range(length, dtype=tf.float32) + tf.cast(distance, tf.float32))
+    is_inside = (place >= 0) & (place < length)
+    padded = tf.pad(image, [(0, int(axis == side)) for side in range(3)], constant_values=fill)
+    return tf.gather(padded, tf.where(is_inside, place, length), axis=axis)
+
+
 def rotation(image, degrees):
     """Matrix for `warp` that turns `image` about its middle."""
     radians = tf.cast(degrees, tf.float32) * (math.pi / 180)
     cos, sin = tf.cos(radians), tf.sin(radians)
     y, x = tf.unstack((tf.cast(tf.shape(image)[:2], tf.float32) - 1) / 2)
     return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
+
+
+def _gather_nearest(image, matrix, fill):
+    # What ImageProjectiveTransformV3 does, in half the time.
+    height, width, channels = image.shape
+    a, b, c, d, e, f = (tf.cast(value, tf.float32) for value in matrix)
+    x, y = tf.range(width, dtype=tf.float32)[None, :], tf.range(height, dtype=tf.float32)[:, None]
+    column, row = _nearest(a * x + b * y + c), _nearest(d * x + e * y + f)
+    is_inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    place = tf.where(is_inside, row * width + column, height * width)
+    outside = tf.fill((1, channels), tf.cast(fill, image.dtype))
+    return tf.gather(tf.concat([tf.reshape(image, (-1, channels)), outside], 0), place)
+
+
+def _nearest(place):
+    """Rounded to whole numbers, halves away from 0, as in TensorFlow's own transform of pictures."""
+    return tf.cast(tf.sign(place) * tf.floor(tf.abs(place) + 0.5), tf.int32)

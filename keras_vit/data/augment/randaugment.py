@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.data.augment import colour, values
-from keras_vit.data.augment.geometry import cut_out, rotation, warp
+from keras_vit.data.augment.geometry import cut_out, rotation, translate, warp
 
 # Row: (picture uint8, strength, sign, place) -> picture uint8. `strength` is the magnitude over 10, `sign` is 1 or -1
 # and `place` two numbers in [0, 1).
@@ -22,8 +22,8 @@ ORIGINAL = {
     "Sharpness": lambda image, m, sign, place: colour.sharpness(image, 1.8 * m + 0.1),
     "ShearX": lambda image, m, sign, place: warp(image, (1, sign * 0.3 * m, 0, 0, 1, 0)),
     "ShearY": lambda image, m, sign, place: warp(image, (1, 0, 0, sign * 0.3 * m, 1, 0)),
-    "TranslateX": lambda image, m, sign, place: warp(image, (1, 0, sign * 100 * m, 0, 1, 0)),
-    "TranslateY": lambda image, m, sign, place: warp(image, (1, 0, 0, 0, 1, sign * 100 * m)),
+    "TranslateX": lambda image, m, sign, place: translate(image, sign * 100 * m, 1),
+    "TranslateY": lambda image, m, sign, place: translate(image, sign * 100 * m, 0),
     "Cutout": lambda image, m, sign, place: cut_out(image, _whole(40 * m), place),
     "SolarizeAdd": lambda image, m, sign, place: colour.solarize_add(image, _whole(110 * m)),
 }

@@ -1,0 +1,16 @@
+"""Work for the tests of benchmarks/contest.py: one that computes, one that sleeps."""
+
+import time
+
+
+def busy(seconds):
+    def work():
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    return work
+
+
+def idle(seconds):
+    return lambda: time.sleep(seconds)
