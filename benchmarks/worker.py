@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 
-
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
