@@ -45,8 +45,8 @@ TOOLS = {
         "setuptools>=65.5,<82",  # tensorflow_hub imports pkg_resources, which 82 no longer has
         "tensorflow-hub>=0.16.1",  # Beam's handler for TensorFlow imports it; brings tf-keras, as old as TensorFlow
     ],
-    # timm, torch and transformers read our files in tests/test_peers.py; the others are for what is to come
-    "bench": ["keras-hub", "openvino", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
+    # `python -m benchmarks`; timm, torch and transformers also read our files in tests/test_peers.py
+    "bench": ["keras-hub>=0.32", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
     "export": EXPORT,
     "hub": ["huggingface_hub>=0.26"],  # weights="hf://org/repo"

@@ -1,7 +1,7 @@
 """How fast keras_vit is beside its peers: `python -m benchmarks NAME`, or `all` for what RESULTS.md holds.
 
 Ratios are worth something, times are those of one machine: run it on one that does nothing else. Peers come with
-`pip install -e '.[tensorflow,bench,export]'`; those that are not installed are left out.
+`pip install -e '.[tensorflow,bench,export,train]'`; those that are not installed are left out.
 """
 
 import argparse
