@@ -46,7 +46,7 @@ TOOLS = {
         "tensorflow-hub>=0.16.1",  # Beam's handler for TensorFlow imports it; brings tf-keras, as old as TensorFlow
     ],
     # `python -m benchmarks`; timm, torch and transformers also read our files in tests/test_peers.py
-    "bench": ["keras-hub>=0.32", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
+    "bench": ["keras-hub>=0.32", "openvino>=2026.4", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
     "export": EXPORT,
     "hub": ["huggingface_hub>=0.26"],  # weights="hf://org/repo"

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "scaling": "scaling",
     "export": "export",
 }
+ON_REQUEST = {"gpu": "gpu"}  # not among `all`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Options:
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=(*BENCHMARKS, "all"))
+    parser.add_argument("name", choices=(*BENCHMARKS, *ON_REQUEST, "all"))
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender that count")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure peers as well")
     parser.add_argument("--sizes", type=int, nargs="+", help="only these batch sizes, resolutions or depths")
@@ -62,7 +63,7 @@ def main():
     tables = []
     for name in BENCHMARKS if arguments.name == "all" else [arguments.name]:
         print(f"## {name}\n")
-        for table in importlib.import_module(f"benchmarks.{BENCHMARKS[name]}").run(options):
+        for table in importlib.import_module(f"benchmarks.{(BENCHMARKS | ON_REQUEST)[name]}").run(options):
             print(table, flush=True)
             tables.append({"benchmark": name, **dataclasses.asdict(table)})
     if arguments.json:

@@ -2,11 +2,13 @@
 
 import importlib
 import json
+import shutil
 import sys
 
 import pytest
 
 from benchmarks import __main__ as program
+from benchmarks import gpu
 from benchmarks.contest import Result
 from benchmarks.report import Table, machine, ratio
 
@@ -35,9 +37,15 @@ def test_the_machine_is_told():
     assert "cores" in machine() and "keras 3" in machine()
 
 
-@pytest.mark.parametrize("name", program.BENCHMARKS)
-def test_every_benchmark_is_there(name):
-    assert callable(importlib.import_module(f"benchmarks.{program.BENCHMARKS[name]}").run)
+@pytest.mark.parametrize("module", [*program.BENCHMARKS.values(), *program.ON_REQUEST.values()])
+def test_every_benchmark_is_there(module):
+    assert callable(importlib.import_module(f"benchmarks.{module}").run)
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU")
+def test_without_a_gpu_its_benchmark_says_so():
+    with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
+        list(gpu.run(program.Options()))
 
 
 def test_an_unknown_name_is_refused_with_the_list(monkeypatch, capsys):

@@ -6,7 +6,6 @@ from keras_vit.layers.axial_bottleneck import AxialBottleneck, AxialStage
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.drop_path import DropPath
-from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.patch_encoder import PatchEncoder
@@ -30,7 +29,6 @@ __all__ = [
     "ClassToken",
     "DropPath",
     "GlobalAveragePooling",
-    "LayerNorm",
     "LayerScale",
     "MapPooling",
     "MlpBlock",

@@ -9,12 +9,12 @@ from keras_vit.layers import (
     AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
-    LayerNorm,
     MapPooling,
     PatchEncoder,
     TokenPooling,
     TransformerBlock,
 )
+from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.merging_block import MergingTransformerBlock
 from keras_vit.layers.relative_positions import RelativePositions
 from keras_vit.layers.token_merging import TokenUnmerging
