@@ -32,7 +32,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         (batch, tokens, dim / num_heads).
 
     Raises:
-        ValueError: when built on a width that `num_heads` does not divide.
+        ValueError: when built on a width that `num_heads` does not divide; when called for scores and keys at once.
     """
 
     def __init__(self, num_heads, dropout_rate=0.0, qkv_bias=True, qk_norm=False, epsilon=1e-6, **kwargs):
@@ -82,6 +82,11 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         key_sizes=None,
         return_keys=False,
     ):
+        if return_keys and return_attention_scores:
+            raise ValueError(
+                "only one of return_keys and return_attention_scores may be True; got return_keys=True, "
+                "return_attention_scores=True"
+            )
         batch, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
         # [q, k, v] = z U_qkv, Eq. 5

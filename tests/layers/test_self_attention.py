@@ -148,3 +148,10 @@ def test_wrong_arguments_are_refused(kwargs, message):
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ValueError, match="num_heads must divide the width of the input; got 3 and 8"):
         MultiHeadSelfAttention(3).build((None, 5, 8))
+
+
+def test_scores_and_keys_at_once_are_refused():
+    layer, x = MultiHeadSelfAttention(2), np.zeros((1, 3, 4), "float32")
+    layer(x)
+    with pytest.raises(ValueError, match="only one of return_keys and return_attention_scores may be True; got"):
+        layer(x, return_attention_scores=True, return_keys=True)
