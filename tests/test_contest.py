@@ -31,7 +31,7 @@ def test_loaders_do_the_same_work(tmp_path, kind, name):
     folder = data.write_pictures(tmp_path, count=8, classes=2, size=(240, 320))
     next_batch = getattr(loaders, function)(folder, kind, **arguments)
     for _ in range(3):
-        batch = next_batch()
+        batch = np.asarray(next_batch())
         assert batch.shape == (32, 224, 224, 3) and batch.dtype == np.float32
         assert -1 <= batch.min() < -0.3 and 0.3 < batch.max() <= 1 + 1e-6
 

@@ -88,13 +88,14 @@ class MultiHeadSelfAttention(keras.layers.Layer):
                 "return_attention_scores=True"
             )
         batch, length, dim = ops.shape(tokens)
-        head_dim = dim // self.num_heads
+        # the query is scaled, not its product with the key, so that float16 does not overflow
+        scale = 1.0 / math.sqrt(dim // self.num_heads)
         # [q, k, v] = z U_qkv, Eq. 5
-        query, key, value = project_heads(self.query_key_value, tokens, 3, self.num_heads)
+        scales = (1.0 if self.qk_norm else scale, 1.0, 1.0)
+        query, key, value = project_heads(self.query_key_value, tokens, scales, self.num_heads)
         if self.qk_norm:
-            query, key = self.query_norm(query), self.key_norm(key)
-        # A = softmax(q k^T / sqrt(D_h)), Eq. 6; the query is scaled first, so that float16 does not overflow
-        query = query * (1.0 / math.sqrt(head_dim))
+            query, key = self.query_norm(query) * scale, self.key_norm(key)
+        # A = softmax(q k^T / sqrt(D_h)), Eq. 6
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
         if relative_keys is not None:
             logits = logits + relative_logits(query, relative_keys)  # appendix D.4

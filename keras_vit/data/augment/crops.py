@@ -162,7 +162,7 @@ def _cut_jpeg(contents, window):
     image = tf.image.decode_and_crop_jpeg(
         contents, tf.stack([top, begin, height, end - begin]), channels=3, dct_method="INTEGER_ACCURATE"
     )
-    return image[:, left - begin :][:, :width]
+    return image[:, left - begin : left - begin + width]
 
 
 def _protocol(size, channels, interpolation):
