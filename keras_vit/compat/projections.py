@@ -46,13 +46,13 @@ def project_heads(dense, x, scales, num_heads):
     Returns:
         List of (batch, num_heads, length, head_dim), one per part.
     """
-    batch, length, _ = ops.shape(x)
+    _, length, _ = ops.shape(x)
     parts = len(scales)
     head_dim = dense.units // (parts * num_heads)
     if _is_split(dense):
-        shape = (batch, length, num_heads, head_dim)
+        shape = (-1, length, num_heads, head_dim)  # not the batch: LiteRT loses sizes that it computes as it runs
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, scales)]
-    outputs = ops.reshape(on_rows(dense, x), (batch, length, parts, num_heads, head_dim))
+    outputs = ops.reshape(on_rows(dense, x), (-1, length, parts, num_heads, head_dim))
     outputs = ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), parts)
     return [_scaled(part, scale) for part, scale in zip(outputs, scales, strict=True)]
 

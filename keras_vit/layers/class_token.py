@@ -44,9 +44,8 @@ class ClassToken(keras.layers.Layer):
     def call(self, tokens):
         learned = [self.class_token] if self.num_class_tokens else []
         learned += [self.registers] if self.num_registers else []
-        batch = ops.shape(tokens)[0]
-        rows = [ops.broadcast_to(token, (batch, *token.shape[1:])) for token in learned]
-        return ops.concatenate([*(ops.cast(row, tokens.dtype) for row in rows), tokens], axis=1)
+        nothing = ops.zeros_like(tokens[:, :1])  # for each picture; LiteRT may lose sizes that it computes as it runs
+        return ops.concatenate([*(ops.cast(token, tokens.dtype) + nothing for token in learned), tokens], axis=1)
 
     def compute_output_shape(self, input_shape):
         batch, tokens, dim = input_shape

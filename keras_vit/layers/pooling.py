@@ -111,15 +111,15 @@ class MapPooling(keras.layers.Layer):
 
     def call(self, tokens):
         tokens = tokens[:, self.num_prefix_tokens :]
-        batch, length, dim = ops.shape(tokens)
+        _, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
         query = ops.reshape(self.query(ops.cast(self.probe, tokens.dtype)), (self.num_heads, head_dim))
-        fused = ops.reshape(self.key_value(tokens), (batch, length, 2, self.num_heads, head_dim))
+        fused = ops.reshape(self.key_value(tokens), (-1, length, 2, self.num_heads, head_dim))
         key, value = fused[:, :, 0], fused[:, :, 1]  # (batch, length, heads, head_dim)
         logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)
         weights = ops.cast(softmax_at_least_float32(logits), value.dtype)
         pooled = ops.einsum("bhk,bkhd->bhd", weights, value)
-        pooled = self.output_projection(ops.reshape(pooled, (batch, 1, dim)))
+        pooled = self.output_projection(ops.reshape(pooled, (-1, 1, dim)))
         pooled = pooled + self.mlp(self.norm(pooled))
         return pooled[:, 0]
 

@@ -87,7 +87,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
                 "only one of return_keys and return_attention_scores may be True; got return_keys=True, "
                 "return_attention_scores=True"
             )
-        batch, length, dim = ops.shape(tokens)
+        _, length, dim = ops.shape(tokens)
         # the query is scaled, not its product with the key, so that float16 does not overflow
         scale = 1.0 / math.sqrt(dim // self.num_heads)
         # [q, k, v] = z U_qkv, Eq. 5
@@ -107,7 +107,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
         heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        output = project(self.output_projection, ops.reshape(heads, (batch, length, dim)))
+        output = project(self.output_projection, ops.reshape(heads, (-1, length, dim)))
         if return_keys:
             return output, ops.mean(key, axis=1)
         return (output, weights) if return_attention_scores else output

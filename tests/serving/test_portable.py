@@ -51,6 +51,17 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capsys):
     assert taken[1] == "float32" and taken[2][1:] == [24, 32, 3] and taken[2][0] in (None, -1)
 
 
+def test_litert_computes_no_sizes_as_it_runs(model, tmp_path):
+    """It may lose them when its input is given the same size again, and answers wrongly from then on."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    file = export(model, tmp_path, format="litert", check=False) / "model.tflite"
+    resolver = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+    interpreter = Interpreter(str(file), experimental_op_resolver_type=resolver)
+    operations = {operation["op_name"] for operation in interpreter._get_ops_details()}
+    assert {"FULLY_CONNECTED", "GELU"} <= operations and not {"SHAPE", "PACK"} & operations
+
+
 def test_a_model_of_16_bits_is_written_in_32(model, tmp_path):
     folder = export(with_dtype(model, "mixed_bfloat16"), tmp_path, format="openvino")
     pixels = resized(model, [np.asarray(PICTURES[0])])
