@@ -22,6 +22,7 @@ BENCHMARKS = {
     "load": "load",
     "data": "data",
     "scaling": "scaling",
+    "merging": "merging",
     "export": "export",
 }
 ON_REQUEST = {"gpu": "gpu"}  # not among `all`

@@ -56,7 +56,7 @@ def test_an_unknown_name_is_refused_with_the_list(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["inference", "operations", "startup", "load"])
+@pytest.mark.parametrize("name", ["inference", "operations", "startup", "load", "merging"])
 def test_tables_without_peers(name, monkeypatch, capsys, tmp_path):
     file = tmp_path / "tables.json"
     words = ["--no-peers", "--rounds", "1", "--sizes", "1", "--json", str(file)]

@@ -13,7 +13,6 @@ from keras_vit.checkpoints.read_ahead import check_all, read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.sources import File
-from keras_vit.compat.initial_values import assign
 from keras_vit.config import ResNetConfig
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
@@ -54,7 +53,7 @@ def load_weights(model, source, *, layout="auto", resize="auto", head="auto"):
     check_all(checkpoint.entries[name] for name in plan.report.used)
     values = read_ahead(plan.values, [id(variable) for variable in model.weights])
     for variable in model.weights:
-        assign(variable, values[id(variable)]())
+        variable.assign(values[id(variable)]())  # copied to where the variable before stood, which TensorFlow keeps
     plan.note_on(model)
     print(plan.report)
     return plan.report

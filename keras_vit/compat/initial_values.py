@@ -62,11 +62,6 @@ def initialise(variables, values=None):
         variable._deferred_initialize()
 
 
-def assign(variable, array):
-    """Assigns an array that is given away, as in `initialise`."""
-    variable.assign(keras.ops.convert_to_tensor(_given_away(array), dtype=variable.dtype))
-
-
 def aligned_empty(shape, dtype):
     """Returns an uninitialised array whose memory TensorFlow can take over where it would copy another's."""
     dtype = np.dtype(dtype)

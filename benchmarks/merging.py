@@ -1,0 +1,60 @@
+"""What token merging gives and what it costs: pictures per second, and with real data how many are named rightly."""
+
+from benchmarks.contest import Contender, contest
+from benchmarks.report import Table, ratio
+
+MODEL, SIZE, BATCH = "ViT-Ti_16", 384, 8
+MERGED = (0, 8, 16, 24, 34)  # tokens per block; none is the first
+NOTE = (
+    "ViT-Ti/16 at 384 px, inference in float32 (`predict_on_batch`), batch 8. *Tokens* are those that leave the last "
+    "block, of 577. *Right* are those of 200 pictures of ImageNet, one per class, whose likeliest class is theirs, "
+    "with weights that were trained at 224 px; without `--real-data` they are not counted."
+)
+
+
+def inference(merged):
+    """The work of a contender."""
+    import numpy as np
+
+    import keras_vit
+
+    model = keras_vit.create_model(MODEL, image_size=SIZE, merged_tokens=merged)
+    model.compile(jit_compile=False)
+    images = np.random.default_rng(0).uniform(-1, 1, (BATCH, SIZE, SIZE, 3)).astype("float32")
+    return lambda: model.predict_on_batch(images)
+
+
+def run(options):
+    sizes = [merged for merged in MERGED if not merged or merged in options.choose(MERGED)]
+    contenders = [Contender(str(merged), "merging:inference", {"merged": merged}) for merged in sizes]
+    results = contest(contenders, options.rounds)
+    whole = results["0"]
+    rows = [
+        (
+            merged,
+            _tokens_left(merged),
+            f"{BATCH / results[str(merged)].median:.1f}",
+            ratio(results[str(merged)].times_faster_than(whole)),
+            "" if options.real_data is None else _right(merged, options.real_data),
+        )
+        for merged in sizes
+    ]
+    columns = ("merged per block", "tokens", "pictures/s", "times without", "right of 200")
+    yield Table("Token merging in ViT-Ti/16 at 384 px", NOTE, columns, rows)
+
+
+def _tokens_left(merged):
+    from keras_vit.compat.initial_values import build_deferred
+    from keras_vit.zoo import create_model
+
+    model = build_deferred(lambda: create_model(MODEL, image_size=SIZE, merged_tokens=merged))[0]
+    output = model.get_layer(f"block_{model.config.num_layers - 1:02d}").output
+    return (output[0] if merged else output).shape[1]
+
+
+def _right(merged, real_data):
+    import keras_vit
+
+    weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
+    model = keras_vit.create_model(MODEL, weights=weights, image_size=SIZE, merged_tokens=merged)
+    return keras_vit.evaluate(model, real_data / "imagenet200").correct[1]
