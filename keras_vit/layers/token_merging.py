@@ -71,11 +71,12 @@ class TokenMerging(keras.layers.Layer):
         keys = ops.cast(ops.stop_gradient(keys), at_least_float32(keys.dtype))
         # rows are taken because slices with a step are slow on TensorFlow
         keys = ops.take(keys, np.concatenate([self.places_a, self.places_b]), axis=1)
-        keys = keys / ops.maximum(ops.sqrt(ops.sum(ops.square(keys), axis=-1, keepdims=True)), 1e-12)
-        a, b = keys[:, : len(self.places_a)], keys[:, len(self.places_a) :]
-        similarity = ops.matmul(a, ops.transpose(b, (0, 2, 1)))  # (batch, A, B)
-        largest, targets = ops.top_k(similarity, 1)  # on TensorFlow twice as fast as argmax
-        _, ranked = ops.top_k(largest[..., 0], len(self.places_a))
+        norms = ops.maximum(ops.sqrt(ops.sum(ops.square(keys), axis=-1, keepdims=True)), 1e-12)
+        count = len(self.places_a)
+        a, b = keys[:, :count], keys[:, count:] / norms[:, count:]
+        products = ops.matmul(a, ops.transpose(b, (0, 2, 1)))  # (batch, A, B): the similarity times the norm of a
+        largest, targets = ops.top_k(products, 1)  # on TensorFlow twice as fast as argmax
+        _, ranked = ops.top_k((largest / norms[:, :count])[..., 0], count)
         ranked = ops.cast(ranked, "int32")
         order = ops.concatenate([ranked[:, : self.count], ops.sort(ranked[:, self.count :], axis=1)], axis=1)
         return ops.cast(targets[..., 0], "int32"), order

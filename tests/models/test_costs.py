@@ -95,6 +95,7 @@ SHALLOW = {
 }
 
 IN_THE_ZOO = keras_vit.list_models()
+ONE_OF_EACH = ("ViT-B_16", "ViT-G_14", "R+ViT-Ti_16", "R50+ViT-B_16", "DeiT-B_16", "Swin-T")  # the rest is slow
 needs_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads TensorFlow's graph")
 
 
@@ -152,7 +153,13 @@ def _operation_macs(operation):
 
 
 class TestPublishedFigures:
-    @pytest.mark.parametrize(("name", "gmac"), {row[:2]: row[:2] for row in GMACS if row[0] in IN_THE_ZOO}.values())
+    @pytest.mark.parametrize(
+        ("name", "gmac"),
+        [
+            pytest.param(*row, marks=() if row[0] in ONE_OF_EACH else pytest.mark.slow)
+            for row in sorted({row[:2] for row in GMACS if row[0] in IN_THE_ZOO})
+        ],
+    )
     def test_at_224_pixels(self, name, gmac):
         assert zoo_macs(name) / 1e9 == _rounded(gmac)
 

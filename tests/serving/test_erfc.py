@@ -33,6 +33,7 @@ def test_the_complement_of_the_error_function():
     np.testing.assert_allclose(given, tf.nn.gelu(x), atol=3e-6)
 
 
+@pytest.mark.slow
 def test_tf2onnx_still_lacks_it():
     """When this fails, keras_vit/serving/erfc.py can go."""
     pytest.importorskip("tf2onnx")

@@ -12,6 +12,7 @@ from served import make_model
 
 from keras_vit.serving import export
 
+pytestmark = pytest.mark.slow
 PROGRAM = pathlib.Path(sysconfig.get_path("scripts")) / "saved_model_cli"
 
 
@@ -24,7 +25,6 @@ def run(*words):
     return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.slow
 def test_show(folder):
     shown = run("show", "--dir", folder, "--all")
     assert "signature_def['serving_default']" in shown and "inputs['image_bytes']" in shown
