@@ -109,28 +109,6 @@ def transformers_model():
     return transformers.ViTForImageClassification(config)
 
 
-def products_of_its_shapes(batch, dtype):
-    """TensorFlow's products of the shapes that the model multiplies, with nothing between them."""
-    import tensorflow as tf
-
-    patches = (SIZE // 16) ** 2
-    tokens, head_dim = patches + 1, WIDTH // HEADS
-    dense = [(batch * tokens, *sides) for sides in ((WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, MLP), (MLP, WIDTH))]
-    attention = [((batch, HEADS, tokens, head_dim), (batch, HEADS, head_dim, tokens))]
-    attention += [((batch, HEADS, tokens, tokens), (batch, HEADS, tokens, head_dim))]
-    pairs = [((batch * patches, 16 * 16 * 3), (16 * 16 * 3, WIDTH))]
-    pairs += LAYERS * [*attention, *(((rows, width), (width, units)) for rows, width, units in dense)]
-    inputs = {shape: tf.cast(tf.random.normal(shape), dtype) for shape, _ in pairs}
-    kernels = [tf.cast(tf.random.normal(shape), dtype) for _, shape in pairs]  # each its own, as the model's are
-    product = tf.function(tf.linalg.matmul, autograph=False)
-
-    def multiply():
-        for (shape, _), kernel in zip(pairs, kernels, strict=True):
-            product(inputs[shape], kernel)
-
-    return multiply
-
-
 def matrix_product(batch, dtype, passes=1):
     """TensorFlow's product of large square matrices, as many operations as the model's on this batch."""
     import tensorflow as tf

@@ -17,13 +17,11 @@ CONTENDERS = {
         "transformers",
         {"float32": "float32", "bfloat16": "bfloat16"},
     ),
-    "products of its shapes": ("products_of_its_shapes", "tensorflow", {"float32": "float32", "bfloat16": "bfloat16"}),
     LIMIT: ("matrix_product", "tensorflow", {"float32": "float32", "bfloat16": "bfloat16"}),
 }
 NOTE = (
     "ViT-B/16, 224 px, pictures per second from NumPy batch to NumPy logits (`predict_on_batch`). The last row is as "
-    "many operations in TensorFlow's products of square matrices; *limit* is the share of it that is reached. The row "
-    "above it has the products that the model consists of, and nothing between them: what TensorFlow gets of these."
+    "many operations in TensorFlow's products of square matrices; *limit* is the share of it that is reached."
 )
 
 
