@@ -4,8 +4,10 @@ Every function makes the work of one contender, see contest.py: inference on a b
 training on it with Adam. `dtype` is `float32`, `bfloat16` (weights, too) or `mixed_bfloat16` (float32 weights).
 """
 
+import contextlib
 import math
 import os
+import sys
 
 import numpy as np
 
@@ -17,9 +19,15 @@ def cores():
     return len(os.sched_getaffinity(0))
 
 
-def pictures(batch):
+def pictures(batch, size=SIZE):
     rng = np.random.default_rng(0)
-    return rng.uniform(-1, 1, (batch, SIZE, SIZE, 3)).astype("float32"), np.arange(batch) % CLASSES
+    return rng.uniform(-1, 1, (batch, size, size, 3)).astype("float32"), np.arange(batch) % CLASSES
+
+
+def quietly(function, *arguments, **named):
+    """Returns what the function returns; what it prints is no part of the tables."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return function(*arguments, **named)
 
 
 def keras_vit_inference(batch, dtype, **arguments):
@@ -54,7 +62,7 @@ def keras_hub(dtype):
 
 
 def keras_inference(model, batch):
-    images, _ = pictures(batch)
+    images, _ = pictures(batch, model.input_shape[1])
     model.compile(jit_compile=False)
     return lambda: model.predict_on_batch(images)
 

@@ -1,8 +1,6 @@
 """The work of contenders that run a ViT-B/16 from a file: written by this package or a peer, run by another runtime."""
 
-import contextlib
 import pathlib
-import sys
 
 import numpy as np
 
@@ -14,7 +12,7 @@ HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 
 def write(folder, package, form, quantization=None):
     """Writes the model of a package to `folder`, in a process of its own."""
-    return lambda: _quietly(_WRITERS[package], pathlib.Path(folder), form, quantization)
+    return lambda: contenders.quietly(_WRITERS[package], pathlib.Path(folder), form, quantization)
 
 
 def _write_keras_vit(folder, form, quantization):
@@ -67,11 +65,6 @@ _WRITERS = {
     "keras-hub": _write_keras_hub,
     "transformers (torch)": _write_transformers,
 }
-
-
-def _quietly(function, *arguments):
-    with contextlib.redirect_stdout(sys.stderr):
-        function(*arguments)
 
 
 def openvino(folder, precision, batch, is_channels_first=False):

@@ -1,13 +1,12 @@
 """Time and memory of reading a ViT-B/16 from a file, beside `np.load` of all its arrays."""
 
-import contextlib
-import io
 import pathlib
 import statistics
 import tempfile
 
 import numpy as np
 
+from benchmarks.contenders import quietly
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table
 
@@ -42,14 +41,14 @@ def into_a_built_model(file):
     import keras_vit
 
     model = keras_vit.ViT_B16()
-    return lambda: _quietly(keras_vit.load_weights, model, file)
+    return lambda: quietly(keras_vit.load_weights, model, file)
 
 
 def new_model(file):
     import keras_vit
 
     keras_vit.create_model("ViT-Ti_16", image_size=32)  # what Keras does only once
-    return lambda: _quietly(keras_vit.ViT_B16, weights=file)
+    return lambda: quietly(keras_vit.ViT_B16, weights=file)
 
 
 def write(layout, file):
@@ -57,12 +56,7 @@ def write(layout, file):
     import keras_vit
 
     model = keras_vit.ViT_B16()
-    return lambda: _quietly(keras_vit.save_weights, model, file, layout=layout)
-
-
-def _quietly(function, *arguments, **named):
-    with contextlib.redirect_stdout(io.StringIO()):
-        return function(*arguments, **named)
+    return lambda: quietly(keras_vit.save_weights, model, file, layout=layout)
 
 
 def run(options):

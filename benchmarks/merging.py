@@ -1,5 +1,6 @@
 """What token merging gives and what it costs: pictures per second, and with real data how many are named rightly."""
 
+from benchmarks.contenders import keras_inference, quietly
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, ratio
 
@@ -14,14 +15,9 @@ NOTE = (
 
 def inference(merged):
     """The work of a contender."""
-    import numpy as np
-
     import keras_vit
 
-    model = keras_vit.create_model(MODEL, image_size=SIZE, merged_tokens=merged)
-    model.compile(jit_compile=False)
-    images = np.random.default_rng(0).uniform(-1, 1, (BATCH, SIZE, SIZE, 3)).astype("float32")
-    return lambda: model.predict_on_batch(images)
+    return keras_inference(keras_vit.create_model(MODEL, image_size=SIZE, merged_tokens=merged), BATCH)
 
 
 def run(options):
@@ -56,5 +52,5 @@ def _right(merged, real_data):
     import keras_vit
 
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
-    model = keras_vit.create_model(MODEL, weights=weights, image_size=SIZE, merged_tokens=merged)
+    model = quietly(keras_vit.create_model, MODEL, weights=weights, image_size=SIZE, merged_tokens=merged)
     return keras_vit.evaluate(model, real_data / "imagenet200").correct[1]

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 
 from benchmarks import contenders
 from benchmarks.contest import REPOSITORY
@@ -64,8 +65,6 @@ def _table(dtype, found):
 
 def measure(dtype):
     """Returns seconds of a batch, {operation: (milliseconds, calls)} and GFLOP/s of products of large matrices."""
-    import time
-
     predict = contenders.keras_vit_inference(BATCH, dtype)
     multiply = contenders.matrix_product(BATCH, dtype)
     for work in (predict, predict, multiply):

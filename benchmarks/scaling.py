@@ -1,5 +1,6 @@
 """How time and memory of inference grow with batch, resolution and depth, and what axial attention saves."""
 
+from benchmarks.contenders import keras_inference
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, ratio
 
@@ -22,12 +23,7 @@ NOTE_AXIAL = (
 
 def inference(variant, image_size, batch, layers):
     """The work of a contender."""
-    import numpy as np
-
-    model = _model(variant, image_size, layers)
-    model.compile(jit_compile=False)
-    images = np.random.default_rng(0).uniform(-1, 1, (batch, image_size, image_size, 3)).astype("float32")
-    return lambda: model.predict_on_batch(images)
+    return keras_inference(_model(variant, image_size, layers), batch)
 
 
 def _model(variant, image_size, layers):

@@ -20,7 +20,6 @@ import keras_vit
 import keras
 import numpy as np
 from keras.src.backend import random
-from benchmarks.load_weights import write_checkpoint
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -41,7 +40,7 @@ for name, function in functions.items():
     setattr(random, name, counted(function))
 
 if sys.argv[1] == "write":
-    write_checkpoint(sys.argv[2])
+    keras_vit.save_weights(keras_vit.ViT_B16(), sys.argv[2])
     sys.exit()
 model = keras_vit.ViT_B16() if sys.argv[1] == "load into" else None
 before = peak()
