@@ -75,10 +75,8 @@ __all__ = [
     "resize_position_embedding",
     "save_weights",
     "with_rescaling",
-    *_layers,
-    *_CONSTRUCTORS,
-    *_ON_FIRST_TOUCH,
 ]
+__all__ += list(_layers) + list(_CONSTRUCTORS) + list(_ON_FIRST_TOUCH)
 
 
 def __getattr__(name):

@@ -7,7 +7,7 @@ import itertools
 import re
 
 import keras_vit
-from keras_vit.checkpoints.releases import list_releases
+from keras_vit.checkpoints.releases import list_releases, published_accuracy
 from keras_vit.cli.models import build_model
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.models.costs import count_macs, layer_costs, training_exaflops
@@ -48,7 +48,7 @@ def list_models(args):
         raise ValueError(f"PATTERN must match one of {known}; got {args.pattern!r}")
     if args.weights:
         rows = [row for name in names for row in _weight_rows(name)]
-        _print_table(("model", "--weights", "file", "pixels", "classes", "MiB"), rows, left=(0, 1, 2))
+        _print_table(("model", "--weights", "file", "pixels", "classes", "MiB", "top-1 %"), rows, left=(0, 1, 2))
     else:
         _print_models(names)
 
@@ -96,12 +96,8 @@ def _print_recipes(pattern):
     names = keras_vit.training.list_recipes(pattern)
     if not names:
         raise ValueError(f"PATTERN must match one of {', '.join(recipes)}; got {pattern!r}")
-    rows = [(name, _length(recipes[name]), recipes[name].batch_size, recipes[name].source) for name in names]
+    rows = [(name, recipes[name].length, recipes[name].batch_size, recipes[name].source) for name in names]
     _print_table(("recipe", "length", "batch", "source"), rows, left=(0, 3))
-
-
-def _length(recipe):
-    return f"{recipe.epochs} epochs" if recipe.steps is None else f"{recipe.steps:,} steps"
 
 
 def _stage_rows(costs):
@@ -149,7 +145,9 @@ def _is_alike(config, other):
 def _weight_rows(name):
     for release in list_releases(name):
         size = f"{release.bytes / 2**20:,.0f}"
-        yield name, release.alias, release.path, release.image_size, release.classes, size
+        known = published_accuracy(release)
+        top1 = "-" if known is None else f"{known.top1:.1f}"
+        yield name, release.alias, release.path, release.image_size, release.classes, size, top1
 
 
 def _print_table(head, rows, left):

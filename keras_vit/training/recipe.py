@@ -225,6 +225,11 @@ class Recipe(Config):
         return {name: getattr(self, name) for name in _MODEL_FIELDS if getattr(self, name) is not None}
 
     @property
+    def length(self):
+        """How long it trains, in words: `"7 epochs"` or `"20,000 steps"`."""
+        return f"{self.epochs} epochs" if self.steps is None else f"{self.steps:,} steps"
+
+    @property
     def regularisation(self):
         """The rates this recipe fixes, as arguments of a model: `config.replace(**recipe.regularisation)`."""
         return {name: value for name, value in self.model_fields.items() if name in RATES}

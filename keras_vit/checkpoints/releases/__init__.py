@@ -3,6 +3,7 @@
 import math
 
 from keras_vit import checks
+from keras_vit.checkpoints.releases.accuracies import PublishedAccuracy, published_accuracy
 from keras_vit.checkpoints.releases.augreg import AUGREG_RELEASES, is_augreg, parse_augreg
 from keras_vit.checkpoints.releases.bit import BIT_RELEASES
 from keras_vit.checkpoints.releases.deit import DEIT_RELEASES
@@ -10,7 +11,15 @@ from keras_vit.checkpoints.releases.release import HUB, Release
 from keras_vit.checkpoints.releases.swin import SWIN_RELEASES
 from keras_vit.checkpoints.releases.vit import VIT_RELEASES
 
-__all__ = ["Release", "find_address", "find_release", "list_releases", "parse_augreg"]
+__all__ = [
+    "PublishedAccuracy",
+    "Release",
+    "find_address",
+    "find_release",
+    "list_releases",
+    "parse_augreg",
+    "published_accuracy",
+]
 
 _RELEASES = (*VIT_RELEASES, *AUGREG_RELEASES, *DEIT_RELEASES, *SWIN_RELEASES, *BIT_RELEASES)
 

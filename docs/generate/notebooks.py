@@ -1,0 +1,32 @@
+"""The notebooks of examples/ as pages, with the outputs and pictures that they hold."""
+
+import functools
+import pathlib
+
+from nbconvert import MarkdownExporter
+from repository import REPOSITORY
+
+# In the order in which a newcomer reads them; a notebook that is not named here comes last.
+_ORDER = ("quickstart", "finetune_colab", "look_inside", "export_and_serve", "masked_patches")
+
+
+@functools.cache
+def pages():
+    found = sorted(REPOSITORY.glob("examples/*.ipynb"), key=_place)
+    made = {}
+    for notebook in found:
+        text, resources = MarkdownExporter().from_filename(str(notebook))
+        made[f"notebooks/{notebook.stem}.md"] = _with_own_pictures(text, notebook.stem, resources["outputs"])
+        made |= {f"notebooks/{notebook.stem}_{name}": data for name, data in resources["outputs"].items()}
+    return made
+
+
+def _place(notebook: pathlib.Path):
+    named = notebook.stem in _ORDER
+    return (not named, _ORDER.index(notebook.stem) if named else 0, notebook.stem)
+
+
+def _with_own_pictures(text, stem, pictures):
+    for name in pictures:
+        text = text.replace(f"]({name})", f"]({stem}_{name})")
+    return text
