@@ -35,6 +35,14 @@ EXPORT = [
     "tf2onnx>=1.17",
 ]
 
+# mkdocs build; tensorflow beside it, as the tables of models and recipes are read from the package
+DOCS = [
+    "latex2mathml>=3.81",
+    "mkdocs-material>=9.8",
+    "mkdocstrings[python]>=1.0.8",
+    "nbconvert>=7.17",
+]
+
 TOOLS = {
     "analysis": ["matplotlib>=3.9"],  # keras_vit.analysis.plots
     # python -m keras_vit.serving.beam
@@ -48,11 +56,13 @@ TOOLS = {
     # `python -m benchmarks`; timm, torch and transformers also read our files in tests/test_peers.py
     "bench": ["keras-hub>=0.32", "openvino>=2026.4", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
+    "docs": DOCS,
     "export": EXPORT,
     "hub": ["huggingface_hub>=0.26"],  # weights="hf://org/repo"
     # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
     "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [
+        *DOCS,
         *EXPORT,
         "huggingface_hub>=0.26",
         "jax>=0.6.2",
@@ -70,9 +80,6 @@ TOOLS = {
     ],
 }
 
-# For what is to come: nothing in the package imports these yet, so there are no tested versions to state.
-PLANNED = {"docs": ["mkdocs", "mkdocstrings[python]"]}
-
 setup(
     name="keras_vit",
     version=VERSION,
@@ -85,7 +92,7 @@ setup(
     py_modules=["keras_vit_command"],
     package_data={"keras_vit.checkpoints": ["*.tsv"]},
     install_requires=REQUIRED,
-    extras_require={**BACKENDS, **TOOLS, **PLANNED},
+    extras_require={**BACKENDS, **TOOLS},
     entry_points={"console_scripts": ["keras-vit = keras_vit_command:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -58,7 +58,7 @@ def test_there_is_something_of_each_kind():
 def compiled_where_it_pays(request):
     """Two steps of a model of twelve blocks take less time than compiling one."""
     text = request.node.callspec.params.get("source") or request.node.callspec.params["command"]
-    tf.config.run_functions_eagerly(bool(re.search(r"\bsteps[ =]2\b(?! \*)", text)))
+    tf.config.run_functions_eagerly(bool(re.search(r"\bsteps(_per_epoch)?[ =]2\b(?! \*)", text)))
     yield
     tf.config.run_functions_eagerly(False)
 

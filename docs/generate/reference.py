@@ -126,8 +126,9 @@ def public_names():
         name.removeprefix("keras_vit."): name for name in entries if name.count(".") > 1
     }
     rooms |= {name.removeprefix("keras_vit.analysis."): name for name in entries if ".plots." in name}
-    classes = {name.rpartition(".")[2]: name for name in entries if name.rpartition(".")[2][0].isupper()}
-    return {**classes, **rooms}
+    alone = {name.rpartition(".")[2]: name for name in entries}
+    telling = {name: entry for name, entry in alone.items() if "_" in name or name[0].isupper()}  # not `train`
+    return {**telling, **rooms}
 
 
 def _page(page):

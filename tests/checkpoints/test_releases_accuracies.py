@@ -31,4 +31,7 @@ def test_distillation_helps():
     """The distilled ones are ahead of their like."""
     tops = {(r.model, r.image_size, r.alias): published_accuracy(r).top1 for r in list_releases("DeiT-B_16")}
     assert tops["DeiT-B_16", 384, "imagenet2012-distilled"] == 85.2
-    assert all(tops["DeiT-B_16", size, "imagenet2012"] < tops["DeiT-B_16", size, "imagenet2012-distilled"] for size in (224, 384))
+    assert all(
+        tops["DeiT-B_16", size, "imagenet2012"] < tops["DeiT-B_16", size, "imagenet2012-distilled"]
+        for size in (224, 384)
+    )

@@ -1,0 +1,109 @@
+"""The site is built without a warning, its links lead somewhere, and no public name is left out."""
+
+import html.parser
+import os
+import pathlib
+import subprocess
+import sys
+import urllib.parse
+
+import pytest
+
+import keras_vit
+from keras_vit import analysis, data, evaluation, serving, training
+from keras_vit.analysis import plots
+from keras_vit.cli import VERBS
+
+pytest.importorskip("mkdocs", reason="the site needs the extra [docs]")
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+ROOMS = (keras_vit, analysis, plots, data, evaluation, serving, training)
+
+
+class Page(html.parser.HTMLParser):
+    """What a page links to, loads, and can be linked at."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.anchors, self.links, self.loaded, self.text = set(), [], [], ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "a" and attributes.get("href"):
+            self.links.append(attributes["href"])
+        if tag in ("img", "script", "link"):
+            self.loaded += [attributes[name] for name in ("src", "href") if attributes.get(name)]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+# One test, as each worker that gets a part of this file would build a site of its own.
+def test_site(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "NO_MKDOCS_2_WARNING": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    site = {path.relative_to(tmp_path): Page(path) for path in tmp_path.rglob("*.html")}
+    assert len(site) > 30
+    check_links(site, tmp_path)
+    check_that_nothing_is_loaded_from_elsewhere(site)
+    check_that_public_names_have_an_entry(site)
+    check_equations(site)
+    check_tables(site)
+
+
+def check_links(site, folder):
+    """Each leads to a file, and to an anchor in it."""
+    broken = []
+    for path, page in site.items():
+        if path.name == "404.html":  # its links begin at the root of the server
+            continue
+        for link in page.links + page.loaded:
+            target, anchor = map(urllib.parse.unquote, urllib.parse.urldefrag(link))
+            if urllib.parse.urlsplit(target).scheme:
+                continue
+            found = pathlib.Path(os.path.normpath(path.parent / target)) if target else path
+            found = found / "index.html" if (folder / found).is_dir() else found
+            if not (folder / found).exists() or (anchor and found in site and anchor not in site[found].anchors):
+                broken.append(f"{path}: {link}")
+    assert broken == []
+
+
+def check_that_nothing_is_loaded_from_elsewhere(site):
+    loaded = {link for page in site.values() for link in page.loaded if urllib.parse.urlsplit(link).scheme}
+    assert loaded == set()
+
+
+def check_that_public_names_have_an_entry(site):
+    anchors = set().union(*(page.anchors for path, page in site.items() if path.parts[0] == "reference"))
+    rooms = {room.__name__ for room in ROOMS} | {"keras_vit.layers"}
+    names = {f"{room.__name__}.{name}" for room in ROOMS for name in room.__all__} - rooms
+    assert len(names) > 150
+    elsewhere = {
+        "keras_vit.evaluation.predict": "keras_vit.predict",
+        "keras_vit.evaluation.evaluate": "keras_vit.evaluate",
+    }
+    assert {name for name in names if elsewhere.get(name, name) not in anchors} == set()
+
+
+def check_equations(site):
+    concepts = _page(site, "concepts").text
+    assert all(f"({number})" in concepts for number in range(1, 9))
+    assert "\\mathrm" not in concepts and "$" not in concepts
+
+
+def check_tables(site):
+    """The generated pages hold what the tables hold."""
+    models, recipes = _page(site, "models").text, _page(site, "recipes").text
+    assert all(name in models for name in keras_vit.list_models())
+    assert "86,567,656" in models and "17.56" in models  # ViT-B/16
+    assert all(name in recipes for name in training.RECIPES)
+    assert all(f"keras-vit {verb}" in _page(site, "reference/command_line").text for verb in VERBS)
+    assert "Token merging" in _page(site, "benchmarks").text
+
+
+def _page(site, name):
+    return site[pathlib.Path(name, "index.html")]
