@@ -55,15 +55,17 @@ TOOLS = {
     ],
     # `python -m benchmarks`; timm, torch and transformers also read our files in tests/test_peers.py
     "bench": ["keras-hub>=0.32", "openvino>=2026.4", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
-    "demo": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures of the quickstart
+    "demo": ["gradio>=6.31", "scikit-learn>=1.5.2"],  # keras-vit demo
     "docs": DOCS,
     "export": EXPORT,
     "hub": ["huggingface_hub>=0.26"],  # weights="hf://org/repo"
+    "quickstart": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures
     # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
     "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [
         *DOCS,
         *EXPORT,
+        "gradio>=6.31",
         "huggingface_hub>=0.26",
         "jax>=0.6.2",
         "keras-cv>=0.9",
@@ -74,6 +76,7 @@ TOOLS = {
         "ruff>=0.17",
         "scikit-learn>=1.5.2",
         "scipy>=1.14.1",
+        "selenium>=4.51",  # drives the page in Debian's chromium
         "setuptools>=68",
         "tensorflow-datasets>=4.9.10",
         "tensorflow-serving-api>=2.20",

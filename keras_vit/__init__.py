@@ -38,6 +38,7 @@ __version__ = "0.1.0"
 _ON_FIRST_TOUCH = {
     "analysis": "keras_vit.analysis",
     "data": "keras_vit.data",
+    "demo": "keras_vit.demo",
     "distribution": "keras_vit.training.distribution",
     "evaluation": "keras_vit.evaluation",
     "evaluate": "keras_vit.evaluation",

@@ -25,6 +25,7 @@ FLOORS = (
     ("data",),
     ("evaluation", "analysis"),
     ("training", "serving"),
+    ("demo",),
     ("cli",),
 )
 RANKS = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
@@ -111,7 +112,7 @@ def loaded():
 
 @pytest.mark.parametrize(
     "name",
-    ["tensorflow_datasets", "keras_cv", "matplotlib", "jax", "torch", "sklearn", "PIL", "huggingface_hub"],
+    ["tensorflow_datasets", "keras_cv", "matplotlib", "jax", "torch", "sklearn", "PIL", "huggingface_hub", "gradio"],
 )
 def test_import_brings_no_heavy_company(loaded, name):
     assert name not in loaded
@@ -126,7 +127,7 @@ def test_tensorflow_rooms_open_on_first_touch(loaded):
         "keras_vit.zoo",
     }
     assert core <= loaded
-    rooms = ("data", "evaluation", "analysis", "training", "serving", "cli")
+    rooms = ("data", "evaluation", "analysis", "training", "serving", "demo", "cli")
     assert [
         name for name in loaded if name.split(".")[:1] == ["keras_vit"] and name.split(".")[1:2] in [[r] for r in rooms]
     ] == []

@@ -91,7 +91,7 @@ def test_setup_commands_have_the_same_form():
         venv, install, run = command.split(" && ")
         assert venv == "python3 -m venv .venv"
         extras = re.fullmatch(r"\.venv/bin/pip install -e '\.\[tensorflow,(\w+)\]'", install)
-        assert extras[1] == {".venv/bin/pytest -n auto --dist worksteal": "test"}.get(run, "demo")
+        assert extras[1] == {".venv/bin/pytest -n auto --dist worksteal": "test"}.get(run, "quickstart")
 
 
 def test_first_command_runs_the_quickstart():

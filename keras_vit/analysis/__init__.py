@@ -8,7 +8,7 @@ from keras_vit.analysis.filters import FilterComponents, embedding_filters, filt
 from keras_vit.analysis.heads import head_maps, head_strength
 from keras_vit.analysis.overlay import overlay
 from keras_vit.analysis.positions import position_similarity
-from keras_vit.analysis.rollout import attention_rollout, rollout_model
+from keras_vit.analysis.rollout import attention_rollout, rollout_by_block, rollout_model
 
 __all__ = [
     "FilterComponents",
@@ -24,6 +24,7 @@ __all__ = [
     "plots",
     "position_similarity",
     "receptive_field",
+    "rollout_by_block",
     "rollout_model",
     "smoothness",
 ]

@@ -41,16 +41,32 @@ def attention_rollout(
     if layers is None and isinstance(model, keras.Model):
         layers = LAST_GRID
     for blocks, weights in attention_batches(model, images, layers, batch_size, **options):
-        _check_one_grid(blocks)
-        rolled = None
-        for block, attention in zip(blocks, weights, strict=True):
-            mixed = _token_to_token(block, attention)
-            if residual:
-                mixed = mixed + np.eye(mixed.shape[-1])
-            mixed = mixed / mixed.sum(-1, keepdims=True)
-            rolled = mixed if rolled is None else mixed @ rolled
+        *_, rolled = _products(blocks, weights, residual)
         maps.append(_shown(blocks[0], rolled))
     return np.concatenate(maps)
+
+
+def rollout_by_block(model, images, batch_size=16):
+    """Follows attention up to every block: what `attention_rollout` gives of the first block, the first two and so on.
+
+    Attention is computed once.
+
+    Args:
+        model: as of `attention_weights`. Of a Swin, the blocks of its last stage are followed.
+        images, batch_size: as of `attention_weights`.
+
+    Returns:
+        Dict from the name of a block to the float64 array (pictures, rows, columns) of the rollout that ends with it,
+        in the order of the blocks; the last is that of `attention_rollout`.
+
+    Raises:
+        TypeError, ValueError: as `attention_rollout`.
+    """
+    maps = {}
+    for blocks, weights in attention_batches(model, images, LAST_GRID, batch_size):
+        for block, rolled in zip(blocks, _products(blocks, weights, residual=True), strict=True):
+            maps.setdefault(block.name, []).append(_shown(block, rolled))
+    return {name: np.concatenate(parts) for name, parts in maps.items()}
 
 
 def rollout_model(model):
@@ -84,6 +100,19 @@ def rollout_model(model):
     shown = ops.mean(rollout[:, prefix:], axis=1) if read is None else rollout[:, read]  # (batch, tokens)
     maps = ops.reshape(shown[:, prefix:], (-1, *blocks[0].grid_size))
     return keras.Model(graph.input, maps, name=f"{model.name}_rollout")
+
+
+def _products(blocks, weights, residual):
+    """Yields B_1, B_2 B_1 and so on, each (pictures, tokens, tokens)."""
+    _check_one_grid(blocks)
+    rolled = None
+    for block, attention in zip(blocks, weights, strict=True):
+        mixed = _token_to_token(block, attention)
+        if residual:
+            mixed = mixed + np.eye(mixed.shape[-1])
+        mixed = mixed / mixed.sum(-1, keepdims=True)
+        rolled = mixed if rolled is None else mixed @ rolled
+        yield rolled
 
 
 def _check_one_grid(blocks):

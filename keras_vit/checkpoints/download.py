@@ -83,6 +83,14 @@ def release_url(release):
     return f"{base.rstrip('/')}/{urllib.parse.quote(release.path)}"
 
 
+def keras_home():
+    """The folder of Keras's cache, by its own rule, which it applies when it is imported and does not publish."""
+    if "KERAS_HOME" in os.environ:
+        return pathlib.Path(os.environ["KERAS_HOME"])
+    home = os.path.expanduser("~")
+    return pathlib.Path(home if os.access(home, os.W_OK) else "/tmp") / ".keras"
+
+
 def check_archive(path):
     """Raises `ValueError` unless the file is a complete `.npz` of plain arrays.
 
@@ -107,16 +115,8 @@ def _check(path, validate):
 
 
 def _cache_folder(release, cache_dir):
-    home = _keras_home() if cache_dir is None else pathlib.Path(cache_dir)
+    home = keras_home() if cache_dir is None else pathlib.Path(cache_dir)
     return home.expanduser() / "models" / "keras_vit" / release.directory
-
-
-def _keras_home():
-    # Keras's own rule, which it applies when it is imported and does not publish
-    if "KERAS_HOME" in os.environ:
-        return pathlib.Path(os.environ["KERAS_HOME"])
-    home = os.path.expanduser("~")
-    return pathlib.Path(home if os.access(home, os.W_OK) else "/tmp") / ".keras"
 
 
 def _remove_stale(path):

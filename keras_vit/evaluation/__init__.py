@@ -9,7 +9,7 @@ from keras_vit.evaluation.class_report import ClassReport
 from keras_vit.evaluation.few_shot import FewShot, few_shot
 from keras_vit.evaluation.few_shot_probe import FewShotProbe
 from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
-from keras_vit.evaluation.prediction import predict
+from keras_vit.evaluation.prediction import predict, predict_prepared
 from keras_vit.evaluation.real_labels import read_real_labels
 from keras_vit.evaluation.ridge import Ridge, fit_ridge
 from keras_vit.evaluation.vtab_score import VtabScore
@@ -28,5 +28,6 @@ __all__ = [
     "fit_ridge",
     "linear_probe",
     "predict",
+    "predict_prepared",
     "read_real_labels",
 ]

@@ -45,6 +45,30 @@ def predict(model, images, top=5):
     return answers
 
 
+def predict_prepared(model, inputs, top=5):
+    """Names what pictures show that `keras_vit.preprocess` has prepared already, all in one batch.
+
+    Args:
+        model: a classifier of keras_vit; its `labels` are used.
+        inputs: float32 array (pictures, height, width, channels), as `keras_vit.preprocess` gives it.
+        top: as of `predict`.
+
+    Returns:
+        What `predict` returns.
+
+    Raises:
+        ValueError: on a model without a head or with unpooled scores.
+
+    Warns:
+        UserWarning: as `predict`.
+    """
+    outputs.check_classifier(model)
+    checks.check_integer("top", top)
+    _warn_of_zero_head(model)
+    rows = outputs.probabilities(model, outputs.scorer(model, compiled=False)(inputs))
+    return [_best(row, model.labels, top) for row in rows]
+
+
 def _best(row, labels, top):
     order = np.argsort(-row, kind="stable")[:top]
     return [(labels[n] if labels is not None else f"class_{n}", float(row[n])) for n in order]

@@ -1,0 +1,176 @@
+"""Pictures of one clear object each, drawn for models that know ImageNet; dedicated to the public domain (CC0 1.0)."""
+
+import dataclasses
+import math
+
+from PIL import Image
+
+from keras_vit import checks
+from keras_vit.demo.pen import Pen, gradient
+
+_SIZE = (480, 360)  # width and height in pixels
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """A drawn picture.
+
+    Attributes:
+        name: what it shows.
+        image: `PIL.Image.Image`, RGB, 480 x 360 pixels.
+        box: (left, top, right, bottom) of the object in pixels.
+    """
+
+    name: str
+    image: Image.Image
+    box: tuple
+
+
+def list_scenes():
+    """Returns the names of the scenes, which are those of ImageNet's classes."""
+    return list(_SCENES)
+
+
+def draw_scene(name):
+    """Draws a scene, alike at every call.
+
+    Raises:
+        ValueError: if there is none of that name.
+    """
+    checks.check_choice("name", name, _SCENES)
+    draw, (top, bottom), box = _SCENES[name]
+    pen = Pen(gradient(_SIZE, top, bottom))
+    draw(pen)
+    return Scene(name, pen.picture(), box)
+
+
+def _traffic_light(pen):
+    pen.box((325, 230, 335, 360), (70, 70, 75))
+    pen.box((292, 60, 368, 245), (35, 38, 40), radius=14)
+    for y, colour in ((95, (240, 40, 30)), (152, (110, 85, 20)), (209, (20, 80, 40))):
+        pen.ellipse((330, y), (26, 26), (15, 15, 15))
+        pen.ellipse((330, y), (22, 22), colour)
+        pen.arc((330, y - 2), (28, 28), (190, 350), (10, 10, 10), 5)
+    pen.ellipse((324, 89), (8, 8), (255, 150, 130))
+
+
+def _balloon(pen):
+    red, yellow, blue = (220, 50, 40), (250, 200, 50), (40, 90, 190)
+    pen.box((0, 320, 480, 360), (90, 140, 70))
+    # stripe by stripe: half its width at the middle, at the shoulder and at the mouth
+    for colour, middle, shoulder, mouth in ((red, 95, 78, 18), (yellow, 72, 55, 13), (blue, 48, 34, 9)):
+        pen.ellipse((330, 130), (middle, 100), colour)
+        pen.polygon([(330 - shoulder, 188), (330 + shoulder, 188), (330 + mouth, 260), (330 - mouth, 260)], colour)
+    pen.ellipse((330, 130), (24, 100), yellow)
+    for x in (316, 344):
+        pen.line([(x, 260), (x, 280)], (60, 50, 40), 2)
+    pen.box((314, 280, 346, 304), (130, 85, 45), radius=3)
+
+
+def _soccer_ball(pen):
+    x, y, radius = 150, 210, 90
+    black, seam = (25, 25, 28), (90, 90, 95)
+    pen.ellipse((x + 10, y + 86), (radius, 18), (45, 90, 40))
+    pen.sphere((x, y), radius, (245, 245, 245), shine=0.3)
+    pen.polygon(_regular(5, (x, y), 30, -90), black)
+    for k in range(5):
+        angle = 72 * k - 90
+        pen.line([_polar((x, y), 30, angle), _polar((x, y), 56, angle)], seam, 2)
+        joint = _polar((x, y), 62, angle + 36)
+        pen.line([_polar((x, y), 56, angle), joint, _polar((x, y), 56, angle + 72)], seam, 2)
+        pen.line([joint, _polar((x, y), 86, angle + 36)], seam, 2)
+        # seen from the side: flattened along the radius
+        centre = _polar((x, y), 72, angle)
+        pen.polygon(
+            [_polar(_polar(centre, 14 * math.cos(a), angle), 26 * math.sin(a), angle + 90) for a in _turns(5)], black
+        )
+
+
+def _mushroom(pen):
+    red, white = (205, 35, 25), (250, 245, 235)
+    for k in range(120):  # grass
+        foot = (4 * k, 300 + 37 * k % 61)
+        pen.line([foot, (foot[0] + 23 * k % 17 - 8, foot[1] - 20 - 11 * k % 19)], (60 + 7 * k % 40, 125, 45), 2)
+    pen.polygon([(130, 170), (170, 170), (180, 305), (120, 305)], (240, 230, 205))
+    pen.ellipse((150, 305), (30, 12), (240, 230, 205))
+    pen.ellipse((150, 178), (88, 22), (225, 205, 170))
+    pen.pie((150, 176), (100, 100), (180, 360), red)
+    pen.ellipse((150, 176), (100, 16), red)
+    pen.ellipse((150, 184), (86, 12), (235, 220, 190))
+    spots = ((95, 135, 11), (135, 105, 13), (185, 125, 12), (212, 158, 9), (130, 148, 10), (165, 158, 7), (72, 164, 7))
+    for x, y, size in spots:
+        pen.ellipse((x, y), (size, 0.8 * size), white)
+
+
+def _umbrella(pen):
+    wood, red, seam = (60, 45, 35), (200, 30, 45), (140, 15, 30)
+    pen.line([(330, 62), (330, 295)], wood, 6)
+    pen.arc((318, 295), (14, 17), (0, 180), wood, 6)
+    pen.pie((330, 190), (125, 115), (180, 360), red)
+    for centre, half in ((235, 30), (297, 33), (363, 33), (425, 30)):
+        pen.ellipse((centre, 190), (half, 14), (170, 182, 192))
+    pen.arc((330, 190), (65, 115), (180, 360), seam, 3)
+    pen.line([(330, 75), (330, 190)], seam, 3)
+
+
+def _wall_clock(pen):
+    centre, ink = (330, 150), (30, 30, 30)
+    pen.ellipse((335, 157), (100, 100), (190, 175, 155))
+    pen.ellipse(centre, (100, 100), (40, 40, 45))
+    pen.ellipse(centre, (90, 90), (250, 250, 248))
+    for hour in range(12):
+        pen.text(_polar(centre, 70, 30 * hour - 90), str(hour or 12), 24, ink)
+    for minute in range(60):
+        pen.line([_polar(centre, 87, 6 * minute), _polar(centre, 82, 6 * minute)], (60, 60, 60), 1)
+    for length, angle, width, colour in ((45, 214, 6, ink), (68, -38, 4, ink), (75, 105, 2, (200, 30, 30))):
+        pen.line([centre, _polar(centre, length, angle)], colour, width)
+    pen.ellipse(centre, (5, 5), ink)
+
+
+def _street_sign(pen):
+    pen.box((145, 140, 155, 360), (130, 130, 130))
+    pen.polygon(_regular(8, (150, 140), 88, 22.5), (250, 250, 250))
+    pen.polygon(_regular(8, (150, 140), 82, 22.5), (190, 20, 30))
+    pen.text((150, 140), "STOP", 58, (255, 255, 255))
+
+
+def _jack_o_lantern(pen):
+    light = (255, 230, 90)
+    for x, half in ((-60, 50), (60, 50), (-32, 52), (32, 52), (0, 50)):
+        pen.ellipse((330 + x, 200), (half, 88), (235 - abs(x), 120 - abs(x) // 2, 20))
+    pen.box((321, 85, 339, 120), (80, 100, 40), radius=5)
+    for side in (-1, 1):
+        pen.polygon([(330 + 45 * side, 155), (330 + 20 * side, 190), (330 + 70 * side, 190)], light)
+    pen.polygon([(330, 192), (317, 214), (343, 214)], light)
+    upper = [(-75, 222), (-50, 234), (-40, 224), (-15, 240), (0, 230), (15, 240), (40, 224), (50, 234), (75, 222)]
+    lower = [(45, 262), (20, 252), (0, 270), (-20, 252), (-45, 262)]
+    pen.polygon([(330 + x, y) for x, y in (*upper, *lower)], light)
+
+
+_SKY, _LAWN, _WOOD = ((90, 150, 220), (200, 225, 245)), ((90, 160, 70), (60, 130, 50)), ((60, 90, 50), (50, 70, 35))
+
+# name: what draws it, the colours of the background above and below, and (left, top, right, bottom) of the object
+_SCENES = {
+    "traffic light": (_traffic_light, _SKY, (292, 60, 368, 245)),
+    "balloon": (_balloon, _SKY, (235, 30, 425, 304)),
+    "soccer ball": (_soccer_ball, _LAWN, (60, 120, 240, 300)),
+    "mushroom": (_mushroom, _WOOD, (50, 76, 250, 317)),
+    "umbrella": (_umbrella, ((150, 165, 180), (190, 200, 205)), (205, 62, 455, 312)),
+    "wall clock": (_wall_clock, ((235, 225, 205), (220, 205, 185)), (230, 50, 430, 250)),
+    "street sign": (_street_sign, _SKY, (62, 52, 238, 228)),
+    "jack-o'-lantern": (_jack_o_lantern, ((20, 20, 40), (50, 35, 30)), (220, 85, 440, 288)),
+}
+
+
+def _polar(centre, radius, degrees):
+    angle = math.radians(degrees)
+    return centre[0] + radius * math.cos(angle), centre[1] + radius * math.sin(angle)
+
+
+def _turns(count):
+    return [2 * math.pi * k / count for k in range(count)]
+
+
+def _regular(corners, centre, radius, first):
+    """A regular polygon whose first corner lies at `first` degrees."""
+    return [_polar(centre, radius, first + math.degrees(turn)) for turn in _turns(corners)]

@@ -1,0 +1,109 @@
+"""build_page and launch: the page as an object, and on this machine's own address."""
+
+from keras_vit import checks
+from keras_vit.demo.offers import Offers
+from keras_vit.demo.uploads import MAX_BYTES
+
+# The page and what it loads come from this server alone, whatever a version of Gradio would fetch from elsewhere.
+_POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob: ws: wss:"
+_MAX_PORT = 65535
+_SESSIONS = 100  # whose last answers are kept
+
+
+def build_page(model=None, weights="as given"):
+    """Builds the page: choose a model, pick, upload or draw a picture, see answers, attention rollout and heads.
+
+    Without a model it begins with a small ViT that reads handwritten digits. It is trained when the first picture is
+    picked, in half a minute, and kept in Keras's cache. The models of the zoo with published weights can be chosen as
+    well; they are downloaded when they are first used.
+
+    Args:
+        model: a classifier of keras_vit, offered first; or None.
+        weights: what the page calls its weights, such as the name of their file.
+
+    Returns:
+        A `gradio.Blocks`, which can be mounted or launched as Gradio says.
+
+    Raises:
+        ImportError: without Gradio (`pip install 'keras_vit[demo]'`).
+        ValueError: if `model` is no classifier of keras_vit.
+    """
+    page = _page()
+    if model is not None:
+        from keras_vit.evaluation.outputs import check_classifier, check_preprocessing
+
+        check_classifier(model)
+        check_preprocessing(model, model.preprocessing)
+    return page.build(Offers(model, weights))
+
+
+def launch(model=None, weights="as given", *, host="127.0.0.1", port=None, browser=True, share=False, block=True):
+    """Serves the page until Ctrl-C. One picture is computed at a time; nothing is sent to other machines.
+
+    Args:
+        model, weights: as of `build_page`.
+        host: address to listen on. The default is for this machine alone; `"0.0.0.0"` lets in whoever reaches it.
+        port: number, or None for the first free one from 7860.
+        browser: whether to open the page in the browser.
+        share: whether Gradio's service makes a public link to it.
+        block: False returns at once, while the page is served by a thread.
+
+    Returns:
+        The `gradio.Blocks`, with its address as `local_url`; `close()` ends it.
+
+    Raises:
+        ImportError, ValueError: as `build_page`.
+        OSError: where the port is taken.
+    """
+    for name, value in (("browser", browser), ("share", share), ("block", block)):
+        checks.check_flag(name, value)
+    if port is not None and checks.check_integer("port", port) > _MAX_PORT:
+        raise ValueError(f"port must be at most {_MAX_PORT}; got port={port}")
+    page = build_page(model, weights)
+    page.launch(
+        server_name=host,
+        server_port=port,
+        inbrowser=browser,
+        share=share,
+        quiet=True,
+        prevent_thread_lock=True,
+        max_file_size=MAX_BYTES,
+        state_session_capacity=_SESSIONS,
+        ssr_mode=False,
+        app_kwargs={"middleware": [(_OwnHostOnly, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
+        **_page().appearance(),
+    )
+    if block:
+        wait(page)
+    return page
+
+
+def wait(page):
+    """Waits until Ctrl-C, then closes a page that was launched."""
+    page.block_thread()
+
+
+def _page():
+    """The module that speaks to Gradio, which takes seconds to import."""
+    try:
+        from keras_vit.demo import page
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "gradio":
+            raise
+        raise ImportError("the demo page needs Gradio: pip install 'keras_vit[demo]'") from error
+    return page
+
+
+class _OwnHostOnly:
+    """ASGI middleware: tells the browser to load nothing from other hosts."""
+
+    def __init__(self, app):
+        self._app = app
+
+    async def __call__(self, scope, receive, send):
+        async def send_with_policy(message):
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (b"content-security-policy", _POLICY)]
+            await send(message)
+
+        await self._app(scope, receive, send_with_policy if scope["type"] == "http" else send)
