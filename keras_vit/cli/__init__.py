@@ -4,7 +4,7 @@ import contextlib
 import sys
 import warnings
 
-from keras_vit.cli import answers, explanations, inventory, probes, products
+from keras_vit.cli import answers, demonstrations, explanations, inventory, probes, products
 from keras_vit.cli.failures import guarded, one_line
 from keras_vit.cli.parser import parse
 
@@ -15,6 +15,7 @@ VERBS = {
     "evaluate": answers.evaluate,
     "probe": probes.probe,
     "explain": explanations.explain,
+    "demo": demonstrations.demo,
     "train": products.train,
     "export": products.export,
     "convert": products.convert,

@@ -34,6 +34,13 @@ def open_model(args):
     return model
 
 
+def check_without_model(args):
+    """Raises a `ValueError` where an argument changes a model and `--model` names none."""
+    for name in ("weights", *_ARCHITECTURE, *_PICTURES):
+        if getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} needs --model")
+
+
 def build_model(args):
     """The model as its file says, or with random weights; what is printed on the way is the load report."""
     changes = {name: getattr(args, name) for name in _ARCHITECTURE if getattr(args, name) is not None}

@@ -5,7 +5,10 @@ import pathlib
 import re
 import sys
 
-from . import argument_types  # relative, for keras_vit_command.py reads this folder without the package around it
+from . import (
+    argument_groups,
+    argument_types,
+)  # relative, for keras_vit_command.py reads this folder without the package around it
 
 _FORMATS = ("saved_model", "onnx", "litert", "openvino")
 _LAYOUTS = ("official", "timm", "huggingface", "microsoft", "keras")
@@ -50,6 +53,7 @@ def _build_parser():
     _add_probe(verbs)
     _add_explain(verbs)
     _add_train(verbs)
+    _add_demo(verbs)
     _add_export(verbs)
     _add_convert(verbs)
     return parser
@@ -77,8 +81,8 @@ def _add_info(verbs):
         "keras-vit info ViT-Ti_16 --weights ViT-Ti_16.npz --image-size 384",
     )
     verb.add_argument("model", metavar="MODEL", help="name from keras-vit list, or path of a .keras file")
-    _add_weights(verb)
-    _add_architecture(verb)
+    argument_groups.add_weights(verb)
+    argument_groups.add_architecture(verb)
 
 
 def _add_predict(verbs):
@@ -90,7 +94,7 @@ def _add_predict(verbs):
         "keras-vit predict cat.jpg --model model.keras --json",
     )
     verb.add_argument("pictures", nargs="+", metavar="PICTURE", help="JPEG, PNG, BMP, GIF or WebP file")
-    _add_model(verb)
+    argument_groups.add_model(verb)
     verb.add_argument("--top", type=int, default=5, metavar="K", help="answers per picture (default: 5)")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
@@ -106,8 +110,8 @@ def _add_evaluate(verbs):
         "      --resize 248 --crop 224 --interpolation bicubic",
         "keras-vit evaluate --folder val --model ViT-Ti_16 --weights ViT-Ti_16.npz --real-labels real.json --report",
     )
-    _add_pictures(verb)
-    _add_model(verb)
+    argument_groups.add_pictures(verb)
+    argument_groups.add_model(verb)
     verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
     verb.add_argument("--report", action="store_true", help="calibration and the classes too, the worst first")
     verb.add_argument(
@@ -126,8 +130,8 @@ def _add_probe(verbs):
         "Each seed draws other pictures; the mean over the seeds and their standard deviation are shown.",
         "keras-vit probe --arrays drawings.npz --model model.keras --shots 1,5,10 --layer block_00 --table shots.csv",
     )
-    _add_measured(_add_pictures(verb, "pictures to learn from"))
-    _add_model(verb)
+    argument_groups.add_measured(argument_groups.add_pictures(verb, "pictures to learn from"))
+    argument_groups.add_model(verb)
     verb.add_argument(
         "--shots",
         type=argument_types.counts,
@@ -158,7 +162,7 @@ def _add_explain(verbs):
         "keras-vit explain cat.jpg --model model.keras --layer block_00 --heads 2 -o cat.pdf",
     )
     verb.add_argument("picture", metavar="PICTURE", help="JPEG, PNG, BMP, GIF or WebP file")
-    _add_model(verb)
+    argument_groups.add_model(verb)
     verb.add_argument(
         "-o", "--output", required=True, metavar="FILE", help=".png, .jpg, .pdf or .svg; replaced if it exists"
     )
@@ -169,6 +173,25 @@ def _add_explain(verbs):
     verb.add_argument(
         "--heads", type=argument_types.count, default=4, metavar="N", help="heads that are shown (default: 4)"
     )
+
+
+def _add_demo(verbs):
+    verb = _add(
+        verbs,
+        "demo",
+        "Open a page in the browser on which a model names pictures and shows where it looks.\n"
+        "Without --model it begins with one that reads digits, which is trained at the first picture. Needs gradio.",
+        "keras-vit demo --no-browser",
+        "keras-vit demo --model ViT-Ti_16 --weights ViT-Ti_16.npz --no-browser",
+    )
+    argument_groups.add_model(verb, required=False)
+    server = verb.add_argument_group("server")
+    server.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="to listen on (default: 127.0.0.1, this machine alone)"
+    )
+    server.add_argument("--port", type=argument_types.count, metavar="N", help="(default: the first free from 7860)")
+    server.add_argument("--no-browser", action="store_true", help="print the address and open no browser")
+    server.add_argument("--share", action="store_true", help="make a public link through Gradio's service")
 
 
 def _add_train(verbs):
@@ -187,7 +210,7 @@ def _add_train(verbs):
     verb.add_argument("--workdir", metavar="DIR", help="folder for the results; made if absent")
     verb.add_argument("--show", action="store_true", help="print the recipe as JSON; open and train nothing")
     verb.add_argument("--model", metavar="NAME", help="name from keras-vit list (default: the recipe's own model)")
-    _add_weights(verb)
+    argument_groups.add_weights(verb)
     verb.add_argument(
         "--strategy",
         default="auto",
@@ -198,8 +221,8 @@ def _add_train(verbs):
     verb.add_argument(
         "--checkpoint-every", type=argument_types.count, metavar="N", help="steps from one checkpoint to the next"
     )
-    pictures = _add_pictures(verb, "pictures to learn from (default: the recipe's own)", required=False)
-    _add_measured(pictures)
+    pictures = argument_groups.add_pictures(verb, "pictures to learn from (default: the recipe's own)", required=False)
+    argument_groups.add_measured(pictures)
     pictures.add_argument(
         "--max-corrupt",
         type=argument_types.share,
@@ -229,33 +252,6 @@ def _add_train(verbs):
     )
 
 
-def _add_pictures(verb, title="pictures", required=True):
-    """Where pictures with labels are. What belongs together is checked in sources.py."""
-    group = verb.add_argument_group(title)
-    kinds = group.add_mutually_exclusive_group(required=required)
-    kinds.add_argument("--folder", metavar="DIR", help="folder of class folders")
-    kinds.add_argument("--tfds", metavar="NAME", help="data set of TensorFlow Datasets, with --split")
-    kinds.add_argument("--tfrecord", metavar="PATTERN", help="TFRecord files, such as 'data/train-*'")
-    kinds.add_argument("--arrays", metavar="FILE", help=".npz file with x_train, y_train, x_test and y_test")
-    group.add_argument("--split", metavar="SPLIT", help="of --tfds, such as 'train[:80%%]'")
-    group.add_argument("--data-dir", metavar="DIR", help="of --tfds: where its data sets are")
-    group.add_argument("--class-names", metavar="FILE", help="of --tfrecord and --arrays: text file, a class per line")
-    group.add_argument("--label-offset", type=int, metavar="N", help="of --tfrecord: label of the first class")
-    group.add_argument("--image-key", metavar="NAME", help="of --tfds and --tfrecord: feature of the picture")
-    group.add_argument("--label-key", metavar="NAME", help="of --tfds and --tfrecord: feature of the label")
-    return group
-
-
-def _add_measured(group):
-    """Which pictures are measured on, where others are learned from; --arrays brings its own."""
-    group.add_argument(
-        "--validation", metavar="WHERE", help="pictures to measure on: a DIR, SPLIT or PATTERN, as those to learn from"
-    )
-    group.add_argument(
-        "--hold-out", type=argument_types.share, metavar="SHARE", help="measure on this share of them instead"
-    )
-
-
 def _add_export(verbs):
     verb = _add(
         verbs,
@@ -265,7 +261,7 @@ def _add_export(verbs):
         "keras-vit export --model model.keras --output serving",
         "keras-vit export --model model.keras --output serving --compute-dtype bfloat16 --check cat.jpg",
     )
-    _add_model(verb)
+    argument_groups.add_model(verb)
     verb.add_argument("--output", required=True, metavar="DIR", help="folder of the versions; made if absent")
     verb.add_argument("--version", type=int, metavar="N", help="number of the version (default: the next)")
     verb.add_argument(
@@ -305,8 +301,8 @@ def _add_convert(verbs):
     verb.add_argument(
         "--model", required=True, metavar="MODEL", help="name from keras-vit list, or path of a .keras file"
     )
-    _add_weights(verb)
-    _add_architecture(verb)
+    argument_groups.add_weights(verb)
+    argument_groups.add_architecture(verb)
     verb.add_argument(
         "--layout",
         required=True,
@@ -330,57 +326,6 @@ def _add(verbs, name, description, *examples):
 def _examples(*commands):
     title = "example:" if len(commands) == 1 else "examples:"
     return "\n".join([title, *(f"  {command}" for command in commands)])
-
-
-def _add_model(verb):
-    """Which model, and how it and its pictures differ from what its file says."""
-    verb.add_argument(
-        "--model", required=True, metavar="MODEL", help="name from keras-vit list, or path of a .keras file"
-    )
-    _add_weights(verb)
-    _add_architecture(verb)
-    pictures = verb.add_argument_group("how pictures are prepared (default: as the weights were trained)")
-    pictures.add_argument(
-        "--resize",
-        type=argument_types.size,
-        metavar="N",
-        help="resize the shorter side to N pixels, then crop the middle; HEIGHTxWIDTH resizes to just that",
-    )
-    pictures.add_argument(
-        "--crop", type=argument_types.size, metavar="N", help="side of the middle (default: the model's size)"
-    )
-    pictures.add_argument(
-        "--interpolation", metavar="NAME", help="bilinear, bilinear_antialias, bicubic, area or nearest"
-    )
-    pictures.add_argument(
-        "--mean", type=argument_types.numbers, metavar="X", help="subtracted from values in [0, 1]: 1 or 3 numbers"
-    )
-    pictures.add_argument(
-        "--std", type=argument_types.numbers, metavar="X", help="divides what is left: 1 or 3 numbers"
-    )
-
-
-def _add_weights(verb):
-    verb.add_argument(
-        "--weights",
-        metavar="FILE",
-        help=".npz, .safetensors, .weights.h5 or .keras file, a folder with config.json and "
-        "model.safetensors, a published name (keras-vit list --weights) or hf://org/repo; "
-        "not for a .keras model",
-    )
-
-
-def _add_architecture(verb):
-    model = verb.add_argument_group("changes to the model")
-    model.add_argument(
-        "--image-size",
-        type=argument_types.size,
-        metavar="N",
-        help="side of its pictures in pixels, or HEIGHTxWIDTH (default: the .keras file's, else 224)",
-    )
-    model.add_argument("--classes", type=int, metavar="N", help="number of classes (default: those of the weights)")
-    model.add_argument("--gelu", metavar="NAME", help="tanh or erf (default: what the weights were trained with)")
-    model.add_argument("--epsilon", type=float, metavar="X", help="of every LayerNorm (default: as for --gelu)")
 
 
 def _version():

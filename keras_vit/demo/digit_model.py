@@ -11,7 +11,8 @@ from keras_vit.models import VisionTransformer
 NAME = "ViT-digits"
 SIZE = (8, 8)  # of its pictures
 _FILE = "ViT-digits-1.keras"  # another number where the training below changes
-# The quickstart's model on patches of 2 x 2, so that attention has a map of 4 x 4 to lie on: 97 % of the held-out digits.
+# The quickstart's model on patches of 2 x 2, so that attention has a map of 4 x 4 to lie on. It reads 97 % of the
+# held-out digits rightly.
 _MODEL = {"name": NAME, "patch_size": 2, "num_layers": 3, "dropout_rate": 0.0}
 _RECIPE = {"epochs": 60}
 

@@ -30,9 +30,7 @@ def digit_picture(picture):
     """
     picture = np.asarray(picture)
     if picture.ndim != 3 or picture.shape[-1] not in (1, 3) or picture.dtype != np.uint8:
-        raise ValueError(
-            f"picture must be uint8 (height, width, 1 or 3); got {picture.dtype} of shape {picture.shape}"
-        )
+        raise ValueError(f"picture must be uint8 (height, width, 1 or 3); got {picture.dtype} of shape {picture.shape}")
     grey = Image.fromarray(picture[..., 0]) if picture.shape[-1] == 1 else Image.fromarray(picture).convert("L")
     if grey.size == (_SIDE, _SIDE):
         return np.asarray(grey)[..., None]
@@ -40,24 +38,6 @@ def digit_picture(picture):
     rows, columns = (np.flatnonzero(ink.any(axis)) for axis in (1, 0))
     cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     return np.asarray(_fill(Image.fromarray(cut)).resize((_SIDE, _SIDE), Image.Resampling.BOX))[..., None]
-
-
-def on_paper(drawing):
-    """Lays a drawing on white paper.
-
-    Args:
-        drawing: uint8 (height, width, 4), transparent where nothing is drawn; or None.
-
-    Returns:
-        uint8 array (height, width, 3).
-
-    Raises:
-        ValueError: where nothing is drawn.
-    """
-    if drawing is None or not np.asarray(drawing)[..., 3].any():
-        raise ValueError("there must be something on the pad; it is empty: draw a digit first")
-    drawing = Image.fromarray(np.asarray(drawing))
-    return np.asarray(Image.alpha_composite(Image.new("RGBA", drawing.size, "white"), drawing).convert("RGB"))
 
 
 def _shrink(grey):

@@ -29,7 +29,7 @@ def answers(pairs):
     """A bar for each (label, score), scores from 0 to 1."""
     rows = "".join(
         f'<li><span class="kv-label">{html.escape(label)}</span>'
-        f'<span class="kv-track"><span class="kv-bar" style="width: {100 * max(0.0, min(1.0, score)):.1f}%"></span></span>'
+        f'<span class="kv-track"><span class="kv-bar" style="width: {100 * score:.1f}%"></span></span>'
         f'<span class="kv-score">{100 * score:.1f} %</span></li>'
         for label, score in pairs
     )
@@ -67,6 +67,7 @@ def _address(picture):
 # System fonts; the colours are those of Gradio's theme, light or dark as the visitor's system is.
 STYLE = """
 .gradio-container { max-width: 1180px !important; margin: 0 auto !important; }
+.gradio-container .html-container { padding: 0 !important; }
 .kv-heading { display: flex; align-items: baseline; gap: 0.9rem; flex-wrap: wrap; }
 .kv-heading h1 { font-size: 1.45rem; font-weight: 650; margin: 0; letter-spacing: -0.01em; }
 .kv-heading p { margin: 0; color: var(--body-text-color-subdued); }
@@ -91,6 +92,17 @@ ol.kv-answers { list-style: none; margin: 0; padding: 0; display: grid; gap: 0.3
 .kv-times { margin: 0; display: flex; flex-wrap: wrap; gap: 0.2rem 1.1rem; font-size: 0.85rem;
   color: var(--body-text-color-subdued); }
 .kv-times b { font-weight: 600; color: var(--body-text-color); font-variant-numeric: tabular-nums; }
-#examples .grid-wrap { max-height: none; }
+.kv-pad { display: flex; gap: 1rem; align-items: center; }
+.kv-pad canvas { width: 200px; height: 200px; flex: none; touch-action: none; cursor: crosshair;
+  border: 1px solid var(--border-color-primary); border-radius: 8px; }
+.kv-pad p { margin: 0 0 0.4rem; color: var(--body-text-color-subdued); }
+.kv-pad button { padding: 0.3rem 0.9rem; border-radius: 6px; border: 1px solid var(--border-color-primary); }
+#examples .grid-wrap { height: auto; min-height: 0; max-height: none; padding: 0; overflow: visible; }
+#examples .grid-container { grid-template-columns: repeat(var(--grid-cols), minmax(0, 1fr)); grid-auto-rows: auto;
+  height: auto; gap: 6px; }
+#examples .gallery-item { height: auto; align-self: start; }
+#examples .thumbnail-item { width: 100%; height: auto; aspect-ratio: auto; }
+#examples .thumbnail-item img { width: 100%; height: auto; }
+#examples .caption-label { max-width: 100%; font-size: 0.75rem; padding: 0 0.3rem; }
 @media (max-width: 640px) { .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; } }
 """

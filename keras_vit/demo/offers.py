@@ -9,7 +9,7 @@ from keras_vit.demo import digit_model
 from keras_vit.zoo import create_model, list_models, list_weights
 
 _KEPT = 2  # models in memory beside the given one
-_TRAINED_HERE = "trained on this machine"
+_TRAINED_HERE = "trained here"
 _IMAGE_SIZE = (224, 224)
 
 

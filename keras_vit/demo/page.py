@@ -7,15 +7,13 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import,
 import gradio as gr
 import numpy as np
 
-from keras_vit.demo import drawn_digits, drawn_scenes, looks, markup
-from keras_vit.demo.digit_pictures import digit_picture, on_paper
+from keras_vit.demo import drawn_digits, drawn_scenes, looks, markup, pad
+from keras_vit.demo.digit_pictures import digit_picture
 from keras_vit.demo.uploads import read_picture
 
 _HINT = "Pick a picture, or drop one of your own."
 _MISTAKES = (ValueError, TypeError, OSError, ImportError)  # whose message is for the visitor
 _FORMATS = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"]
-_CANVAS = (280, 280)
-_PEN = 18  # pixels
 _FORGET = 3600  # seconds after which uploads and answers are deleted
 _ONE_AT_A_TIME = {"concurrency_limit": 1, "concurrency_id": "model", "api_visibility": "private"}
 _AT_ONCE = {"api_visibility": "private", "show_progress": "hidden", "trigger_mode": "always_last"}
@@ -41,30 +39,17 @@ def build(offers):
                     )
                 examples = gr.Gallery(
                     _examples(has_digits),
-                    label="Pictures to pick",
+                    show_label=False,
                     columns=5 if has_digits else 4,
                     object_fit="cover",
-                    height="auto",
                     allow_preview=False,
                     interactive=False,
                     buttons=[],
                     format="png",
                     elem_id="examples",
                 )
-                upload = gr.File(label="A picture of yours", file_types=_FORMATS, height=132, elem_id="upload")
-                with gr.Column(visible=has_digits) as drawing:
-                    pad = gr.Sketchpad(
-                        label="Draw a digit",
-                        brush=gr.Brush(default_size=_PEN, colors=["#1e285a"], color_mode="fixed"),
-                        canvas_size=_CANVAS,
-                        fixed_canvas=True,
-                        height=380,
-                        layers=False,
-                        transforms=(),
-                        buttons=[],
-                        elem_id="pad",
-                    )
-                    read = gr.Button("Read the drawing", elem_id="read")
+                upload = gr.File(show_label=False, file_types=_FORMATS, height=144, elem_id="upload")
+                drawing = gr.HTML(html_template=pad.TEMPLATE, js_on_load=pad.SCRIPT, visible=has_digits, elem_id="pad")
             with gr.Column(scale=6, min_width=320):
                 status = gr.HTML(markup.status(_HINT), elem_id="status")
                 figures = gr.HTML(elem_id="figures")
@@ -81,7 +66,7 @@ def build(offers):
         answer = _Answers(offers)
         examples.select(answer.to_example, chosen, results, **_ONE_AT_A_TIME)
         upload.upload(answer.to_file, [upload, *chosen], results, **_ONE_AT_A_TIME)
-        read.click(answer.to_drawing, [pad, *chosen], results, **_ONE_AT_A_TIME)
+        drawing.submit(answer.to_drawing, chosen, results, trigger_mode="always_last", **_ONE_AT_A_TIME)
         models.input(answer.to_model, models, [weights, examples, drawing, *results], **_AT_ONCE)
         weights.input(_nothing, None, results, **_AT_ONCE)
         depth.input(_to_depth, [found, depth], [figures, heads], **_AT_ONCE)
@@ -114,8 +99,8 @@ class _Answers:
     def to_file(self, path, name, weights):
         yield from self._show(name, weights, lambda: read_picture(path), self._offers.has_digits(name, weights))
 
-    def to_drawing(self, drawn, name, weights):
-        yield from self._show(name, weights, lambda: on_paper(drawn["composite"]), True)
+    def to_drawing(self, name, weights, event: gr.EventData):
+        yield from self._show(name, weights, lambda: pad.read_drawing(event.picture), True)
 
     def to_model(self, name):
         """The weights, examples and drawing pad of another model, and no answers yet."""
@@ -124,7 +109,7 @@ class _Answers:
         return (
             gr.Dropdown(weights, value=weights[0]),
             gr.Gallery(_examples(has_digits), columns=5 if has_digits else 4),
-            gr.Column(visible=has_digits),
+            gr.HTML(visible=has_digits),
             *_nothing(),
         )
 
@@ -171,7 +156,7 @@ def _results(found, state):
     return (
         markup.status(said),
         _figures(found, count),
-        gr.Slider(1, max(2, count), value=count, label=f"Rollout up to block, of {count}", visible=count > 1),
+        gr.Slider(1, max(2, count), value=count, label=f"Rollout up to block number (of {count})", visible=count > 1),
         markup.answers(found.answers),
         markup.times(found.milliseconds),
         gr.Button(visible=count > 0),

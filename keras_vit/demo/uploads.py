@@ -27,10 +27,14 @@ def read_picture(path):
         ValueError: on a file that is no picture, damaged, or too large.
     """
     path = pathlib.Path(path)
-    name, size = path.name, path.stat().st_size
+    size = path.stat().st_size
     if size > MAX_BYTES:
-        raise ValueError(f"{name} must have at most {MAX_BYTES:,} bytes; got {size:,}")
-    contents = path.read_bytes()
+        raise ValueError(f"{path.name} must have at most {MAX_BYTES:,} bytes; got {size:,}")
+    return read_bytes(path.name, path.read_bytes())
+
+
+def read_bytes(name, contents):
+    """Reads the bytes of such a file, which messages call `name`; see `read_picture`."""
     turned = _check_pixels(name, contents)
     return turned(np.asarray(encoded.decode(name, contents, 3)))
 
