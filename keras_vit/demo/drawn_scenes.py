@@ -104,13 +104,14 @@ def _mushroom(pen):
 
 def _umbrella(pen):
     wood, red, seam = (60, 45, 35), (200, 30, 45), (140, 15, 30)
-    pen.line([(330, 62), (330, 295)], wood, 6)
-    pen.arc((318, 295), (14, 17), (0, 180), wood, 6)
+    pen.line([(330, 62), (330, 80)], wood, 6)
     pen.pie((330, 190), (125, 115), (180, 360), red)
     for centre, half in ((235, 30), (297, 33), (363, 33), (425, 30)):
         pen.ellipse((centre, 190), (half, 14), (170, 182, 192))
     pen.arc((330, 190), (65, 115), (180, 360), seam, 3)
     pen.line([(330, 75), (330, 190)], seam, 3)
+    pen.line([(330, 186), (330, 295)], wood, 6)
+    pen.arc((318, 295), (14, 17), (0, 180), wood, 6)
 
 
 def _wall_clock(pen):
@@ -157,7 +158,7 @@ _SCENES = {
     "mushroom": (_mushroom, _WOOD, (50, 76, 250, 317)),
     "umbrella": (_umbrella, ((150, 165, 180), (190, 200, 205)), (205, 62, 455, 312)),
     "wall clock": (_wall_clock, ((235, 225, 205), (220, 205, 185)), (230, 50, 430, 250)),
-    "street sign": (_street_sign, _SKY, (62, 52, 238, 228)),
+    "street sign": (_street_sign, _SKY, (69, 59, 231, 221)),
     "jack-o'-lantern": (_jack_o_lantern, ((20, 20, 40), (50, 35, 30)), (220, 85, 440, 288)),
 }
 

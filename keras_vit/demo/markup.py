@@ -75,7 +75,7 @@ STYLE = """
   background: color-mix(in srgb, var(--kv-colour) 9%, transparent); overflow-wrap: anywhere; }
 .kv-hint { --kv-colour: #5b7083; } .kv-busy { --kv-colour: #b7791f; } .kv-error { --kv-colour: #c53030; }
 .kv-figures { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0.8rem; }
-.kv-heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(112px, 1fr)); gap: 0.6rem; }
+.kv-heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: 0.6rem; }
 .kv-figures figure, .kv-heads figure { margin: 0; }
 .kv-figures img, .kv-heads img { width: 100%; height: auto; display: block; border-radius: 8px; }
 .kv-figures img { max-height: 340px; object-fit: contain; object-position: left top; }
@@ -104,5 +104,6 @@ ol.kv-answers { list-style: none; margin: 0; padding: 0; display: grid; gap: 0.3
 #examples .thumbnail-item { width: 100%; height: auto; aspect-ratio: auto; }
 #examples .thumbnail-item img { width: 100%; height: auto; }
 #examples .caption-label { max-width: 100%; font-size: 0.75rem; padding: 0 0.3rem; }
-@media (max-width: 640px) { .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; } }
+@media (max-width: 640px) { #examples .caption-label { font-size: 0.6rem; padding: 0 0.15rem; }
+  .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; } }
 """

@@ -7,6 +7,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import,
 import gradio as gr
 import numpy as np
 
+from keras_vit import checks
 from keras_vit.demo import drawn_digits, drawn_scenes, looks, markup, pad
 from keras_vit.demo.digit_pictures import digit_picture
 from keras_vit.demo.uploads import read_picture
@@ -61,13 +62,13 @@ def build(offers):
                 show_heads = gr.Button("Show the heads of this block", visible=False, elem_id="show_heads")
                 heads = gr.HTML(elem_id="heads")
 
-        results = [status, figures, depth, answers, times, show_heads, heads, found]
+        results = [status, figures, depth, answers, times, show_heads, heads, examples, found]
         chosen = [models, weights]
         answer = _Answers(offers)
         examples.select(answer.to_example, chosen, results, **_ONE_AT_A_TIME)
         upload.upload(answer.to_file, [upload, *chosen], results, **_ONE_AT_A_TIME)
         drawing.submit(answer.to_drawing, chosen, results, trigger_mode="always_last", **_ONE_AT_A_TIME)
-        models.input(answer.to_model, models, [weights, examples, drawing, *results], **_AT_ONCE)
+        models.input(answer.to_model, models, [weights, drawing, *results], **_AT_ONCE)
         weights.input(_nothing, None, results, **_AT_ONCE)
         depth.input(_to_depth, [found, depth], [figures, heads], **_AT_ONCE)
         show_heads.click(answer.to_heads, [found, depth], [status, heads], **_ONE_AT_A_TIME)
@@ -93,14 +94,13 @@ class _Answers:
 
     def to_example(self, name, weights, event: gr.SelectData):
         has_digits = self._offers.has_digits(name, weights)
-        _, draw = _examples_of(has_digits)
-        yield from self._show(name, weights, lambda: np.asarray(draw(event.index)), has_digits)
+        yield from self._show(name, weights, lambda: _example(has_digits, event.index), has_digits)
 
     def to_file(self, path, name, weights):
         yield from self._show(name, weights, lambda: read_picture(path), self._offers.has_digits(name, weights))
 
     def to_drawing(self, name, weights, event: gr.EventData):
-        yield from self._show(name, weights, lambda: pad.read_drawing(event.picture), True)
+        yield from self._show(name, weights, lambda: pad.read_drawing(getattr(event, "picture", None)), True)
 
     def to_model(self, name):
         """The weights, examples and drawing pad of another model, and no answers yet."""
@@ -108,9 +108,8 @@ class _Answers:
         has_digits = self._offers.has_digits(name, weights[0])
         return (
             gr.Dropdown(weights, value=weights[0]),
-            gr.Gallery(_examples(has_digits), columns=5 if has_digits else 4),
             gr.HTML(visible=has_digits),
-            *_nothing(),
+            *_nothing(examples=gr.Gallery(_examples(has_digits), columns=5 if has_digits else 4)),
         )
 
     def to_heads(self, state, depth):
@@ -143,10 +142,11 @@ def _to_depth(state, depth):
     return _figures(state[2], depth), ""
 
 
-def _nothing(status=None):
-    """The results of no picture: status, figures, slider, answers, times, button, heads, state."""
+def _nothing(status=None, examples=None):
+    """The results of no picture: status, figures, slider, answers, times, button, heads, examples, state."""
     status = markup.status(_HINT) if status is None else status
-    return status, "", gr.Slider(visible=False), "", "", gr.Button(visible=False), "", None
+    examples = gr.skip() if examples is None else examples
+    return status, "", gr.Slider(visible=False), "", "", gr.Button(visible=False), "", examples, None
 
 
 def _results(found, state):
@@ -161,6 +161,7 @@ def _results(found, state):
         markup.times(found.milliseconds),
         gr.Button(visible=count > 0),
         "",
+        gr.Gallery(selected_index=None),  # Gradio tells of no second click on what is selected
         state,
     )
 
@@ -174,15 +175,14 @@ def _figures(found, depth):
 
 
 def _examples(has_digits):
-    """(picture, caption) of the gallery."""
-    names, draw = _examples_of(has_digits)
-    return [(draw(place), name) for place, name in enumerate(names)]
-
-
-def _examples_of(has_digits):
-    """Names of the examples of a kind, and the function from a place in that list to the picture."""
+    """(picture, caption) of the gallery: digits, or scenes."""
     if has_digits:
-        names = drawn_digits.list_digits()
-        return names, lambda place: drawn_digits.draw_digit(names[place])
-    names = drawn_scenes.list_scenes()
-    return names, lambda place: drawn_scenes.draw_scene(names[place]).image
+        return [(drawn_digits.draw_digit(name), name) for name in drawn_digits.list_digits()]
+    return [(drawn_scenes.draw_scene(name).image, name) for name in drawn_scenes.list_scenes()]
+
+
+def _example(has_digits, place):
+    """Pixels of one of them."""
+    examples = _examples(has_digits)
+    checks.check_choice("place", place, range(len(examples)))
+    return np.asarray(examples[place][0])

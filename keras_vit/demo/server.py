@@ -70,6 +70,7 @@ def launch(model=None, weights="as given", *, host="127.0.0.1", port=None, brows
         max_file_size=MAX_BYTES,
         state_session_capacity=_SESSIONS,
         ssr_mode=False,
+        enable_monitoring=False,
         app_kwargs={"middleware": [(_OwnHostOnly, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
         **_page().appearance(),
     )

@@ -11,6 +11,7 @@ from keras_vit.analysis import (
     attention_weights,
     head_maps,
     mean_attention_distance,
+    rollout_by_block,
     rollout_model,
 )
 
@@ -46,6 +47,18 @@ def test_layers_are_multiplied_in_their_order():
     found = attention_rollout(model, pictures(), layers=[1, 0])
     np.testing.assert_allclose(found, attention_rollout(weights[::-1]), atol=1e-9)
     assert np.abs(found - attention_rollout(weights)).max() > 1e-5
+
+
+@pytest.mark.parametrize("name", ["plain", "DeiT distilled", "axial", "Swin"])
+def test_rollout_by_block_ends_with_every_block(name):
+    model = FAMILIES[name].build()
+    found = rollout_by_block(model, pictures(), batch_size=2)
+    names = list(found)
+    for depth in range(1, len(names) + 1):
+        expected = attention_rollout(model, pictures(), layers=names[:depth], batch_size=2)
+        np.testing.assert_allclose(found[names[depth - 1]], expected, atol=1e-9)
+    assert len(names) > 1 and np.abs(found[names[0]] - found[names[-1]]).max() > 1e-5
+    np.testing.assert_allclose(found[names[-1]], attention_rollout(model, pictures(), batch_size=2), atol=1e-9)
 
 
 def test_rollout_of_an_axial_model_joins_rows_and_columns():

@@ -7,6 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig, predict
+from keras_vit.evaluation import predict_prepared
 
 LABELS = ("ant", "bee", "cat", "dog")
 CONFIG = ViTConfig(
@@ -57,6 +58,14 @@ def test_a_single_picture_gives_a_list_of_one():
     answers = predict(model, PICTURES[0])
     assert len(answers) == 1
     assert_answers(answers, expected_answers(model, PICTURES[:1]))
+
+
+def test_prepared_pictures_are_named_as_predict_names_them():
+    model = tiny()
+    inputs = keras_vit.preprocess(list(PICTURES), model.preprocessing)
+    assert_answers(predict_prepared(model, inputs, top=4), expected_answers(model, PICTURES))
+    with pytest.raises(ValueError, match="top must be an integer of at least 1; got top=0"):
+        predict_prepared(model, inputs, top=0)
 
 
 def test_more_pictures_than_a_batch():

@@ -1,0 +1,347 @@
+"""The page in a real browser: `keras-vit demo` serves it, a headless Chromium touches it as visitors do."""
+
+import base64
+import io
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import keras
+import numpy as np
+import pytest
+from page_models import NAME, small_digit_model
+from PIL import Image
+
+import keras_vit
+import keras_vit_command
+from keras_vit.demo.digit_pictures import digit_picture
+from keras_vit.demo.drawn_digits import draw_digit
+from keras_vit.demo.drawn_scenes import draw_scene, list_scenes
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+PATIENCE = 90  # seconds; a busy machine is slow, and nothing here waits longer than it must
+WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
+
+pytestmark = [
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs a browser: apt-get install chromium chromium-driver"),
+    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow"),
+]
+
+
+class Page:
+    """The page in a browser.
+
+    Args:
+        driver: Selenium's.
+        url: of the page.
+    """
+
+    def __init__(self, driver, url):
+        self.driver, self.url = driver, url
+        driver.get(url)
+        self.until(lambda: len(self.all("#examples button img")) > 1)
+
+    def until(self, condition):
+        """Waits for `condition()` and returns what it gives; parts that are replaced meanwhile are looked up again."""
+        from selenium.common.exceptions import StaleElementReferenceException
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        wait = WebDriverWait(self.driver, PATIENCE, 0.1, ignored_exceptions=(StaleElementReferenceException,))
+        return wait.until(lambda _: condition(), f"the page says: {self.driver.title}")
+
+    def all(self, selector):
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector):
+        return self.until(lambda: self.all(selector))[0]
+
+    def status(self):
+        return self.one("#status p").text
+
+    def pick(self, place):
+        """Picks an example and waits for the answer about it."""
+        self.one("#examples button img")
+        self.forget()
+        self.all("#examples button")[place].click()
+        self.until(lambda: "says" in self.status() and self.all("#figures img"))
+
+    def upload(self, path):
+        """Uploads a file and waits until the page says something else than before."""
+        self.forget()
+        self.one("#upload input[type=file]").send_keys(str(path))
+        self.until(lambda: self.status() != "")
+        said = self.status()
+        for button in self.all("#upload button[aria-label*='emove'], #upload button[aria-label*='lear']")[:1]:
+            button.click()
+        self.until(lambda: self.all("#upload input[type=file]"))
+        return said
+
+    def forget(self):
+        """Empties the sentence and the figures on the screen, so that the next ones are seen to be new."""
+        self.driver.execute_script(
+            "document.querySelector('#status p').textContent = '';"
+            "document.querySelectorAll('#figures img').forEach((image) => image.remove());"
+        )
+
+    def pictures(self, selector):
+        """The pictures of a part as uint8 arrays (height, width, 3)."""
+        addresses = [image.get_attribute("src") for image in self.all(f"{selector} img")]
+        return [np.asarray(Image.open(io.BytesIO(base64.b64decode(text.split(",")[1])))) for text in addresses]
+
+    def answers(self):
+        """(label, percentage) of every bar."""
+        labels = [label.text for label in self.all("#answers .kv-label")]
+        return list(zip(labels, [score.text for score in self.all("#answers .kv-score")], strict=True))
+
+    def set_depth(self, depth):
+        """Moves the slider as its keys do."""
+        self.driver.execute_script(
+            "const slider = document.querySelector('#depth input[type=range]'); slider.value = arguments[0];"
+            "slider.dispatchEvent(new Event('input', {bubbles: true}));"
+            "slider.dispatchEvent(new Event('pointerup', {bubbles: true}));",
+            depth,
+        )
+        self.until(lambda: f"block_{depth - 1:02d}" in self.all("#figures figcaption")[1].text)
+
+    def overflow(self):
+        """How many pixels the page is wider than the window."""
+        return self.driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+
+
+@pytest.fixture(scope="module")
+def driver():
+    selenium = pytest.importorskip("selenium.webdriver")
+    options = selenium.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    driver = selenium.Chrome(options=options, service=selenium.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def sized(driver):
+    """A function that makes the window as large as a screen."""
+    yield lambda width, height: driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def serve(folder, *words):
+    """Starts `keras-vit demo`; returns the process and the address that it prints."""
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "KERAS_HOME": str(folder / "keras"),
+        "GRADIO_TEMP_DIR": str(folder / "gradio"),
+        "KERAS_VIT_WEIGHTS_URL": (folder / "no_publisher").as_uri(),
+    }
+    command = [sys.executable, keras_vit_command.__file__, "demo", "--no-browser", *map(str, words)]
+    with open(folder / "stderr.txt", "w") as errors:
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
+    killer = threading.Timer(2 * PATIENCE, process.kill)
+    killer.start()
+    url = process.stdout.readline().strip()
+    killer.cancel()
+    assert url.startswith("http://127.0.0.1:"), (folder / "stderr.txt").read_text()
+    return process, url
+
+
+def stop(process):
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) in (0, 130)
+    process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    model = small_digit_model()
+    model.save(folder / "digits.keras")
+    return model
+
+
+@pytest.fixture(scope="module")
+def url(folder, model):
+    process, url = serve(folder, "--model", folder / "digits.keras")
+    yield url
+    stop(process)
+
+
+@pytest.fixture(scope="module")
+def page(driver, url):
+    return Page(driver, url)
+
+
+def expected(model, picture):
+    """Bars as they should be, computed here; 0.05 % apart at most."""
+    return [(label, 100 * score) for label, score in keras_vit.predict(model, picture)[0]]
+
+
+def assert_bars(page, bars):
+    found = page.answers()
+    assert [label for label, _ in found] == [label for label, _ in bars]
+    for (_, text), (_, percentage) in zip(found, bars, strict=True):
+        assert abs(float(text.removesuffix(" %")) - percentage) <= 0.06
+
+
+def test_an_example_is_answered(page, model):
+    page.pick(4)
+    digit = digit_picture(np.asarray(draw_digit("4")))
+    assert_bars(page, expected(model, digit))
+    label, score = expected(model, digit)[0]
+    assert page.status() == f"{NAME} says {label} ({score:.1f} %)."
+    seen, overlay = page.pictures("#figures")
+    np.testing.assert_array_equal(seen[::28, ::28, 0], digit[..., 0])
+    assert overlay.shape == seen.shape == (224, 224, 3) and (overlay <= seen).all() and (overlay < seen).any()
+    assert re.fullmatch(r"decode and resize \d+ ms\s*model \d+ ms\s*attention \d+ ms", page.one("#times").text)
+
+
+def test_the_slider_changes_the_overlay_and_nothing_else(page):
+    page.pick(2)
+    answers, (seen, last) = page.answers(), page.pictures("#figures")
+    page.set_depth(1)
+    still_seen, first = page.pictures("#figures")
+    assert (first != last).any() and page.answers() == answers
+    np.testing.assert_array_equal(still_seen, seen)
+    page.set_depth(2)
+    np.testing.assert_array_equal(page.pictures("#figures")[1], last)
+
+
+def test_heads_appear_on_demand_and_go_with_their_block(page):
+    page.pick(8)
+    assert page.pictures("#heads") == []
+    page.one("#show_heads").click()
+    page.until(lambda: len(page.all("#heads img")) == 2)
+    first, second = page.pictures("#heads")
+    assert first.shape == (224, 224, 3) and (first != second).any()
+    assert page.all("#heads figcaption")[0].text == "block_01, head 1"
+    page.set_depth(1)
+    page.until(lambda: not page.all("#heads img"))
+
+
+def test_a_drawing_is_read(page, model):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    canvas = page.one("#pad canvas")
+    page.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
+    page.forget()
+    pen = ActionChains(page.driver, duration=20).move_to_element_with_offset(canvas, -40, -70).click_and_hold()
+    pen.move_by_offset(80, 0).move_by_offset(-20, 50).move_by_offset(-30, 90).release().perform()
+    page.until(lambda: "says" in page.status() and page.all("#figures img"))
+    (seen, _) = page.pictures("#figures")
+    digit = seen[::28, ::28, :1]
+    assert digit[0, 2:6].min() > 120 and digit[4:, 6:].max() < 60 and digit[7].max() > 120  # a seven
+    assert_bars(page, expected(model, digit))
+    page.one("#pad button").click()
+    left = "const pad = arguments[0]; return Math.min(...pad.getContext('2d').getImageData(0, 0, 280, 280).data)"
+    assert page.driver.execute_script(left, canvas) == 255
+
+
+def test_a_file_is_read(page, model, tmp_path):
+    draw_digit("6").save(tmp_path / "six.png")
+    assert " says " in page.upload(tmp_path / "six.png")
+    assert_bars(page, expected(model, digit_picture(np.asarray(draw_digit("6")))))
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "message"),
+    [
+        ("text.png", b"just text", "Text.png must be a picture"),
+        ("empty.jpg", b"\n", "Empty.jpg must be a picture"),
+    ],
+)
+def test_what_is_no_picture_is_answered_with_a_sentence(page, tmp_path, name, contents, message):
+    (tmp_path / name).write_bytes(contents)
+    page.pick(1)
+    said = page.upload(tmp_path / name)
+    assert said.startswith(message) and said.endswith(".") and "\n" not in said and str(tmp_path) not in said
+    assert "Traceback" not in page.driver.page_source
+    page.until(lambda: not page.all("#figures img") and not page.all("#answers li"))
+
+
+@pytest.mark.parametrize("size", [(1280, 900), (390, 844)])
+def test_nothing_sticks_out(page, sized, size):
+    sized(*size)
+    page.pick(3)
+    page.one("#show_heads").click()
+    page.until(lambda: len(page.all("#heads img")) == 2)
+    assert page.overflow() <= 0
+    for part in ("#status", "#figures", "#depth", "#answers", "#examples", "#upload", "#pad", "#heads"):
+        box = page.one(part).rect
+        assert box["x"] >= 0 and box["x"] + box["width"] <= size[0] + 0.5, part
+
+
+def test_a_failing_download_is_told_and_another_model_chosen(page):
+    from selenium.webdriver.common.keys import Keys
+
+    box = page.one("input[aria-label='Model']")
+    box.click()
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys("ViT-B_32", Keys.ENTER)
+    page.until(lambda: page.one("input[aria-label='Weights']").get_attribute("value") == "imagenet21k+imagenet2012")
+    page.until(lambda: page.all("#examples .caption-label")[0].text == list_scenes()[0])
+    page.until(lambda: not page.one("#pad").is_displayed() if page.all("#pad") else True)
+    page.forget()
+    page.all("#examples button")[0].click()
+    page.until(lambda: page.all("#status .kv-error"))
+    assert "ViT-B_32" in page.status() and "Traceback" not in page.driver.page_source
+    page.driver.get(page.url)
+    page.until(lambda: page.all("#examples .caption-label")[0].text == "0")
+
+
+def test_nothing_is_asked_of_other_hosts(page):
+    asked = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in asked if m["method"] == "Network.requestWillBeSent"]
+    assert len(asked) > 10
+    assert [url for url in asked if not url.startswith((page.url, "data:", "blob:", "chrome:"))] == []
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", str(pathlib.Path(__file__)), "setup.py"])
+def test_the_servers_files_are_not_given_away(url, path):
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(f"{url}gradio_api/file={path}")
+    assert error.value.code in (403, 404)
+    error.value.close()
+
+
+def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_factory):
+    """The overlay keeps more of the brightness on the ball than around it; screenshots go to the folder."""
+    folder = tmp_path_factory.mktemp("real_page")
+    process, url = serve(folder, "--model", "ViT-Ti_16", "--weights", real_data / "weights" / WEIGHTS, "--gelu", "erf")
+    try:
+        sized(1280, 900)
+        page = Page(driver, url)
+        page.pick(list_scenes().index("soccer ball"))
+        assert page.answers()[0][0] == "soccer ball"
+        seen, overlay = (picture.astype(int).sum(-1) for picture in page.pictures("#figures"))
+        left, top, right, bottom = (
+            round(side * scale)
+            for side, scale in zip(draw_scene("soccer ball").box, (224 / 480, 224 / 360) * 2, strict=True)
+        )
+        is_ball = np.zeros(seen.shape, bool)
+        is_ball[top:bottom, left:right] = True
+        kept = overlay / np.maximum(seen, 1)
+        assert kept[is_ball].mean() > 2 * kept[~is_ball].mean()  # 2.4
+        driver.save_screenshot(str(folder / "desk.png"))
+        sized(390, 844)
+        assert page.overflow() <= 0
+        driver.save_screenshot(str(folder / "phone.png"))
+        assert all((folder / name).stat().st_size > 20_000 for name in ("desk.png", "phone.png"))
+    finally:
+        stop(process)
