@@ -1,7 +1,7 @@
 """Vision Transformers for Keras and TensorFlow.
 
 The core (configs, layers, models, checkpoints, zoo) is here on import, so that `keras.models.load_model` finds it. The
-rooms above it (`data`, `analysis`, `evaluation`, `training`, `serving`) open on first touch.
+rooms above it (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`) open on first touch.
 """
 
 import importlib

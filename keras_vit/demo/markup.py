@@ -6,6 +6,8 @@ import io
 
 from PIL import Image
 
+_SMALL = 160  # width of a picture in the gallery, in pixels
+
 
 def heading():
     """What stands at the top."""
@@ -13,6 +15,29 @@ def heading():
         '<header class="kv-heading"><h1>keras_vit</h1>'
         "<p>What a Vision Transformer answers to a picture, and where it looks.</p></header>"
     )
+
+
+def gallery(pairs, columns):
+    """Pictures to pick, as buttons in so many columns.
+
+    Args:
+        pairs: of (caption, uint8 array (height, width, 3)).
+    """
+    buttons = "".join(
+        f'<button type="button" data-place="{place}" title="{html.escape(caption)}">'
+        f'<img src="{_address(picture, _SMALL)}" alt="{html.escape(caption)}"></button>'
+        for place, (caption, picture) in enumerate(pairs)
+    )
+    return f'<div class="kv-gallery" style="--kv-columns: {columns}">{buttons}</div>'
+
+
+# `element` and `trigger` are Gradio's: the place of the picture that is picked goes to the event `submit`.
+GALLERY_SCRIPT = """
+element.addEventListener("click", (event) => {
+  const button = event.target.closest("button[data-place]");
+  if (button) trigger("submit", { place: Number(button.dataset.place) });
+});
+"""
 
 
 def status(text, kind="hint"):
@@ -57,10 +82,12 @@ def figures(pairs, kind="kv-figures"):
     return f'<div class="{kind}">{shown}</div>'
 
 
-def _address(picture):
+def _address(picture, width=None):
     """The picture itself as an address, so that nothing of it is kept on the server's disk."""
-    file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
+    file, image = io.BytesIO(), Image.fromarray(picture)
+    if width is not None and image.width > width:
+        image = image.resize((width, round(image.height * width / image.width)), Image.Resampling.BOX)
+    image.save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
@@ -97,13 +124,9 @@ ol.kv-answers { list-style: none; margin: 0; padding: 0; display: grid; gap: 0.3
   border: 1px solid var(--border-color-primary); border-radius: 8px; }
 .kv-pad p { margin: 0 0 0.4rem; color: var(--body-text-color-subdued); }
 .kv-pad button { padding: 0.3rem 0.9rem; border-radius: 6px; border: 1px solid var(--border-color-primary); }
-#examples .grid-wrap { height: auto; min-height: 0; max-height: none; padding: 0; overflow: visible; }
-#examples .grid-container { grid-template-columns: repeat(var(--grid-cols), minmax(0, 1fr)); grid-auto-rows: auto;
-  height: auto; gap: 6px; }
-#examples .gallery-item { height: auto; align-self: start; }
-#examples .thumbnail-item { width: 100%; height: auto; aspect-ratio: auto; }
-#examples .thumbnail-item img { width: 100%; height: auto; }
-#examples .caption-label { max-width: 100%; font-size: 0.75rem; padding: 0 0.3rem; }
-@media (max-width: 640px) { #examples .caption-label { font-size: 0.6rem; padding: 0 0.15rem; }
-  .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; } }
+.kv-gallery { display: grid; grid-template-columns: repeat(var(--kv-columns), minmax(0, 1fr)); gap: 8px; }
+.kv-gallery button { padding: 0; border: 0; border-radius: 8px; overflow: hidden; cursor: pointer; line-height: 0; }
+.kv-gallery button:hover, .kv-gallery button:focus-visible { outline: 3px solid #2b6cb0; outline-offset: 1px; }
+.kv-gallery img { width: 100%; height: auto; display: block; margin: 0; }
+@media (max-width: 640px) { .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; } }
 """

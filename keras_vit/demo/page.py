@@ -38,17 +38,7 @@ def build(offers):
                     weights = gr.Dropdown(
                         offers.weights(model), value=offers.weights(model)[0], label="Weights", min_width=140
                     )
-                examples = gr.Gallery(
-                    _examples(has_digits),
-                    show_label=False,
-                    columns=5 if has_digits else 4,
-                    object_fit="cover",
-                    allow_preview=False,
-                    interactive=False,
-                    buttons=[],
-                    format="png",
-                    elem_id="examples",
-                )
+                examples = gr.HTML(_gallery(has_digits), js_on_load=markup.GALLERY_SCRIPT, elem_id="examples")
                 upload = gr.File(show_label=False, file_types=_FORMATS, height=144, elem_id="upload")
                 drawing = gr.HTML(html_template=pad.TEMPLATE, js_on_load=pad.SCRIPT, visible=has_digits, elem_id="pad")
             with gr.Column(scale=6, min_width=320):
@@ -62,13 +52,13 @@ def build(offers):
                 show_heads = gr.Button("Show the heads of this block", visible=False, elem_id="show_heads")
                 heads = gr.HTML(elem_id="heads")
 
-        results = [status, figures, depth, answers, times, show_heads, heads, examples, found]
+        results = [status, figures, depth, answers, times, show_heads, heads, found]
         chosen = [models, weights]
         answer = _Answers(offers)
-        examples.select(answer.to_example, chosen, results, **_ONE_AT_A_TIME)
+        examples.submit(answer.to_example, chosen, results, **_ONE_AT_A_TIME)
         upload.upload(answer.to_file, [upload, *chosen], results, **_ONE_AT_A_TIME)
         drawing.submit(answer.to_drawing, chosen, results, trigger_mode="always_last", **_ONE_AT_A_TIME)
-        models.input(answer.to_model, models, [weights, drawing, *results], **_AT_ONCE)
+        models.input(answer.to_model, models, [weights, examples, drawing, *results], **_AT_ONCE)
         weights.input(_nothing, None, results, **_AT_ONCE)
         depth.input(_to_depth, [found, depth], [figures, heads], **_AT_ONCE)
         show_heads.click(answer.to_heads, [found, depth], [status, heads], **_ONE_AT_A_TIME)
@@ -92,9 +82,10 @@ class _Answers:
     def __init__(self, offers):
         self._offers = offers
 
-    def to_example(self, name, weights, event: gr.SelectData):
+    def to_example(self, name, weights, event: gr.EventData):
         has_digits = self._offers.has_digits(name, weights)
-        yield from self._show(name, weights, lambda: _example(has_digits, event.index), has_digits)
+        place = getattr(event, "place", None)  # a visitor may send what he likes
+        yield from self._show(name, weights, lambda: _example(has_digits, place), has_digits)
 
     def to_file(self, path, name, weights):
         yield from self._show(name, weights, lambda: read_picture(path), self._offers.has_digits(name, weights))
@@ -108,8 +99,9 @@ class _Answers:
         has_digits = self._offers.has_digits(name, weights[0])
         return (
             gr.Dropdown(weights, value=weights[0]),
+            _gallery(has_digits),
             gr.HTML(visible=has_digits),
-            *_nothing(examples=gr.Gallery(_examples(has_digits), columns=5 if has_digits else 4)),
+            *_nothing(),
         )
 
     def to_heads(self, state, depth):
@@ -142,11 +134,10 @@ def _to_depth(state, depth):
     return _figures(state[2], depth), ""
 
 
-def _nothing(status=None, examples=None):
-    """The results of no picture: status, figures, slider, answers, times, button, heads, examples, state."""
+def _nothing(status=None):
+    """The results of no picture: status, figures, slider, answers, times, button, heads, state."""
     status = markup.status(_HINT) if status is None else status
-    examples = gr.skip() if examples is None else examples
-    return status, "", gr.Slider(visible=False), "", "", gr.Button(visible=False), "", examples, None
+    return status, "", gr.Slider(visible=False), "", "", gr.Button(visible=False), "", None
 
 
 def _results(found, state):
@@ -161,7 +152,6 @@ def _results(found, state):
         markup.times(found.milliseconds),
         gr.Button(visible=count > 0),
         "",
-        gr.Gallery(selected_index=None),  # Gradio tells of no second click on what is selected
         state,
     )
 
@@ -174,15 +164,19 @@ def _figures(found, depth):
     return markup.figures(shown)
 
 
-def _examples(has_digits):
-    """(picture, caption) of the gallery: digits, or scenes."""
-    if has_digits:
-        return [(drawn_digits.draw_digit(name), name) for name in drawn_digits.list_digits()]
-    return [(drawn_scenes.draw_scene(name).image, name) for name in drawn_scenes.list_scenes()]
+def _gallery(has_digits):
+    return markup.gallery(_examples(has_digits), columns=5 if has_digits else 4)
 
 
 def _example(has_digits, place):
-    """Pixels of one of them."""
+    """Pixels of one of the examples."""
     examples = _examples(has_digits)
     checks.check_choice("place", place, range(len(examples)))
-    return np.asarray(examples[place][0])
+    return examples[place][1]
+
+
+def _examples(has_digits):
+    """(caption, pixels) of the gallery: digits, or scenes."""
+    if has_digits:
+        return [(name, np.asarray(drawn_digits.draw_digit(name))) for name in drawn_digits.list_digits()]
+    return [(name, np.asarray(drawn_scenes.draw_scene(name).image)) for name in drawn_scenes.list_scenes()]

@@ -3,6 +3,7 @@
 import pathlib
 import re
 import shlex
+import types
 
 import pytest
 from command_line import examples_of, help_of, run
@@ -13,6 +14,18 @@ from keras_vit.config import GELUS, INTERPOLATIONS
 
 LONG = dict.fromkeys(("export", "train"), pytest.mark.slow)  # README's commands show more of these two
 README = pathlib.Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture
+def demo_is_not_served(monkeypatch):
+    """The page is built and goes; tests/demo/test_page_in_a_browser.py serves it."""
+
+    def launch(model=None, weights=None, **arguments):
+        keras_vit.demo.build_page(model, weights)
+        return types.SimpleNamespace(local_url="http://127.0.0.1:7860/", share_url=None)
+
+    monkeypatch.setattr(keras_vit.demo, "launch", launch)
+    monkeypatch.setattr(keras_vit.demo, "wait", lambda page: None)
 
 
 class TestHelp:
@@ -29,6 +42,7 @@ class TestHelp:
         text = help_of(None, capsys)
         assert all(re.search(rf"^    {verb} ", text, re.MULTILINE) for verb in VERBS)
 
+    @pytest.mark.usefixtures("demo_is_not_served")
     @pytest.mark.parametrize("verb", [None, *(pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS)])
     def test_examples_work(self, here, capsys, verb):
         examples, readme = examples_of(help_of(verb, capsys)), README.read_text(encoding="utf-8").splitlines()

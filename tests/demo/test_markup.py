@@ -23,6 +23,7 @@ def test_labels_and_messages_are_text():
         markup.answers([(evil, 0.5)]),
         markup.status(evil, "error"),
         markup.times({evil: 1.0}),
+        markup.gallery([(evil, np.zeros((2, 2, 3), "uint8"))], 4),
         markup.figures([(evil, np.zeros((2, 2, 3), "uint8"))]),
     ):
         assert "<script" not in shown and "&lt;script&gt;" in shown and 'alt="<' not in shown
@@ -36,6 +37,15 @@ def test_figures_hold_their_pixels():
     ]
     np.testing.assert_array_equal(found[0], picture)
     np.testing.assert_array_equal(found[1], picture[:3])
+
+
+def test_the_gallery_is_of_small_pictures_in_their_order():
+    levels = [np.full((30, 400, 3), level, "uint8") for level in (10, 200)]
+    shown = markup.gallery([("a", levels[0]), ("b", levels[1])], 5)
+    assert re.findall(r'data-place="(\d)" title="(\w)"', shown) == [("0", "a"), ("1", "b")]
+    for text, level in zip(re.findall(r"base64,([^\"]+)", shown), (10, 200), strict=True):
+        picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
+        assert picture.shape == (12, 160, 3) and (picture == level).all()
 
 
 def test_times_are_whole_milliseconds():
