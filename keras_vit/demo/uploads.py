@@ -1,5 +1,6 @@
 """read_picture: a visitor's file to pixels; what is too large, damaged or no picture is refused in a sentence."""
 
+import contextlib
 import io
 import pathlib
 import warnings
@@ -35,22 +36,25 @@ def read_picture(path):
 
 def read_bytes(name, contents):
     """Reads the bytes of such a file, which messages call `name`; see `read_picture`."""
-    turned = _check_pixels(name, contents)
-    return turned(np.asarray(encoded.decode(name, contents, 3)))
+    orientation = _check_header(name, contents)
+    return _upright(np.asarray(encoded.decode(name, contents, 3)), orientation)
 
 
-def _check_pixels(name, contents):
-    """Raises where the header claims too many pixels; returns the function that turns them upright."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(contents)) as header:
-                (width, height), exif = header.size, header.getexif()
-    except Exception:  # of many kinds; the decoder says what is wrong with the file
-        return lambda pixels: pixels
+def _check_header(name, contents):
+    """Raises where the header claims too many pixels; returns EXIF's orientation.
+
+    Of what Pillow cannot read, the package's decoder says later what is wrong.
+    """
+    width = height = 0
+    orientation = 1
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(contents)) as header:
+            width, height = header.size
+            orientation = header.getexif().get(_ORIENTATION, 1)
     if width * height > MAX_PIXELS:
         raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels; got {height} x {width}")
-    return lambda pixels: _upright(pixels, exif.get(_ORIENTATION, 1))
+    return orientation
 
 
 def _upright(pixels, orientation):

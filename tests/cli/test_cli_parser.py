@@ -18,13 +18,9 @@ README = pathlib.Path(__file__).parents[2] / "README.md"
 
 @pytest.fixture
 def demo_is_not_served(monkeypatch):
-    """The page is built and goes; tests/demo/test_page_in_a_browser.py serves it."""
-
-    def launch(model=None, weights=None, **arguments):
-        keras_vit.demo.build_page(model, weights)
-        return types.SimpleNamespace(local_url="http://127.0.0.1:7860/", share_url=None)
-
-    monkeypatch.setattr(keras_vit.demo, "launch", launch)
+    """A server would go on for ever; tests/demo/test_page_in_a_browser.py starts and ends one."""
+    page = types.SimpleNamespace(local_url="http://127.0.0.1:7860/", share_url=None)
+    monkeypatch.setattr(keras_vit.demo, "launch", lambda *arguments, **options: page)
     monkeypatch.setattr(keras_vit.demo, "wait", lambda page: None)
 
 

@@ -84,7 +84,7 @@ class Page:
         return said
 
     def forget(self):
-        """Empties the sentence and the figures on the screen, so that the next ones, which differ, are seen to be new."""
+        """Empties the sentence and the figures on the screen, so that the next, which differ, show."""
         self.driver.execute_script(
             "document.querySelector('#status p').textContent = '';"
             "document.querySelectorAll('#figures img').forEach((image) => image.remove());"

@@ -12,8 +12,17 @@ import keras_vit
 from keras_vit.demo import server
 
 
+def built(*arguments):
+    """The page; built inside a loop, for Gradio makes one for each of its locks elsewhere, and closes none of them."""
+
+    async def build():
+        return keras_vit.demo.build_page(*arguments)
+
+    return asyncio.run(build())
+
+
 def test_the_page_offers_the_model_first():
-    config = keras_vit.demo.build_page(small_digit_model(), "model.keras").get_config_file()
+    config = built(small_digit_model(), "model.keras").get_config_file()
     values = {part["props"].get("label"): part["props"] for part in config["components"]}
     assert values["Model"]["value"] == NAME and values["Weights"]["value"] == "model.keras"
     assert config["analytics_enabled"] is False
@@ -22,7 +31,7 @@ def test_the_page_offers_the_model_first():
 
 
 def test_one_picture_is_computed_at_a_time():
-    page = keras_vit.demo.build_page()
+    page = built()
     computing = [function for function in page.fns.values() if function.concurrency_id == "model"]
     assert len(computing) == 4 and all(function.concurrency_limit == 1 for function in computing)
     assert all(function.api_visibility == "private" for function in page.fns.values())
