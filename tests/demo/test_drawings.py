@@ -57,21 +57,21 @@ def test_the_pen_draws_in_pixels_of_the_result():
     assert pen.picture().getpixel((19, 14)) == (255, 255, 255)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
-class TestReal:
-    @pytest.fixture(scope="class")
-    def model(self, real_data):
-        return keras_vit.ViT_Ti16(weights=real_data / "weights" / WEIGHTS, gelu="erf")
+@pytest.fixture(scope="module")
+def real_model(real_data):
+    return keras_vit.ViT_Ti16(weights=real_data / "weights" / WEIGHTS, gelu="erf")
 
-    @pytest.mark.parametrize("name", list_scenes())
-    def test_a_real_model_names_every_scene_and_looks_at_its_object(self, model, name):
-        scene = draw_scene(name)
-        assert name in [label for label, _ in keras_vit.predict(model, scene.image)[0]]
-        inputs = keras_vit.preprocess(scene.image, model.preprocessing)
-        rollout = analysis.attention_rollout(model, inputs)[0].repeat(16, 0).repeat(16, 1)
-        left, top, right, bottom = (
-            round(side * scale) for side, scale in zip(scene.box, (224 / 480, 224 / 360) * 2, strict=True)
-        )
-        is_object = np.zeros((224, 224), bool)
-        is_object[top:bottom, left:right] = True
-        assert rollout[is_object].mean() > 1.6 * rollout[~is_object].mean()  # from 1.97, the balloon, to 4.3
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
+@pytest.mark.parametrize("name", list_scenes())
+def test_a_real_model_names_every_scene_and_looks_at_its_object(real_model, name):
+    scene = draw_scene(name)
+    assert name in [label for label, _ in keras_vit.predict(real_model, scene.image)[0]]
+    inputs = keras_vit.preprocess(scene.image, real_model.preprocessing)
+    rollout = analysis.attention_rollout(real_model, inputs)[0].repeat(16, 0).repeat(16, 1)
+    left, top, right, bottom = (
+        round(side * scale) for side, scale in zip(scene.box, (224 / 480, 224 / 360) * 2, strict=True)
+    )
+    is_object = np.zeros((224, 224), bool)
+    is_object[top:bottom, left:right] = True
+    assert rollout[is_object].mean() > 1.6 * rollout[~is_object].mean()  # from 1.97, the balloon, to 4.3
