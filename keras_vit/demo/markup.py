@@ -125,8 +125,9 @@ ol.kv-answers { list-style: none; margin: 0; padding: 0; display: grid; gap: 0.3
 .kv-pad p { margin: 0 0 0.4rem; color: var(--body-text-color-subdued); }
 .kv-pad button { padding: 0.3rem 0.9rem; border-radius: 6px; border: 1px solid var(--border-color-primary); }
 .kv-gallery { display: grid; grid-template-columns: repeat(var(--kv-columns), minmax(0, 1fr)); gap: 8px; }
-.kv-gallery button { padding: 0; border: 0; border-radius: 8px; overflow: hidden; cursor: pointer; line-height: 0; }
+.kv-gallery button { margin: 0 !important; align-self: start; padding: 0; border: 0; border-radius: 8px;
+  background: none; overflow: hidden; cursor: pointer; line-height: 0; }
 .kv-gallery button:hover, .kv-gallery button:focus-visible { outline: 3px solid #2b6cb0; outline-offset: 1px; }
-.kv-gallery img { width: 100%; height: auto; display: block; margin: 0; }
+.kv-gallery img { width: 100%; height: auto; display: block; margin: 0 !important; border: 0 !important; }
 @media (max-width: 640px) { .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; } }
 """
