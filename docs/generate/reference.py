@@ -10,7 +10,7 @@ import griffe
 from tables import table
 
 import keras_vit
-from keras_vit import analysis, data, evaluation, layers, serving, training
+from keras_vit import analysis, data, demo, evaluation, layers, serving, training
 from keras_vit.analysis import plots
 from keras_vit.cli import VERBS
 from keras_vit.cli.parser import parse
@@ -108,6 +108,7 @@ PAGES = {
         "Models for TensorFlow Serving and for other runtimes.",
         {"keras_vit.export": "keras_vit.serving.export", **_of(serving, ["ExportError"])},
     ),
+    "demo": Page("Demo", "The page that `keras-vit demo` opens.", _of(demo)),
 }
 
 

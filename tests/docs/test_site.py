@@ -10,14 +10,14 @@ import urllib.parse
 import pytest
 
 import keras_vit
-from keras_vit import analysis, data, evaluation, serving, training
+from keras_vit import analysis, data, demo, evaluation, serving, training
 from keras_vit.analysis import plots
 from keras_vit.cli import VERBS
 
 pytest.importorskip("mkdocs", reason="the site needs the extra [docs]")
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
-ROOMS = (keras_vit, analysis, plots, data, evaluation, serving, training)
+ROOMS = (keras_vit, analysis, plots, data, demo, evaluation, serving, training)
 
 
 class Page(html.parser.HTMLParser):
