@@ -6,6 +6,8 @@ import fnmatch
 import functools
 import inspect
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from keras_vit import checks
 from keras_vit.checkpoints import labels as label_sets
@@ -26,6 +28,8 @@ from keras_vit.config import (
     ViTConfig,
 )
 from keras_vit.models import MODELS, build_model
+from keras_vit.models.base import ImageModel
+from keras_vit.typing import PathLike, Size
 
 _VIT = "arXiv 2010.11929, Table 1"
 _AUGREG = "arXiv 2106.10270, Table 2"
@@ -69,7 +73,7 @@ class Variant:
     defaults: dict = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
 
-    def config(self, **arguments):
+    def config(self, **arguments: Any) -> ImageConfig:
         """The variant's config with these arguments."""
         defaults = {name: value for name, value in self.defaults.items() if arguments.get(name) is None}
         return self.config_class(**{"name": self.name, **self.architecture, **arguments, **defaults})
@@ -154,12 +158,12 @@ VARIANTS = {
 }
 
 
-def list_models(pattern="*"):
+def list_models(pattern: str = "*") -> list[str]:
     """Returns the names of the zoo's models that match a pattern such as `"ViT-*"`, in the order of the table."""
     return [name for name in VARIANTS if fnmatch.fnmatchcase(name, pattern)]
 
 
-def list_weights(model):
+def list_weights(model: str) -> list[str]:
     """Returns the names that `weights=` takes for a model: short names of releases, then the published files."""
     checks.check_choice("model", model, VARIANTS)
     return [*_aliases(model), *(release.path for release in list_releases(model))]
@@ -169,7 +173,17 @@ def _aliases(model):
     return list(dict.fromkeys(release.alias for release in list_releases(model) if release.alias))
 
 
-def create_model(variant, /, *, weights=None, preprocessing=None, labels=None, name=None, image_size=224, **arguments):
+def create_model(
+    variant: str,
+    /,
+    *,
+    weights: PathLike | None = None,
+    preprocessing: Preprocessing | None = None,
+    labels: Sequence[str] | None = None,
+    name: str | None = None,
+    image_size: Size = 224,
+    **arguments: Any,
+) -> ImageModel:
     """Builds a model of the zoo, with random weights or those of a file.
 
     Args:
@@ -242,7 +256,7 @@ def _signature(variant):
         # None stays None: what it stands for depends on the variant and the weights.
         default = field.default if field.default is None else row.defaults.get(field.name, field.default)
         if default is not dataclasses.MISSING and field.name not in row.architecture:
-            parameters.append(inspect.Parameter(field.name, keyword, default=default))
+            parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=field.type))
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
 
 

@@ -1,15 +1,24 @@
 """The attention weights of a model's blocks, as arrays and as a keras model."""
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.analysis.blocks import as_list, attention_graph, global_block
 from keras_vit.compat.inference import inference
 from keras_vit.layers.position_grid import square_grid
 
+# names or numbers of blocks, one or several; None is all
+Layers: TypeAlias = str | int | Sequence[str | int] | None
 
-def attention_weights(model, images, layers=None, batch_size=16):
+
+def attention_weights(
+    model: keras.Model, images: npt.ArrayLike, layers: Layers = None, batch_size: int = 16
+) -> list[np.ndarray]:
     """Computes who attends to whom in the blocks of a model (A of Eq. 6 in arXiv 2010.11929).
 
     Args:
@@ -40,7 +49,7 @@ def attention_weights(model, images, layers=None, batch_size=16):
     return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
 
 
-def attention_model(model, layers=None):
+def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
     """Builds a model from pictures to attention weights; it shares the layers and weights of the one looked at.
 
     Args:

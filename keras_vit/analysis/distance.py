@@ -1,16 +1,27 @@
 """How far attention reaches, in pixels (Figs. 7 and 11 of arXiv 2010.11929), and how far a convolution does."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.analysis.attention import attention_batches
+from keras_vit.analysis.attention import Layers, attention_batches
 from keras_vit.config import BiTConfig, ResNetConfig
+from keras_vit.typing import Size
 
 
 def mean_attention_distance(
-    model, images=None, layers=None, batch_size=16, *, patch_size=None, grid_size=None, num_prefix_tokens=None
-):
+    model: keras.Model | Sequence[npt.ArrayLike],
+    images: npt.ArrayLike | None = None,
+    layers: Layers = None,
+    batch_size: int = 16,
+    *,
+    patch_size: Size | None = None,
+    grid_size: Size | None = None,
+    num_prefix_tokens: int | None = None,
+) -> np.ndarray:
     """Measures how far from itself a patch looks, per block and head (appendix D.7, Fig. 11).
 
     Over the keys the attention weight times the distance to the key is summed, then the mean taken over queries and
@@ -63,7 +74,7 @@ def _summed(block, weights, cell):
     return np.einsum("bghqk,gqk->h", weights, apart) / is_patch.sum()
 
 
-def receptive_field(config):
+def receptive_field(config: BiTConfig | ResNetConfig) -> np.ndarray:
     """Computes how many pixels the units of a ResNet can see: the side of their receptive field.
 
     It grows linearly with every 3 x 3 convolution between two strides, by 2 cells of the map (arXiv 2010.11929 compares

@@ -4,6 +4,7 @@ import typing
 
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.layers import PatchEncoder, StdConv2D
@@ -22,7 +23,7 @@ class FilterComponents(typing.NamedTuple):
     explained: np.ndarray
 
 
-def embedding_filters(model, components=28, *, centred=True):
+def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True) -> np.ndarray:
     """Computes the principal components of the filters that see the picture first.
 
     These are the rows of E of Eq. 1, one per channel of the tokens; in a hybrid, whose patches are cut from a feature
@@ -44,7 +45,9 @@ def embedding_filters(model, components=28, *, centred=True):
     return filter_components(model, components, centred=centred).filters
 
 
-def filter_components(model, components=28, *, centred=True):
+def filter_components(
+    model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True
+) -> FilterComponents:
     """Computes what `embedding_filters` does, and how much of the filters' variance each component explains.
 
     Args, Raises: as of `embedding_filters`.
@@ -67,7 +70,7 @@ def filter_components(model, components=28, *, centred=True):
     return FilterComponents(directions[:count].reshape(-1, *kernel.shape[:3]), explained[:count])
 
 
-def smoothness(filters, cycles=None):
+def smoothness(filters: npt.ArrayLike, cycles: float | None = None) -> np.ndarray:
     """Computes which share of each filter's power lies at low spatial frequencies.
 
     Args:

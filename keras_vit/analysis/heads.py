@@ -1,11 +1,13 @@
 """Where each head of a block looks, as a map over the picture, and which heads look at something in particular."""
 
+import keras
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit.analysis.attention import attention_batches
 
 
-def head_maps(model, images, layer=-1, batch_size=16):
+def head_maps(model: keras.Model, images: npt.ArrayLike, layer: str | int = -1, batch_size: int = 16) -> np.ndarray:
     """Computes the attention of each head of one block over the patches.
 
     Args:
@@ -28,7 +30,7 @@ def head_maps(model, images, layer=-1, batch_size=16):
     )
 
 
-def head_strength(maps):
+def head_strength(maps: npt.ArrayLike) -> np.ndarray:
     """Computes how far each head is from looking everywhere alike.
 
     Args:

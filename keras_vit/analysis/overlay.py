@@ -1,6 +1,7 @@
 """A picture seen through a map of attention (Fig. 6 of arXiv 2010.11929)."""
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from keras_vit import checks
@@ -9,7 +10,9 @@ _DARKEST = 0.2  # brightness of what is attended to least
 _LEAST_CUT = 0.2  # share of the largest attention below which none is cut
 
 
-def overlay(picture, attention, *, smooth=True, quantile=0.97):
+def overlay(
+    picture: npt.ArrayLike, attention: npt.ArrayLike, *, smooth: bool = True, quantile: float = 0.97
+) -> np.ndarray:
     """Darkens a picture where it is not attended to.
 
     As the authors display their Fig. 6 (google-research/vision_transformer, issue 27), the map is enlarged by Lanczos's

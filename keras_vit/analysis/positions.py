@@ -2,14 +2,22 @@
 
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.models.encoders import called_layers
+from keras_vit.typing import Size
 
 
-def position_similarity(model, layer=None, *, grid_size=None, num_prefix_tokens=None):
+def position_similarity(
+    model: keras.Model | npt.ArrayLike,
+    layer: str | None = None,
+    *,
+    grid_size: Size | None = None,
+    num_prefix_tokens: int | None = None,
+) -> np.ndarray:
     """Computes the cosine similarity of the position embedding of each patch with that of every patch.
 
     Args:

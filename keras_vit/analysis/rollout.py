@@ -1,16 +1,27 @@
 """Attention rollout: what each token owes to each patch, over all blocks (arXiv 2005.00928; Fig. 6 of 2010.11929)."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
+import numpy.typing as npt
 from keras import ops
 
-from keras_vit.analysis.attention import attention_batches
+from keras_vit.analysis.attention import Layers, attention_batches
 from keras_vit.analysis.blocks import LAST_GRID, attention_graph
+from keras_vit.typing import Size
 
 
 def attention_rollout(
-    model, images=None, layers=None, batch_size=16, *, grid_size=None, num_prefix_tokens=None, residual=True
-):
+    model: keras.Model | Sequence[npt.ArrayLike],
+    images: npt.ArrayLike | None = None,
+    layers: Layers = None,
+    batch_size: int = 16,
+    *,
+    grid_size: Size | None = None,
+    num_prefix_tokens: int | None = None,
+    residual: bool = True,
+) -> np.ndarray:
     """Follows attention from the output back to the patches (arXiv 2010.11929, appendix D.8; Figs. 6 and 14).
 
     With A_l the attention of block l, mean over its heads, B_l is A_l + I (the residual path) with rows divided by
@@ -46,7 +57,7 @@ def attention_rollout(
     return np.concatenate(maps)
 
 
-def rollout_by_block(model, images, batch_size=16):
+def rollout_by_block(model: keras.Model, images: np.typing.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:
     """Follows attention up to every block: what `attention_rollout` gives of the first block, the first two and so on.
 
     Attention is computed once.
@@ -69,7 +80,7 @@ def rollout_by_block(model, images, batch_size=16):
     return {name: np.concatenate(parts) for name, parts in maps.items()}
 
 
-def rollout_model(model):
+def rollout_model(model: keras.Model) -> keras.Model:
     """Builds a model from pictures to their attention rollout, to be called or exported.
 
     Args:

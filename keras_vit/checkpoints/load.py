@@ -14,13 +14,17 @@ from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.sources import File
 from keras_vit.config import ResNetConfig
+from keras_vit.models.base import ImageModel
+from keras_vit.typing import PathLike
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 _SEVERAL_PROTOCOLS = ("timm", "huggingface")  # whose weights were trained with one mean and std or another
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
 
-def load_weights(model, source, *, layout="auto", resize="auto", head="auto"):
+def load_weights(
+    model: ImageModel, source: PathLike, *, layout: str = "auto", resize: str = "auto", head: str = "auto"
+) -> LoadReport:
     """Loads a file of weights into a model, strictly: every array must find its variable and every variable its array.
 
     Only three things may differ: the size of the image (tables of positions are resized), the head (see `head`), and

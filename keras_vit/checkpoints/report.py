@@ -19,13 +19,13 @@ class LoadReport:
         notes: texts about the file: a family's other GELU or epsilon, what was assumed.
     """
 
-    used: tuple
-    resized: tuple
-    reinitialised: tuple
-    unused: tuple
-    missing: tuple
+    used: tuple[str, ...]
+    resized: tuple[str, ...]
+    reinitialised: tuple[str, ...]
+    unused: tuple[str, ...]
+    missing: tuple[str, ...]
     source: str = ""
-    notes: tuple = ()
+    notes: tuple[str, ...] = ()
 
     def __str__(self):
         lines = [f"Loaded {len(self.used)} arrays of {self.source}"]

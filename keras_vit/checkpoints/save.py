@@ -14,6 +14,8 @@ from keras_vit.checkpoints import huggingface, names
 from keras_vit.checkpoints.numerics import to_metadata
 from keras_vit.compat.sublayers import owned_variables
 from keras_vit.files import replace_files
+from keras_vit.models.base import ImageModel
+from keras_vit.typing import PathLike
 
 # layout -> what it needs of a config: other values would be read as something else
 _NEEDED = {
@@ -28,7 +30,7 @@ _NEEDED = {
 _NEEDED_ALWAYS = {"position_placement": "stem"}
 
 
-def save_weights(model, path, layout="official"):
+def save_weights(model: ImageModel, path: PathLike, layout: str = "official") -> None:
     """Writes the weights of a model so that other code reads them; existing files are replaced in one step.
 
     Args:

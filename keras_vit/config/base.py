@@ -2,9 +2,11 @@
 
 import dataclasses
 import difflib
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 from keras_vit import checks
+from keras_vit.typing import Pair
 
 GELUS = ("tanh", "erf")
 
@@ -12,12 +14,12 @@ GELUS = ("tanh", "erf")
 class Config:
     """Plain-dict round trip for the dataclasses of this folder."""
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dict of JSON values: `from_dict(to_dict())` builds an equal object."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
-    def from_dict(cls, values):
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Builds the config from a dict; raises `ValueError` on a key that is no field of it."""
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
@@ -27,7 +29,7 @@ class Config:
                 raise ValueError(f"{cls.__name__} keys must be among {known}; got {key!r}{hint}")
         return cls(**values)
 
-    def replace(self, **changes):
+    def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed; unknown names are refused as in `from_dict`."""
         return type(self).from_dict({**self.to_dict(), **changes})
 
@@ -68,7 +70,7 @@ class ImageConfig(Config):
     family: ClassVar[str]  # which tables of array names its checkpoints follow
 
     name: str
-    image_size: tuple
+    image_size: Pair
     classes: int = 1000
     include_top: bool = True
     classifier_activation: str | None = None
@@ -83,7 +85,7 @@ class ImageConfig(Config):
         self._check_optional(check_string, "classifier_activation")
         self._check_optional(_policy_name, "dtype")
 
-    def resolve(self):
+    def resolve(self) -> Self:
         """Returns a copy in which every value is stated that None leaves to a default."""
         return self
 

@@ -3,11 +3,15 @@
 import dataclasses
 import math
 import numbers
+from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.config.base import Config
+from keras_vit.typing import Pair, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest")
 
@@ -32,11 +36,11 @@ class Preprocessing(Config):
         ValueError: on a value out of range or a crop that exceeds `size`.
     """
 
-    size: int | tuple = 224
-    crop: tuple | None = None
+    size: Size = 224
+    crop: Pair | None = None
     interpolation: str = "bilinear"
-    mean: tuple = (0.5, 0.5, 0.5)
-    std: tuple = (0.5, 0.5, 0.5)
+    mean: Sequence[float] = (0.5, 0.5, 0.5)
+    std: Sequence[float] = (0.5, 0.5, 0.5)
 
     def __post_init__(self):
         checks.check_choice("interpolation", self.interpolation, INTERPOLATIONS)
@@ -56,16 +60,16 @@ class Preprocessing(Config):
             raise ValueError(f"std must be above 0; got std={self.std}")
 
     @property
-    def image_size(self):
+    def image_size(self) -> tuple[int, int]:
         """Height and width of the result in pixels."""
         return self.crop or self.size
 
     @property
-    def channels(self):
+    def channels(self) -> int:
         """Channels of the result: 1 (grey) or 3 (red, green, blue)."""
         return len(self.mean)
 
-    def at(self, image_size):
+    def at(self, image_size: Size) -> Self:
         """The same protocol for another input size: exact resizes follow it, resize and crop keep their ratio."""
         image_size = checks.check_pair("image_size", image_size)
         if self.crop is None:
@@ -76,7 +80,7 @@ class Preprocessing(Config):
         shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in DeiT's and timm's code
         return self.replace(size=shorter, crop=image_size)
 
-    def to_pictures(self, inputs):
+    def to_pictures(self, inputs: npt.ArrayLike) -> np.ndarray:
         """Undoes mean and std.
 
         Args:

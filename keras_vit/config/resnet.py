@@ -1,10 +1,12 @@
 """ResNets: the stems of hybrids, the BiT classifiers and the AxialResNet."""
 
 import dataclasses
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import Config, ImageConfig, check_integers
+from keras_vit.typing import Pair
 
 STEM_STYLES = ("vit", "timm")
 POOL_PADDINGS = ("zeros", "minus_infinity")
@@ -35,7 +37,7 @@ class ResNetConfig(Config):
         ValueError: on a value out of range, or a width that the 32 groups of GroupNorm do not divide.
     """
 
-    stage_sizes: tuple
+    stage_sizes: Sequence[int]
     width_factor: float = 1.0
     style: str = "vit"
     gn_epsilon: float | None = None
@@ -48,21 +50,21 @@ class ResNetConfig(Config):
         self._check_optional(checks.check_positive, "gn_epsilon", "std_epsilon")
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Channels of the root."""
         return round(64 * self.width_factor)
 
     @property
-    def std_form(self):
+    def std_form(self) -> str:
         """What `std_epsilon` is added to: `deviation` or `variance`."""
         return _STEM_EPSILONS[self.style][2]
 
-    def resolve(self):
+    def resolve(self) -> Self:
         """Returns a copy in which both epsilons are stated."""
         gn_epsilon, std_epsilon, _ = _STEM_EPSILONS[self.style]
         return self.replace(gn_epsilon=self.gn_epsilon or gn_epsilon, std_epsilon=self.std_epsilon or std_epsilon)
 
-    def feature_size(self, image_size):
+    def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of the feature map of an input (height, width)."""
         stride = 4 * 2 ** max(len(self.stage_sizes) - 1, 0)
         return tuple(-(-side // stride) for side in image_size)
@@ -76,15 +78,15 @@ class FeatureMapConfig(Config):
         size: its rows and columns.
     """
 
-    size: tuple
+    size: Pair
 
     def __post_init__(self):
         self._check(checks.check_pair, "size")
 
-    def resolve(self):
+    def resolve(self) -> Self:
         return self
 
-    def feature_size(self, image_size):
+    def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of the feature map, whatever (height, width): the stem knows."""
         return self.size
 
@@ -107,7 +109,7 @@ class BiTConfig(ImageConfig):
 
     family: ClassVar[str] = "bit"
 
-    stage_sizes: tuple
+    stage_sizes: Sequence[int]
     width_factor: float
     gn_epsilon: float = 1e-5
     std_epsilon: float = 1e-10
@@ -121,7 +123,7 @@ class BiTConfig(ImageConfig):
         self._check_choice("max_pool_padding", POOL_PADDINGS)
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Channels of the root."""
         return round(64 * self.width_factor)
 
@@ -142,7 +144,7 @@ class AxialResNetConfig(ImageConfig):
 
     family: ClassVar[str] = "axial_resnet"
 
-    stage_sizes: tuple
+    stage_sizes: Sequence[int]
     width_factor: float = 1.0
     num_heads: int = 8
     epsilon: float = 1e-5
@@ -160,11 +162,11 @@ class AxialResNetConfig(ImageConfig):
             )
 
     @property
-    def width(self):
+    def width(self) -> int:
         """Channels of the root."""
         return round(64 * self.width_factor)
 
-    def stage_width(self, index):
+    def stage_width(self, index: int) -> int:
         """Channels of the attention in stage `index`, counted from 0; the stage's output has twice as many."""
         return 2 * self.width * 2**index
 

@@ -1,10 +1,12 @@
 """SwinConfig: the architecture of a Swin Transformer."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 from keras_vit import checks
 from keras_vit.config.base import GELUS, ImageConfig, check_integers
+from keras_vit.typing import Pair
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,10 +32,10 @@ class SwinConfig(ImageConfig):
 
     family: ClassVar[str] = "swin"
 
-    patch_size: tuple = (4, 4)
+    patch_size: Pair = (4, 4)
     embed_dim: int
-    depths: tuple
-    num_heads: tuple
+    depths: Sequence[int]
+    num_heads: Sequence[int]
     window_size: int
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
@@ -70,19 +72,19 @@ class SwinConfig(ImageConfig):
             )
 
     @property
-    def grid_size(self):
+    def grid_size(self) -> tuple[int, int]:
         """Rows and columns of the patch grid, which is the map of the first stage."""
         return self.stage_size(0)
 
-    def stage_dim(self, stage):
+    def stage_dim(self, stage: int) -> int:
         """Width of the tokens of a stage, counted from 0."""
         return self.embed_dim * 2**stage
 
-    def mlp_dim(self, stage):
+    def mlp_dim(self, stage: int) -> int:
         """Width of the hidden layer of the MLPs of a stage, counted from 0."""
         return int(self.mlp_ratio * self.stage_dim(stage))
 
-    def stage_size(self, stage):
+    def stage_size(self, stage: int) -> tuple[int, int]:
         """Rows and columns of the map of a stage, counted from 0; odd sides are rounded up when halved."""
         size = tuple(side // step for side, step in zip(self.image_size, self.patch_size, strict=True))
         return tuple(-(-side // 2**stage) for side in size)

@@ -1,11 +1,12 @@
 """ViTConfig: the architecture of a Vision Transformer: plain, hybrid, axial or distilled."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import GELUS, Config, ImageConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
+from keras_vit.typing import Pair
 
 CLASSIFIERS = ("token", "gap", "map", "first", "unpooled", "token_unpooled")
 CLASS_TOKEN_CLASSIFIERS = ("token", "token_unpooled")
@@ -69,7 +70,7 @@ class ViTConfig(ImageConfig):
 
     family: ClassVar[str] = "vit"
 
-    patch_size: tuple
+    patch_size: Pair
     hidden_dim: int
     num_layers: int
     num_heads: int
@@ -125,27 +126,27 @@ class ViTConfig(ImageConfig):
             )
 
     @property
-    def feature_size(self):
+    def feature_size(self) -> tuple[int, int]:
         """Rows and columns of what the patches are cut from: the picture, or the feature map of the stem."""
         return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property
-    def grid_size(self):
+    def grid_size(self) -> tuple[int, int]:
         """Rows and columns of the patch grid."""
         return tuple(side // step for side, step in zip(self.feature_size, self.patch_size, strict=True))
 
     @property
-    def num_class_tokens(self):
+    def num_class_tokens(self) -> int:
         """1 with a class token, 2 with a distillation token beside it, else 0."""
         follows = self.classifier in CLASS_TOKEN_CLASSIFIERS
         return int(follows if self.class_token is None else self.class_token) + int(self.distilled)
 
     @property
-    def num_prefix_tokens(self):
+    def num_prefix_tokens(self) -> int:
         """Tokens that stand before the patch tokens: class token, distillation token and registers."""
         return self.num_class_tokens + self.num_registers
 
-    def resolve(self):
+    def resolve(self) -> Self:
         """Returns a copy in which `gelu` and every epsilon are stated: the paper's where they were None."""
         stem = self.stem and self.stem.resolve()
         return self.replace(gelu=self.gelu or PAPER_GELU, epsilon=self.epsilon or PAPER_EPSILON, stem=stem)

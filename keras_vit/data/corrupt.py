@@ -17,7 +17,7 @@ class UnusableDataError(ValueError):
     """The pictures or labels of a source cannot be trained or evaluated on; the message says why."""
 
 
-def data_error(error):
+def data_error(error: BaseException) -> UnusableDataError | None:
     """Finds the clear sentence in what TensorFlow raises when a pipeline of ours stops.
 
     Args:

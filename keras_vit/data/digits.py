@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from keras_vit.data.sources import from_arrays
+from keras_vit.data.sources import ImageSource, from_arrays
 
 HELD_OUT = 5  # one picture in five
 
 
-def from_digits():
+def from_digits() -> tuple[ImageSource, ImageSource]:
     """Returns (train, held-out) sources of scikit-learn's bundled digits.
 
     The pictures are real handwriting: 1797 grey pictures of 8 x 8 pixels, ten classes (E. Alpaydin and C.

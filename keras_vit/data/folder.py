@@ -2,16 +2,18 @@
 
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.sources import from_lookup
+from keras_vit.data.sources import ImageSource, from_lookup
+from keras_vit.typing import PathLike
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
-def from_folder(path, extensions=EXTENSIONS):
+def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
     """Pictures in one sub-folder per class; the classes are the sub-folders sorted by name.
 
     Args:

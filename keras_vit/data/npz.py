@@ -4,17 +4,19 @@ import contextlib
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from keras_vit import checks
 from keras_vit.data.sources import ImageSource, check_class_names, from_arrays
+from keras_vit.typing import PathLike
 
 PARTS = ("train", "test")
 _DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
-def from_npz(path, part="train", class_names=None) -> ImageSource:
+def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | None = None) -> ImageSource:
     """Pictures and labels in an `.npz` file with the arrays `x_train`, `y_train`, `x_test` and `y_test`.
 
     Args:

@@ -3,13 +3,23 @@
 import collections.abc
 import dataclasses
 import os
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import PIL.Image
 import tensorflow as tf
 
+from keras_vit.config import Preprocessing
 from keras_vit.data import arrays, encoded
 from keras_vit.data import preprocessing as ops
+from keras_vit.typing import PathLike
+
+# a picture, or a list or tuple of pictures; an array may hold several
+Pictures: TypeAlias = (
+    PathLike | bytes | PIL.Image.Image | npt.ArrayLike | Sequence[PathLike | bytes | PIL.Image.Image | npt.ArrayLike]
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +36,9 @@ class Picture:
     read: collections.abc.Callable
 
 
-def preprocess(images, preprocessing, value_range=None):
+def preprocess(
+    images: Pictures, preprocessing: Preprocessing, value_range: tuple[float, float] | None = None
+) -> np.ndarray:
     """Turns pictures into model input.
 
     Args:

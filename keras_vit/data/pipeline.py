@@ -1,8 +1,11 @@
 """From a source of pictures to batches of model input: `train_pipeline` and `eval_pipeline`."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.config import Preprocessing
 from keras_vit.data import pictures
 from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import parse_augment, parse_mix
@@ -14,22 +17,22 @@ from keras_vit.data.stages import DTYPES, evaluation_stages, training_stages
 
 
 def train_pipeline(
-    source,
-    preprocessing,
-    batch_size,
+    source: ImageSource,
+    preprocessing: Preprocessing,
+    batch_size: int,
     *,
-    seed=0,
-    augment=(),
-    mix=(),
-    repeats=1,
-    shuffle=True,
-    repeat=True,
-    drop_remainder=True,
-    start_step=0,
-    shard=(0, 1),
-    dtype="float32",
-    max_corrupt=0.01,
-):
+    seed: int = 0,
+    augment: Sequence[str] = (),
+    mix: Sequence[str] = (),
+    repeats: int = 1,
+    shuffle: bool = True,
+    repeat: bool = True,
+    drop_remainder: bool = True,
+    start_step: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    dtype: str = "float32",
+    max_corrupt: float = 0.01,
+) -> tf.data.Dataset:
     """Batches to train on: shuffled, augmented, without end.
 
     Batch number n is a function of the arguments and n alone, whatever the parallelism and wherever the pipeline
@@ -113,7 +116,15 @@ def train_pipeline(
     return _finished(dataset, steps, batch_size // count if repeat or drop_remainder else None)
 
 
-def eval_pipeline(source, preprocessing, batch_size, *, shard=(0, 1), dtype="float32", max_corrupt=0.01):
+def eval_pipeline(
+    source: ImageSource,
+    preprocessing: Preprocessing,
+    batch_size: int,
+    *,
+    shard: tuple[int, int] = (0, 1),
+    dtype: str = "float32",
+    max_corrupt: float = 0.01,
+) -> tf.data.Dataset:
     """Batches to evaluate on: every picture once, in the source's order; the last batch may be smaller.
 
     A picture that cannot be read is left out of its batch, counted and named in the log `keras_vit.data`.

@@ -1,12 +1,15 @@
 """ImageSource: labelled pictures in a fixed order, read lazily, one picture at a time; and arrays as a source."""
 
-import collections.abc
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.typing import PathLike, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,19 +29,19 @@ class ImageSource:
     """
 
     dataset: tf.data.Dataset
-    class_names: tuple
+    class_names: tuple[str, ...]
     size: int
-    files: tuple | None = None
-    lookup: collections.abc.Callable | None = None
-    describe: collections.abc.Callable | None = None
+    files: tuple[str, ...] | None = None
+    lookup: Callable[[Tensor], dict[str, Tensor]] | None = None
+    describe: Callable[[int], str] | None = None
 
-    def name_of(self, position):
+    def name_of(self, position: int) -> str:
         """What messages call the picture at `position`: its path, its record, or its number from 0."""
         if self.describe is not None:
             return self.describe(position)
         return f"picture {position}" if self.files is None else self.files[position]
 
-    def split(self, fraction, seed=0):
+    def split(self, fraction: float, seed: int = 0) -> tuple["ImageSource", "ImageSource"]:
         """Draws a held-out part at random.
 
         Args:
@@ -56,7 +59,7 @@ class ImageSource:
         order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(self.size)
         return self.take(np.sort(order[held_out_size:])), self.take(np.sort(order[:held_out_size]))
 
-    def take(self, positions):
+    def take(self, positions: Sequence[int] | np.ndarray) -> "ImageSource":
         """Returns the source of the pictures at `positions`, a sequence of integers, in that order."""
         if self.lookup is None:
             raise ValueError(
@@ -72,7 +75,7 @@ class ImageSource:
             chosen = tf.constant(positions)
         return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe)
 
-    def map_pictures(self, function):
+    def map_pictures(self, function: Callable[[Tensor], Tensor]) -> "ImageSource":
         """Returns the source of what `function` makes of each picture, an encoded file or pixels, when it is read.
 
         Args:
@@ -86,7 +89,7 @@ class ImageSource:
             return dataclasses.replace(self, dataset=self.dataset.map(changed, num_parallel_calls=tf.data.AUTOTUNE))
         return from_lookup(lambda n: changed(self.lookup(n)), self.class_names, self.size, self.files, self.describe)
 
-    def cached(self, max_bytes=2**30):
+    def cached(self, max_bytes: int = 2**30) -> "ImageSource":
         """Reads every picture once and keeps it in memory: the encoded bytes of a file, the pixels of an array.
 
         Args:
@@ -129,12 +132,16 @@ class ImageSource:
         return from_lookup(lookup, self.class_names, self.size, self.files, self.describe)
 
     @property
-    def is_encoded(self):
+    def is_encoded(self) -> bool:
         """Whether the pictures are encoded files rather than pixels."""
         return self.dataset.element_spec["image"].dtype == tf.string
 
 
-def from_arrays(images, labels, class_names=None):
+# what is measured or learned from: a folder of class folders, a source, or batches of (inputs, integer labels)
+LabelledData: TypeAlias = PathLike | ImageSource | tf.data.Dataset
+
+
+def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Sequence[str] | None = None) -> ImageSource:
     """Pictures and labels that are in memory.
 
     Args:

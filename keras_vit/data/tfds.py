@@ -1,15 +1,17 @@
 """from_tfds: image classification sets of TensorFlow Datasets, with labels that are features or follow from them."""
 
-import collections.abc
 import dataclasses
 import logging
 import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.record_index import index_records
 from keras_vit.data.sources import ImageSource, from_lookup
+from keras_vit.typing import PathLike, Tensor
 
 _LOG = logging.getLogger("keras_vit.data")
 
@@ -26,12 +28,19 @@ class LabelRule:
         class_names: one name per class.
     """
 
-    features: dict
-    label: collections.abc.Callable
-    class_names: tuple
+    features: dict[str, Any]
+    label: Callable[[dict[str, Any]], Tensor]
+    class_names: Sequence[str]
 
 
-def from_tfds(dataset, split="train", *, data_dir=None, image_key="image", label_key="label"):
+def from_tfds(
+    dataset: Any,
+    split: str = "train",
+    *,
+    data_dir: PathLike | None = None,
+    image_key: str = "image",
+    label_key: str | LabelRule = "label",
+) -> ImageSource:
     """Pictures of a set of TensorFlow Datasets, still encoded, in a fixed order.
 
     Where the set lies in local TFRecord files, the default of TensorFlow Datasets, any picture can be looked up by its

@@ -1,23 +1,25 @@
 """from_tfrecord: pictures in sharded TFRecord files, with random access to each."""
 
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from keras_vit import checks
 from keras_vit.data.record_index import index_records
-from keras_vit.data.sources import check_class_names, from_lookup
+from keras_vit.data.sources import ImageSource, check_class_names, from_lookup
+from keras_vit.typing import PathLike
 
 
 def from_tfrecord(
-    pattern,
+    pattern: PathLike | Sequence[PathLike],
     *,
-    class_names=None,
-    image_key="image/encoded",
-    label_key="image/class/label",
-    label_offset=0,
-):
+    class_names: Sequence[str] | None = None,
+    image_key: str = "image/encoded",
+    label_key: str = "image/class/label",
+    label_offset: int = 0,
+) -> ImageSource:
     """Pictures in TFRecord files of `tf.train.Example`, such as ImageNet's.
 
     The headers of all records are read once, 12 bytes each, so that pictures are shuffled and split exactly, and

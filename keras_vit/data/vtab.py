@@ -7,6 +7,7 @@ Sources: Zhai et al. 2019, arXiv 1910.04867; the parts and label rules of its co
 
 import dataclasses
 import fnmatch
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from keras_vit import checks
 from keras_vit.data.sources import ImageSource
 from keras_vit.data.tfds import find_builder, from_tfds, prepare
 from keras_vit.data.vtab_tasks import VTAB_TASKS
+from keras_vit.typing import PathLike
 
 _TRAIN, _VALIDATION = 800, 200
 
@@ -35,17 +37,17 @@ class ThousandExamples:
     test: ImageSource
 
     @property
-    def class_names(self):
+    def class_names(self) -> tuple[str, ...]:
         """One name per label."""
         return self.train1000.class_names
 
 
-def list_vtab_tasks(pattern="*"):
+def list_vtab_tasks(pattern: str = "*") -> list[str]:
     """Returns the names of the 19 tasks of VTAB that match `pattern`, such as `"Clevr-*"`, in the order of Table 9."""
     return [name for name in VTAB_TASKS if fnmatch.fnmatchcase(name, pattern)]
 
 
-def vtab_1k(task, data_dir=None, dataset=None):
+def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) -> ThousandExamples:
     """The pictures of a task of VTAB-1k, from TensorFlow Datasets.
 
     The parts are those of the official code: train800 is `train[:800]`, val200 the first 200 pictures of its validation
@@ -93,7 +95,7 @@ def vtab_1k(task, data_dir=None, dataset=None):
     return found
 
 
-def thousand_examples(source, test=None, seed=0):
+def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed: int = 0) -> ThousandExamples:
     """Cuts any set as VTAB-1k does: 800 pictures to learn from, 200 to choose by and the rest to test.
 
     The thousand are drawn without regard to their classes, as VTAB's are (its sets were shuffled when they were

@@ -1,11 +1,12 @@
 """The table of VTAB's 19 tasks: their sets, labels and parts. Sources: see vtab.py."""
 
-import collections.abc
 import dataclasses
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from keras_vit.data.tfds import LabelRule
+from keras_vit.typing import Tensor
 
 _CLEVR_DEPTHS = (8.0, 8.5, 9.0, 9.5, 10.0)  # in the units of `pixel_coords`
 _KITTI_METRES = (8.0, 20.0, 999.0)
@@ -35,9 +36,9 @@ class VtabTask:
     dataset: str
     classes: int
     label: str | LabelRule = "label"
-    validation: tuple = ("validation", 0)
-    test: tuple = ("test", 0)
-    picture: collections.abc.Callable | None = None
+    validation: tuple[str, int] = ("validation", 0)
+    test: tuple[str, int] = ("test", 0)
+    picture: Callable[[Tensor], Tensor] | None = None
 
 
 def _place(value, thresholds):

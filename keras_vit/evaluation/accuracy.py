@@ -2,20 +2,24 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
 from keras_vit import checks
 from keras_vit.checkpoints.labels import label_set
+from keras_vit.config import Preprocessing
 from keras_vit.data import from_folder
 from keras_vit.data.pipeline import eval_batches
-from keras_vit.data.sources import ImageSource
+from keras_vit.data.sources import ImageSource, LabelledData
 from keras_vit.evaluation import outputs
 from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.class_report import ClassReport, ClassTally
 from keras_vit.evaluation.real_labels import right_answers
+from keras_vit.models.base import ImageModel
+from keras_vit.typing import PathLike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,18 +37,18 @@ class Accuracy:
     """
 
     count: int
-    correct: dict
+    correct: dict[int, int]
     matching: str
     left_out: int = 0
     classes: ClassReport | None = dataclasses.field(default=None, compare=False, repr=False)
     calibration: Calibration | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
-    def top(self):
+    def top(self) -> dict[int, float]:
         """{k: share, in [0, 1], of pictures whose class is among the k best}."""
         return {k: right / self.count for k, right in self.correct.items()}
 
-    def report(self, classes=20):
+    def report(self, classes: int = 20) -> str:
         """Returns a text of several lines: the accuracies, the calibration and the worst classes in a table.
 
         Args:
@@ -69,7 +73,16 @@ class Accuracy:
         return f"{', '.join(parts)}{left_out}; classes matched {self.matching}"
 
 
-def evaluate(model, data, batch_size=32, preprocessing=None, top=(1, 5), class_names=None, verbose=False, labels=None):
+def evaluate(
+    model: ImageModel,
+    data: LabelledData,
+    batch_size: int = 32,
+    preprocessing: Preprocessing | None = None,
+    top: int | Sequence[int] = (1, 5),
+    class_names: Sequence[str] | None = None,
+    verbose: bool = False,
+    labels: PathLike | None = None,
+) -> Accuracy:
     """Counts how often a model is right.
 
     Memory grows with the number of classes and of kinds of mistakes, not with the number of pictures.

@@ -36,17 +36,17 @@ class Calibration:
     surprise: float | None
 
     @property
-    def error(self):
+    def error(self) -> float:
         """Expected calibration error, in [0, 1]: sum over the bins of |right - confidences| / pictures (Eq. 3)."""
         return float(np.abs(self.correct - self.confidences).sum() / self.counts.sum())
 
     @property
-    def mean_confidence(self):
+    def mean_confidence(self) -> float:
         """Mean confidence, in [0, 1]: above the accuracy for a model that is too sure of itself."""
         return float(self.confidences.sum() / self.counts.sum())
 
     @property
-    def negative_log_likelihood(self):
+    def negative_log_likelihood(self) -> float | None:
         """Mean of -log of the probability of the right class, the cross-entropy in nats; None for a sigmoid head."""
         return None if self.surprise is None else float(self.surprise / self.counts.sum())
 

@@ -19,29 +19,29 @@ class ClassReport:
             to a class, the most frequent first. There are at most as many as wrong pictures.
     """
 
-    names: tuple
-    labels: tuple | None
+    names: tuple[str, ...]
+    labels: tuple[str, ...] | None
     counts: np.ndarray
     correct: np.ndarray
-    confusions: tuple
+    confusions: tuple[tuple[int, str, int], ...]
 
     @property
-    def accuracies(self):
+    def accuracies(self) -> np.ndarray:
         """float64 (classes,): share of each class that is right, in [0, 1]; NaN for a class without pictures."""
         return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
 
     @property
-    def mean(self):
+    def mean(self) -> float:
         """Mean of the accuracies of the classes that have pictures, in [0, 1] (mean per-class accuracy)."""
         return float(np.nanmean(self.accuracies))
 
     @property
-    def worst(self):
+    def worst(self) -> list[int]:
         """Numbers of the classes that have pictures, the worst first, of equals the one with most pictures."""
         order = np.lexsort((-self.counts, self.accuracies))
         return [int(n) for n in order if self.counts[n]]
 
-    def table(self, classes):
+    def table(self, classes: int) -> str:
         """Text of the `classes` worst classes, each with the wrong answer that it gets most often."""
         accuracies, most_frequent = self.accuracies, {}
         for n, answer, count in self.confusions:

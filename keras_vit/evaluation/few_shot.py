@@ -2,14 +2,19 @@
 
 import csv
 import dataclasses
+from collections.abc import Sequence
 
+import keras
 import numpy as np
 
 from keras_vit import checks, files
+from keras_vit.config import Preprocessing
+from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
 from keras_vit.evaluation.ridge import DEFAULT_L2, fit_ridge
 from keras_vit.evaluation.shots import draw_shots
+from keras_vit.typing import PathLike
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,20 +30,20 @@ class FewShot:
         l2: lambda of the ridge regression.
     """
 
-    accuracy: dict
-    seeds: tuple
-    class_names: tuple
+    accuracy: dict[int, tuple[float, ...]]
+    seeds: tuple[int, ...]
+    class_names: tuple[str, ...]
     count: int
     layer: str
     l2: float
 
     @property
-    def mean(self):
+    def mean(self) -> dict[int, float]:
         """{shots: mean accuracy over the seeds}."""
         return {shots: float(np.mean(found)) for shots, found in self.accuracy.items()}
 
     @property
-    def std(self):
+    def std(self) -> dict[int, float]:
         """{shots: population standard deviation of the accuracy over the seeds}; 0 of one seed."""
         return {shots: float(np.std(found)) for shots, found in self.accuracy.items()}
 
@@ -54,7 +59,7 @@ class FewShot:
         about = f"{self.count} pictures of {len(self.class_names)} classes, features of {self.layer}, l2={self.l2:g}"
         return "\n".join([*lines, about])
 
-    def write_csv(self, path):
+    def write_csv(self, path: PathLike) -> None:
         """Writes a row `shots,seed,accuracy` per draw, after a line with these names; the file is replaced whole."""
         rows = [
             (shots, seed, accuracy)
@@ -70,17 +75,17 @@ class FewShot:
 
 
 def few_shot(
-    model,
-    train,
-    test,
-    shots=(1, 5, 10, 25),
-    seeds=(0, 1, 2),
-    layer=None,
-    l2=DEFAULT_L2,
-    batch_size=32,
-    preprocessing=None,
-    verbose=False,
-):
+    model: keras.Model,
+    train: LabelledData,
+    test: LabelledData,
+    shots: int | Sequence[int] = (1, 5, 10, 25),
+    seeds: int | Sequence[int] = (0, 1, 2),
+    layer: str | None = None,
+    l2: float = DEFAULT_L2,
+    batch_size: int = 32,
+    preprocessing: Preprocessing | None = None,
+    verbose: bool = False,
+) -> FewShot:
     """Measures a model by the few-shot accuracy of arXiv 2010.11929, section 4.1.
 
     A ridge regression of its features, whose closed form needs no training, learns from a few pictures of each class

@@ -1,10 +1,14 @@
 """FewShotProbe: few-shot accuracy while a model trains, as a keras callback."""
 
 import typing
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 
 from keras_vit import checks
+from keras_vit.config import Preprocessing
+from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.few_shot import FewShot, check_draws, measure
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import open_labelled
@@ -51,19 +55,19 @@ class FewShotProbe(keras.callbacks.Callback):
 
     def __init__(
         self,
-        train,
-        test,
+        train: LabelledData,
+        test: LabelledData,
         *,
-        every_epochs=None,
-        every_steps=None,
-        shots=(1, 5, 10, 25),
-        seeds=(0, 1, 2),
-        layer=None,
-        l2=DEFAULT_L2,
-        batch_size=32,
-        preprocessing=None,
-        model=None,
-    ):
+        every_epochs: int | None = None,
+        every_steps: int | None = None,
+        shots: int | Sequence[int] = (1, 5, 10, 25),
+        seeds: int | Sequence[int] = (0, 1, 2),
+        layer: str | None = None,
+        l2: float = DEFAULT_L2,
+        batch_size: int = 32,
+        preprocessing: Preprocessing | None = None,
+        model: keras.Model | None = None,
+    ) -> None:
         super().__init__()
         for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps)):
             if value is not None:
@@ -77,7 +81,7 @@ class FewShotProbe(keras.callbacks.Callback):
         self.measurements = []
 
     @property
-    def rows(self):
+    def rows(self) -> list[dict[str, Any]]:
         """The measurements as a table: a dict per measurement with `epoch`, `step` and the names of the logs."""
         return [{"epoch": made.epoch, "step": made.step, **_logs(made.result)} for made in self.measurements]
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
+from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import check_labels, numbered_names, open_labelled
 from keras_vit.evaluation.ridge import DEFAULT_L2, Ridge, fit_ridge
@@ -28,12 +30,12 @@ class LinearProbe:
 
     model: ImageModel
     ridge: Ridge
-    class_names: tuple | None
+    class_names: tuple[str, ...] | None
     count: int
     layer: str
     preprocessing: Preprocessing | None
 
-    def as_model(self):
+    def as_model(self) -> ImageModel:
         """Returns a copy of the model with the probe as its head, float32; its logits are the scores of the ridge.
 
         The standardisation and the constant are folded into kernel and bias. `labels` are the class names, and
@@ -44,7 +46,16 @@ class LinearProbe:
         return with_head(self.model, *self.ridge.folded(), self.class_names, self.preprocessing)
 
 
-def linear_probe(model, train, shots=None, seed=0, l2=DEFAULT_L2, batch_size=32, preprocessing=None, verbose=False):
+def linear_probe(
+    model: keras.Model,
+    train: LabelledData,
+    shots: int | None = None,
+    seed: int = 0,
+    l2: float = DEFAULT_L2,
+    batch_size: int = 32,
+    preprocessing: Preprocessing | None = None,
+    verbose: bool = False,
+) -> LinearProbe:
     """Learns a linear head on frozen features, by ridge regression in closed form.
 
     The features are those that the model's own head reads, see `FrozenFeatures`; the formula is in `fit_ridge`.

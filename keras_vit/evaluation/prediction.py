@@ -7,11 +7,12 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.data import pictures
 from keras_vit.evaluation import outputs
+from keras_vit.models.base import ImageModel
 
 _BATCH_SIZE = 32
 
 
-def predict(model, images, top=5):
+def predict(model: ImageModel, images: pictures.Pictures, top: int = 5) -> list[list[tuple[str, float]]]:
     """Names what pictures show.
 
     Args:

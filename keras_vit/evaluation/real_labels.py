@@ -10,12 +10,14 @@ import re
 
 import numpy as np
 
+from keras_vit.typing import PathLike
+
 PICTURES, CLASSES = 50_000, 1000
 _MAX_BYTES = 16 * 2**20  # the published file has half a megabyte
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 
 
-def read_real_labels(path):
+def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
     """Reads `real.json`.
 
     Args:

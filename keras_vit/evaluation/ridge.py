@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 
@@ -25,21 +26,21 @@ class Ridge:
     std: np.ndarray
     weights: np.ndarray
 
-    def scores(self, features):
+    def scores(self, features: npt.ArrayLike) -> np.ndarray:
         """Returns the scores (pictures, classes) of features (pictures, dim): near 1 for the class, else near -1."""
         return _standardised(features, self.mean, self.std) @ self.weights
 
-    def predict(self, features):
+    def predict(self, features: npt.ArrayLike) -> np.ndarray:
         """Returns the class (pictures,) of the highest score; of equals the first."""
         return self.scores(features).argmax(axis=-1)
 
-    def folded(self):
+    def folded(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns (kernel (dim, classes), bias (classes,)) that give the same scores from features as they are."""
         kernel = self.weights[:-1] / self.std[:, None]
         return kernel, _CONSTANT * self.weights[-1] - self.mean @ kernel
 
 
-def fit_ridge(features, labels, classes, l2=DEFAULT_L2):
+def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: float = DEFAULT_L2) -> Ridge:
     """Fits the regularised least squares of arXiv 2010.11929, section 4.1, from features to {-1, 1}^classes.
 
     The numbers that the paper leaves open are those of its authors' later code (big_vision, `fewshot_lsr`): features

@@ -19,7 +19,7 @@ class VtabScore:
         ValueError: when a task is missing or unknown, or an accuracy is no number in [0, 1].
     """
 
-    accuracies: dict
+    accuracies: dict[str, float]
 
     def __post_init__(self):
         missing = [name for name in VTAB_TASKS if name not in self.accuracies]
@@ -34,7 +34,7 @@ class VtabScore:
                 raise ValueError(f"accuracies must be numbers in [0, 1], not percent; got {value!r} for {name}")
 
     @property
-    def groups(self):
+    def groups(self) -> dict[str, float]:
         """{`"natural"`, `"specialized"`, `"structured"`: mean over the tasks of the group}."""
         groups = {}
         for name, task in VTAB_TASKS.items():
@@ -42,7 +42,7 @@ class VtabScore:
         return {group: sum(values) / len(values) for group, values in groups.items()}
 
     @property
-    def mean(self):
+    def mean(self) -> float:
         """Mean over the 19 tasks, each with the same weight: the VTAB score."""
         return sum(self.accuracies.values()) / len(self.accuracies)
 

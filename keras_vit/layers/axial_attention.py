@@ -1,5 +1,7 @@
 """AxialAttention: position-sensitive self-attention along one axis of a feature map."""
 
+from typing import Any, Self
+
 import keras
 import numpy as np
 from keras import ops
@@ -7,6 +9,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.layers.self_attention import softmax_at_least_float32
+from keras_vit.typing import Shape, Tensor
 
 AXES = ("height", "width")
 
@@ -32,7 +35,7 @@ class AxialAttention(keras.layers.Layer):
         ValueError: when built on a map of unknown size or whose channels the heads do not divide.
     """
 
-    def __init__(self, axis, num_heads=8, epsilon=1e-5, **kwargs):
+    def __init__(self, axis: str, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.axis = checks.check_choice("axis", axis, AXES)
         self.num_heads = checks.check_integer("num_heads", num_heads)
@@ -81,7 +84,7 @@ class AxialAttention(keras.layers.Layer):
             )
         return shape[-1], shape[1 + AXES.index(self.axis)]
 
-    def call(self, maps, training=None):
+    def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         if self.axis == "width":
             return self._attend(maps, training)
         turned = self._attend(ops.transpose(maps, (0, 2, 1, 3)), training)
@@ -133,7 +136,7 @@ class AxialAttention(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def own_macs(self, input_shape):
+    def own_macs(self, input_shape: Shape) -> int:
         """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
         batch, rows, columns, channels = input_shape
         _, length = self._check_map(input_shape)
@@ -143,12 +146,12 @@ class AxialAttention(keras.layers.Layer):
     def load_own_variables(self, store):
         self.relative_positions.assign(self.resized(self.relative_positions, np.asarray(store["0"])))
 
-    def resize_from(self, other, method="align_corners"):
+    def resize_from(self, other: Self, method: str = "align_corners") -> None:
         """Takes the table of the same layer of a model for another image size; see `resize_position_embedding`."""
         table = ops.convert_to_numpy(other.relative_positions)
         self.relative_positions.assign(self.resized(self.relative_positions, table, method))
 
-    def resized(self, variable, table, method="align_corners"):
+    def resized(self, variable: keras.Variable, table: np.ndarray, method: str = "align_corners") -> np.ndarray:
         """Returns the table (2 * length - 1, 2 * head_dim) from that of another length."""
         return resize_position_embedding(table, (len(table), 1), (variable.shape[0], 1), 0, method)
 

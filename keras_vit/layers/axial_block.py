@@ -1,10 +1,13 @@
 """AxialTransformerBlock: a transformer block along the rows of the patch grid, then one along its columns."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.typing import Size, Tensor
 
 _BLOCK_ARGUMENTS = (
     "num_heads",
@@ -44,20 +47,20 @@ class AxialTransformerBlock(keras.layers.Layer):
 
     def __init__(
         self,
-        grid_size,
-        num_heads,
-        mlp_dim,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
-        layer_scale_init=None,
-        qkv_bias=True,
-        qk_norm=False,
-        gelu="tanh",
-        epsilon=1e-6,
-        remat=False,
-        **kwargs,
-    ):
+        grid_size: Size,
+        num_heads: int,
+        mlp_dim: int,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        layer_scale_init: float | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        gelu: str = "tanh",
+        epsilon: float = 1e-6,
+        remat: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.grid_size = checks.check_pair("grid_size", grid_size)
         self.row_block, self.column_block = (
@@ -86,12 +89,12 @@ class AxialTransformerBlock(keras.layers.Layer):
         self.column_block.build((None, rows, input_shape[-1]))
         self.built = True
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         tokens = self.row_block(self._rows(tokens), training=training)
         tokens = self.column_block(self._columns(tokens), training=training)
         return self._raster(tokens)
 
-    def attention_scores(self, tokens):
+    def attention_scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the attention weights of both blocks on the tokens that enter this one.
 
         Returns:

@@ -1,10 +1,13 @@
 """AxialBottleneck and AxialStage: the residual unit of the AxialResNet and its stages."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.axial_attention import AxialAttention, batch_norm
+from keras_vit.typing import Tensor
 
 STRIDES = (1, 2)
 EXPANSION = 2  # channels of the output for each channel of the attention: `AxialBlock.expansion`
@@ -31,7 +34,7 @@ class AxialBottleneck(keras.layers.Layer):
         (batch, ceil(rows / strides), ceil(columns / strides), 2 * width)
     """
 
-    def __init__(self, width, strides=1, num_heads=8, epsilon=1e-5, **kwargs):
+    def __init__(self, width: int, strides: int = 1, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.width = checks.check_integer("width", width)
         self.strides = checks.check_choice("strides", strides, STRIDES)
@@ -74,7 +77,7 @@ class AxialBottleneck(keras.layers.Layer):
             layer.build(shape)
         self.built = True
 
-    def call(self, maps, training=None):
+    def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         branch = ops.relu(self.down_norm(self.down(maps), training=training))
         branch = self.height_attention(branch, training=training)
         branch = self.width_attention(branch, training=training)
@@ -114,7 +117,9 @@ class AxialStage(keras.layers.Layer):
         as `AxialBottleneck`
     """
 
-    def __init__(self, num_units, width, strides=1, num_heads=8, epsilon=1e-5, **kwargs):
+    def __init__(
+        self, num_units: int, width: int, strides: int = 1, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.num_units = checks.check_integer("num_units", num_units)
         self.width = checks.check_integer("width", width)
@@ -139,7 +144,7 @@ class AxialStage(keras.layers.Layer):
             input_shape = unit.compute_output_shape(input_shape)
         self.built = True
 
-    def call(self, maps, training=None):
+    def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         for unit in self.units:
             maps = unit(maps, training=training)
         return maps

@@ -1,10 +1,13 @@
 """The residual units of the ResNets: `BottleneckUnit` of the ViT hybrids and `PreActivationUnit` of BiT."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.std_conv import EPSILON_FORMS, StdConv2D
+from keras_vit.typing import Tensor
 
 EXPANSION = 4
 GROUPS = 32
@@ -15,7 +18,9 @@ class _Unit(keras.layers.Layer):
 
     norm3_gamma = "ones"
 
-    def __init__(self, width, strides, gn_epsilon, std_epsilon, std_form, **kwargs):
+    def __init__(
+        self, width: int, strides: int, gn_epsilon: float, std_epsilon: float, std_form: str, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.width = checks.check_integer("width", width)
         self.strides = checks.check_integer("strides", strides)
@@ -88,7 +93,15 @@ class BottleneckUnit(_Unit):
 
     norm3_gamma = "zeros"
 
-    def __init__(self, width, strides=1, gn_epsilon=1e-6, std_epsilon=1e-5, std_form="deviation", **kwargs):
+    def __init__(
+        self,
+        width: int,
+        strides: int = 1,
+        gn_epsilon: float = 1e-6,
+        std_epsilon: float = 1e-5,
+        std_form: str = "deviation",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(width, strides, gn_epsilon, std_epsilon, std_form, **kwargs)
 
     def build(self, input_shape):
@@ -104,7 +117,7 @@ class BottleneckUnit(_Unit):
             self.shortcut_norm.build(shape)
         self.built = True
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         branch = ops.relu(self.norm1(self.conv1(images)))
         branch = ops.relu(self.norm2(self.conv2(branch)))
         branch = self.norm3(self.conv3(branch))
@@ -134,7 +147,15 @@ class PreActivationUnit(_Unit):
         -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
     """
 
-    def __init__(self, width, strides=1, gn_epsilon=1e-5, std_epsilon=1e-10, std_form="variance", **kwargs):
+    def __init__(
+        self,
+        width: int,
+        strides: int = 1,
+        gn_epsilon: float = 1e-5,
+        std_epsilon: float = 1e-10,
+        std_form: str = "variance",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(width, strides, gn_epsilon, std_epsilon, std_form, **kwargs)
 
     def _conv(self, filters, kernel_size, name, strides=1, padding="valid"):
@@ -154,7 +175,7 @@ class PreActivationUnit(_Unit):
             self.shortcut_conv.build(input_shape)
         self.built = True
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         activated = ops.relu(self.norm1(images))
         shortcut = images if self.shortcut_conv is None else self.shortcut_conv(activated)
         branch = ops.relu(self.norm2(self.conv1(activated)))

@@ -1,9 +1,12 @@
 """ClassToken: prepends learned tokens to the patch tokens."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -24,7 +27,7 @@ class ClassToken(keras.layers.Layer):
         ValueError: if there is no token to prepend.
     """
 
-    def __init__(self, num_class_tokens=1, num_registers=0, **kwargs):
+    def __init__(self, num_class_tokens: int = 1, num_registers: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_class_tokens = checks.check_integer("num_class_tokens", num_class_tokens, minimum=0)
         self.num_registers = checks.check_integer("num_registers", num_registers, minimum=0)
@@ -41,7 +44,7 @@ class ClassToken(keras.layers.Layer):
             self.registers = self.add_weight(name="registers", shape=shape, initializer=initializer)
         self.built = True
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         learned = [self.class_token] if self.num_class_tokens else []
         learned += [self.registers] if self.num_registers else []
         nothing = ops.zeros_like(tokens[:, :1])  # for each picture; LiteRT may lose sizes that it computes as it runs

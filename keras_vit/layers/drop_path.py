@@ -1,5 +1,7 @@
 """DropPath: stochastic depth."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import checks
@@ -19,7 +21,7 @@ class DropPath(keras.layers.Dropout):
         (batch, tokens, dim) -> the same
     """
 
-    def __init__(self, rate, seed=None, **kwargs):
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(checks.check_rate("rate", rate), noise_shape=(None, 1, 1), seed=seed, **kwargs)
 
     def get_config(self):

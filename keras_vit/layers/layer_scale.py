@@ -1,8 +1,11 @@
 """LayerScale: a learned factor per channel on a residual branch."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import checks
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -16,7 +19,7 @@ class LayerScale(keras.layers.Layer):
         (..., dim) -> the same
     """
 
-    def __init__(self, init=1e-4, **kwargs):
+    def __init__(self, init: float = 1e-4, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.init = checks.check_positive("init", init)
 
@@ -25,7 +28,7 @@ class LayerScale(keras.layers.Layer):
         self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=initializer)
         self.built = True
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         return x * keras.ops.cast(self.gamma, x.dtype)
 
     def compute_output_shape(self, input_shape):

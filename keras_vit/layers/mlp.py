@@ -1,11 +1,14 @@
 """MlpBlock: the feed-forward half of a transformer block."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import checks
 from keras_vit.compat.gelu import gelu
 from keras_vit.compat.projections import on_rows, project
 from keras_vit.config import GELUS
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,7 +24,7 @@ class MlpBlock(keras.layers.Layer):
         (batch, tokens, dim) -> the same
     """
 
-    def __init__(self, mlp_dim, dropout_rate=0.0, gelu="tanh", **kwargs):
+    def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, gelu: str = "tanh", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.mlp_dim = checks.check_integer("mlp_dim", mlp_dim)
         self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
@@ -46,7 +49,7 @@ class MlpBlock(keras.layers.Layer):
             name=name,
         )
 
-    def call(self, x, training=None):
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         return on_rows(lambda rows: self._both_layers(rows, training), x)
 
     def _both_layers(self, x, training):

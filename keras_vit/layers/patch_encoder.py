@@ -1,10 +1,13 @@
 """PatchEncoder: image -> patch tokens."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.plain_trainers import refuse_plain_trainer
+from keras_vit.typing import Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -25,7 +28,7 @@ class PatchEncoder(keras.layers.Layer):
         ValueError: when built on an image whose size is unknown or which the patches do not divide.
     """
 
-    def __init__(self, patch_size, hidden_dim, **kwargs):
+    def __init__(self, patch_size: Size, hidden_dim: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.patch_size = checks.check_pair("patch_size", patch_size)
         self.hidden_dim = checks.check_integer("hidden_dim", hidden_dim)
@@ -45,13 +48,13 @@ class PatchEncoder(keras.layers.Layer):
         self.projection.build(input_shape)
         self.built = True
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         refuse_plain_trainer(self)
         rows, columns = self.grid_size(images.shape)
         patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
 
-    def grid_size(self, input_shape):
+    def grid_size(self, input_shape: Shape) -> tuple[int, int]:
         """Returns the (rows, columns) of patches of an image batch of this shape."""
         if len(input_shape) != 4 or None in input_shape[1:]:
             raise ValueError(

@@ -1,10 +1,13 @@
 """PatchMerging: halves the rows and columns of a map and doubles its width."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -24,7 +27,7 @@ class PatchMerging(keras.layers.Layer):
         ValueError: when built on a map whose size is unknown.
     """
 
-    def __init__(self, epsilon=1e-5, **kwargs):
+    def __init__(self, epsilon: float = 1e-5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.epsilon = checks.check_positive("epsilon", epsilon)
         self.norm = LayerNorm(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
@@ -43,7 +46,7 @@ class PatchMerging(keras.layers.Layer):
         self.reduction.build(joined_shape)
         self.built = True
 
-    def call(self, maps):
+    def call(self, maps: Tensor) -> Tensor:
         _, rows, columns, dim = maps.shape
         if rows % 2 or columns % 2:
             maps = ops.pad(maps, ((0, 0), (0, rows % 2), (0, columns % 2), (0, 0)))

@@ -1,6 +1,7 @@
 """Poolings: all tokens -> the features that the head reads."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,6 +10,7 @@ from keras_vit import checks
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.self_attention import softmax_at_least_float32
+from keras_vit.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -22,11 +24,11 @@ class TokenPooling(keras.layers.Layer):
         (batch, tokens, dim) -> (batch, dim)
     """
 
-    def __init__(self, index=0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.index = checks.check_integer("index", index, minimum=0)
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         return tokens[:, self.index]
 
     def compute_output_shape(self, input_shape):
@@ -47,11 +49,11 @@ class GlobalAveragePooling(keras.layers.Layer):
         (batch, tokens, dim) -> (batch, dim)
     """
 
-    def __init__(self, num_prefix_tokens=0, **kwargs):
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
         if self.compute_dtype in ("float16", "bfloat16"):
             return ops.cast(ops.mean(ops.cast(patches, "float32"), axis=1), self.compute_dtype)
@@ -82,7 +84,15 @@ class MapPooling(keras.layers.Layer):
         ValueError: when built on a width that `num_heads` does not divide.
     """
 
-    def __init__(self, num_heads, mlp_dim, num_prefix_tokens=0, gelu="tanh", epsilon=1e-6, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        num_prefix_tokens: int = 0,
+        gelu: str = "tanh",
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = checks.check_integer("num_heads", num_heads)
         self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
@@ -109,7 +119,7 @@ class MapPooling(keras.layers.Layer):
         dense.build(input_shape)
         return dense
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         tokens = tokens[:, self.num_prefix_tokens :]
         _, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
@@ -126,7 +136,7 @@ class MapPooling(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[2])
 
-    def own_macs(self, input_shape):
+    def own_macs(self, input_shape: Shape) -> int:
         """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
         batch, length, dim = input_shape
         return 2 * batch * (length - self.num_prefix_tokens) * dim  # one query

@@ -1,6 +1,7 @@
 """AddPositionEmbs: adds position embeddings and resizes them when it loads those of another patch grid."""
 
 import math
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+from keras_vit.typing import Size, Tensor
 
 POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "none")
 
@@ -37,7 +39,14 @@ class AddPositionEmbs(keras.layers.Layer):
             or by 2 (`learned_2d`).
     """
 
-    def __init__(self, position_embedding="learned", grid_size=None, num_class_tokens=1, num_registers=0, **kwargs):
+    def __init__(
+        self,
+        position_embedding: str = "learned",
+        grid_size: Size | None = None,
+        num_class_tokens: int = 1,
+        num_registers: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         checks.check_choice("position_embedding", position_embedding, POSITION_EMBEDDINGS)
         self.position_embedding = position_embedding
@@ -77,12 +86,12 @@ class AddPositionEmbs(keras.layers.Layer):
             )
         return grid
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         if self.position_embedding == "none":
             return tokens
         return tokens + ops.cast(self.table(), tokens.dtype)
 
-    def table(self):
+    def table(self) -> Tensor:
         """Returns the rows to add, (1, tokens, dim): those of class tokens, zeros for registers, those of patches."""
         if self.position_embedding == "learned" and not self.num_registers:
             return ops.convert_to_tensor(self.embedding)
@@ -120,7 +129,7 @@ class AddPositionEmbs(keras.layers.Layer):
         for index, variable in enumerate(self.weights):
             variable.assign(self.resized(variable, np.asarray(store[str(index)]), "align_corners", old_grid))
 
-    def resize_from(self, other, method="align_corners"):
+    def resize_from(self, other: Self, method: str = "align_corners") -> None:
         """Takes the tables of the same layer of a model for another image size.
 
         Args:
@@ -130,7 +139,13 @@ class AddPositionEmbs(keras.layers.Layer):
         for variable, table in zip(self.weights, other.weights, strict=True):
             variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, other.built_grid))
 
-    def resized(self, variable, table, method="align_corners", old_grid=None):
+    def resized(
+        self,
+        variable: keras.Variable,
+        table: np.ndarray,
+        method: str = "align_corners",
+        old_grid: tuple[int, int] | None = None,
+    ) -> np.ndarray:
         """Returns what one of its variables is for a table of another grid.
 
         Args:

@@ -8,11 +8,14 @@ import math
 import numpy as np
 
 from keras_vit import checks
+from keras_vit.typing import Size
 
 RESIZE_METHODS = ("align_corners", "bilinear", "bicubic", "bicubic_antialias")
 
 
-def resize_position_embedding(table, old_grid, new_grid, num_prefix_tokens=1, method="align_corners"):
+def resize_position_embedding(
+    table: np.ndarray, old_grid: Size, new_grid: Size, num_prefix_tokens: int = 1, method: str = "align_corners"
+) -> np.ndarray:
     """Resizes a table of position embeddings to another patch grid.
 
     Args:

@@ -1,9 +1,12 @@
 """ResNetStage: the residual units of one resolution, as one layer."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import checks
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit
+from keras_vit.typing import Tensor
 
 _UNITS = {"post_norm": BottleneckUnit, "pre_activation": PreActivationUnit}
 
@@ -28,7 +31,17 @@ class ResNetStage(keras.layers.Layer):
         (batch, height, width, channels) -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
     """
 
-    def __init__(self, order, width, num_units, strides, gn_epsilon, std_epsilon, std_form, **kwargs):
+    def __init__(
+        self,
+        order: str,
+        width: int,
+        num_units: int,
+        strides: int,
+        gn_epsilon: float,
+        std_epsilon: float,
+        std_form: str,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.order = checks.check_choice("order", order, tuple(_UNITS))
         self.num_units = checks.check_integer("num_units", num_units)
@@ -51,7 +64,7 @@ class ResNetStage(keras.layers.Layer):
             input_shape = unit.compute_output_shape(input_shape)
         self.built = True
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         for unit in self.units:
             images = unit(images)
         return images

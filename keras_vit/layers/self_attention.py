@@ -1,6 +1,7 @@
 """MultiHeadSelfAttention: attention of all tokens to all tokens, with one fused projection."""
 
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,6 +10,7 @@ from keras_vit import checks
 from keras_vit.compat.projections import project, project_heads
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.relative_positions import relative_logits
+from keras_vit.typing import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -35,7 +37,15 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         ValueError: when built on a width that `num_heads` does not divide; when called for scores and keys at once.
     """
 
-    def __init__(self, num_heads, dropout_rate=0.0, qkv_bias=True, qk_norm=False, epsilon=1e-6, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        dropout_rate: float = 0.0,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = checks.check_integer("num_heads", num_heads)
         self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
@@ -75,13 +85,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
     def call(
         self,
-        tokens,
-        relative_keys=None,
-        training=None,
-        return_attention_scores=False,
-        key_sizes=None,
-        return_keys=False,
-    ):
+        tokens: Tensor,
+        relative_keys: Tensor = None,
+        training: bool | None = None,
+        return_attention_scores: bool = False,
+        key_sizes: Tensor = None,
+        return_keys: bool = False,
+    ) -> Tensor:
         if return_keys and return_attention_scores:
             raise ValueError(
                 "only one of return_keys and return_attention_scores may be True; got return_keys=True, "
@@ -133,7 +143,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         scores_dtype = at_least_float32(self.compute_dtype)
         return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
 
-    def own_macs(self, tokens_shape, *others):
+    def own_macs(self, tokens_shape: Shape, *others: Shape) -> int:
         """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
         batch, length, dim = tokens_shape
         macs = 2 * batch * length**2 * dim  # q k^T and A v

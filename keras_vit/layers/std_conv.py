@@ -1,10 +1,13 @@
 """StdConv2D: convolution with weight standardisation."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.plain_trainers import refuse_plain_trainer
+from keras_vit.typing import Size, Tensor
 
 PADDINGS = ("same", "valid")
 EPSILON_FORMS = ("deviation", "variance")
@@ -37,8 +40,15 @@ class StdConv2D(keras.layers.Layer):
     """
 
     def __init__(
-        self, filters, kernel_size, strides=(1, 1), padding="same", epsilon=1e-5, epsilon_form="deviation", **kwargs
-    ):
+        self,
+        filters: int,
+        kernel_size: Size,
+        strides: Size = (1, 1),
+        padding: str = "same",
+        epsilon: float = 1e-5,
+        epsilon_form: str = "deviation",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.filters = checks.check_integer("filters", filters)
         self.kernel_size = checks.check_pair("kernel_size", kernel_size)
@@ -59,12 +69,12 @@ class StdConv2D(keras.layers.Layer):
         self.input_spec = keras.InputSpec(ndim=4, axes={-1: input_shape[-1]})
         self.built = True
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         refuse_plain_trainer(self)
         kernel = ops.cast(self.standardised_kernel(), images.dtype)
         return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
 
-    def standardised_kernel(self):
+    def standardised_kernel(self) -> Tensor:
         """Returns the kernel (height, width, channels, filters) that the convolution uses, in float32."""
         kernel = ops.cast(self.kernel, keras.backend.result_type(self.variable_dtype, "float32"))
         axes = (0, 1, 2)

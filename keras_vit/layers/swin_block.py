@@ -1,5 +1,7 @@
 """SwinBlock: attention inside windows and an MLP, each on a residual branch."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -9,6 +11,7 @@ from keras_vit.layers.drop_path import DropPath
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.window_attention import WindowAttention
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -42,17 +45,17 @@ class SwinBlock(keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
-        window_size,
-        shifted=False,
-        dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
-        qkv_bias=True,
-        gelu="erf",
-        epsilon=1e-5,
-        **kwargs,
-    ):
+        num_heads: int,
+        mlp_dim: int,
+        window_size: int,
+        shifted: bool = False,
+        dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        qkv_bias: bool = True,
+        gelu: str = "erf",
+        epsilon: float = 1e-5,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.num_heads = checks.check_integer("num_heads", num_heads)
         self.window_size = checks.check_integer("window_size", window_size)
@@ -87,7 +90,7 @@ class SwinBlock(keras.layers.Layer):
             layer.build((batch, rows * columns, dim))
         self.built = True
 
-    def call(self, maps, training=None):
+    def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         _, rows, columns, dim = maps.shape
         map_shape, token_shape = (-1, rows, columns, dim), (-1, rows * columns, dim)
         tokens = ops.reshape(maps, token_shape)
@@ -121,7 +124,7 @@ class SwinBlock(keras.layers.Layer):
     def _num_windows(self):
         return self.padded_size[0] * self.padded_size[1] // self.built_window**2
 
-    def attention_scores(self, maps):
+    def attention_scores(self, maps: Tensor) -> Tensor:
         """Returns the attention weights after softmax on the maps that enter the block.
 
         Args:

@@ -1,5 +1,7 @@
 """TransformerBlock: pre-norm attention and MLP, each on a residual branch."""
 
+from typing import Any
+
 import keras
 
 from keras_vit import checks
@@ -9,6 +11,7 @@ from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -35,19 +38,19 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
-        layer_scale_init=None,
-        qkv_bias=True,
-        qk_norm=False,
-        gelu="tanh",
-        epsilon=1e-6,
-        remat=False,
-        **kwargs,
-    ):
+        num_heads: int,
+        mlp_dim: int,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        layer_scale_init: float | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        gelu: str = "tanh",
+        epsilon: float = 1e-6,
+        remat: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
         self.stochastic_depth_rate = checks.check_rate("stochastic_depth_rate", stochastic_depth_rate)
@@ -78,7 +81,7 @@ class TransformerBlock(keras.layers.Layer):
             layer.build(input_shape)
         self.built = True
 
-    def call(self, tokens, relative_keys=None, training=None):
+    def call(self, tokens: Tensor, relative_keys: Tensor = None, training: bool | None = None) -> Tensor:
         if not (self.remat and training):
             return self._run(tokens, relative_keys, training)
         if relative_keys is None:
@@ -103,7 +106,7 @@ class TransformerBlock(keras.layers.Layer):
             branch = self.layer_scale2(branch)
         return tokens + self.drop_path(branch, training=training)
 
-    def attention_scores(self, tokens, relative_keys=None):
+    def attention_scores(self, tokens: Tensor, relative_keys: Tensor = None) -> Tensor:
         """Returns the attention weights (batch, heads, query tokens, key tokens) on what enters the block."""
         normalised = self.norm1(tokens)
         return self.attention(normalised, relative_keys=relative_keys, return_attention_scores=True)[1]

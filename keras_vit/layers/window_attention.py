@@ -1,6 +1,7 @@
 """WindowAttention: attention of the tokens of a window to each other, with relative position biases."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.layers.self_attention import softmax_at_least_float32
+from keras_vit.typing import Shape, Size, Tensor
 
 # Added to the logits between tokens of different regions (the authors' code).
 _MASKED = -100.0
@@ -33,7 +35,7 @@ class WindowAttention(keras.layers.Layer):
         ValueError: when built on a width that `num_heads` does not divide or on windows of another size.
     """
 
-    def __init__(self, window_size, num_heads, qkv_bias=True, **kwargs):
+    def __init__(self, window_size: Size, num_heads: int, qkv_bias: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.window_size = checks.check_pair("window_size", window_size)
         self.num_heads = checks.check_integer("num_heads", num_heads)
@@ -67,7 +69,7 @@ class WindowAttention(keras.layers.Layer):
         dense.build(input_shape)
         return dense
 
-    def call(self, windows, regions=None):
+    def call(self, windows: Tensor, regions: Tensor = None) -> Tensor:
         query, key, value = self._split(windows)
         weights = ops.cast(self._weights(query, key, regions), value.dtype)
         heads = ops.transpose(ops.matmul(weights, value), (0, 1, 3, 2, 4))  # (batch, windows, tokens, heads, head_dim)
@@ -91,7 +93,7 @@ class WindowAttention(keras.layers.Layer):
             logits = logits + ops.cast(is_foreign, logits.dtype)[:, None] * _MASKED
         return softmax_at_least_float32(logits)
 
-    def attention_scores(self, windows, regions=None):
+    def attention_scores(self, windows: Tensor, regions: Tensor = None) -> Tensor:
         """Returns the attention weights (batch, windows, heads, query tokens, key tokens) after softmax."""
         query, key, _ = self._split(ops.convert_to_tensor(windows))
         return self._weights(query, key, regions)
@@ -99,7 +101,7 @@ class WindowAttention(keras.layers.Layer):
     def compute_output_shape(self, windows_shape, regions_shape=None):
         return windows_shape
 
-    def own_macs(self, windows_shape, regions_shape=None):
+    def own_macs(self, windows_shape: Shape, regions_shape: Shape | None = None) -> int:
         """Multiply-accumulates of query . key and weights . value, see `models.costs`."""
         batch, windows, length, dim = windows_shape
         return 2 * batch * windows * length**2 * dim

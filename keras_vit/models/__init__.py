@@ -1,6 +1,8 @@
 """Layers put together into functional keras models."""
 
-from keras_vit.config import AxialResNetConfig, BiTConfig, SwinConfig, ViTConfig
+from typing import Any
+
+from keras_vit.config import AxialResNetConfig, BiTConfig, ImageConfig, SwinConfig, ViTConfig
 from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model, check_not_quantized, clone, resize, with_dtype
 from keras_vit.models.distillation import Distiller
@@ -45,6 +47,6 @@ MODELS = {
 }
 
 
-def build_model(config, **about):
+def build_model(config: ImageConfig, **about: Any) -> ImageModel:
     """Builds the model of a config; `about` is what its constructor takes beside it, such as `labels`."""
     return MODELS[type(config)](config, **about)

@@ -1,8 +1,10 @@
 """AxialResNet: the ResNet with axial attention that arXiv 2010.11929 compares AxialViT with."""
 
+from collections.abc import Sequence
+
 import keras
 
-from keras_vit.config import AxialResNetConfig
+from keras_vit.config import AxialResNetConfig, Preprocessing
 from keras_vit.layers.axial_attention import batch_norm
 from keras_vit.layers.axial_bottleneck import HE_NORMAL, AxialStage
 from keras_vit.models.base import ImageModel, make_head, model_name
@@ -37,8 +39,16 @@ class AxialResNet(ImageModel):
     """
 
     config_class = AxialResNetConfig
+    config: AxialResNetConfig
 
-    def __init__(self, config, *, preprocessing=None, labels=None, name=None):
+    def __init__(
+        self,
+        config: AxialResNetConfig,
+        *,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
         config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
         maps = _root(inputs, config)

@@ -2,6 +2,8 @@
 
 import collections.abc
 import warnings
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import h5py
 import keras
@@ -11,10 +13,14 @@ from keras_vit.compat.fit import DistributedFit
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.compat.sublayers import sublayers
-from keras_vit.config import Preprocessing
+from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states, restore_layer_states
+from keras_vit.typing import PathLike, Size, Tensor
+
+# a function that gives a model of the class it is given
+ModelT = TypeVar("ModelT", bound="ImageModel")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -39,7 +45,7 @@ class ImageModel(Model):
     to the kernels in the file, so that the opened model gives the same outputs and has none.
     """
 
-    config_class = None
+    config_class: Any = None  # a subclass of `ImageConfig`
 
     def _check_config(self, config):
         """Returns the config with every default stated; raises `TypeError` if it is of another architecture."""
@@ -56,17 +62,17 @@ class ImageModel(Model):
         self.weights_source = None
 
     @property
-    def config(self):
+    def config(self) -> ImageConfig:
         """The frozen config this model was built from; every default in it is stated."""
         return self._config
 
     @property
-    def preprocessing(self):
+    def preprocessing(self) -> Preprocessing:
         """`Preprocessing` of the pictures; its size is the model's. Setting None takes the official one."""
         return self._preprocessing
 
     @preprocessing.setter
-    def preprocessing(self, value):
+    def preprocessing(self, value: Preprocessing | None) -> None:
         config = self._config
         source = "default" if value is None else "stated"
         if value is None:
@@ -87,22 +93,22 @@ class ImageModel(Model):
         self._preprocessing, self._preprocessing_source = value, source
 
     @property
-    def preprocessing_source(self):
+    def preprocessing_source(self) -> str:
         """How `preprocessing` is known: `"stated"`, by the weights or by who set it, `"default"`, or `"assumed"`, where
         the weights came without it from a library that trains with several."""
         return self._preprocessing_source
 
-    def assume_preprocessing(self):
+    def assume_preprocessing(self) -> None:
         """Notes that nobody knows whether the preprocessing is that of the weights."""
         self._preprocessing_source = "assumed"
 
     @property
-    def labels(self):
+    def labels(self) -> tuple[str, ...] | None:
         """Tuple of names, one per logit, or None."""
         return self._labels
 
     @labels.setter
-    def labels(self, value):
+    def labels(self, value: Sequence[str] | None) -> None:
         if value is not None:
             is_sequence = isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
             if not is_sequence or not all(isinstance(label, str) for label in value):
@@ -112,11 +118,11 @@ class ImageModel(Model):
                 raise ValueError(f"labels must name each of the {self._config.classes} classes; got {len(value)} names")
         self._labels = value
 
-    def call_heads(self, inputs, training=None):
+    def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
         """Returns the list of what its heads give: one output, or the two of a distilled model, before their mean."""
         return [self(inputs, training=training)]
 
-    def load_weights(self, filepath, skip_mismatch=False, **kwargs):
+    def load_weights(self, filepath: PathLike, skip_mismatch: bool = False, **kwargs: Any) -> Any:
         """Loads a `.weights.h5` file as `keras.Model.load_weights` does, also one of another image size.
 
         The position table is resized. The optimizer's slots of that table cannot be: where the file holds an
@@ -191,12 +197,12 @@ def _picture_channels(config):
     return 1 if config.channels == 1 else 3
 
 
-def clone(model):
+def clone(model: ModelT) -> ModelT:
     """Returns a copy of an `ImageModel`: same class, config, preprocessing, labels and weights, sharing nothing."""
     return _copy(model, check_model(model).get_config(), "auto")
 
 
-def resize(model, image_size, method="auto"):
+def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
     """Returns the same weights as a model for another input size; only the tables of positions change.
 
     Args:
@@ -213,7 +219,7 @@ def resize(model, image_size, method="auto"):
     return _copy(model, description, method)
 
 
-def with_dtype(model, dtype):
+def with_dtype(model: ModelT, dtype: Any) -> ModelT:
     """Returns the same weights as a model that computes in another dtype policy, such as `"mixed_bfloat16"`.
 
     Raises:
@@ -226,7 +232,7 @@ def with_dtype(model, dtype):
     return _copy(model, description, "auto")
 
 
-def check_not_quantized(model, wanted):
+def check_not_quantized(model: keras.Model, wanted: str) -> None:
     """Raises a `ValueError`, which names what is `wanted`, if a layer of a model of this package is quantised."""
     if any("quantization" in state for state in layer_states(check_model(model)).values()):
         raise ValueError(f"model must not be quantised for {wanted}; layers of {model.name} are")

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import numbers
+from typing import Any
 
 import keras
 from keras import ops
@@ -16,6 +17,7 @@ from keras_vit.models.distillation_losses import LOSSES, DistillationLoss, to_lo
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.outputs import output_activation
 from keras_vit.models.teacher_pictures import convert, pictures_of
+from keras_vit.typing import Tensor
 
 _ACTIVATIONS = ("linear", "softmax")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -81,7 +83,15 @@ class Distiller(Model):
             sigmoid or another activation at the end, weights in common, or a teacher that cannot take the pictures.
     """
 
-    def __init__(self, student, teacher, mode="hard", alpha=0.5, temperature=None, name=None):
+    def __init__(
+        self,
+        student: keras.Model,
+        teacher: keras.Model,
+        mode: str = "hard",
+        alpha: float = 0.5,
+        temperature: float | None = None,
+        name: str | None = None,
+    ) -> None:
         checks.check_choice("mode", mode, LOSSES)
         _check_alpha(alpha)
         if mode == "hard" and temperature is not None:
@@ -99,7 +109,7 @@ class Distiller(Model):
         self._is_alone = False  # whether the student answers without its teacher
         self._teaching_metrics = [keras.metrics.Mean(name=name) for name in _TEACHING_METRICS]
 
-    def compile(self, *args, **kwargs):
+    def compile(self, *args: Any, **kwargs: Any) -> None:
         """Configures the student for training as `keras.Model.compile` does, with `microbatches` besides.
 
         Args:
@@ -115,7 +125,7 @@ class Distiller(Model):
         reduction = getattr(loss, "reduction", "sum_over_batch_size")  # of a name or a function
         self._distillation_loss = DistillationLoss(self.mode, self.temperature or 1.0, reduction=reduction)
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         """Returns the student's answer; in training (class head, distillation head, logits of the teacher)."""
         if not training or not is_outermost(self):
             return super().call(inputs, training=training, mask=mask)
@@ -176,7 +186,7 @@ class Distiller(Model):
     def non_trainable_weights(self):
         return _without(self.trainable_weights, self.weights)
 
-    def identity(self):
+    def identity(self) -> dict[str, Any]:
         """Returns what makes another training of it if it changes, as JSON values; of the teacher, a hash."""
         digest = hashlib.sha256()
         for weight in self.teacher.weights:

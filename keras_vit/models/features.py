@@ -1,6 +1,7 @@
 """features: intermediate outputs of a model, as they are or as maps."""
 
 import math
+from collections.abc import Sequence
 
 import keras
 from keras import ops
@@ -11,7 +12,7 @@ from keras_vit.layers.token_merging import TokenUnmerging
 from keras_vit.models.base import check_model
 
 
-def features(model, names, grid=True):
+def features(model: keras.Model, names: Sequence[str], grid: bool = True) -> keras.Model:
     """Builds a model that gives several intermediates of `model` at once; it shares its layers and weights.
 
     Args:

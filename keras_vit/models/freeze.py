@@ -8,7 +8,7 @@ import keras
 from keras_vit.compat.graph import graph_calls
 
 
-def freeze(model, up_to=None):
+def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
     """Sets `trainable = False` on every layer that a named layer's output depends on, and on that layer.
 
     Layers that are frozen already stay so: nothing is thawed. Only weights are frozen; dropout and stochastic depth go

@@ -1,17 +1,25 @@
 """with_head: the same model with another head."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.compat.sublayers import inner_layers, owned_variables
-from keras_vit.config import UNPOOLED_CLASSIFIERS
-from keras_vit.models.base import check_model
+from keras_vit.config import UNPOOLED_CLASSIFIERS, Preprocessing
+from keras_vit.models.base import ModelT, check_model
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 
 
-def with_head(model, kernel, bias, labels=None, preprocessing=None):
+def with_head(
+    model: ModelT,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    labels: Sequence[str] | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> ModelT:
     """Returns the same weights as a model whose head is a given linear one, with or without a head before.
 
     A distilled model gets it twice: the mean of its two heads is then that of one head on the mean of their inputs.
@@ -44,7 +52,7 @@ def with_head(model, kernel, bias, labels=None, preprocessing=None):
     return built
 
 
-def check_pools(model):
+def check_pools(model: keras.Model) -> None:
     """Raises unless a model is one of this package whose head reads one vector per picture, or would with a head."""
     config = check_model(model).config
     if getattr(config, "classifier", None) in UNPOOLED_CLASSIFIERS:

@@ -1,9 +1,12 @@
 """MaskedPatchPrediction: self-supervised pre-training by the prediction of patches whose embeddings were corrupted."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 from keras import ops
 
 from keras_vit import checks
@@ -90,7 +93,16 @@ class MaskedPatchPrediction(Model):
             them or leaves a single patch, or `downsampled` meets patches whose sides are not divisible by 4.
     """
 
-    def __init__(self, encoder, target="mean_color", corruption_rate=0.5, *, shares=SHARES, seed=None, name=None):
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        target: str = "mean_color",
+        corruption_rate: float = 0.5,
+        *,
+        shares: Sequence[float] = SHARES,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> None:
         patch_size = _check_encoder(encoder)
         TARGETS[checks.check_choice("target", target, TARGETS)].check_patch(patch_size)
         config = encoder.config
@@ -118,7 +130,14 @@ class MaskedPatchPrediction(Model):
         self._corruption, self._blocks, self._head = corruption, blocks, head
         self.encoder = encoder  # a sub-layer beside the graph, so that all of it is saved
 
-    def compile(self, optimizer="rmsprop", loss=None, *, metrics=None, **kwargs):
+    def compile(
+        self,
+        optimizer: str | keras.optimizers.Optimizer = "rmsprop",
+        loss: Any = None,
+        *,
+        metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Configures the model for training as `keras_vit.Model.compile` does.
 
         Args:
@@ -140,7 +159,7 @@ class MaskedPatchPrediction(Model):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *self._compared(x, y_pred, sample_weight))
 
-    def reconstruct(self, images, seed=0, colors=None):
+    def reconstruct(self, images: npt.ArrayLike, seed: int = 0, colors: str | None = None) -> Reconstruction:
         """Corrupts pictures and lets the model fill them in; computed at once, for a handful of pictures.
 
         Args:
@@ -176,7 +195,7 @@ class MaskedPatchPrediction(Model):
         return Reconstruction(*pictures, mask.reshape(-1, *grid))
 
     @property
-    def settings(self):
+    def settings(self) -> dict[str, Any]:
         """What was decided beside the encoder: dict of `target`, `corruption_rate`, `shares` and `seed`."""
         corruption = self._corruption
         return {

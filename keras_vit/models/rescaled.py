@@ -3,12 +3,12 @@
 import keras
 
 from keras_vit import checks
-from keras_vit.models.base import Model, check_model
+from keras_vit.models.base import ImageModel, Model, check_model
 
 DTYPES = ("uint8", "float32")
 
 
-def with_rescaling(model, dtype="uint8"):
+def with_rescaling(model: ImageModel, dtype: str = "uint8") -> Model:
     """Returns a model of pictures as they are decoded around `model`, whose weights it shares.
 
     Args:

@@ -1,9 +1,11 @@
 """BiTResNet, the BiT classifiers, and `resnet_stem`, the ResNet below a hybrid Vision Transformer."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
-from keras_vit.config import BiTConfig
+from keras_vit.config import BiTConfig, Preprocessing
 from keras_vit.layers.bottleneck import GROUPS
 from keras_vit.layers.resnet_stage import ResNetStage
 from keras_vit.layers.std_conv import StdConv2D
@@ -66,8 +68,16 @@ class BiTResNet(ImageModel):
     """
 
     config_class = BiTConfig
+    config: BiTConfig
 
-    def __init__(self, config, *, preprocessing=None, labels=None, name=None):
+    def __init__(
+        self,
+        config: BiTConfig,
+        *,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
         config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
         outputs = _classify(_body(_root(inputs, config), config), config)

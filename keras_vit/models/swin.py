@@ -1,9 +1,11 @@
 """SwinTransformer: the hierarchical transformer of arXiv 2103.14030 as a functional keras model."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 
-from keras_vit.config import SwinConfig
+from keras_vit.config import Preprocessing, SwinConfig
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.patch_merging import PatchMerging
@@ -38,8 +40,16 @@ class SwinTransformer(ImageModel):
     """
 
     config_class = SwinConfig
+    config: SwinConfig
 
-    def __init__(self, config, *, preprocessing=None, labels=None, name=None):
+    def __init__(
+        self,
+        config: SwinConfig,
+        *,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
         config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
         outputs = inputs

@@ -1,9 +1,12 @@
 """VisionTransformer: the ViT of arXiv 2010.11929 as a functional keras model: plain, hybrid, axial or distilled."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 
 from keras_vit.compat.outermost import is_outermost
-from keras_vit.config import UNPOOLED_CLASSIFIERS, ViTConfig
+from keras_vit.config import UNPOOLED_CLASSIFIERS, Preprocessing, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
     AxialTransformerBlock,
@@ -20,6 +23,7 @@ from keras_vit.layers.relative_positions import RelativePositions
 from keras_vit.layers.token_merging import TokenUnmerging
 from keras_vit.models.base import ImageModel, head_dtype, make_head, model_name
 from keras_vit.models.stem import apply_stem
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -61,8 +65,17 @@ class VisionTransformer(ImageModel):
     """
 
     config_class = ViTConfig
+    config: ViTConfig
 
-    def __init__(self, config, *, stem=None, preprocessing=None, labels=None, name=None):
+    def __init__(
+        self,
+        config: ViTConfig,
+        *,
+        stem: keras.Model | None = None,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
         config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
         features, config = apply_stem(inputs, config, stem)
@@ -74,12 +87,12 @@ class VisionTransformer(ImageModel):
         self._call_heads = keras.Model(inputs, heads).call if len(heads) > 1 else None
         self._describe(config, preprocessing, labels)
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         if self._call_heads is None or not training or not is_outermost(self):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
 
-    def call_heads(self, inputs, training=None):
+    def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
         if self._call_heads is None:
             return super().call_heads(inputs, training=training)
         return list(self._call_heads(inputs, training=training))

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import uuid
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -19,6 +20,7 @@ from keras_vit.serving.model_card import write_model_card
 from keras_vit.serving.samples import sample_files
 from keras_vit.serving.self_check import TOLERANCES, ExportError, resized, self_check
 from keras_vit.serving.signatures import class_labels
+from keras_vit.typing import PathLike
 
 __all__ = ["ExportError", "export"]
 
@@ -26,24 +28,24 @@ _SAMPLES = 8
 
 
 def export(
-    model,
-    path,
-    format="saved_model",
-    version=None,
+    model: ImageModel,
+    path: PathLike,
+    format: str = "saved_model",
+    version: int | None = None,
     *,
-    signatures=None,
-    top=None,
-    tokens=None,
-    on_error=None,
-    max_pixels=None,
-    jit_compile=None,
-    compute_dtype=None,
-    quantization=None,
-    calibration=None,
-    check=True,
-    tolerance=None,
-    force=False,
-):
+    signatures: Sequence[str] | None = None,
+    top: int | None = None,
+    tokens: bool | None = None,
+    on_error: str | None = None,
+    max_pixels: int | None = None,
+    jit_compile: bool | None = None,
+    compute_dtype: str | None = None,
+    quantization: str | None = None,
+    calibration: readers.Pictures | None = None,
+    check: bool | Sequence[PathLike | bytes] = True,
+    tolerance: float | None = None,
+    force: bool = False,
+) -> pathlib.Path:
     """Writes `path/<version>/`: a model that answers without this package.
 
     It is written under a hidden name, run in a fresh process and compared with the model in memory, and then renamed: a

@@ -6,6 +6,8 @@ import functools
 import json
 import os
 import typing
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 
@@ -62,7 +64,7 @@ class Devices:
 
 
 @contextlib.contextmanager
-def distribution(name="auto", **options):
+def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
     """Context in which models are built, compiled and trained on several devices with plain `model.fit`.
 
     Args:

@@ -3,14 +3,20 @@
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
 
 from keras_vit import checks
 from keras_vit.config import Config, ImageConfig
 from keras_vit.data.digits import from_digits
 from keras_vit.training.compile import compile_model
 from keras_vit.training.recipe_checks import EXCLUSIVE, RATES, check_contradictions, check_fields
+from keras_vit.typing import Pair
 
 DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
+
+ModelT = TypeVar("ModelT")
+ConfigT = TypeVar("ConfigT", bound=ImageConfig)
 
 _MODEL_FIELDS = (*RATES, "dtype", "remat", "image_size")
 
@@ -88,7 +94,7 @@ class Recipe(Config):
     warmup_fraction: float = 0.0
     warmup_epochs: float = 0.0
     warmup_learning_rate: float = 0.0
-    decay_at: tuple = ()
+    decay_at: Sequence[float] = ()
     decay_factor: float | None = None
     weight_decay: float = 0.0
     momentum: float | None = None
@@ -96,10 +102,10 @@ class Recipe(Config):
     loss: str = "softmax"
     head_bias: float | None = None
     label_smoothing: float = 0.0
-    augment: tuple = ()
-    mix: tuple = ()
+    augment: Sequence[str] = ()
+    mix: Sequence[str] = ()
     repeats: int = 1
-    image_size: tuple | None = None
+    image_size: Pair | None = None
     dropout_rate: float | None = None
     attention_dropout_rate: float | None = None
     stochastic_depth_rate: float | None = None
@@ -114,7 +120,7 @@ class Recipe(Config):
     seed: int = 0
     dataset: str | None = None
     model: ImageConfig | None = None
-    sweep: tuple = ()
+    sweep: Sequence[float] = ()
 
     def __post_init__(self):
         self._set(**check_fields(self))
@@ -122,7 +128,7 @@ class Recipe(Config):
             checks.check_choice("dataset", self.dataset, DATASETS)
         check_contradictions(self)
 
-    def replace(self, **changes):
+    def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed; unknown names are refused with the known ones.
 
         Of `epochs` and `steps`, and of the three ways to state a warm-up, the one that is given takes the place of the
@@ -133,7 +139,7 @@ class Recipe(Config):
                 changes = {**{name: _DEFAULTS[name] for name in group}, **changes}
         return super().replace(**changes)
 
-    def compile(self, model, steps=None, steps_per_epoch=None):
+    def compile(self, model: ModelT, steps: int | None = None, steps_per_epoch: int | None = None) -> ModelT:
         """Compiles `model` with the recipe's optimizer, schedule and loss, and with the metric that belongs to it.
 
         Args:
@@ -152,7 +158,7 @@ class Recipe(Config):
         """
         return compile_model(self, model, steps, steps_per_epoch)
 
-    def total_steps(self, source_size):
+    def total_steps(self, source_size: int) -> tuple[int, int]:
         """Returns (epochs, steps per epoch) of `model.fit` for a number of training pictures.
 
         A recipe that counts epochs drops the pictures that do not fill a last batch. One that counts steps has exactly
@@ -194,7 +200,7 @@ class Recipe(Config):
             )
         return epochs, self.steps // epochs
 
-    def configure(self, config):
+    def configure(self, config: ConfigT) -> ConfigT:
         """Returns a model's config with what this recipe fixes of it: its rates, dtype, remat and image size.
 
         Raises:
@@ -202,7 +208,7 @@ class Recipe(Config):
         """
         return config.replace(**self.model_arguments(type(config)))
 
-    def model_arguments(self, config_class):
+    def model_arguments(self, config_class: type[ImageConfig]) -> dict[str, Any]:
         """Returns what this recipe fixes of a model as arguments of its config, such as `ViTConfig`.
 
         What the architecture does not have, such as the dropout of a ResNet, is left out where the recipe has it off.
@@ -220,17 +226,17 @@ class Recipe(Config):
         return {name: value for name, value in self.model_fields.items() if name in known}
 
     @property
-    def model_fields(self):
+    def model_fields(self) -> dict[str, Any]:
         """What this recipe fixes of the model, by the names of a config."""
         return {name: getattr(self, name) for name in _MODEL_FIELDS if getattr(self, name) is not None}
 
     @property
-    def length(self):
+    def length(self) -> str:
         """How long it trains, in words: `"7 epochs"` or `"20,000 steps"`."""
         return f"{self.epochs} epochs" if self.steps is None else f"{self.steps:,} steps"
 
     @property
-    def regularisation(self):
+    def regularisation(self) -> dict[str, Any]:
         """The rates this recipe fixes, as arguments of a model: `config.replace(**recipe.regularisation)`."""
         return {name: value for name, value in self.model_fields.items() if name in RATES}
 

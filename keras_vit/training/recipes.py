@@ -7,7 +7,7 @@ from keras_vit.training.published import augreg, bit, imagenet, vit
 from keras_vit.training.recipe import Recipe
 
 
-def list_recipes(pattern="*"):
+def list_recipes(pattern: str = "*") -> list[str]:
     """Returns the names of the recipes that match a pattern such as `"augreg/*"`, in the order of the table."""
     return [name for name in RECIPES if fnmatch.fnmatchcase(name, pattern)]
 

@@ -4,6 +4,8 @@ import concurrent.futures
 import json
 import math
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,6 +15,7 @@ from keras_vit.files import remove_partial
 from keras_vit.training import callback_states, preemption, workers
 from keras_vit.training.checkpoint_files import CheckpointFolder
 from keras_vit.training.state import check_same_run, describe_optimizer, read_state, write_state
+from keras_vit.typing import PathLike
 
 
 class NonFiniteError(ArithmeticError):
@@ -59,7 +62,9 @@ class Resume(keras.callbacks.Callback):
         Preempted: after SIGTERM.
     """
 
-    def __init__(self, workdir, every_steps=500, *, keep=1, run=None):
+    def __init__(
+        self, workdir: PathLike, every_steps: int = 500, *, keep: int = 1, run: dict[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self._every = checks.check_integer("every_steps", every_steps)
         self._files = CheckpointFolder(
@@ -70,7 +75,7 @@ class Resume(keras.callbacks.Callback):
         self._is_used = False
         self.step = self._saved_step()
 
-    def run_fit(self, model, fit, arguments):
+    def run_fit(self, model: keras.Model, fit: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Calls `fit` so that it goes on from the checkpoint; `ResumableFit` tells how."""
         if self._is_used:
             raise ValueError(

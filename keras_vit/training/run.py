@@ -11,8 +11,10 @@ import keras
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.config import ImageConfig
 from keras_vit.data import eval_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
+from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
 from keras_vit.models import MaskedPatchPrediction, with_rescaling
 from keras_vit.models.distillation import Distiller, student_of
@@ -27,6 +29,7 @@ from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.saving import save_model
 from keras_vit.training.state import check_same_run
+from keras_vit.typing import PathLike
 
 _METRICS = ("loss", "accuracy", "mean_absolute_error")
 _SHOWN = ("epoch", "step", *_METRICS, *(f"val_{name}" for name in _METRICS))
@@ -46,23 +49,23 @@ class TrainResult:
     """
 
     model: keras.Model
-    history: dict
+    history: dict[str, list[float]]
     accuracy: float | None
 
 
 def train(
-    recipe,
-    source,
-    workdir,
+    recipe: str | Recipe,
+    source: ImageSource | None,
+    workdir: PathLike,
     *,
-    model=None,
-    weights=None,
-    validation=None,
-    strategy="auto",
-    checkpoint_every=500,
-    max_corrupt=0.01,
-    verbose=1,
-):
+    model: str | ImageConfig | keras.Model | None = None,
+    weights: PathLike | None = None,
+    validation: ImageSource | None = None,
+    strategy: str | Devices = "auto",
+    checkpoint_every: int = 500,
+    max_corrupt: float = 0.01,
+    verbose: int = 1,
+) -> TrainResult:
     """Trains a model by a recipe. After a kill, the same call goes on where the last checkpoint was written.
 
     The random seed of Keras, NumPy and Python is set to the recipe's. `workdir` gets

@@ -1,13 +1,20 @@
 """Figures with axes: attention distance, position similarity, scaling and few-shot curves."""
 
 import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.analysis.distance import receptive_field
 from keras_vit.analysis.plots.canvas import Sheet, label_decades, magnify, new_axes
 from keras_vit.config import ResNetConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 # Marker and line of each curve, told apart without colour.
 _STYLES = tuple(zip("osD^vPX*", ("-", "--", "-.", ":") * 2, strict=True))
@@ -17,7 +24,7 @@ _TILES_SIDE = 420  # pixels
 _MARGINS = (60, 36, 110, 54)  # pixels left of the tiles, above, right and below
 
 
-def position_similarity(similarity):
+def position_similarity(similarity: npt.ArrayLike) -> "Figure":
     """Draws a tile per patch: how alike the position embeddings of all patches are to its own (Figs. 7 centre and 10).
 
     Args:
@@ -48,7 +55,7 @@ def position_similarity(similarity):
     return sheet.figure
 
 
-def attention_distance(distances, reference="ResNet-50"):
+def attention_distance(distances: npt.ArrayLike, reference: str | npt.ArrayLike | None = "ResNet-50") -> "Figure":
     """Draws the mean attention distance of every head against the depth of its block (Figs. 7 right and 11).
 
     Args:
@@ -74,7 +81,12 @@ def attention_distance(distances, reference="ResNet-50"):
     return figure
 
 
-def scaling_curves(curves, xlabel="multiply-accumulates per picture", ylabel="accuracy (%)", baseline=None):
+def scaling_curves(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    xlabel: str = "multiply-accumulates per picture",
+    ylabel: str = "accuracy (%)",
+    baseline: tuple[float, float] | None = None,
+) -> "Figure":
     """Draws accuracy against what it costs, on a logarithmic axis, a curve per kind of change (Figs. 3 to 5 and 8).
 
     Args:
@@ -98,7 +110,7 @@ def scaling_curves(curves, xlabel="multiply-accumulates per picture", ylabel="ac
     return figure
 
 
-def few_shot_curves(results):
+def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
     """Draws accuracy against shots per class: the mean over the seeds, with bars from the worst to the best.
 
     Args:

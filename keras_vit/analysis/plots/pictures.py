@@ -1,18 +1,26 @@
 """Figures of pictures: attention overlays, filters, reconstructions, and the sheet that explains an answer."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.analysis.heads import head_strength
 from keras_vit.analysis.overlay import as_uint8, overlay
 from keras_vit.analysis.plots.canvas import Sheet, draw_tiles, enlargement, magnify
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
 _FILTER_SIDE, _RECONSTRUCTION_SIDE = 56, 128  # pixels
 _GAP, _LINE = 10, 20  # of an explanation
 _BAR = 0.35  # height of a bar, in steps from answer to answer
 
 
-def attention_overlay(pictures, maps, *, smooth=True):
+def attention_overlay(pictures: npt.ArrayLike, maps: npt.ArrayLike, *, smooth: bool = True) -> "Figure":
     """Draws pictures beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
 
     Args:
@@ -29,7 +37,7 @@ def attention_overlay(pictures, maps, *, smooth=True):
     return draw_tiles(rows, titles=("picture", "attention"))
 
 
-def embedding_filters(filters, columns=7):
+def embedding_filters(filters: npt.ArrayLike, columns: int = 7) -> "Figure":
     """Draws filters, each stretched to its own largest number, with 0 in grey (Fig. 7 left).
 
     Args:
@@ -47,7 +55,7 @@ def embedding_filters(filters, columns=7):
     return draw_tiles([tiles[i : i + columns] for i in range(0, len(tiles), columns)], side=_FILTER_SIDE)
 
 
-def reconstruction(pictures, corrupted, reconstructed):
+def reconstruction(pictures: npt.ArrayLike, corrupted: npt.ArrayLike, reconstructed: npt.ArrayLike) -> "Figure":
     """Draws pictures, what was left of them for a masked patch prediction, and what it made of that.
 
     Args:
@@ -62,7 +70,15 @@ def reconstruction(pictures, corrupted, reconstructed):
     return draw_tiles(rows, titles=("picture", "corrupted", "predicted"), side=_RECONSTRUCTION_SIDE)
 
 
-def explanation(picture, answers, attention, heads, *, title="", num_heads=4):
+def explanation(
+    picture: npt.ArrayLike,
+    answers: Sequence[tuple[str, float]],
+    attention: npt.ArrayLike,
+    heads: npt.ArrayLike,
+    *,
+    title: str = "",
+    num_heads: int = 4,
+) -> "Figure":
     """Draws one sheet about one picture: what a model answers, what it attends to, and its strongest heads.
 
     Args:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -35,7 +36,7 @@ MIXES = {"mixup": mixing.mixup, "cutmix": mixing.cutmix}
 _LIBRARY = "keras_cv"
 
 
-def parse_augment(texts):
+def parse_augment(texts: Sequence[str]) -> list[Operation]:
     """Operations on pictures, in the order of `texts`.
 
     Args:
@@ -57,7 +58,7 @@ def parse_augment(texts):
     return operations
 
 
-def parse_mix(texts):
+def parse_mix(texts: Sequence[str]) -> mixing.Mix | None:
     """One `Mix` of all that `texts` names, or None for no texts.
 
     Args:

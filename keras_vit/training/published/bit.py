@@ -2,6 +2,7 @@
 
 from keras_vit import checks
 from keras_vit.training.recipe import Recipe
+from keras_vit.typing import Size
 
 _PAPER = "arXiv 1912.11370"
 
@@ -26,7 +27,7 @@ _PICTURES = (448, 384)
 _SMALL_AREA = 96 * 96
 
 
-def bit_hyperrule(examples, picture_size):
+def bit_hyperrule(examples: int, picture_size: Size) -> Recipe:
     """Returns the fine-tuning recipe that the HyperRule chooses (arXiv 1912.11370, section 3.3).
 
     Args:
