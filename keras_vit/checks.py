@@ -2,9 +2,13 @@
 
 import math
 import numbers
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-def check_choice(name, value, choices):
+def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
     """Returns `value` if it is one of `choices`, else raises a `ValueError` that lists them."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
@@ -12,21 +16,22 @@ def check_choice(name, value, choices):
     return value
 
 
-def check_integer(name, value, minimum=1):
+def check_integer(name: str, value: Any, minimum: int = 1) -> int:
     """Returns `value` as an int of at least `minimum`; booleans and fractions are refused."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise ValueError(f"{name} must be an integer of at least {minimum}; got {name}={value!r}")
     return int(value)
 
 
-def check_rate(name, value):
+def check_rate(name: str, value: Any) -> float:
     """Returns `value` as a float in [0, 1): a dropout or stochastic depth rate."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 <= value < 1.0:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must be a number in [0, 1); got {name}={value!r}")
     return float(value)
 
 
-def check_positive(name, value):
+def check_positive(name: str, value: Any) -> float:
     """Returns `value` as a finite float above zero."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:
@@ -34,27 +39,27 @@ def check_positive(name, value):
     return float(value)
 
 
-def check_flag(name, value):
+def check_flag(name: str, value: Any) -> bool:
     """Returns `value` if it is a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False; got {name}={value!r}")
     return value
 
 
-def check_pair(name, value):
+def check_pair(name: str, value: Any) -> tuple[int, int]:
     """Returns `value`, one integer or two, as a pair (height, width) of positive integers."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2:
         raise ValueError(f"{name} must be one integer or a pair (height, width); got {name}={value!r}")
     try:
-        return tuple(check_integer(name, side) for side in pair)
+        return check_integer(name, pair[0]), check_integer(name, pair[1])
     except ValueError:
         raise ValueError(
             f"{name} must be one positive integer or a pair (height, width) of them; got {name}={value!r}"
         ) from None
 
 
-def check_divisible(name, value, divisor_name, divisor):
+def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:
     """Raises unless each side of the pair `value` is a multiple of the same side of the pair `divisor`."""
     if any(side % step for side, step in zip(value, divisor, strict=True)):
         raise ValueError(f"{name} must be divisible by {divisor_name}; got {name}={value}, {divisor_name}={divisor}")

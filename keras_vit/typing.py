@@ -1,4 +1,4 @@
-"""Names for the types that many signatures share: paths, sizes, shapes and tensors."""
+"""Names for the types that many signatures share: paths, sizes and tensors."""
 
 import os
 from typing import Any, TypeAlias
@@ -11,9 +11,6 @@ Size: TypeAlias = int | tuple[int, int] | list[int]
 
 # a config's field that is given as a `Size` and is read as a pair: Any is for what is given, a checker knows one type
 Pair: TypeAlias = tuple[int, int] | Any
-
-# of a tensor, None for what is not known
-Shape: TypeAlias = tuple[int | None, ...]
 
 # of the backend, or Keras's symbol of one: they have no class in common
 Tensor: TypeAlias = Any

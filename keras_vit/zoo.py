@@ -50,7 +50,7 @@ _SIZES = {
     "g": (1408, 6144, 16, 40, _SCALING),
     "G": (1664, 8192, 16, 48, _SCALING),
 }
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
+_IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 
 
 @dataclasses.dataclass(frozen=True)

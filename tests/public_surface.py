@@ -1,4 +1,4 @@
-"""The public surface by inspection: every exported class and function, and every public method and property of theirs."""
+"""The public surface by inspection: exported functions and classes with their public methods and properties."""
 
 import importlib
 import inspect

@@ -2,6 +2,7 @@
 
 import dataclasses
 import numbers
+from typing import Any
 
 import keras
 import numpy as np
@@ -24,7 +25,7 @@ from keras_vit.layers.position_grid import square_grid
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.encoders import find_encoder
 
-LAST_GRID = object()  # as `layers`: the blocks on the grid of the last one
+LAST_GRID: Any = object()  # as `layers`: the blocks on the grid of the last one
 
 
 @dataclasses.dataclass(frozen=True)

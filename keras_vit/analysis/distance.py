@@ -48,13 +48,14 @@ def mean_attention_distance(
     if is_model == (patch_size is not None):
         raise ValueError(f"patch_size must be given with weights, and only then; got patch_size={patch_size}")
     cell = None if is_model else checks.check_pair("patch_size", patch_size)
-    sums, count = None, 0
+    sums: list[np.ndarray] = []
+    count = 0
     options = {"grid_size": grid_size, "num_prefix_tokens": num_prefix_tokens}
     for blocks, weights in attention_batches(model, images, layers, batch_size, **options):
         batch = [
             _summed(block, attention, cell or block.cell_size) for block, attention in zip(blocks, weights, strict=True)
         ]
-        sums = batch if sums is None else [total + part for total, part in zip(sums, batch, strict=True)]
+        sums = [total + part for total, part in zip(sums, batch, strict=True)] if sums else batch
         count += len(weights[0])
     means = np.full((len(sums), max(map(len, sums))), np.nan)
     for row, total in zip(means, sums, strict=True):

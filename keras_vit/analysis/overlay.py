@@ -1,5 +1,7 @@
 """A picture seen through a map of attention (Fig. 6 of arXiv 2010.11929)."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -72,7 +74,7 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
     return (large - large.min()) / np.ptp(large)
 
 
-def as_uint8(name, picture):
+def as_uint8(name: str, picture: Any) -> np.ndarray:
     """Returns a picture (height, width, 3), uint8; raises a `ValueError` that says what is wrong with it."""
     picture = np.asarray(picture)
     picture = picture[..., None] if picture.ndim == 2 else picture

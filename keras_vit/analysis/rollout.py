@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.analysis.attention import Layers, attention_batches
 from keras_vit.analysis.blocks import LAST_GRID, attention_graph
-from keras_vit.typing import Size
+from keras_vit.typing import Size, Tensor
 
 
 def attention_rollout(
@@ -101,7 +101,7 @@ def rollout_model(model: keras.Model) -> keras.Model:
         )
     places = blocks[0].places[0]
     identity = ops.eye(len(places), dtype="float32")
-    rollout = None
+    rollout: Tensor = None
     for weights in graph.outputs:
         mixed = ops.mean(ops.cast(weights, "float32"), axis=1) + identity  # (batch, tokens, tokens)
         mixed = mixed / ops.sum(mixed, axis=-1, keepdims=True)

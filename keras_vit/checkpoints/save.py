@@ -1,5 +1,6 @@
 """save_weights: writes a model with the names that other code uses, for others to read."""
 
+import functools
 import json
 import pathlib
 import warnings
@@ -61,7 +62,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     arrays = _arrays(model, layout, known[layout])
     metadata = to_metadata(model.config)
     if known[layout].position_tables:
-        metadata["position_grid"] = json.dumps(model.config.grid_size)
+        metadata["position_grid"] = json.dumps(model.config.grid_size)  # type: ignore[attr-defined] # a ViT's
     if layout == "official":
         writers = {path: lambda file: _write_npz(file, arrays, metadata)}
     else:
@@ -75,7 +76,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
                 stacklevel=2,
             )
         for name, values in huggingface.describe_model(model).items():
-            writers[path / name] = lambda file, values=values: file.write_text(json.dumps(values, indent=2))
+            writers[path / name] = functools.partial(_write_json, values)
         path.mkdir(parents=True, exist_ok=True)
     replace_files(writers)
 
@@ -140,6 +141,10 @@ def _check_holds(config, layout):
     for name, value in needed.items():
         if hasattr(config, name) and getattr(config, name) != value:
             raise ValueError(f"layout {layout!r} needs {name}={value!r}; the model has {getattr(config, name)!r}")
+
+
+def _write_json(values, file):
+    file.write_text(json.dumps(values, indent=2))
 
 
 def _write_npz(path, arrays, metadata):

@@ -6,6 +6,7 @@ option of its own, `microbatches`, for which alone this would stay when tests/co
 """
 
 import inspect
+from typing import Any
 
 import keras
 
@@ -21,7 +22,7 @@ _WHOLE_EPOCHS = {
     "evaluate": ("steps",),
     "predict": ("steps",),
 }
-_OwnFit = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
+_OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
 
 
 class DistributedFit(_OwnFit):

@@ -14,6 +14,8 @@ GELUS = ("tanh", "erf")
 class Config:
     """Plain-dict round trip for the dataclasses of this folder."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # every config is one
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a dict of JSON values: `from_dict(to_dict())` builds an equal object."""
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}

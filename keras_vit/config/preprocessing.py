@@ -36,7 +36,7 @@ class Preprocessing(Config):
         ValueError: on a value out of range or a crop that exceeds `size`.
     """
 
-    size: Size = 224
+    size: Pair = 224
     crop: Pair | None = None
     interpolation: str = "bilinear"
     mean: Sequence[float] = (0.5, 0.5, 0.5)
@@ -95,7 +95,7 @@ class Preprocessing(Config):
         inputs = np.asarray(inputs, "float32")
         if inputs.ndim < 1 or inputs.shape[-1] != self.channels:
             raise ValueError(f"inputs must have {self.channels} channels in the last axis; got shape {inputs.shape}")
-        return np.clip(inputs * np.float32(self.std) + np.float32(self.mean), 0.0, 1.0)
+        return np.clip(inputs * np.asarray(self.std, "float32") + np.asarray(self.mean, "float32"), 0.0, 1.0)
 
 
 def _floats(name, values):

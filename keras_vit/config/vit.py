@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.base import GELUS, Config, ImageConfig
+from keras_vit.config.base import GELUS, ImageConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
@@ -94,7 +94,7 @@ class ViTConfig(ImageConfig):
     merged_tokens: int = 0
     distilled: bool = False
     attention: str = "global"
-    stem: Config | None = None
+    stem: ResNetConfig | FeatureMapConfig | None = None
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,5 +1,6 @@
 """from_folder: pictures that lie in one folder per class."""
 
+import itertools
 import os
 import pathlib
 from collections.abc import Sequence
@@ -45,8 +46,7 @@ def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Image
             f"{len(empty)} of {len(classes)} in {path} hold none: {', '.join(empty[:5])}"
         )
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(found) for found in files])
-    files = tuple(file for found in files for file in found)
-    return _from_files(files, labels, [entry.name for entry in classes])
+    return _from_files(tuple(itertools.chain(*files)), labels, [entry.name for entry in classes])
 
 
 def _from_files(files, labels, class_names):

@@ -91,12 +91,12 @@ def train_pipeline(
             f"got repeats={repeats}"
         )
     index, count = _check_shard(shard, batch_size)
-    operations, mix = parse_augment(augment), parse_mix(mix)
-    has_partner = mix is not None and count > 1
+    operations, mixer = parse_augment(augment), parse_mix(mix)
+    has_partner = mixer is not None and count > 1
     picture, finish = training_stages(
         preprocessing,
         operations,
-        mix,
+        mixer,
         seed=seed,
         dtype=checks.check_choice("dtype", dtype, DTYPES),
         classes=len(source.class_names),

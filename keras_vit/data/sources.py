@@ -178,8 +178,8 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
             f"they range from {labels.min()} to {labels.max()}"
         )
     with tf.device("CPU"):
-        images, labels = tf.constant(images), tf.constant(labels.reshape(-1), tf.int32)
-    return from_lookup(lambda n: {"image": images[n], "label": labels[n]}, names, len(images))
+        pixels, numbers = tf.constant(images), tf.constant(labels.reshape(-1), tf.int32)
+    return from_lookup(lambda n: {"image": pixels[n], "label": numbers[n]}, names, len(images))
 
 
 def from_lookup(lookup, class_names, size, files=None, describe=None):

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -93,15 +94,15 @@ def _stretched(encoded):
 
 
 _NATURAL, _SPECIALIZED, _STRUCTURED = "natural", "specialized", "structured"
-_CLEVR = {"dataset": "clevr:3.*.*", "validation": ("train", 90), "test": ("validation", 0)}
-_DSPRITES = {
+_CLEVR: dict[str, Any] = {"dataset": "clevr:3.*.*", "validation": ("train", 90), "test": ("validation", 0)}
+_DSPRITES: dict[str, Any] = {
     "dataset": "dsprites:2.*.*",
     "classes": _DSPRITES_CLASSES,
     "validation": ("train", 80),
     "test": ("train", 90),
     "picture": _stretched,
 }
-_SMALLNORB = {"dataset": "smallnorb:2.*.*", "validation": ("test", 0), "test": ("test", 50)}
+_SMALLNORB: dict[str, Any] = {"dataset": "smallnorb:2.*.*", "validation": ("test", 0), "test": ("test", 50)}
 
 _ROWS = (
     VtabTask("Caltech", _NATURAL, "caltech101:3.*.*", 102, validation=("train", 90)),

@@ -43,7 +43,8 @@ class ClassReport:
 
     def table(self, classes: int) -> str:
         """Text of the `classes` worst classes, each with the wrong answer that it gets most often."""
-        accuracies, most_frequent = self.accuracies, {}
+        accuracies = self.accuracies
+        most_frequent: dict[int, str] = {}
         for n, answer, count in self.confusions:
             most_frequent.setdefault(n, f"{answer} ({count})")
         rows = [

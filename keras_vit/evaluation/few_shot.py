@@ -121,8 +121,8 @@ def few_shot(
     checks.check_flag("verbose", verbose)
     shots, seeds = check_draws(shots, seeds)
     frozen = FrozenFeatures(model, layer)
-    data = open_labelled({"train": train, "test": test}, frozen, preprocessing, batch_size)
-    return measure(frozen, *data, shots, seeds, l2, verbose)
+    opened, measured = open_labelled({"train": train, "test": test}, frozen, preprocessing, batch_size)
+    return measure(frozen, opened, measured, shots, seeds, l2, verbose)
 
 
 def check_draws(shots, seeds):

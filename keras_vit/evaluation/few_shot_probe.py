@@ -78,7 +78,7 @@ class FewShotProbe(keras.callbacks.Callback):
         self._layer, self._draws, self._l2 = layer, check_draws(shots, seeds), checks.check_positive("l2", l2)
         self._given_model, self._opened = model, (None, None)
         self._epoch, self._step, self._before, self._latest = 0, 0, 0, None
-        self.measurements = []
+        self.measurements: list[Measurement] = []
 
     @property
     def rows(self) -> list[dict[str, Any]]:

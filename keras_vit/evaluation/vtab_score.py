@@ -36,7 +36,7 @@ class VtabScore:
     @property
     def groups(self) -> dict[str, float]:
         """{`"natural"`, `"specialized"`, `"structured"`: mean over the tasks of the group}."""
-        groups = {}
+        groups: dict[str, list[float]] = {}
         for name, task in VTAB_TASKS.items():
             groups.setdefault(task.group, []).append(self.accuracies[name])
         return {group: sum(values) / len(values) for group, values in groups.items()}

@@ -9,7 +9,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.layers.self_attention import softmax_at_least_float32
-from keras_vit.typing import Shape, Tensor
+from keras_vit.typing import Tensor
 
 AXES = ("height", "width")
 
@@ -136,7 +136,7 @@ class AxialAttention(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return input_shape
 
-    def own_macs(self, input_shape: Shape) -> int:
+    def own_macs(self, input_shape: tuple[int, ...]) -> int:
         """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
         batch, rows, columns, channels = input_shape
         _, length = self._check_map(input_shape)

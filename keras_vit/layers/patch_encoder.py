@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.plain_trainers import refuse_plain_trainer
-from keras_vit.typing import Shape, Size, Tensor
+from keras_vit.typing import Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -54,7 +54,7 @@ class PatchEncoder(keras.layers.Layer):
         patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
 
-    def grid_size(self, input_shape: Shape) -> tuple[int, int]:
+    def grid_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
         """Returns the (rows, columns) of patches of an image batch of this shape."""
         if len(input_shape) != 4 or None in input_shape[1:]:
             raise ValueError(

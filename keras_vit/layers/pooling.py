@@ -10,7 +10,7 @@ from keras_vit import checks
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.self_attention import softmax_at_least_float32
-from keras_vit.typing import Shape, Tensor
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -136,7 +136,7 @@ class MapPooling(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[2])
 
-    def own_macs(self, input_shape: Shape) -> int:
+    def own_macs(self, input_shape: tuple[int, ...]) -> int:
         """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
         batch, length, dim = input_shape
         return 2 * batch * (length - self.num_prefix_tokens) * dim  # one query

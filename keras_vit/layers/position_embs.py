@@ -159,7 +159,8 @@ class AddPositionEmbs(keras.layers.Layer):
         """
         rows, columns = self.built_grid
         if variable.name == "embedding":
-            return resize_position_embedding(table, old_grid, self.built_grid, self.num_class_tokens, method)
+            grids: Any = old_grid, self.built_grid
+            return resize_position_embedding(table, *grids, self.num_class_tokens, method)
         if variable.name == "columns":
             return resize_position_embedding(table, (1, table.shape[1]), (1, columns), 0, method)
         if variable.name == "rows":

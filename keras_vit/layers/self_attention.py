@@ -10,7 +10,7 @@ from keras_vit import checks
 from keras_vit.compat.projections import project, project_heads
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.relative_positions import relative_logits
-from keras_vit.typing import Shape, Tensor
+from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -143,7 +143,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         scores_dtype = at_least_float32(self.compute_dtype)
         return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
 
-    def own_macs(self, tokens_shape: Shape, *others: Shape) -> int:
+    def own_macs(self, tokens_shape: tuple[int, ...], *others: tuple[int, ...]) -> int:
         """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
         batch, length, dim = tokens_shape
         macs = 2 * batch * length**2 * dim  # q k^T and A v

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.layers.self_attention import softmax_at_least_float32
-from keras_vit.typing import Shape, Size, Tensor
+from keras_vit.typing import Size, Tensor
 
 # Added to the logits between tokens of different regions (the authors' code).
 _MASKED = -100.0
@@ -101,7 +101,7 @@ class WindowAttention(keras.layers.Layer):
     def compute_output_shape(self, windows_shape, regions_shape=None):
         return windows_shape
 
-    def own_macs(self, windows_shape: Shape, regions_shape: Shape | None = None) -> int:
+    def own_macs(self, windows_shape: tuple[int, ...], regions_shape: tuple[int, ...] | None = None) -> int:
         """Multiply-accumulates of query . key and weights . value, see `models.costs`."""
         batch, windows, length, dim = windows_shape
         return 2 * batch * windows * length**2 * dim

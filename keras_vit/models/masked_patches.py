@@ -130,7 +130,7 @@ class MaskedPatchPrediction(Model):
         self._corruption, self._blocks, self._head = corruption, blocks, head
         self.encoder = encoder  # a sub-layer beside the graph, so that all of it is saved
 
-    def compile(
+    def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
         self,
         optimizer: str | keras.optimizers.Optimizer = "rmsprop",
         loss: Any = None,
@@ -192,7 +192,7 @@ class MaskedPatchPrediction(Model):
         mask = np.zeros(sources.shape, bool)
         mask[rows, places] = True
         pictures = (join_patches(each, grid) for each in (patches, corrupted, predicted))
-        return Reconstruction(*pictures, mask.reshape(-1, *grid))
+        return Reconstruction(*pictures, mask.reshape(-1, *grid))  # type: ignore[call-arg] # three pictures
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -140,4 +140,8 @@ class Pixels:
         return predictions.reshape(*predictions.shape[:-1], *patch_shape).clip(0.0, 1.0)
 
 
-TARGETS = {"mean_color": ColorClasses(1), "downsampled": ColorClasses(4), "pixels": Pixels()}
+TARGETS: dict[str, ColorClasses | Pixels] = {
+    "mean_color": ColorClasses(1),
+    "downsampled": ColorClasses(4),
+    "pixels": Pixels(),
+}

@@ -101,7 +101,7 @@ RUNTIMES = {"saved_model": run_saved_model, "onnx": run_onnx, "litert": run_lite
 
 if __name__ == "__main__":
     # Nothing may import these: an export needs neither, and without them TensorFlow starts in half the time.
-    sys.modules.update(dict.fromkeys(("keras", "jax")))
+    sys.modules.update(dict.fromkeys(("keras", "jax")))  # type: ignore[arg-type] # None is no module: that is it
     runtime, model_folder, inputs_file, outputs_file = sys.argv[1:]
     with np.load(inputs_file, allow_pickle=False) as arrays:
         answered, described_model = RUNTIMES[runtime](pathlib.Path(model_folder), dict(arrays))

@@ -184,7 +184,7 @@ class Recipe(Config):
                 "steps_per_execution must divide the steps of an epoch; "
                 f"got steps_per_execution={self.steps_per_execution}, {steps_per_epoch} steps per epoch"
             )
-        return self.epochs, steps_per_epoch
+        return self.epochs, steps_per_epoch  # type: ignore[return-value] # epochs are given where steps are not
 
     def _equal_epochs(self, source_size):
         executions = self.steps // self.steps_per_execution

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import pathlib
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -64,7 +65,7 @@ def train(
     strategy: str | Devices = "auto",
     checkpoint_every: int = 500,
     max_corrupt: float = 0.01,
-    verbose: int = 1,
+    verbose: int | str = 1,
 ) -> TrainResult:
     """Trains a model by a recipe. After a kill, the same call goes on where the last checkpoint was written.
 
@@ -120,7 +121,7 @@ def train(
         model = build(recipe, source, model, weights)
         check_classes(model, source, validation)
         identity = _identity(recipe, source, model, weights)
-        options = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
+        options: dict[str, Any] = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
         run = _Run(recipe, source, validation, model, workdir, devices, identity, **options)
         return run.finished() or run.train()
 
@@ -255,7 +256,7 @@ class _Run:
             print(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
 
 
-def _find_recipe(recipe):
+def _find_recipe(recipe: str | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     return RECIPES[checks.check_choice("recipe", recipe, RECIPES)]

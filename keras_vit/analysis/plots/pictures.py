@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.analysis.heads import head_strength
@@ -20,7 +19,7 @@ _GAP, _LINE = 10, 20  # of an explanation
 _BAR = 0.35  # height of a bar, in steps from answer to answer
 
 
-def attention_overlay(pictures: npt.ArrayLike, maps: npt.ArrayLike, *, smooth: bool = True) -> "Figure":
+def attention_overlay(pictures: np.ndarray, maps: np.ndarray, *, smooth: bool = True) -> "Figure":
     """Draws pictures beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
 
     Args:
@@ -37,7 +36,7 @@ def attention_overlay(pictures: npt.ArrayLike, maps: npt.ArrayLike, *, smooth: b
     return draw_tiles(rows, titles=("picture", "attention"))
 
 
-def embedding_filters(filters: npt.ArrayLike, columns: int = 7) -> "Figure":
+def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
     """Draws filters, each stretched to its own largest number, with 0 in grey (Fig. 7 left).
 
     Args:
@@ -55,7 +54,7 @@ def embedding_filters(filters: npt.ArrayLike, columns: int = 7) -> "Figure":
     return draw_tiles([tiles[i : i + columns] for i in range(0, len(tiles), columns)], side=_FILTER_SIDE)
 
 
-def reconstruction(pictures: npt.ArrayLike, corrupted: npt.ArrayLike, reconstructed: npt.ArrayLike) -> "Figure":
+def reconstruction(pictures: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
     """Draws pictures, what was left of them for a masked patch prediction, and what it made of that.
 
     Args:
@@ -71,10 +70,10 @@ def reconstruction(pictures: npt.ArrayLike, corrupted: npt.ArrayLike, reconstruc
 
 
 def explanation(
-    picture: npt.ArrayLike,
+    picture: np.ndarray,
     answers: Sequence[tuple[str, float]],
-    attention: npt.ArrayLike,
-    heads: npt.ArrayLike,
+    attention: np.ndarray,
+    heads: np.ndarray,
     *,
     title: str = "",
     num_heads: int = 4,

@@ -1,5 +1,7 @@
 """Names of the arrays of Swin Transformers in Hugging Face, timm and their authors' (Microsoft's) files."""
 
+from typing import Any
+
 from keras_vit.checkpoints.names.rules import TORCH, Layout, expand
 
 _BUFFERS = r"(\.attn_mask|\.relative_position_index)$"
@@ -58,7 +60,7 @@ _HUGGINGFACE = expand(
 
 _HF_ATTENTION = r"^(encoder\.layers\.\d+\.blocks\.\d+\.)attention\."
 _HF_MLP = r"^(encoder\.layers\.\d+\.blocks\.\d+\.)mlp\."
-_FAMILY = {"gelu": "erf", "epsilon": 1e-5, "resize": "bicubic"}
+_FAMILY: dict[str, Any] = {"gelu": "erf", "epsilon": 1e-5, "resize": "bicubic"}
 
 SWIN_LAYOUTS = {
     "huggingface": Layout(

@@ -1,5 +1,7 @@
 """The DeiT models (arXiv 2012.12877) in facebook's repositories on Hugging Face's hub."""
 
+from typing import Any
+
 from keras_vit.checkpoints.releases.release import HUB, Release
 from keras_vit.config import Preprocessing
 
@@ -20,7 +22,7 @@ def _releases():
 
 
 # The authors' code: the shorter side is resized to the size / 0.875, rounded down.
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
+_IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 _PROTOCOLS = {
     224: Preprocessing(size=256, crop=224, **_IMAGENET),
     384: Preprocessing(size=438, crop=384, **_IMAGENET),

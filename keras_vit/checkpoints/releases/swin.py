@@ -1,5 +1,7 @@
 """The Swin Transformers (arXiv 2103.14030) in microsoft's repositories on Hugging Face's hub."""
 
+from typing import Any
+
 from keras_vit.checkpoints.releases.release import HUB, Release
 from keras_vit.config import Preprocessing
 
@@ -22,7 +24,7 @@ _WINDOW_SIZE = 7  # of the zoo's models
 
 # The authors' code: a crop of 0.875 at 224 pixels, and none at 384 (TEST.CROP in their configurations). The
 # preprocessor_config.json of these repositories leaves the crop out at both.
-_IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
+_IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 _PROTOCOLS = {
     224: Preprocessing(size=256, crop=224, **_IMAGENET),
     384: Preprocessing(size=384, **_IMAGENET),

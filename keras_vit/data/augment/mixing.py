@@ -2,6 +2,7 @@
 
 import collections.abc
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -20,7 +21,7 @@ class Mix:
     batch may be mixed apart, on several workers, with the result of the whole.
     """
 
-    texts: tuple
+    texts: Sequence[str]
     functions: tuple[collections.abc.Callable, ...]
 
     @tf.autograph.experimental.do_not_convert  # it has nothing to do here

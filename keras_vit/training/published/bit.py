@@ -1,5 +1,7 @@
 """BiT (arXiv 1912.11370): pre-training, and fine-tuning by the HyperRule."""
 
+from typing import Any
+
 from keras_vit import checks
 from keras_vit.training.recipe import Recipe
 from keras_vit.typing import Size
@@ -8,7 +10,7 @@ _PAPER = "arXiv 1912.11370"
 
 # name -> data, epochs, epochs after which the learning rate is divided by ten, loss, where the loss comes from
 _SOFTMAX, _SIGMOID = {"loss": "softmax"}, {"loss": "sigmoid"}
-_PRETRAINING = {
+_PRETRAINING: dict[str, tuple[str, int, tuple[int, ...], dict[str, Any], str]] = {
     "s": ("ILSVRC-2012", 90, (30, 60, 80), _SOFTMAX, "big_vision/configs/bit_i1k.py"),
     "m": ("ImageNet-21k", 90, (30, 60, 80), {**_SIGMOID, "head_bias": -10.0}, "big_vision/configs/bit_i21k.py"),
     "l": ("JFT-300M", 40, (10, 23, 30, 37), _SIGMOID, "as in bit/m, for pictures with several labels; unconfirmed"),

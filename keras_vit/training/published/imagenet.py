@@ -1,5 +1,7 @@
 """Trainings on ImageNet alone: plain ViT-S/16, DeiT and Swin."""
 
+from typing import Any
+
 from keras_vit.config import ViTConfig
 from keras_vit.training.recipe import Recipe
 
@@ -25,7 +27,7 @@ _PLAIN_EPOCHS = {90: 76.5, 150: 78.5, 300: 80.0}
 # The random operations of DeiT, of which timm leaves colour jitter out where it has RandAugment
 _DEIT_AUGMENT = ("random_resized_crop", "flip", "timm_randaugment(9, 0.5)", "random_erasing(0.25)")
 _DEIT_MIX = ("mixup(0.8)", "cutmix(1.0)")
-_DEIT = {
+_DEIT: dict[str, Any] = {
     "optimizer": "adamw",
     "batch_size": 1024,
     "learning_rate": 5e-4 * 1024 / 512,

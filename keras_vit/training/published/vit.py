@@ -1,5 +1,7 @@
 """The recipes of the paper: pre-training (arXiv 2010.11929, Table 3), fine-tuning (Table 4), masked patches (B.1.2)."""
 
+from typing import Any
+
 from keras_vit.config import ViTConfig
 from keras_vit.training.recipe import Recipe
 
@@ -67,7 +69,7 @@ def _pretraining(name, models, data, **numbers):
     )
 
 
-_MASKED_PATCHES = {"optimizer": "adamw", "schedule": "cosine", "loss": "masked_patches"}
+_MASKED_PATCHES: dict[str, Any] = {"optimizer": "adamw", "schedule": "cosine", "loss": "masked_patches"}
 _LINEAR = {"schedule": "linear", "final_learning_rate": 1e-5}
 
 
