@@ -6,7 +6,7 @@ import fnmatch
 import functools
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_vit import checks
@@ -29,7 +29,7 @@ from keras_vit.config import (
 )
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
-from keras_vit.typing import PathLike, Size
+from keras_vit.typing import Pair, PathLike, Size
 
 _VIT = "arXiv 2010.11929, Table 1"
 _AUGREG = "arXiv 2106.10270, Table 2"
@@ -67,10 +67,10 @@ class Variant:
     """
 
     name: str
-    config_class: type
+    config_class: type[ImageConfig]
     source: str
-    architecture: dict
-    defaults: dict = dataclasses.field(default_factory=dict)
+    architecture: dict[str, Any]
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
 
     def config(self, **arguments: Any) -> ImageConfig:
@@ -117,7 +117,7 @@ def _bit(name, stage_sizes, width_factor):
     return Variant(name, BiTConfig, _BIT, {"stage_sizes": stage_sizes, "width_factor": width_factor})
 
 
-VARIANTS = {
+VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         _vit("ViT-Ti_16", "Ti", 16),
@@ -256,7 +256,8 @@ def _signature(variant):
         # None stays None: what it stands for depends on the variant and the weights.
         default = field.default if field.default is None else row.defaults.get(field.name, field.default)
         if default is not dataclasses.MISSING and field.name not in row.architecture:
-            parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=field.type))
+            annotation = Size if field.type == Pair else field.type
+            parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=annotation))
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
 
 
@@ -333,4 +334,6 @@ def constructor_name(variant):
     return variant.replace("_", "").replace("-", "_").replace("+", "_")
 
 
-CONSTRUCTORS = {constructor_name(name): _constructor(variant) for name, variant in VARIANTS.items()}
+CONSTRUCTORS: dict[str, Callable[..., ImageModel]] = {
+    constructor_name(name): _constructor(variant) for name, variant in VARIANTS.items()
+}

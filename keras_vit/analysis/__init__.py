@@ -1,6 +1,7 @@
 """What a model looks at, what its first filters see and what it knows of places: arrays; `plots` draws them."""
 
 import importlib
+from typing import TYPE_CHECKING
 
 from keras_vit.analysis.attention import attention_model, attention_weights
 from keras_vit.analysis.distance import mean_attention_distance, receptive_field
@@ -30,8 +31,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
-    """Opens `plots` on first touch."""
-    if name != "plots":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("keras_vit.analysis.plots")
+if TYPE_CHECKING:
+    from keras_vit.analysis import plots
+else:
+
+    def __getattr__(name):
+        """Opens `plots` on first touch."""
+        if name != "plots":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return importlib.import_module("keras_vit.analysis.plots")

@@ -126,4 +126,4 @@ _ROWS = (
     VtabTask("sNORB-Elev", _STRUCTURED, classes=9, label="label_elevation", **_SMALLNORB),
 )
 
-VTAB_TASKS = {row.name: row for row in _ROWS}
+VTAB_TASKS: dict[str, VtabTask] = {row.name: row for row in _ROWS}

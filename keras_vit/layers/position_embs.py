@@ -159,8 +159,8 @@ class AddPositionEmbs(keras.layers.Layer):
         """
         rows, columns = self.built_grid
         if variable.name == "embedding":
-            grids: Any = old_grid, self.built_grid
-            return resize_position_embedding(table, *grids, self.num_class_tokens, method)
+            grid: Any = old_grid  # `embedding` comes with one
+            return resize_position_embedding(table, grid, self.built_grid, self.num_class_tokens, method)
         if variable.name == "columns":
             return resize_position_embedding(table, (1, table.shape[1]), (1, columns), 0, method)
         if variable.name == "rows":

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # class of a config -> class of its model
-MODELS = {
+MODELS: dict[type[ImageConfig], type[ImageModel]] = {
     ViTConfig: VisionTransformer,
     SwinConfig: SwinTransformer,
     BiTConfig: BiTResNet,

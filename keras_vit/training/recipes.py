@@ -38,6 +38,6 @@ _QUICKSTART = Recipe(
     ),
 )
 
-RECIPES = {
+RECIPES: dict[str, Recipe] = {
     recipe.name: recipe for recipe in (_QUICKSTART, *vit.RECIPES, *augreg.RECIPES, *imagenet.RECIPES, *bit.RECIPES)
 }

@@ -1,0 +1,220 @@
+"""What type checkers see of `keras_vit`: its names, also those made from tables or opened on first touch."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from keras_vit import analysis as analysis
+from keras_vit import checkpoints as checkpoints
+from keras_vit import config as config
+from keras_vit import data as data
+from keras_vit import evaluation as evaluation
+from keras_vit import layers as layers
+from keras_vit import models as models
+from keras_vit import serving as serving
+from keras_vit import training as training
+from keras_vit import zoo as zoo
+from keras_vit.checkpoints.load import load_weights as load_weights
+from keras_vit.checkpoints.report import LoadReport as LoadReport
+from keras_vit.checkpoints.save import save_weights as save_weights
+from keras_vit.config import AxialResNetConfig as AxialResNetConfig
+from keras_vit.config import BiTConfig as BiTConfig
+from keras_vit.config import Preprocessing as Preprocessing
+from keras_vit.config import ResNetConfig as ResNetConfig
+from keras_vit.config import SwinConfig as SwinConfig
+from keras_vit.config import ViTConfig as ViTConfig
+from keras_vit.data.pictures import preprocess as preprocess
+from keras_vit.evaluation import evaluate as evaluate
+from keras_vit.evaluation import predict as predict
+from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers
+from keras_vit.layers.position_grid import resize_position_embedding as resize_position_embedding
+from keras_vit.models import AxialResNet as AxialResNet
+from keras_vit.models import BiTResNet as BiTResNet
+from keras_vit.models import Distiller as Distiller
+from keras_vit.models import MaskedPatchPrediction as MaskedPatchPrediction
+from keras_vit.models import Model as Model
+from keras_vit.models import SwinTransformer as SwinTransformer
+from keras_vit.models import VisionTransformer as VisionTransformer
+from keras_vit.models import clone as clone
+from keras_vit.models import features as features
+from keras_vit.models import freeze as freeze
+from keras_vit.models import resize as resize
+from keras_vit.models import with_rescaling as with_rescaling
+from keras_vit.serving import export as export
+from keras_vit.training import train as train
+from keras_vit.training.distribution import distribution as distribution
+from keras_vit.typing import PathLike, Size
+from keras_vit.zoo import create_model as create_model
+from keras_vit.zoo import list_models as list_models
+from keras_vit.zoo import list_weights as list_weights
+
+__version__: str
+
+class _ViT(Protocol):
+    def __call__(
+        self,
+        *,
+        weights: PathLike | None = None,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+        image_size: Size = 224,
+        classes: int = 1000,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        channels: int = 3,
+        dtype: str | None = None,
+        classifier: str = "token",
+        class_token: bool | None = None,
+        norm_position: str = "before_pooling",
+        representation_size: int | None = None,
+        position_embedding: str = "learned",
+        position_placement: str = "stem",
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        layer_scale_init: float | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        num_registers: int = 0,
+        gelu: str | None = None,
+        epsilon: float | None = None,
+        remat: bool = False,
+        merged_tokens: int = 0,
+        distilled: bool = False,
+    ) -> VisionTransformer:
+        """Builds a Vision Transformer; `help` of the constructor describes the arguments."""
+
+class _AxialViT(Protocol):
+    def __call__(
+        self,
+        *,
+        weights: PathLike | None = None,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+        image_size: Size = 224,
+        classes: int = 1000,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        channels: int = 3,
+        dtype: str | None = None,
+        classifier: str = "gap",
+        class_token: bool | None = None,
+        norm_position: str = "before_pooling",
+        representation_size: int | None = None,
+        position_embedding: str = "learned",
+        position_placement: str = "stem",
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        layer_scale_init: float | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        num_registers: int = 0,
+        gelu: str | None = None,
+        epsilon: float | None = None,
+        remat: bool = False,
+        merged_tokens: int = 0,
+        distilled: bool = False,
+    ) -> VisionTransformer:
+        """Builds a Vision Transformer with axial attention; `help` of the constructor describes the arguments."""
+
+class _AxialResNet(Protocol):
+    def __call__(
+        self,
+        *,
+        weights: PathLike | None = None,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+        image_size: Size = 224,
+        classes: int = 1000,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        channels: int = 3,
+        dtype: str | None = None,
+        width_factor: float = 1.0,
+        num_heads: int = 8,
+        epsilon: float = 1e-05,
+    ) -> AxialResNet:
+        """Builds an AxialResNet; `help` of the constructor describes the arguments."""
+
+class _Swin(Protocol):
+    def __call__(
+        self,
+        *,
+        weights: PathLike | None = None,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+        image_size: Size = 224,
+        classes: int = 1000,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        channels: int = 3,
+        dtype: str | None = None,
+        patch_size: Size = (4, 4),
+        window_size: int = 7,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = True,
+        dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        gelu: str = "erf",
+        epsilon: float = 1e-05,
+    ) -> SwinTransformer:
+        """Builds a Swin Transformer; `help` of the constructor describes the arguments."""
+
+class _BiT(Protocol):
+    def __call__(
+        self,
+        *,
+        weights: PathLike | None = None,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+        image_size: Size = 224,
+        classes: int = 1000,
+        include_top: bool = True,
+        classifier_activation: str | None = None,
+        channels: int = 3,
+        dtype: str | None = None,
+        gn_epsilon: float = 1e-05,
+        std_epsilon: float = 1e-10,
+        max_pool_padding: str = "zeros",
+    ) -> BiTResNet:
+        """Builds a BiT ResNet; `help` of the constructor describes the arguments."""
+
+ViT_Ti16: _ViT
+ViT_S16: _ViT
+ViT_S32: _ViT
+ViT_B8: _ViT
+ViT_B16: _ViT
+ViT_B32: _ViT
+ViT_L16: _ViT
+ViT_L32: _ViT
+ViT_H14: _ViT
+ViT_g14: _ViT
+ViT_G14: _ViT
+R_ViT_Ti16: _ViT
+R26_ViT_S32: _ViT
+R26_ViT_B32: _ViT
+R50_ViT_B16: _ViT
+R50_ViT_B32: _ViT
+R50_ViT_L16: _ViT
+R50_ViT_L32: _ViT
+AxialViT_B16: _AxialViT
+AxialViT_B32: _AxialViT
+AxialResNet_50: _AxialResNet
+DeiT_Ti16: _ViT
+DeiT_S16: _ViT
+DeiT_B16: _ViT
+Swin_T: _Swin
+Swin_S: _Swin
+Swin_B: _Swin
+Swin_L: _Swin
+BiT_R50x1: _BiT
+BiT_R50x3: _BiT
+BiT_R101x1: _BiT
+BiT_R101x3: _BiT
+BiT_R152x2: _BiT
+BiT_R152x4: _BiT
