@@ -1,7 +1,9 @@
 """Names for the types that many signatures share: paths, sizes and tensors."""
 
 import os
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 # a file or folder
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -14,3 +16,9 @@ Pair: TypeAlias = tuple[int, int] | Any
 
 # of the backend, or Keras's symbol of one: they have no class in common
 Tensor: TypeAlias = Any
+
+
+class SupportsArray(Protocol):
+    """What `np.asarray` takes for an array: NumPy's own, and tensors of TensorFlow and JAX."""
+
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray: ...

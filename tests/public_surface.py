@@ -1,5 +1,7 @@
 """The public surface by inspection: exported functions and classes with their public methods and properties."""
 
+import dataclasses
+import functools
 import importlib
 import inspect
 import typing
@@ -19,7 +21,7 @@ ROOMS = (
     "keras_vit.serving",
     "keras_vit.config",
 )
-_KERAS = (keras.layers.Layer, keras.Model)
+_KERAS = (keras.layers.Layer, keras.Model, keras.callbacks.Callback)
 
 
 class Public(typing.NamedTuple):
@@ -30,7 +32,7 @@ class Public(typing.NamedTuple):
         value: the function or class; of a property, the function behind it.
         owner: class of a method or property, None of others.
         is_property: whether it is read like an attribute.
-        is_keras: whether it stands in for something of Keras's layers and models, whose documentation holds for it.
+        is_keras: whether it stands in for a method of Keras's layers, models or callbacks, whose documentation holds.
     """
 
     name: str
@@ -41,40 +43,39 @@ class Public(typing.NamedTuple):
 
 
 def public_surface():
-    """Lists everything public once, exported things first met first."""
+    """Lists everything public once, in the order in which it is met."""
     found = {}
-    for exported in _exported():
-        name = f"{exported.__module__}.{exported.__qualname__}"
-        if name in found:
-            continue
-        found[name] = Public(name, exported)
-        if inspect.isclass(exported):
-            found.update((member.name, member) for member in _members(exported))
+    for value, exported in _exported():
+        name = f"{value.__module__}.{value.__qualname__}"
+        if name not in found:
+            members = _members(value, exported) if inspect.isclass(value) else ()
+            found.update((public.name, public) for public in (Public(name, value), *members))
     return list(found.values())
 
 
 def _exported():
-    """Yields classes and functions of all `__all__`, and those of ours that an exported class inherits from."""
+    """Yields (function or class, what is exported of it): with a class those of ours that it inherits from."""
     for room in map(importlib.import_module, ROOMS):
         for name in room.__all__:
             value = getattr(room, name)
             if inspect.isclass(value):
-                yield from (base for base in value.__mro__ if base.__module__.split(".")[0] == "keras_vit")
+                yield from ((base, value) for base in value.__mro__ if base.__module__.split(".")[0] == "keras_vit")
             elif inspect.isfunction(value):
-                yield value
+                yield value, value
 
 
-def _members(owner):
+def _members(owner, exported):
+    bases = [base for base in _KERAS if issubclass(exported, base)]
     for name, value in vars(owner).items():
         if name.startswith("_") and name != "__init__":
             continue
-        is_property = isinstance(value, property) or type(value).__name__ == "cached_property"
+        is_property = isinstance(value, (property, functools.cached_property))
         function = getattr(value, "fget", None) or getattr(value, "func", None) or getattr(value, "__func__", value)
         function = inspect.unwrap(function) if callable(function) else function
-        # not what a dataclass writes itself, nor a class's attributes
+        # neither a class's attributes nor what a dataclass writes itself
         if not inspect.isfunction(function) or function.__module__ != owner.__module__:
             continue
-        if name == "__init__" and hasattr(owner, "__dataclass_fields__"):
+        if name == "__init__" and dataclasses.is_dataclass(owner):
             continue
-        is_keras = name != "__init__" and any(issubclass(owner, base) and hasattr(base, name) for base in _KERAS)
+        is_keras = name != "__init__" and any(hasattr(base, name) for base in bases)
         yield Public(f"{owner.__module__}.{owner.__qualname__}.{name}", function, owner, is_property, is_keras)

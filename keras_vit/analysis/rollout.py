@@ -57,7 +57,7 @@ def attention_rollout(
     return np.concatenate(maps)
 
 
-def rollout_by_block(model: keras.Model, images: np.typing.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:
+def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:
     """Follows attention up to every block: what `attention_rollout` gives of the first block, the first two and so on.
 
     Attention is computed once.

@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import PIL.Image
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data import arrays, encoded
 from keras_vit.data import preprocessing as ops
-from keras_vit.typing import PathLike
+from keras_vit.typing import PathLike, SupportsArray
 
 # a picture, or a list or tuple of pictures; an array may hold several
-Pictures: TypeAlias = (
-    PathLike | bytes | PIL.Image.Image | npt.ArrayLike | Sequence[PathLike | bytes | PIL.Image.Image | npt.ArrayLike]
-)
+_Picture: TypeAlias = PathLike | bytes | PIL.Image.Image | SupportsArray
+Pictures: TypeAlias = _Picture | Sequence[_Picture]
 
 
 @dataclasses.dataclass(frozen=True)
