@@ -159,12 +159,23 @@ VARIANTS: dict[str, Variant] = {
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Returns the names of the zoo's models that match a pattern such as `"ViT-*"`, in the order of the table."""
+    """Returns the names of the zoo's models, in the order of the table.
+
+    Args:
+        pattern: such as `"ViT-*"`, which the names must match; upper and lower case differ.
+    """
     return [name for name in VARIANTS if fnmatch.fnmatchcase(name, pattern)]
 
 
 def list_weights(model: str) -> list[str]:
-    """Returns the names that `weights=` takes for a model: short names of releases, then the published files."""
+    """Returns the names that `weights=` takes for a model: short names of releases, then the published files.
+
+    Args:
+        model: name of the model, one of `list_models()`.
+
+    Raises:
+        ValueError: on an unknown model.
+    """
     checks.check_choice("model", model, VARIANTS)
     return [*_aliases(model), *(release.path for release in list_releases(model))]
 
@@ -205,6 +216,7 @@ def create_model(
     Raises:
         ValueError: on an unknown variant, a contradiction between arguments or weights that do not fit.
         TypeError: on an argument that the variant does not have.
+        FileNotFoundError: if there is no such file of weights.
     """
     checks.check_choice("variant", variant, VARIANTS)
     _check_arguments(variant, arguments)
@@ -310,7 +322,10 @@ def _constructor(variant):
         f"Builds {variant.name} ({variant.source}): {numbers}.\n\n"
         f"Published weights: {', '.join(_aliases(variant.name)) or 'none'}; `keras_vit.list_weights({variant.name!r})` "
         f"lists the files.\n\nArgs:\n{_argument_docs(variant.name)}\n\n"
-        f"Returns:\n    A `keras_vit.{MODELS[variant.config_class].__name__}`.\n"
+        f"Returns:\n    A `keras_vit.{MODELS[variant.config_class].__name__}`.\n\n"
+        "Raises:\n    ValueError: on a value out of range, a contradiction of arguments or weights that do not fit.\n"
+        "    TypeError: on an argument that the model does not have.\n"
+        "    FileNotFoundError: if there is no such file of weights.\n"
     )
     return construct
 

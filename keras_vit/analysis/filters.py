@@ -50,10 +50,14 @@ def filter_components(
 ) -> FilterComponents:
     """Computes what `embedding_filters` does, and how much of the filters' variance each component explains.
 
-    Args, Raises: as of `embedding_filters`.
+    Args:
+        model, components, centred: as of `embedding_filters`.
 
     Returns:
         A `FilterComponents`.
+
+    Raises:
+        ValueError: as `embedding_filters`.
     """
     kernel = _first_kernel(model) if isinstance(model, keras.Model) else np.asarray(model)
     if kernel.ndim != 4:

@@ -22,7 +22,14 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Builds the config from a dict; raises `ValueError` on a key that is no field of it."""
+        """Returns the config of a dict, as `to_dict` gives it.
+
+        Args:
+            values: dict from the names of fields to their values; fields with a default may be left out.
+
+        Raises:
+            ValueError: on a key that is no field, and on what the config refuses.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
@@ -32,7 +39,14 @@ class Config:
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with the named fields changed; unknown names are refused as in `from_dict`."""
+        """Returns a copy with some fields changed.
+
+        Args:
+            **changes: the new values by the names of the fields.
+
+        Raises:
+            ValueError: on a name that is no field, and on what the config refuses.
+        """
         return type(self).from_dict({**self.to_dict(), **changes})
 
     def _set(self, **values):

@@ -70,7 +70,14 @@ class Preprocessing(Config):
         return len(self.mean)
 
     def at(self, image_size: Size) -> Self:
-        """The same protocol for another input size: exact resizes follow it, resize and crop keep their ratio."""
+        """Returns the same protocol for another input size: exact resizes follow it, resize and crop keep their ratio.
+
+        Args:
+            image_size: (height, width) of the result in pixels, or one integer for both.
+
+        Raises:
+            ValueError: if that is no size.
+        """
         image_size = checks.check_pair("image_size", image_size)
         if self.crop is None:
             return self.replace(size=image_size)

@@ -65,7 +65,11 @@ class ResNetConfig(Config):
         return self.replace(gn_epsilon=self.gn_epsilon or gn_epsilon, std_epsilon=self.std_epsilon or std_epsilon)
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of the feature map of an input (height, width)."""
+        """Returns the rows and columns of the feature map.
+
+        Args:
+            image_size: (height, width) of the input in pixels.
+        """
         stride = 4 * 2 ** max(len(self.stage_sizes) - 1, 0)
         return tuple(-(-side // stride) for side in image_size)
 
@@ -84,10 +88,15 @@ class FeatureMapConfig(Config):
         self._check(checks.check_pair, "size")
 
     def resolve(self) -> Self:
+        """Returns itself: nothing in it is left to a default."""
         return self
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of the feature map, whatever (height, width): the stem knows."""
+        """Returns the rows and columns of the feature map, whatever the input: the stem knows.
+
+        Args:
+            image_size: (height, width) of the input in pixels, which is not looked at.
+        """
         return self.size
 
 
@@ -167,7 +176,11 @@ class AxialResNetConfig(ImageConfig):
         return round(64 * self.width_factor)
 
     def stage_width(self, index: int) -> int:
-        """Channels of the attention in stage `index`, counted from 0; the stage's output has twice as many."""
+        """Returns the channels of the attention in a stage; the stage's output has twice as many.
+
+        Args:
+            index: of the stage, from 0.
+        """
         return 2 * self.width * 2**index
 
 

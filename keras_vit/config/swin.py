@@ -77,14 +77,26 @@ class SwinConfig(ImageConfig):
         return self.stage_size(0)
 
     def stage_dim(self, stage: int) -> int:
-        """Width of the tokens of a stage, counted from 0."""
+        """Returns the width of the tokens of a stage.
+
+        Args:
+            stage: its number, from 0.
+        """
         return self.embed_dim * 2**stage
 
     def mlp_dim(self, stage: int) -> int:
-        """Width of the hidden layer of the MLPs of a stage, counted from 0."""
+        """Returns the width of the hidden layer of the MLPs of a stage.
+
+        Args:
+            stage: its number, from 0.
+        """
         return int(self.mlp_ratio * self.stage_dim(stage))
 
     def stage_size(self, stage: int) -> tuple[int, int]:
-        """Rows and columns of the map of a stage, counted from 0; odd sides are rounded up when halved."""
+        """Returns the rows and columns of the map of a stage; odd sides are rounded up when halved.
+
+        Args:
+            stage: its number, from 0.
+        """
         size = tuple(side // step for side, step in zip(self.image_size, self.patch_size, strict=True))
         return tuple(-(-side // 2**stage) for side in size)

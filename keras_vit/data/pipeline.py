@@ -70,6 +70,7 @@ def train_pipeline(
         float32 (batch, classes), of sum 1.
 
     Raises:
+        TypeError: if `source` is no `ImageSource` or `preprocessing` no `Preprocessing`.
         ValueError: on an argument out of range, an unknown augmentation, an empty source.
     """
     ops.check(preprocessing)
@@ -137,6 +138,10 @@ def eval_pipeline(
 
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)).
+
+    Raises:
+        TypeError: if `source` is no `ImageSource` or `preprocessing` no `Preprocessing`.
+        ValueError: on an argument out of range, an empty source.
     """
     unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, max_corrupt)
     return _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable)

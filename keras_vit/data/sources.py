@@ -36,7 +36,11 @@ class ImageSource:
     describe: Callable[[int], str] | None = None
 
     def name_of(self, position: int) -> str:
-        """What messages call the picture at `position`: its path, its record, or its number from 0."""
+        """Returns what messages call a picture: its path, its record, or its number from 0.
+
+        Args:
+            position: of the picture in `dataset`, from 0.
+        """
         if self.describe is not None:
             return self.describe(position)
         return f"picture {position}" if self.files is None else self.files[position]
@@ -50,6 +54,9 @@ class ImageSource:
 
         Returns:
             `(rest, held_out)`, two sources that share no picture and keep the order of this one.
+
+        Raises:
+            ValueError: on a fraction that leaves a part without pictures, another seed, or a source without lookup.
         """
         held_out_size = round(self.size * checks.check_rate("fraction", fraction))
         if not 0 < held_out_size < self.size:
@@ -60,7 +67,14 @@ class ImageSource:
         return self.take(np.sort(order[held_out_size:])), self.take(np.sort(order[:held_out_size]))
 
     def take(self, positions: Sequence[int] | np.ndarray) -> "ImageSource":
-        """Returns the source of the pictures at `positions`, a sequence of integers, in that order."""
+        """Returns the source of some of the pictures, in the order in which they are named.
+
+        Args:
+            positions: integers from 0 to size - 1.
+
+        Raises:
+            ValueError: on a source without lookup, or a position out of range.
+        """
         if self.lookup is None:
             raise ValueError(
                 "a source without lookup cannot be split: build two sources from two datasets, or call cached() first"

@@ -43,7 +43,11 @@ class ThousandExamples:
 
 
 def list_vtab_tasks(pattern: str = "*") -> list[str]:
-    """Returns the names of the 19 tasks of VTAB that match `pattern`, such as `"Clevr-*"`, in the order of Table 9."""
+    """Returns the names of the 19 tasks of VTAB, in the order of Table 9 of arXiv 2010.11929.
+
+    Args:
+        pattern: such as `"Clevr-*"`, which the names must match; upper and lower case differ.
+    """
     return [name for name in VTAB_TASKS if fnmatch.fnmatchcase(name, pattern)]
 
 

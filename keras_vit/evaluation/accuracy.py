@@ -53,6 +53,9 @@ class Accuracy:
 
         Args:
             classes: number of classes in the table, from 1; all of them where there are fewer.
+
+        Raises:
+            ValueError: on another number.
         """
         checks.check_integer("classes", classes)
         lines = [str(self)]

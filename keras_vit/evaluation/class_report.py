@@ -42,7 +42,11 @@ class ClassReport:
         return [int(n) for n in order if self.counts[n]]
 
     def table(self, classes: int) -> str:
-        """Text of the `classes` worst classes, each with the wrong answer that it gets most often."""
+        """Returns a text with a row for each of the worst classes and the wrong answer that it gets most often.
+
+        Args:
+            classes: number of rows; all classes that have pictures where there are fewer.
+        """
         accuracies = self.accuracies
         most_frequent: dict[int, str] = {}
         for n, answer, count in self.confusions:

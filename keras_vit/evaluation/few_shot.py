@@ -60,7 +60,11 @@ class FewShot:
         return "\n".join([*lines, about])
 
     def write_csv(self, path: PathLike) -> None:
-        """Writes a row `shots,seed,accuracy` per draw, after a line with these names; the file is replaced whole."""
+        """Writes a row `shots,seed,accuracy` per draw, after a line with these names; the file is replaced whole.
+
+        Args:
+            path: of the file; its folder must exist.
+        """
         rows = [
             (shots, seed, accuracy)
             for shots, found in self.accuracy.items()

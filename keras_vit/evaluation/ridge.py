@@ -27,11 +27,19 @@ class Ridge:
     weights: np.ndarray
 
     def scores(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the scores (pictures, classes) of features (pictures, dim): near 1 for the class, else near -1."""
+        """Returns the scores (pictures, classes), near 1 for the class, else near -1.
+
+        Args:
+            features: (pictures, dim).
+        """
         return _standardised(features, self.mean, self.std) @ self.weights
 
     def predict(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the class (pictures,) of the highest score; of equals the first."""
+        """Returns the class (pictures,) of the highest score; of equals the first.
+
+        Args:
+            features: (pictures, dim).
+        """
         return self.scores(features).argmax(axis=-1)
 
     def folded(self) -> tuple[np.ndarray, np.ndarray]:

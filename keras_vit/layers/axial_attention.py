@@ -32,7 +32,8 @@ class AxialAttention(keras.layers.Layer):
         (batch, rows, columns, channels), rows and columns known -> the same
 
     Raises:
-        ValueError: when built on a map of unknown size or whose channels the heads do not divide.
+        ValueError: on a value out of range or an unknown choice; when built on a map of unknown size or whose channels
+            the heads do not divide.
     """
 
     def __init__(self, axis: str, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
@@ -137,7 +138,14 @@ class AxialAttention(keras.layers.Layer):
         return input_shape
 
     def own_macs(self, input_shape: tuple[int, ...]) -> int:
-        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
+        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+
+        Args:
+            input_shape: of the map, (batch, rows, columns, channels).
+
+        Raises:
+            ValueError: on a map of unknown size.
+        """
         batch, rows, columns, channels = input_shape
         _, length = self._check_map(input_shape)
         # q k, q r^q and k r^k with half the channels, A v and A r^v with all
@@ -147,12 +155,23 @@ class AxialAttention(keras.layers.Layer):
         self.relative_positions.assign(self.resized(self.relative_positions, np.asarray(store["0"])))
 
     def resize_from(self, other: Self, method: str = "align_corners") -> None:
-        """Takes the table of the same layer of a model for another image size; see `resize_position_embedding`."""
+        """Takes the table of the same layer of a model for another image size.
+
+        Args:
+            other: the layer, built on a map of that size.
+            method: how to resize the table, see `resize_position_embedding`.
+        """
         table = ops.convert_to_numpy(other.relative_positions)
         self.relative_positions.assign(self.resized(self.relative_positions, table, method))
 
     def resized(self, variable: keras.Variable, table: np.ndarray, method: str = "align_corners") -> np.ndarray:
-        """Returns the table (2 * length - 1, 2 * head_dim) from that of another length."""
+        """Returns the table (2 * length - 1, 2 * head_dim) from that of another length.
+
+        Args:
+            variable: the table of this layer.
+            table: array, that of the layer for the other length.
+            method: how to resize it, see `resize_position_embedding`.
+        """
         return resize_position_embedding(table, (len(table), 1), (variable.shape[0], 1), 0, method)
 
     def get_config(self):

@@ -34,15 +34,16 @@ class AxialTransformerBlock(keras.layers.Layer):
 
     Args:
         grid_size: (rows, columns) of the patch grid, or one integer for both.
+        num_heads, mlp_dim, dropout_rate, attention_dropout_rate: as in `TransformerBlock`, of both blocks.
         stochastic_depth_rate: as in `TransformerBlock`, but drawn for each row and each column by itself, as these are
             the sequences.
-        num_heads, mlp_dim and the rest: as in `TransformerBlock`, of both blocks.
+        layer_scale_init, qkv_bias, qk_norm, gelu, epsilon, remat: as in `TransformerBlock`, of both blocks.
 
     Shapes:
         (batch, rows * columns, dim), tokens in raster order, rows first, without class token -> the same
 
     Raises:
-        ValueError: when built on or called with another number of tokens.
+        ValueError: on a value out of range or an unknown choice; when built on or called with another number of tokens.
     """
 
     def __init__(
@@ -96,6 +97,9 @@ class AxialTransformerBlock(keras.layers.Layer):
 
     def attention_scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the attention weights of both blocks on the tokens that enter this one.
+
+        Args:
+            tokens: (batch, rows * columns, dim).
 
         Returns:
             Pair of the rows' (batch, rows, heads, columns, columns) and the columns' (batch, columns, heads, rows,

@@ -32,6 +32,9 @@ class AxialBottleneck(keras.layers.Layer):
     Shapes:
         (batch, rows, columns, channels), rows and columns known ->
         (batch, ceil(rows / strides), ceil(columns / strides), 2 * width)
+
+    Raises:
+        ValueError: on a value out of range, or heads that do not divide the width; when built on a map of unknown size.
     """
 
     def __init__(self, width: int, strides: int = 1, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
@@ -115,6 +118,9 @@ class AxialStage(keras.layers.Layer):
 
     Shapes:
         as `AxialBottleneck`
+
+    Raises:
+        ValueError: as `AxialBottleneck`.
     """
 
     def __init__(

@@ -89,6 +89,9 @@ class BottleneckUnit(_Unit):
 
     Shapes:
         (batch, height, width, channels) -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
+
+    Raises:
+        ValueError: on a value out of range, an unknown choice or a width that the groups do not divide.
     """
 
     norm3_gamma = "zeros"
@@ -145,6 +148,9 @@ class PreActivationUnit(_Unit):
     Shapes:
         (batch, height, width, channels), channels divisible by the 32 groups
         -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
+
+    Raises:
+        ValueError: on a value out of range, an unknown choice or a width that the groups do not divide.
     """
 
     def __init__(

@@ -19,6 +19,9 @@ class DropPath(keras.layers.Dropout):
 
     Shapes:
         (batch, tokens, dim) -> the same
+
+    Raises:
+        ValueError: on a value out of range.
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:

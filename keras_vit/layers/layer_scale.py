@@ -17,6 +17,9 @@ class LayerScale(keras.layers.Layer):
 
     Shapes:
         (..., dim) -> the same
+
+    Raises:
+        ValueError: on a value out of range.
     """
 
     def __init__(self, init: float = 1e-4, **kwargs: Any) -> None:

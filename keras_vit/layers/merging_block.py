@@ -26,7 +26,7 @@ class MergingTransformerBlock(TransformerBlock):
         tokens, sizes and groups, see `TokenMerging`
 
     Raises:
-        ValueError: when built on an unknown number of tokens.
+        ValueError: on a value out of range or an unknown choice; when built on an unknown number of tokens.
     """
 
     def __init__(self, merged_tokens, num_prefix_tokens=0, **kwargs):

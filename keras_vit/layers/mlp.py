@@ -22,6 +22,9 @@ class MlpBlock(keras.layers.Layer):
 
     Shapes:
         (batch, tokens, dim) -> the same
+
+    Raises:
+        ValueError: on a value out of range or an unknown choice.
     """
 
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, gelu: str = "tanh", **kwargs: Any) -> None:

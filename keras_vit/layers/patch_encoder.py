@@ -25,7 +25,8 @@ class PatchEncoder(keras.layers.Layer):
         (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim)
 
     Raises:
-        ValueError: when built on an image whose size is unknown or which the patches do not divide.
+        ValueError: on a value out of range; when built on an image whose size is unknown or which the patches do not
+            divide.
     """
 
     def __init__(self, patch_size: Size, hidden_dim: int, **kwargs: Any) -> None:
@@ -55,7 +56,14 @@ class PatchEncoder(keras.layers.Layer):
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
 
     def grid_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
-        """Returns the (rows, columns) of patches of an image batch of this shape."""
+        """Returns the (rows, columns) of patches of a batch of images.
+
+        Args:
+            input_shape: (batch, height, width, channels) of the images.
+
+        Raises:
+            ValueError: if height or width is unknown, or the patches do not divide them.
+        """
         if len(input_shape) != 4 or None in input_shape[1:]:
             raise ValueError(
                 "PatchEncoder needs images of shape (batch, height, width, channels) with known size; "

@@ -24,7 +24,7 @@ class PatchMerging(keras.layers.Layer):
         (batch, rows, columns, dim) -> (batch, rows / 2, columns / 2, 2 * dim), sides rounded up
 
     Raises:
-        ValueError: when built on a map whose size is unknown.
+        ValueError: on a value out of range; when built on a map whose size is unknown.
     """
 
     def __init__(self, epsilon: float = 1e-5, **kwargs: Any) -> None:

@@ -22,6 +22,9 @@ class TokenPooling(keras.layers.Layer):
 
     Shapes:
         (batch, tokens, dim) -> (batch, dim)
+
+    Raises:
+        ValueError: on a value out of range.
     """
 
     def __init__(self, index: int = 0, **kwargs: Any) -> None:
@@ -47,6 +50,9 @@ class GlobalAveragePooling(keras.layers.Layer):
 
     Shapes:
         (batch, tokens, dim) -> (batch, dim)
+
+    Raises:
+        ValueError: on a value out of range.
     """
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
@@ -81,7 +87,8 @@ class MapPooling(keras.layers.Layer):
         (batch, tokens, dim) -> (batch, dim)
 
     Raises:
-        ValueError: when built on a width that `num_heads` does not divide.
+        ValueError: on a value out of range or an unknown choice; when built on a width that `num_heads` does not
+            divide.
     """
 
     def __init__(
@@ -137,7 +144,11 @@ class MapPooling(keras.layers.Layer):
         return (input_shape[0], input_shape[2])
 
     def own_macs(self, input_shape: tuple[int, ...]) -> int:
-        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
+        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+
+        Args:
+            input_shape: of the tokens, (batch, tokens, dim).
+        """
         batch, length, dim = input_shape
         return 2 * batch * (length - self.num_prefix_tokens) * dim  # one query
 

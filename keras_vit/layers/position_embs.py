@@ -35,8 +35,8 @@ class AddPositionEmbs(keras.layers.Layer):
         (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same
 
     Raises:
-        ValueError: when built on tokens that are not such a grid, or on a width that is not divisible by 4 (`sincos2d`)
-            or by 2 (`learned_2d`).
+        ValueError: on a value out of range or an unknown choice; when built on tokens that are not such a grid, or on a
+            width that is not divisible by 4 (`sincos2d`) or by 2 (`learned_2d`).
     """
 
     def __init__(

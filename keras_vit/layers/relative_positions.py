@@ -26,7 +26,8 @@ class RelativePositions(keras.layers.Layer):
         offset i - (patches - 1); it has no batch axis
 
     Raises:
-        ValueError: when built on a width that `num_heads` does not divide or an unknown number of tokens.
+        ValueError: on a value out of range; when built on a width that `num_heads` does not divide or an unknown number
+            of tokens.
     """
 
     def __init__(self, num_heads, num_prefix_tokens=0, **kwargs):

@@ -29,6 +29,9 @@ class ResNetStage(keras.layers.Layer):
 
     Shapes:
         (batch, height, width, channels) -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
+
+    Raises:
+        ValueError: on a value out of range, an unknown choice or a width that the groups do not divide.
     """
 
     def __init__(

@@ -34,7 +34,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         (batch, tokens, dim / num_heads).
 
     Raises:
-        ValueError: when built on a width that `num_heads` does not divide; when called for scores and keys at once.
+        ValueError: on a value out of range; when built on a width that `num_heads` does not divide; when called for
+            scores and keys at once.
     """
 
     def __init__(
@@ -144,7 +145,12 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
 
     def own_macs(self, tokens_shape: tuple[int, ...], *others: tuple[int, ...]) -> int:
-        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`."""
+        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+
+        Args:
+            tokens_shape: (batch, tokens, dim).
+            *others: shapes of what else the call takes; of relative keys (offsets, dim / num_heads).
+        """
         batch, length, dim = tokens_shape
         macs = 2 * batch * length**2 * dim  # q k^T and A v
         for offsets, _ in (shape for shape in others if len(shape) == 2):  # of relative keys

@@ -40,7 +40,8 @@ class SwinBlock(keras.layers.Layer):
         (batch, rows, columns, dim) -> the same
 
     Raises:
-        ValueError: when built on a map whose size is unknown or a width that `num_heads` does not divide.
+        ValueError: on a value out of range or an unknown choice; when built on a map whose size is unknown or a width
+            that `num_heads` does not divide.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class TokenMerging(keras.layers.Layer):
         which token each of the first ones is now -> tokens, sizes and groups of `merged_count` tokens less
 
     Raises:
-        ValueError: when built on an unknown number of tokens.
+        ValueError: on a value out of range; when built on an unknown number of tokens.
     """
 
     def __init__(self, merged_tokens, num_prefix_tokens=0, **kwargs):

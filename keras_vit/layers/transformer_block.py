@@ -34,6 +34,10 @@ class TransformerBlock(keras.layers.Layer):
     Shapes:
         (batch, tokens, dim), and `relative_keys` (offsets, dim / num_heads) of `RelativePositions` if wanted -> the
         same as the tokens
+
+    Raises:
+        ValueError: on a value out of range or an unknown choice; when built on a width that `num_heads` does not
+            divide.
     """
 
     def __init__(
@@ -107,7 +111,12 @@ class TransformerBlock(keras.layers.Layer):
         return tokens + self.drop_path(branch, training=training)
 
     def attention_scores(self, tokens: Tensor, relative_keys: Tensor = None) -> Tensor:
-        """Returns the attention weights (batch, heads, query tokens, key tokens) on what enters the block."""
+        """Returns the attention weights (batch, heads, query tokens, key tokens) on what enters the block.
+
+        Args:
+            tokens: (batch, tokens, dim).
+            relative_keys: (offsets, dim / num_heads) of `RelativePositions`, as of a call; None without.
+        """
         normalised = self.norm1(tokens)
         return self.attention(normalised, relative_keys=relative_keys, return_attention_scores=True)[1]
 

@@ -32,7 +32,8 @@ class WindowAttention(keras.layers.Layer):
         (windows, window rows * window columns): tokens of one window attend only to tokens of their own region.
 
     Raises:
-        ValueError: when built on a width that `num_heads` does not divide or on windows of another size.
+        ValueError: on a value out of range; when built on a width that `num_heads` does not divide or on windows of
+            another size.
     """
 
     def __init__(self, window_size: Size, num_heads: int, qkv_bias: bool = True, **kwargs: Any) -> None:
@@ -94,7 +95,12 @@ class WindowAttention(keras.layers.Layer):
         return softmax_at_least_float32(logits)
 
     def attention_scores(self, windows: Tensor, regions: Tensor = None) -> Tensor:
-        """Returns the attention weights (batch, windows, heads, query tokens, key tokens) after softmax."""
+        """Returns the attention weights (batch, windows, heads, query tokens, key tokens) after softmax.
+
+        Args:
+            windows: (batch, windows, window rows * window columns, dim).
+            regions: integers (windows, window rows * window columns), as of a call; None without.
+        """
         query, key, _ = self._split(ops.convert_to_tensor(windows))
         return self._weights(query, key, regions)
 
@@ -102,7 +108,12 @@ class WindowAttention(keras.layers.Layer):
         return windows_shape
 
     def own_macs(self, windows_shape: tuple[int, ...], regions_shape: tuple[int, ...] | None = None) -> int:
-        """Multiply-accumulates of query . key and weights . value, see `models.costs`."""
+        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+
+        Args:
+            windows_shape: (batch, windows, window rows * window columns, dim).
+            regions_shape: of `regions`, which cost nothing.
+        """
         batch, windows, length, dim = windows_shape
         return 2 * batch * windows * length**2 * dim
 

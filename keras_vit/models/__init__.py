@@ -48,5 +48,13 @@ MODELS: dict[type[ImageConfig], type[ImageModel]] = {
 
 
 def build_model(config: ImageConfig, **about: Any) -> ImageModel:
-    """Builds the model of a config; `about` is what its constructor takes beside it, such as `labels`."""
+    """Builds the model of a config, with random weights.
+
+    Args:
+        config: of one of the classes in `MODELS`.
+        **about: what the constructor of its model takes beside it, such as `labels`.
+
+    Returns:
+        A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`.
+    """
     return MODELS[type(config)](config, **about)

@@ -119,7 +119,12 @@ class ImageModel(Model):
         self._labels = value
 
     def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
-        """Returns the list of what its heads give: one output, or the two of a distilled model, before their mean."""
+        """Returns the list of what its heads give: one output, or the two of a distilled model, before their mean.
+
+        Args:
+            inputs: (batch, height, width, channels), values as `preprocessing` gives them.
+            training: as of a call of any keras model.
+        """
         return [self(inputs, training=training)]
 
     def load_weights(self, filepath: PathLike, skip_mismatch: bool = False, **kwargs: Any) -> Any:
@@ -198,7 +203,14 @@ def _picture_channels(config):
 
 
 def clone(model: ModelT) -> ModelT:
-    """Returns a copy of an `ImageModel`: same class, config, preprocessing, labels and weights, sharing nothing."""
+    """Returns a copy of a model: same class, config, preprocessing, labels and weights, sharing nothing.
+
+    Args:
+        model: a model of this package.
+
+    Raises:
+        TypeError: if the model is none of this package.
+    """
     return _copy(model, check_model(model).get_config(), "auto")
 
 
@@ -210,6 +222,10 @@ def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
         image_size: (height, width) in pixels or one integer, divisible by the patch size.
         method: how the tables are resized, see `resize_position_embedding`; `auto` is the way of the authors of the
             architecture: `bicubic` for Swin, `align_corners` for the others.
+
+    Raises:
+        TypeError: if the model is none of this package.
+        ValueError: on another method, or a size that the architecture does not take.
     """
     checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
     description = check_model(model).get_config()
@@ -222,6 +238,10 @@ def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
 def with_dtype(model: ModelT, dtype: Any) -> ModelT:
     """Returns the same weights as a model that computes in another dtype policy, such as `"mixed_bfloat16"`.
 
+    Args:
+        model: a model of this package.
+        dtype: name of a Keras dtype policy, or the policy.
+
     Raises:
         TypeError: if the model is none of this package.
         ValueError: if dtype is no policy, or the model is quantised.
@@ -233,7 +253,16 @@ def with_dtype(model: ModelT, dtype: Any) -> ModelT:
 
 
 def check_not_quantized(model: keras.Model, wanted: str) -> None:
-    """Raises a `ValueError`, which names what is `wanted`, if a layer of a model of this package is quantised."""
+    """Refuses a model of which a layer is quantised.
+
+    Args:
+        model: a model of this package.
+        wanted: what it would have to be for, as the message calls it.
+
+    Raises:
+        TypeError: if the model is none of this package.
+        ValueError: if a layer is quantised.
+    """
     if any("quantization" in state for state in layer_states(check_model(model)).values()):
         raise ValueError(f"model must not be quantised for {wanted}; layers of {model.name} are")
 

@@ -53,7 +53,15 @@ def with_head(
 
 
 def check_pools(model: keras.Model) -> None:
-    """Raises unless a model is one of this package whose head reads one vector per picture, or would with a head."""
+    """Refuses a model whose head does not read one vector per picture, or would not with a head.
+
+    Args:
+        model: a model of this package.
+
+    Raises:
+        TypeError: if the model is none of this package.
+        ValueError: if its classifier is unpooled.
+    """
     config = check_model(model).config
     if getattr(config, "classifier", None) in UNPOOLED_CLASSIFIERS:
         raise ValueError(

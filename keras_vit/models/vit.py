@@ -93,6 +93,15 @@ class VisionTransformer(ImageModel):
         return tuple(self._call_heads(inputs, training=training, mask=mask))
 
     def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
+        """Returns the logits of its head, or of both heads of a distilled model.
+
+        Args:
+            inputs: (batch, height, width, channels), values as `preprocessing` gives them.
+            training: whether dropout and stochastic depth drop.
+
+        Returns:
+            List of one tensor or two, the class token's first.
+        """
         if self._call_heads is None:
             return super().call_heads(inputs, training=training)
         return list(self._call_heads(inputs, training=training))

@@ -9,7 +9,11 @@ EXIT_CODE = os.EX_TEMPFAIL  # 75: "try again later" of sysexits.h
 
 
 class Preempted(SystemExit):
-    """The process was asked to end and has saved its state; it exits with code 75. The same command goes on."""
+    """The process was asked to end and has saved its state; it exits with code 75. The same command goes on.
+
+    Args:
+        step: number of steps done, at which it was saved.
+    """
 
     def __init__(self, step: int) -> None:
         super().__init__(EXIT_CODE)

@@ -129,10 +129,16 @@ class Recipe(Config):
         check_contradictions(self)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with the named fields changed; unknown names are refused with the known ones.
+        """Returns a copy with the named fields changed.
 
         Of `epochs` and `steps`, and of the three ways to state a warm-up, the one that is given takes the place of the
         others: `recipe.replace(steps=400)` trains 400 steps, whatever the recipe counted in.
+
+        Args:
+            **changes: the new values by the names of the fields.
+
+        Raises:
+            ValueError: on a name that is no field, which the message lists, and on what a recipe refuses.
         """
         for group in EXCLUSIVE:
             if any(changes.get(name) is not None for name in group):  # 0 is given too: no warm-up
@@ -164,6 +170,9 @@ class Recipe(Config):
         A recipe that counts epochs drops the pictures that do not fill a last batch. One that counts steps has exactly
         so many, in equal epochs that come as near to one pass over the pictures as divisors of `steps` can; where that
         is less than half a pass, or more than two, a warning names a number of steps that has better ones.
+
+        Args:
+            source_size: number of training pictures.
 
         Raises:
             ValueError: if there are fewer pictures than a batch takes, or `steps_per_execution` does not divide the
@@ -203,6 +212,9 @@ class Recipe(Config):
     def configure(self, config: ConfigT) -> ConfigT:
         """Returns a model's config with what this recipe fixes of it: its rates, dtype, remat and image size.
 
+        Args:
+            config: such as a `ViTConfig`.
+
         Raises:
             ValueError: if the recipe asks for what this architecture does not have.
         """
@@ -212,6 +224,9 @@ class Recipe(Config):
         """Returns what this recipe fixes of a model as arguments of its config, such as `ViTConfig`.
 
         What the architecture does not have, such as the dropout of a ResNet, is left out where the recipe has it off.
+
+        Args:
+            config_class: such as `ViTConfig`.
 
         Raises:
             ValueError: where the recipe asks for it.

@@ -8,7 +8,11 @@ from keras_vit.training.recipe import Recipe
 
 
 def list_recipes(pattern: str = "*") -> list[str]:
-    """Returns the names of the recipes that match a pattern such as `"augreg/*"`, in the order of the table."""
+    """Returns the names of the recipes, in the order of the table.
+
+    Args:
+        pattern: such as `"augreg/*"`, which the names must match; upper and lower case differ.
+    """
     return [name for name in RECIPES if fnmatch.fnmatchcase(name, pattern)]
 
 

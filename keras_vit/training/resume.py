@@ -76,7 +76,19 @@ class Resume(keras.callbacks.Callback):
         self.step = self._saved_step()
 
     def run_fit(self, model: keras.Model, fit: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """Calls `fit` so that it goes on from the checkpoint; `ResumableFit` tells how."""
+        """Calls `fit` so that it goes on from the checkpoint; `ResumableFit` tells how.
+
+        Args:
+            model: the model whose `fit` was called.
+            fit: function of the arguments and of the steps done in the first epoch.
+            arguments: dict of the named arguments of `model.fit`.
+
+        Returns:
+            What `model.fit` returns, the `History`.
+
+        Raises:
+            ValueError, CheckpointError, NonFiniteError, Preempted: as the class says.
+        """
         if self._is_used:
             raise ValueError(
                 "a Resume is for one fit, as the data begin at its step: "

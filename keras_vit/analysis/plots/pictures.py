@@ -29,6 +29,9 @@ def attention_overlay(pictures: np.ndarray, maps: np.ndarray, *, smooth: bool = 
 
     Returns:
         A Figure with a row per picture: the picture and its overlay.
+
+    Raises:
+        ValueError: on none or other numbers of pictures and maps, and as `overlay`.
     """
     if len(pictures) != len(maps) or not len(maps):
         raise ValueError(f"pictures and maps must be equally many; got {len(pictures)} and {len(maps)}")
@@ -45,6 +48,9 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
 
     Returns:
         A Figure.
+
+    Raises:
+        ValueError: on another number of columns.
     """
     checks.check_integer("columns", columns)
     filters = np.asarray(filters, "float64")
@@ -90,6 +96,9 @@ def explanation(
 
     Returns:
         A Figure.
+
+    Raises:
+        ValueError: on another number of heads, and as `overlay`.
     """
     checks.check_integer("num_heads", num_heads)
     picture = as_uint8("picture", picture)

@@ -59,10 +59,13 @@ def parse_augment(texts: Sequence[str]) -> list[Operation]:
 
 
 def parse_mix(texts: Sequence[str]) -> mixing.Mix | None:
-    """One `Mix` of all that `texts` names, or None for no texts.
+    """Joins all mixes that texts name into one operation on batches.
 
     Args:
         texts: such as `("mixup(0.8)", "cutmix(1.0)")`; every batch draws one of them, all alike.
+
+    Returns:
+        A `Mix`, or None for no texts.
 
     Raises:
         ValueError: naming the text, on an unknown name and on arguments that are wrong.

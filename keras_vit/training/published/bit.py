@@ -36,6 +36,9 @@ def bit_hyperrule(examples: int, picture_size: Size) -> Recipe:
         examples: number of training pictures.
         picture_size: (height, width) of the pictures of the data set in pixels, or one integer: below an area of
             96 x 96 they are resized to 160 and cropped to 128, else to 448 and 384.
+
+    Raises:
+        ValueError: if one of them is no number of pictures or no size.
     """
     examples = checks.check_integer("examples", examples)
     height, width = checks.check_pair("picture_size", picture_size)
