@@ -30,7 +30,7 @@ class DistributedFit(_OwnFit):
 
     _microbatches = 1
 
-    def compile(self, *args, microbatches=1, **kwargs):
+    def compile(self, *args: Any, microbatches: int = 1, **kwargs: Any) -> None:
         """Configures the model for training as `keras.Model.compile` does.
 
         Args:
