@@ -11,7 +11,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 # (height, width), or one integer for both
 Size: TypeAlias = int | tuple[int, int] | list[int]
 
-# a config's field that is given as a `Size` and is read as a pair: Any is for what is given, a checker knows one type
+# a config's field that takes a `Size` and keeps a pair: checkers know one type for both, so Any stands for the rest
 Pair: TypeAlias = tuple[int, int] | Any
 
 # of the backend, or Keras's symbol of one: they have no class in common

@@ -344,7 +344,7 @@ def _argument_docs(variant):
     return "\n".join(dict.fromkeys(lines))
 
 
-def constructor_name(variant):
+def constructor_name(variant: str) -> str:
     """Folds a variant's name to that of its constructor: `"R50+ViT-B_16"` -> `"R50_ViT_B16"`."""
     return variant.replace("_", "").replace("-", "_").replace("+", "_")
 

@@ -55,7 +55,7 @@ class Accuracy:
             classes: number of classes in the table, from 1; all of them where there are fewer.
 
         Raises:
-            ValueError: on another number.
+            ValueError: if `classes` is no integer above 0.
         """
         checks.check_integer("classes", classes)
         lines = [str(self)]

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -42,11 +42,11 @@ class Devices:
     strategy: typing.Any = None
 
     @property
-    def is_chief(self):
+    def is_chief(self) -> bool:
         """Whether this process is the one that writes files."""
         return self.worker == 0
 
-    def dataset(self, make):
+    def dataset(self, make: Callable[[tuple[int, int]], typing.Any]) -> typing.Any:
         """Returns the data that `model.fit` takes, of which each worker reads its own rows alone.
 
         Args:

@@ -31,7 +31,7 @@ def attention_overlay(pictures: np.ndarray, maps: np.ndarray, *, smooth: bool = 
         A Figure with a row per picture: the picture and its overlay.
 
     Raises:
-        ValueError: on none or other numbers of pictures and maps, and as `overlay`.
+        ValueError: if pictures and maps are not equally many or there are none, and as `overlay`.
     """
     if len(pictures) != len(maps) or not len(maps):
         raise ValueError(f"pictures and maps must be equally many; got {len(pictures)} and {len(maps)}")
@@ -50,7 +50,7 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
         A Figure.
 
     Raises:
-        ValueError: on another number of columns.
+        ValueError: if `columns` is no integer above 0.
     """
     checks.check_integer("columns", columns)
     filters = np.asarray(filters, "float64")
@@ -68,6 +68,9 @@ def reconstruction(pictures: np.ndarray, corrupted: np.ndarray, reconstructed: n
 
     Returns:
         A Figure with a row per picture.
+
+    Raises:
+        ValueError: on another shape or range.
     """
     named = {"pictures": pictures, "corrupted": corrupted, "reconstructed": reconstructed}
     columns = [[as_uint8(name, tile) for tile in tiles] for name, tiles in named.items()]
@@ -98,7 +101,7 @@ def explanation(
         A Figure.
 
     Raises:
-        ValueError: on another number of heads, and as `overlay`.
+        ValueError: if `num_heads` is no integer above 0, and as `overlay`.
     """
     checks.check_integer("num_heads", num_heads)
     picture = as_uint8("picture", picture)

@@ -38,7 +38,7 @@ def bit_hyperrule(examples: int, picture_size: Size) -> Recipe:
             96 x 96 they are resized to 160 and cropped to 128, else to 448 and 384.
 
     Raises:
-        ValueError: if one of them is no number of pictures or no size.
+        ValueError: if `examples` is no integer above 0 or `picture_size` no size.
     """
     examples = checks.check_integer("examples", examples)
     height, width = checks.check_pair("picture_size", picture_size)
