@@ -1,5 +1,8 @@
 """Figures to draw on: axes of a usual size, and sheets on which pictures stand pixel by pixel."""
 
+import functools
+import io
+
 import numpy as np
 
 _DPI = 100
@@ -97,4 +100,17 @@ def import_figure():
 
 
 def _new_figure(**options):
-    return import_figure()(**options)
+    return _notebook_figure()(**options)
+
+
+@functools.cache
+def _notebook_figure():
+    """Class of figures that a notebook shows: IPython draws matplotlib's own once pyplot was imported, not before."""
+
+    class NotebookFigure(import_figure()):
+        def _repr_png_(self):
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
+    return NotebookFigure
