@@ -34,7 +34,8 @@ DISTRIBUTIONS = {
     "tensorflow_datasets": "tensorflow-datasets",
     "tensorflow_serving": "tensorflow-serving-api",
 }
-BROUGHT_BY_OTHERS = {"protobuf", "grpcio"}  # by tensorflow, whose messages it reads, and by what serves it
+# by tensorflow, whose messages it reads, by what serves it, and by nncf, which draws its bars with it
+BROUGHT_BY_OTHERS = {"protobuf", "grpcio", "rich"}
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ Each takes pixels at the model's size, float32 (batch, height, width, channels) 
 and answers with logits (scores, if the model ends in an activation); resizing is left to the caller.
 """
 
+import contextlib
 import warnings
 
 import numpy as np
@@ -86,13 +87,28 @@ def _quantized(graph, calibration):
     import nncf
 
     smoothing = nncf.AdvancedSmoothQuantParameters(matmul=0.75)
-    return nncf.quantize(
-        graph,
-        nncf.Dataset(list(calibration[:, None])),  # one by one
-        subset_size=len(calibration),
-        model_type=nncf.ModelType.TRANSFORMER,
-        advanced_parameters=nncf.AdvancedQuantizationParameters(smooth_quant_alphas=smoothing),
-    )
+    with _without_bars():
+        return nncf.quantize(
+            graph,
+            nncf.Dataset(list(calibration[:, None])),  # one by one
+            subset_size=len(calibration),
+            model_type=nncf.ModelType.TRANSFORMER,
+            advanced_parameters=nncf.AdvancedQuantizationParameters(smooth_quant_alphas=smoothing),
+        )
+
+
+@contextlib.contextmanager
+def _without_bars():
+    """Context in which NNCF draws no progress bars, for which it has no switch; a notebook would get a warning each."""
+    import rich  # comes with NNCF, which draws on this console
+
+    console = rich.get_console()
+    before = console.quiet, console.is_jupyter
+    console.quiet, console.is_jupyter = True, False
+    try:
+        yield
+    finally:
+        console.quiet, console.is_jupyter = before
 
 
 def _export(model, path, **options):

@@ -35,7 +35,8 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capsys):
     assert sorted(path.name for path in folder.iterdir()) == sorted([*files, "labels.txt", "model_card.json"])
     assert (folder / "labels.txt").read_text().splitlines() == list(LABELS)
     check = json.loads((folder / "model_card.json").read_text())["check"]
-    assert re.search(r"top-1 the same for [78] of 8 pictures", capsys.readouterr().out)
+    # nothing else is told: no converter's lines, no bars of its calibration
+    assert re.fullmatch(r"Exported .*, top-1 the same for [78] of 8 pictures\n", capsys.readouterr().out)
 
     pixels = resized(model, [np.asarray(image) for image in PICTURES])
     outputs, described = fresh_process.RUNTIMES[runtime](folder, {"images": pixels})  # batches of 8 and of 4
