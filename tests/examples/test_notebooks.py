@@ -1,0 +1,274 @@
+"""examples/*.ipynb run as they stand, in tiny mode, and say what they promise; what is committed of them is whole."""
+
+import base64
+import io
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import nbformat
+import numpy as np
+import pytest
+from notebooks import METADATA, NOTEBOOKS, execute, outputs, read, streams
+from PIL import Image
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+TINY = 'TINY = bool(os.environ.get("KERAS_VIT_TINY"))'
+TWO_DEVICES = """
+import tensorflow as tf
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+"""
+ONE_DEVICE = 'DEVICES = {"name": distribution}'
+SHOWN = ("text/plain", "image/png")
+MIRRORED = 'DEVICES = {"name": "mirrored", "devices": ["CPU:0", "CPU:1"]}'
+
+
+def figures(notebook):
+    """The pictures among the outputs, as arrays of grey."""
+    found = [output.data["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
+    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("L")) for data in found]
+
+
+def accuracies(text):
+    """The top-1 accuracies that `keras_vit.evaluate` told of, in percent, each checked against its counts."""
+    found = re.findall(r"top-1 accuracy ([\d.]+) % \((\d+) of (\d+)\)", text)
+    for share, right, count in found:
+        assert float(share) == pytest.approx(100 * int(right) / int(count), abs=0.01)
+    return [float(share) for share, _, _ in found]
+
+
+def check_quickstart(text, folder):
+    assert "1438 pictures to learn from, 359 held out" in text and "4 x 4 patches" in text
+    assert len(accuracies(text)) == 1 and "the same answers: True" in text
+    assert folder is None or (folder / "runs/quickstart/model.keras").is_file()
+
+
+def check_finetune(text, folder):
+    assert re.search(r"^route (cpu|gpu|older-gpu|tpu-\w+): \w+, (float32|mixed_bfloat16)$", text, re.MULTILINE)
+    assert "reinitialised: head/kernel, head/bias" in text
+    assert len(accuracies(text)) == 1 and "the same accuracy from the file: True" in text
+    assert folder is None or (folder / "runs/finetune/model.keras").is_file()
+
+
+def check_look_inside(text, folder):
+    assert "each row adds up to 1.000" in text and text.count(" pixels\n") >= 3
+    explained, *_ = re.findall(r"the first two explain (\d+) %", text)
+    assert 50 < int(explained) <= 100
+
+
+def check_export(text, folder):
+    assert text.count("the same classes as keras_vit.predict: True") == 2
+    assert all(float(found) < 1e-5 for found in re.findall(r"scores differ by ([\d.e+-]+)", text))
+    prediction = json.loads(re.search(r"^\{\n.*?^\}", text, re.MULTILINE | re.DOTALL)[0])
+    assert len(prediction["classes"]) == len(prediction["scores"]) == 5 and prediction["error"] == ""
+    assert "- | no picture: it begins as none of JPEG" in text
+    rows = re.findall(r"^(\w+(?:, int8)?) +(\d+) +(\d+) +(\d+) +359 +([\d.e+-]+)$", text, re.MULTILINE)
+    rows = {name: [float(number) for number in numbers] for name, *numbers in rows}
+    assert set(rows) == {"ONNX", "OpenVINO", "OpenVINO, int8", "LiteRT", "LiteRT, int8"}
+    for name, (size, same, _, difference) in rows.items():
+        if name.endswith("int8"):
+            assert same > 0.9 * 359 and size < rows[name.removesuffix(", int8")][0]
+        else:
+            assert same == 359 and difference < 1e-4
+
+
+def check_masked_patches(text, folder):
+    found = re.search(r"held out: mean squared error ([\d.]+), mean error (\d+) of 255 levels", text)
+    assert 0 < float(found[1]) < 0.5 and 0 < int(found[2]) < 160
+    assert len(re.findall(r"^shots  mean %", text, re.MULTILINE)) == 2
+    assert re.findall(r"^([\w ]+): top-1", text, re.MULTILINE) == ["random weights", "masked patches"]
+
+
+# notebook -> what must be in its text, tiny or not, and in its folder; how many figures it has; accuracies in full
+CHECKS = {
+    "quickstart": (check_quickstart, 4, [95]),
+    "finetune_colab": (check_finetune, 1, [90]),
+    "look_inside": (check_look_inside, 6, [93]),
+    "export_and_serve": (check_export, 2, [93]),
+    "masked_patches": (check_masked_patches, 3, [40, 75]),
+}
+
+
+def test_every_notebook_is_checked():
+    assert set(CHECKS) == set(NOTEBOOKS)
+
+
+def run(name, folder, changes=(), **environment):
+    """What a notebook writes in tiny mode; `changes` are texts of its source and what to put in their place."""
+    notebook = read(name)
+    for cell in notebook.cells:
+        for before, after in changes:
+            if cell.cell_type == "code":
+                cell.source = cell.source.replace(before, after)
+    execute(notebook, folder, KERAS_VIT_TINY="1", **environment)
+    assert noise(notebook) == []
+    return notebook
+
+
+def noise(notebook):
+    """What does not belong into outputs: warnings, errors, terminal codes, widgets and the folders of a machine."""
+    assert {output.output_type for output in outputs(notebook)} <= {"stream", "display_data", "execute_result"}
+    found = [streams(notebook, "stderr")] if streams(notebook, "stderr") else []
+    found += [kind for output in outputs(notebook) for kind in output.get("data", {}) if kind not in SHOWN]
+    told = [output.get("text") or output.data.get("text/plain", "") for output in outputs(notebook)]
+    return found + re.findall(
+        r"/(?:root|home|tmp|usr|work|Users)/|site-packages|0x[0-9a-f]{6}|\x1b|Warning", "\n".join(told)
+    )
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_runs(name, tmp_path):
+    check, count, _ = CHECKS[name]
+    notebook = run(name, tmp_path)
+    check(streams(notebook), tmp_path)
+    found = figures(notebook)
+    assert len(found) == count and all(figure.std() > 5 for figure in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "environment", "backend"),
+    [
+        (((ONE_DEVICE, TWO_DEVICES + MIRRORED),), {"KERAS_BACKEND": "tensorflow"}, "tensorflow"),
+        ((), {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, "jax"),
+    ],
+    ids=["mirrored", "data_parallel"],
+)
+def test_fine_tuning_on_two_devices(changes, environment, backend, tmp_path, request):
+    notebook = run("finetune_colab", tmp_path, changes, **environment)
+    text = streams(notebook)
+    check_finetune(text, tmp_path)
+    assert f"on {backend}\n" in text
+    assert f"distribution {request.node.callspec.id}, replicas: 2" in text
+
+
+@pytest.mark.slow
+def test_a_real_model_and_picture_are_looked_into(real_data, tmp_path):
+    weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
+    picture = sorted((real_data / "pictures").iterdir())[0]
+    changes = (("WEIGHTS = None", f"WEIGHTS = {str(weights)!r}"), ("PICTURE = None", f"PICTURE = {str(picture)!r}"))
+    notebook = run("look_inside", tmp_path, changes)
+    assert "last block: 3 heads, 197 tokens" in streams(notebook) and len(figures(notebook)) == 6
+
+
+def code_with(name, text):
+    """The source of the one cell of a notebook that has a text."""
+    [source] = [cell.source for cell in read(name).cells if cell.cell_type == "code" and text in cell.source]
+    return source
+
+
+@pytest.fixture
+def find_route(tmp_path, monkeypatch):
+    """Function that runs the cell of routes on a faked machine and returns its names; the environment is changed."""
+
+    def find(variables, chip=None, capability=None):
+        monkeypatch.setattr(os, "environ", {"PATH": str(tmp_path), **variables})
+        if capability is not None:
+            (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho {capability}\n", encoding="utf-8")
+            (tmp_path / "nvidia-smi").chmod(0o755)
+        device = tmp_path / "devices" / "0000:00:04.0"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text("0x1ae0\n", encoding="utf-8")  # of Google, as its network cards
+        (device / "device").write_text(f"{chip or '0x0042'}\n", encoding="utf-8")
+        source, names = code_with("finetune_colab", "def find_route"), {"os": os}
+        exec(source.replace("/sys/bus/pci/devices", str(tmp_path / "devices")), names)
+        return names
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("machine", "route", "backend"),
+    [
+        ({"variables": {}}, "cpu", "tensorflow"),
+        ({"variables": {"KERAS_BACKEND": "jax"}}, "cpu", "jax"),
+        ({"variables": {"TPU_ACCELERATOR_TYPE": "v5e-1"}}, "tpu-jax", "jax"),
+        ({"variables": {"TPU_NAME": "local", "KERAS_BACKEND": "tensorflow"}}, "tpu-tf", "tensorflow"),
+        ({"variables": {"TPU_NAME": "local", "KERAS_BACKEND": "jax"}}, "tpu-jax", "jax"),
+        ({"variables": {}, "chip": "0x0063"}, "tpu-jax", "jax"),
+        ({"variables": {}, "chip": "0x0063", "capability": "9.0"}, "tpu-jax", "jax"),
+        ({"variables": {}, "capability": "7.5"}, "older-gpu", "tensorflow"),
+        ({"variables": {}, "capability": "8.0"}, "gpu", "tensorflow"),
+        ({"variables": {"KERAS_BACKEND": "jax"}, "capability": "9.0\n9.0"}, "gpu", "jax"),
+        ({"variables": {}, "capability": ""}, "cpu", "tensorflow"),
+    ],
+)
+def test_route(find_route, capsys, machine, route, backend):
+    names = find_route(**machine)
+    assert (names["ROUTE"], os.environ["KERAS_BACKEND"]) == (route, backend)
+    assert names["dtype"] == ("float32" if route in ("cpu", "older-gpu") else "mixed_bfloat16")
+    assert not names["ON_COLAB"]
+    assert f"route {route}: {backend}, " in capsys.readouterr().out
+
+
+def test_extras_and_distributions_of_the_routes_exist(find_route):
+    from keras_vit.training.distribution import DISTRIBUTIONS
+
+    setup = (REPOSITORY / "setup.py").read_text(encoding="utf-8")
+    for extra, backend, distribution, _, batch_size in find_route({})["ROUTES"].values():
+        assert f'"{extra}": [' in setup and distribution in DISTRIBUTIONS and backend in ("jax", "tensorflow")
+        assert batch_size % 8 == 0, "eight devices share it"
+
+
+@pytest.mark.parametrize(
+    ("variables", "extra"),
+    [({"TPU_ACCELERATOR_TYPE": "v5e-1"}, "tpu"), ({}, "analysis")],
+)
+def test_colab_installs(find_route, monkeypatch, variables, extra):
+    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    names, calls = find_route(variables), []
+    assert names["ON_COLAB"]
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: calls.append((command, options)))
+    source = code_with("finetune_colab", "SOURCE = ")
+    with pytest.raises(ValueError, match="SOURCE must be the address of the package"):
+        exec(source, names)
+    source = source.replace("YOUR-HOST/YOUR-NAME", "example.org/me")
+    with pytest.raises(RuntimeError, match="restart the runtime"):
+        exec(source, names)
+    monkeypatch.delitem(sys.modules, "keras")
+    assert not calls
+    exec(source, names)
+    [(command, options)] = calls
+    assert command[:4] == [sys.executable, "-m", "pip", "install"] and options["check"]
+    assert f"keras_vit[{extra}] @ git+https://example.org/me/keras_vit" in command
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_committed_outputs_are_those_of_a_full_run(name):
+    notebook, (check, count, bounds) = read(name), CHECKS[name]
+    check(streams(notebook), None)
+    assert len(figures(notebook)) == count
+    found = accuracies(streams(notebook))
+    assert all(share > bound for share, bound in zip(found, bounds, strict=True)), found
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_committed_file_is_clean(name):
+    notebook = read(name)
+    nbformat.validate(notebook)
+    assert NOTEBOOKS[name].stat().st_size < 300_000
+    assert notebook.metadata == METADATA and not any(cell.metadata for cell in notebook.cells)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert noise(notebook) == []
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_source_is_clean(name):
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", str(NOTEBOOKS[name])], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout
+    notebook = read(name)
+    assert [cell.source.count(TINY) for cell in notebook.cells if cell.cell_type == "code"][0] == 1
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert text.startswith("# ") and max(map(len, text.splitlines())) <= 120
+    named = re.findall(r"`((?:docs/)?\w+\.(?:ipynb|md))`", text)
+    folders = (REPOSITORY, REPOSITORY / "examples")
+    assert [file for file in named if not any((folder / file).is_file() for folder in folders)] == []
