@@ -65,6 +65,7 @@ TOOLS = {
     "test": [
         *DOCS,
         *EXPORT,
+        "build>=1.6",
         "gradio>=6.31",
         "huggingface_hub>=0.26",
         "ipykernel>=7.4",  # runs the notebooks of examples/, by nbclient
@@ -77,11 +78,12 @@ TOOLS = {
         "nbformat>=5.11.1",
         "pytest>=8.3.5",
         "pytest-xdist>=3.6.1",
+        "pyyaml>=6.0.2",
         "ruff>=0.17",
         "scikit-learn>=1.5.2",
         "scipy>=1.14.1",
         "selenium>=4.51",  # drives the page in Debian's chromium
-        "setuptools>=68",
+        "setuptools>=77.0.3",
         "tensorflow-datasets>=4.9.10",
         "tensorflow-serving-api>=2.20",
     ],
@@ -91,9 +93,12 @@ setup(
     name="keras_vit",
     version=VERSION,
     description="Vision Transformers for Keras and TensorFlow: official weights, training, serving",
+    author="The keras_vit authors",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=["vision transformer", "ViT", "DeiT", "Swin", "BiT", "Keras", "TensorFlow", "JAX", "image classification"],
     python_requires=">=3.11",
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
@@ -103,8 +108,12 @@ setup(
     entry_points={"console_scripts": ["keras-vit = keras_vit_command:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.11",  # those that the tests have run on; later ones are not refused
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Scientific/Engineering :: Image Recognition",
     ],

@@ -6,6 +6,15 @@ rooms above it (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`)
 
 import importlib
 
+try:
+    import keras  # noqa: F401
+except ModuleNotFoundError as error:  # it names no more than the module of the backend
+    raise ModuleNotFoundError(
+        f"keras_vit needs the backend of Keras, and {error.name} is not installed: "
+        "pip install 'keras_vit[tensorflow]', or 'keras_vit[jax]' and KERAS_BACKEND=jax",
+        name=error.name,
+    ) from error
+
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.save import save_weights

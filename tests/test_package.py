@@ -1,15 +1,13 @@
-"""The package as a thing: its files, its names, its version, what is installed of it and with it."""
+"""The package as a thing: its files, its names, its version, what is installed with it."""
 
 import ast
 import pathlib
 import re
-import runpy
-import shutil
-import subprocess
 import sys
 
 import pytest
-import setuptools
+import yaml
+from built import setup_arguments
 
 import keras_vit
 
@@ -33,6 +31,7 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "tensorflow_datasets": "tensorflow-datasets",
     "tensorflow_serving": "tensorflow-serving-api",
+    "yaml": "pyyaml",
 }
 # by tensorflow, whose messages it reads, by what serves it, and by nncf, which draws its bars with it
 BROUGHT_BY_OTHERS = {"protobuf", "grpcio", "rich"}
@@ -40,14 +39,7 @@ BROUGHT_BY_OTHERS = {"protobuf", "grpcio", "rich"}
 
 @pytest.fixture(scope="module")
 def metadata():
-    """The arguments that setup.py gives to `setup`."""
-    given = {}
-    original, setuptools.setup = setuptools.setup, given.update
-    try:
-        runpy.run_path(str(REPOSITORY / "setup.py"))
-    finally:
-        setuptools.setup = original
-    return given
+    return setup_arguments()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
@@ -81,21 +73,8 @@ def test_version_is_stated_once(metadata):
     assert metadata["version"] == keras_vit.__version__
     newest = re.search(r"^## (\S+)", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest[1] == keras_vit.__version__
-
-
-def test_installation_holds_every_file(tmp_path):
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "keras_vit_command.py"):
-        shutil.copy(REPOSITORY / name, tmp_path)
-    ignored = shutil.ignore_patterns("__pycache__", ".*")
-    shutil.copytree(REPOSITORY / "keras_vit", tmp_path / "keras_vit", ignore=ignored)
-    command = [sys.executable, "setup.py", "-q", "build", "--build-base", "out"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    built = {
-        path.relative_to(tmp_path / "out" / "lib") for path in (tmp_path / "out" / "lib").rglob("*") if path.is_file()
-    }
-    source = {path.relative_to(tmp_path) for path in (tmp_path / "keras_vit").rglob("*") if path.is_file()}
-    assert built == source | {pathlib.Path("keras_vit_command.py")}
-    assert any(path.suffix == ".tsv" for path in built)
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == keras_vit.__version__
 
 
 def test_console_script_points_to_the_launcher(metadata):

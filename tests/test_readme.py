@@ -23,6 +23,7 @@ DOCUMENTS = [
     *sorted(REPOSITORY.glob("docs/**/*.md")),
 ]
 LANGUAGES = ("python", "bash", "text")
+needs_ci = pytest.mark.skipif(not (REPOSITORY / ".ci").is_dir(), reason="the source archive has no .ci")
 
 
 def _blocks(language):
@@ -100,6 +101,7 @@ def test_first_command_runs_the_quickstart():
     assert (REPOSITORY / "examples/quickstart.py").is_file()
 
 
+@needs_ci
 def test_second_command_is_what_ci_runs():
     lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     steps = [step.replace(".venv", ".ci/venv") for step in SETUP[1].split(" && ")]
@@ -118,6 +120,7 @@ def test_figures():
     assert recipes in README and recipes in CHANGELOG
 
 
+@needs_ci
 def test_tree_names_what_there_is():
     tree = re.search(r"## The tree.*?```text\n(.*?)```", README, re.DOTALL)[1]
     rows = [line.split(maxsplit=1) for line in tree.splitlines()]

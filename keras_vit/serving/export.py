@@ -210,7 +210,7 @@ def _files(check, max_pixels):
 
 def _read(model, images):
     """Pictures, as `keras_vit.preprocess` takes them, as a list of arrays of pixels."""
-    if not images:
+    if isinstance(images, (list, tuple)) and not images:
         return []
     return [np.asarray(picture.read(model.preprocessing.channels)) for picture in readers.as_pictures(images)]
 
