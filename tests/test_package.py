@@ -1,8 +1,10 @@
 """The package as a thing: its files, its names, its version, what is installed with it."""
 
 import ast
+import os
 import pathlib
 import re
+import subprocess
 import sys
 
 import pytest
@@ -75,6 +77,21 @@ def test_version_is_stated_once(metadata):
     assert newest[1] == keras_vit.__version__
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == keras_vit.__version__
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_without_its_backend_the_import_says_what_to_install(tmp_path, backend):
+    """tests/test_extras.py does so in an environment without any."""
+    message = f"No module named '{backend}'"
+    (tmp_path / f"{backend}.py").write_text(f'raise ModuleNotFoundError("{message}", name="{backend}")')
+    paths = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    environment = {**os.environ, "PYTHONPATH": paths, "KERAS_BACKEND": backend}
+    done = subprocess.run([sys.executable, "-c", "import keras_vit"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ModuleNotFoundError: keras_vit needs the backend of Keras, and {backend} is not installed: "
+        "pip install 'keras_vit[tensorflow]', or 'keras_vit[jax]' and KERAS_BACKEND=jax"
+    )
 
 
 def test_console_script_points_to_the_launcher(metadata):

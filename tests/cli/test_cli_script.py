@@ -6,10 +6,21 @@ import subprocess
 import sys
 import time
 
+import pytest
 from command_line import SAVED, launcher_folder, script
 
 import keras_vit
 import keras_vit_command
+
+# Prints the names of the packages that a command imported, after what the command prints.
+IMPORTS_OF_THE_LAUNCHER = """
+import sys
+there = set(sys.modules)
+import keras_vit_command
+code = keras_vit_command.main(sys.argv[1:])
+print(*{name.split(".")[0] for name in set(sys.modules) - there})
+sys.exit(code)
+"""
 
 
 class TestConsoleScript:
@@ -17,6 +28,19 @@ class TestConsoleScript:
         (tmp_path / "keras.py").write_text("raise AssertionError('imported')")
         done = script("predict", "--help", PYTHONPATH=f"{tmp_path}{os.pathsep}{launcher_folder()}")
         assert done.returncode == 0 and "examples:" in done.stdout and done.stderr == ""
+
+    @pytest.mark.parametrize("words", [("--help",), ("predict", "--help"), ("--version",)], ids=" ".join)
+    def test_answers_at_once_from_the_standard_library(self, words):
+        done = subprocess.run(
+            [sys.executable, "-c", IMPORTS_OF_THE_LAUNCHER, *words],
+            env={**os.environ, "PYTHONPATH": launcher_folder()},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        imported = set(done.stdout.splitlines()[-1].split())
+        assert {"argparse", "keras_vit_command", "_keras_vit_cli"} <= imported
+        assert imported - sys.stdlib_module_names == {"keras_vit_command", "_keras_vit_cli"}
 
     def test_version(self):
         assert script("--version").stdout == f"keras-vit {keras_vit.__version__}\n"

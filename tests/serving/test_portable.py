@@ -19,7 +19,7 @@ CASES = {
     "litert": ("litert", {}, ["model.tflite"]),
     "litert int8": ("litert", INT8, ["model.tflite"]),
     "openvino": ("openvino", {}, ["model.bin", "model.xml"]),
-    "openvino int8": ("openvino", {**INT8, "calibration": PICTURES}, ["model.bin", "model.xml"]),
+    "openvino int8": ("openvino", {**INT8, "calibration": np.stack(PICTURES)}, ["model.bin", "model.xml"]),
 }
 
 
