@@ -48,7 +48,7 @@ class Case:
     Attributes:
         program: Python source that follows `MODEL`; none is run where it is empty.
         beside: the extra that brings the backend.
-        before: requirements that are installed first.
+        exactly: versions that are asked for beside it.
         environment: variables of the program.
         files: of the repository that are copied beside the program.
         command: words of a command line of Python, which is run next.
@@ -56,7 +56,7 @@ class Case:
 
     program: str
     beside: str = ""
-    before: tuple = ()
+    exactly: tuple = ()
     environment: dict = dataclasses.field(default_factory=dict)
     files: tuple = ()
     command: tuple = ()
@@ -93,7 +93,7 @@ CASES = {
         "peer = timm.create_model('vit_tiny_patch16_224', pretrained=False)\n"
         "peer.load_state_dict(safetensors.torch.load_file('ti.safetensors'))\n",
         beside="tensorflow",
-        before=("torch==2.13.0",),  # the wheel without CUDA where one is at hand
+        exactly=("torch==2.13.0",),  # the wheel without CUDA where one is at hand
         files=("benchmarks",),
         command=("-m", "benchmarks", "--help"),
     ),
@@ -155,12 +155,11 @@ def environment(tmp_path):
     """A function that makes an environment with these requirements and returns its Python; deleted in the end."""
     folder = tmp_path / "environment"
 
-    def make(*batches):
+    def make(requirements):
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        for requirements in batches:
-            command = [*PIP, "--python", folder, "install", "-q", "--no-compile", *requirements]
-            done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
+        command = [*PIP, "--python", folder, "install", "-q", "--no-compile", *requirements]
+        done = subprocess.run(command, env=_environment(), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
         return folder
 
     yield make
@@ -183,7 +182,7 @@ def test_extra_does_what_it_is_for(wheel, environment, tmp_path, extra):
     case = CASES[extra]
     started = time.monotonic()
     wanted = ",".join(filter(None, (case.beside, extra)))
-    folder = environment(*([case.before] if case.before else []), [f"{wheel}[{wanted}]"])
+    folder = environment([f"{wheel}[{wanted}]", *case.exactly])
     installed = time.monotonic()
     for name in case.files:
         copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
