@@ -116,5 +116,6 @@ setup(
         "Programming Language :: Python :: 3.11",  # those that the tests have run on; later ones are not refused
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Scientific/Engineering :: Image Recognition",
+        "Typing :: Typed",
     ],
 )

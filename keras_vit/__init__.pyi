@@ -7,6 +7,7 @@ from keras_vit import analysis as analysis
 from keras_vit import checkpoints as checkpoints
 from keras_vit import config as config
 from keras_vit import data as data
+from keras_vit import demo as demo
 from keras_vit import evaluation as evaluation
 from keras_vit import layers as layers
 from keras_vit import models as models

@@ -19,6 +19,7 @@ ROOMS = (
     "keras_vit.evaluation",
     "keras_vit.training",
     "keras_vit.serving",
+    "keras_vit.demo",
     "keras_vit.config",
 )
 _KERAS = (keras.layers.Layer, keras.Model, keras.callbacks.Callback)

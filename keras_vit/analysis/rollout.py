@@ -73,7 +73,7 @@ def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int 
     Raises:
         TypeError, ValueError: as `attention_rollout`.
     """
-    maps = {}
+    maps: dict[str, list[np.ndarray]] = {}
     for blocks, weights in attention_batches(model, images, LAST_GRID, batch_size):
         for block, rolled in zip(blocks, _products(blocks, weights, residual=True), strict=True):
             maps.setdefault(block.name, []).append(_shown(block, rolled))

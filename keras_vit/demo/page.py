@@ -1,6 +1,7 @@
 """The layout of the page and what happens when it is touched; the one file that imports Gradio."""
 
 import os
+from collections.abc import Iterator
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import, which looks for a newer version
 
@@ -82,7 +83,7 @@ class _Answers:
     def __init__(self, offers):
         self._offers = offers
 
-    def to_example(self, name, weights, event: gr.EventData):
+    def to_example(self, name: str, weights: str, event: gr.EventData) -> Iterator[tuple]:
         has_digits = self._offers.has_digits(name, weights)
         place = getattr(event, "place", None)  # a visitor may send what he likes
         yield from self._show(name, weights, lambda: _example(has_digits, place), has_digits)
@@ -90,7 +91,7 @@ class _Answers:
     def to_file(self, path, name, weights):
         yield from self._show(name, weights, lambda: read_picture(path), self._offers.has_digits(name, weights))
 
-    def to_drawing(self, name, weights, event: gr.EventData):
+    def to_drawing(self, name: str, weights: str, event: gr.EventData) -> Iterator[tuple]:
         yield from self._show(name, weights, lambda: pad.read_drawing(getattr(event, "picture", None)), True)
 
     def to_model(self, name):

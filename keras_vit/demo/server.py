@@ -1,8 +1,14 @@
 """build_page and launch: the page as an object, and on this machine's own address."""
 
+from typing import TYPE_CHECKING
+
 from keras_vit import checks
 from keras_vit.demo.offers import Offers
 from keras_vit.demo.uploads import MAX_BYTES
+from keras_vit.models import ImageModel
+
+if TYPE_CHECKING:
+    import gradio
 
 # The page and what it loads come from this server alone, whatever a version of Gradio would fetch from elsewhere.
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob: ws: wss:"
@@ -10,7 +16,7 @@ _MAX_PORT = 65535
 _SESSIONS = 100  # whose last answers are kept
 
 
-def build_page(model=None, weights="as given"):
+def build_page(model: ImageModel | None = None, weights: str = "as given") -> "gradio.Blocks":
     """Builds the page: choose a model, pick, upload or draw a picture, see answers, attention rollout and heads.
 
     Without a model it begins with a small ViT that reads handwritten digits. It is trained when the first picture is
@@ -37,7 +43,16 @@ def build_page(model=None, weights="as given"):
     return page.build(Offers(model, weights))
 
 
-def launch(model=None, weights="as given", *, host="127.0.0.1", port=None, browser=True, share=False, block=True):
+def launch(
+    model: ImageModel | None = None,
+    weights: str = "as given",
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    browser: bool = True,
+    share: bool = False,
+    block: bool = True,
+) -> "gradio.Blocks":
     """Serves the page until Ctrl-C. One picture is computed at a time; nothing is sent to other machines.
 
     Args:
@@ -79,8 +94,12 @@ def launch(model=None, weights="as given", *, host="127.0.0.1", port=None, brows
     return page
 
 
-def wait(page):
-    """Waits until Ctrl-C, then closes a page that was launched."""
+def wait(page: "gradio.Blocks") -> None:
+    """Waits until Ctrl-C, then closes a page that was launched.
+
+    Args:
+        page: what `launch` returned with `block=False`.
+    """
     page.block_thread()
 
 

@@ -3,6 +3,7 @@
 import warnings
 
 import numpy as np
+import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.data import pictures
@@ -46,7 +47,7 @@ def predict(model: ImageModel, images: pictures.Pictures, top: int = 5) -> list[
     return answers
 
 
-def predict_prepared(model, inputs, top=5):
+def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> list[list[tuple[str, float]]]:
     """Names what pictures show that `keras_vit.preprocess` has prepared already, all in one batch.
 
     Args:
