@@ -97,9 +97,18 @@ CASES = {
         files=("benchmarks",),
         command=("-m", "benchmarks", "--help"),
     ),
-    "demo": Case("", beside="tensorflow", files=("examples",), command=("examples/quickstart.py", "--tiny")),
+    "demo": Case(
+        "import urllib.request\n"
+        "page = keras_vit.demo.launch(browser=False, block=False)\n"
+        "assert b'keras_vit' in urllib.request.urlopen(page.local_url).read()\n"
+        "page.close()\n",
+        beside="tensorflow",
+    ),
     "docs": Case(
-        FORWARD + "import mkdocstrings\n", beside="jax", environment=ON_JAX, command=("-m", "mkdocs", "--version")
+        "",
+        beside="tensorflow",
+        files=("docs", "examples", "mkdocs.yml", "LICENSE", *(path.name for path in REPOSITORY.glob("*.md"))),
+        command=("-m", "mkdocs", "build"),
     ),
     "export": Case(
         "for name in ('onnx', 'litert', 'openvino'):\n"
@@ -119,6 +128,7 @@ CASES = {
         beside="jax",
         environment={**ON_JAX, "HF_HUB_OFFLINE": "1", "HF_HOME": "empty"},
     ),
+    "quickstart": Case("", beside="tensorflow", files=("examples",), command=("examples/quickstart.py", "--tiny")),
     "train": Case(
         "import tensorboard, tensorflow_datasets\n"
         "source = keras_vit.data.from_arrays(images, range(4))\n"

@@ -26,7 +26,7 @@ def open_digit_model(steps=None):
     """Returns the model that reads handwritten digits; it is trained if no file has it.
 
     Args:
-        steps: number of training steps; None is the whole training, half a minute on two cores.
+        steps: number of training steps; None is the whole training, 40 seconds on two cores.
 
     Raises:
         ImportError: if scikit-learn, which carries the digits, is not installed.

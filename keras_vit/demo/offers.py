@@ -55,7 +55,7 @@ class Offers:
             return f"{name} is being loaded; its file is downloaded first if it is not in Keras's cache yet."
         if digit_model.digit_file().is_file():
             return ""
-        return "The model learns to read handwritten digits first, in about half a minute; this happens once."
+        return "The model learns to read handwritten digits first, in less than a minute; this happens once."
 
     def open(self, name, weights):
         """Returns the model of a choice, from memory, Keras's cache or its publisher.

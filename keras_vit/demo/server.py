@@ -20,7 +20,7 @@ def build_page(model: ImageModel | None = None, weights: str = "as given") -> "g
     """Builds the page: choose a model, pick, upload or draw a picture, see answers, attention rollout and heads.
 
     Without a model it begins with a small ViT that reads handwritten digits. It is trained when the first picture is
-    picked, in half a minute, and kept in Keras's cache. The models of the zoo with published weights can be chosen as
+    picked, in 40 seconds on two cores, and kept in Keras's cache. The models of the zoo with published weights can be chosen as
     well; they are downloaded when they are first used.
 
     Args:
