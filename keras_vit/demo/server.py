@@ -20,8 +20,8 @@ def build_page(model: ImageModel | None = None, weights: str = "as given") -> "g
     """Builds the page: choose a model, pick, upload or draw a picture, see answers, attention rollout and heads.
 
     Without a model it begins with a small ViT that reads handwritten digits. It is trained when the first picture is
-    picked, in 40 seconds on two cores, and kept in Keras's cache. The models of the zoo with published weights can be chosen as
-    well; they are downloaded when they are first used.
+    picked, in 40 seconds on two cores, and kept in Keras's cache. The models of the zoo with published weights can be
+    chosen as well; they are downloaded when they are first used.
 
     Args:
         model: a classifier of keras_vit, offered first; or None.
