@@ -13,8 +13,8 @@ import pytest
 import keras_vit
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
-README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^python -m benchmarks\.finetune (.*)$", README, re.MULTILINE)
+GUIDE = (REPOSITORY / "docs" / "guides" / "finetune.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^python -m benchmarks\.finetune (.*)$", GUIDE, re.MULTILINE)
 LOSSES = re.compile(r"^(\w+): loss ([\d.]+), marginal ([\d.]+), chance ([\d.]+)$", re.MULTILINE)
 WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 
@@ -60,7 +60,7 @@ def test_each_seed_and_their_mean_are_printed(trained, monkeypatch, capsys):
     ]
 
 
-def test_commands_of_the_readme(trained, monkeypatch, capsys):
+def test_commands_of_the_guide(trained, monkeypatch, capsys):
     for command in COMMANDS:
         assert "mean of " in run(monkeypatch, capsys, *shlex.split(command))
     runs = [(recipe.image_size, recipe.augment[0], recipe.learning_rate) for recipe, *_ in trained]
@@ -76,7 +76,7 @@ def test_words_without_effect_are_refused(monkeypatch, capsys, words):
 
 @pytest.mark.slow
 def test_a_real_model_learns_at_96_pixels(real_data, monkeypatch, capsys):
-    """In six minutes; README has the figures at 224 pixels, which take an hour."""
+    """In six minutes; the guide has the figures at 224 pixels, which take an hour."""
     files = {"ViT-Ti_16.npz": real_data / "weights" / WEIGHTS, "cifar10.npz": real_data / "cifar10_small.npz"}
     out = run(monkeypatch, capsys, *[files.get(word, word) for word in shlex.split(COMMANDS[1])])
     assert "14 x 14 -> 6 x 6" in out

@@ -1,6 +1,7 @@
 """The page in a real browser: `keras-vit demo` serves it, a headless Chromium touches it as visitors do."""
 
 import base64
+import functools
 import io
 import json
 import os
@@ -148,7 +149,14 @@ def serve(folder, *words):
     }
     command = [sys.executable, keras_vit_command.__file__, "demo", "--no-browser", *map(str, words)]
     with open(folder / "stderr.txt", "w") as errors:
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's `&` ignores Ctrl-C
+        )
     killer = threading.Timer(2 * PATIENCE, process.kill)
     killer.start()
     url = process.stdout.readline().strip()
@@ -158,9 +166,12 @@ def serve(folder, *words):
 
 
 def stop(process):
-    process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) in (0, 130)
-    process.stdout.close()
+    with process:
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(PATIENCE) in (0, 130)
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,7 @@ def test_notebook_runs(name, tmp_path):
     assert len(found) == count and all(figure.std() > 5 for figure in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "environment", "backend"),
     [
@@ -271,6 +272,6 @@ def test_source_is_clean(name):
     assert [cell.source.count(TINY) for cell in notebook.cells if cell.cell_type == "code"][0] == 1
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert text.startswith("# ") and max(map(len, text.splitlines())) <= 120
-    named = re.findall(r"`((?:docs/)?\w+\.(?:ipynb|md))`", text)
+    named = re.findall(r"`((?:\w+/)*\w+\.(?:ipynb|md))`", text)
     folders = (REPOSITORY, REPOSITORY / "examples")
     assert [file for file in named if not any((folder / file).is_file() for folder in folders)] == []

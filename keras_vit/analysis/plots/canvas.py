@@ -100,14 +100,14 @@ def import_figure():
 
 
 def _new_figure(**options):
-    return _notebook_figure()(**options)
+    return _notebook_figure(import_figure())(**options)
 
 
 @functools.cache
-def _notebook_figure():
-    """Class of figures that a notebook shows: IPython draws matplotlib's own once pyplot was imported, not before."""
+def _notebook_figure(figure):
+    """Subclass of `figure` that a notebook shows: IPython draws others once pyplot was imported."""
 
-    class NotebookFigure(import_figure()):
+    class NotebookFigure(figure):
         def _repr_png_(self):
             file = io.BytesIO()
             self.savefig(file, format="png")
