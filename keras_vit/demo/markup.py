@@ -95,6 +95,7 @@ def _address(picture, width=None):
 STYLE = """
 .gradio-container { max-width: 1180px !important; margin: 0 auto !important; }
 .gradio-container .html-container { padding: 0 !important; }
+.gradio-container .secondary-wrap input { text-overflow: ellipsis; padding-right: 1.75rem !important; }
 .kv-heading { display: flex; align-items: baseline; gap: 0.9rem; flex-wrap: wrap; }
 .kv-heading h1 { font-size: 1.45rem; font-weight: 650; margin: 0; letter-spacing: -0.01em; }
 .kv-heading p { margin: 0; color: var(--body-text-color-subdued); }
