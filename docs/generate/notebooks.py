@@ -3,6 +3,7 @@
 import functools
 import pathlib
 
+import nbformat
 from nbconvert import MarkdownExporter
 from repository import REPOSITORY
 
@@ -15,7 +16,9 @@ def pages():
     found = sorted(REPOSITORY.glob("examples/*.ipynb"), key=_place)
     made = {}
     for notebook in found:
-        text, resources = MarkdownExporter().from_filename(str(notebook))
+        node = nbformat.read(notebook, as_version=4)
+        node.metadata["language_info"] = {"name": "python"}  # what the cells are coloured as
+        text, resources = MarkdownExporter().from_notebook_node(node)
         made[f"notebooks/{notebook.stem}.md"] = _with_own_pictures(text, notebook.stem, resources["outputs"])
         made |= {f"notebooks/{notebook.stem}_{name}": data for name, data in resources["outputs"].items()}
     return made
