@@ -5,6 +5,7 @@ rooms above it (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`)
 """
 
 import importlib
+import sys
 
 try:
     import keras  # noqa: F401
@@ -91,7 +92,8 @@ __all__ += list(_layers) + list(_CONSTRUCTORS) + list(_ON_FIRST_TOUCH)
 
 def __getattr__(name):
     if name not in _ON_FIRST_TOUCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # with its name and this module, Python adds what may have been meant
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     module = importlib.import_module(_ON_FIRST_TOUCH[name])
     value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
     globals()[name] = value

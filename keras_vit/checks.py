@@ -1,5 +1,6 @@
 """Argument checks shared by every floor: each error names the argument, the expectation and the value received."""
 
+import difflib
 import math
 import numbers
 from collections.abc import Collection
@@ -12,8 +13,15 @@ def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
     """Returns `value` if it is one of `choices`, else raises a `ValueError` that lists them."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {listed}; got {name}={value!r}")
+        raise ValueError(f"{name} must be one of {listed}; got {name}={value!r}{_suggestion(value, choices)}")
     return value
+
+
+def _suggestion(value, choices):
+    """` (did you mean 'ViT-Ti_16'?)`, or nothing where no choice is near."""
+    texts = {choice.lower(): choice for choice in choices if isinstance(choice, str)}
+    near = difflib.get_close_matches(value.lower(), texts, n=1, cutoff=0.75) if isinstance(value, str) else []
+    return f" (did you mean {texts[near[0]]!r}?)" if near else ""
 
 
 def check_integer(name: str, value: Any, minimum: int = 1) -> int:

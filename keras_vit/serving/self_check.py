@@ -77,7 +77,10 @@ def self_check(model, folder, runtime, files, pixels, tolerance):
     differences, top = _compare(model, pixels, given)
     check = Check(differences, top, len(files), tolerance, description["inputs"], description["outputs"])
     if not max(differences.values()) <= tolerance:
-        raise ExportError(f"the exported model must answer as the model in memory does; found: {check}")
+        raise ExportError(
+            f"the exported model must answer as the model in memory does; found: {check}. Where that is near enough, "
+            "give a larger tolerance, or compare on pictures of your own (check)"
+        )
     return check
 
 

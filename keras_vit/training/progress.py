@@ -117,15 +117,16 @@ class BestModel(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         before = history_rows(self.model.history.history, steps_per_epoch=1)
-        if merit(logs) > max(map(merit, before), default=float("-inf")):
+        if not before or merit(logs) > max(map(merit, before)):
             save_model(self._saved_model, self._path)
 
 
 def merit(logs):
-    """What is higher for the better of two epochs: validation accuracy, or less loss in validation; None without."""
-    if "val_accuracy" in logs:
-        return logs["val_accuracy"]
-    return -logs["val_loss"] if "val_loss" in logs else None
+    """What is higher for the better of two epochs: validation accuracy, where equal less loss in validation.
+
+    None without a validation.
+    """
+    return (logs.get("val_accuracy", 0.0), -logs["val_loss"]) if "val_loss" in logs else None
 
 
 def history_rows(history, steps_per_epoch):

@@ -74,8 +74,8 @@ def train(
     - `recipe.json`: every field of the recipe;
     - `checkpoints/`: what the run goes on from, see `Resume`;
     - `steps.csv`, `history.csv`: a row per step and per epoch; `logs/`: for TensorBoard, where it is installed;
-    - `best.keras`: the model of the epoch with the highest validation accuracy, or the lowest validation loss where
-      there is no accuracy; `model.keras`: that of the last;
+    - `best.keras`: the model of the epoch with the highest validation accuracy, of several the one with the lowest
+      validation loss, which decides alone where there is no accuracy; `model.keras`: that of the last;
     - `history.json`: recipe, accuracy and history, written last; with it, the same call returns its result at once;
     - `curves.png`, where matplotlib is installed.
 
