@@ -70,12 +70,9 @@ class Unreadable:
             for position in positions.tolist():
                 if position not in self._found:
                     self._found[position] = self._reason(position, opened.get(position))
-                    _LOG.warning(
-                        "Picture skipped: %s (%d of %d skipped so far)",
-                        self._found[position],
-                        len(self._found),
-                        self._size,
-                    )
+                    if len(self._found) <= self.allowed:
+                        told = (self._found[position], len(self._found), self._size)
+                        _LOG.warning("Picture skipped: %s (%d of %d skipped so far)", *told)
             if len(self._found) > self.allowed:
                 raise UnusableDataError(self._summary())
 

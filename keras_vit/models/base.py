@@ -17,6 +17,7 @@ from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states, restore_layer_states
+from keras_vit.models.logit_losses import warn_of_probabilities
 from keras_vit.typing import PathLike, Size, Tensor
 
 # a function that gives a model of the class it is given
@@ -60,6 +61,22 @@ class ImageModel(Model):
         self.preprocessing = preprocessing
         self.labels = labels
         self.weights_source = None
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Configures the model for training, see `keras_vit.Model`.
+
+        Args:
+            *args, **kwargs: as of `keras_vit.Model.compile`.
+
+        Raises:
+            ValueError: as `keras_vit.Model.compile`.
+
+        Warns:
+            UserWarning: where the model ends in logits and a loss takes what it gets for probabilities.
+        """
+        super().compile(*args, **kwargs)
+        if self._config.include_top and self._config.classifier_activation is None:
+            warn_of_probabilities(self.loss)
 
     @property
     def config(self) -> ImageConfig:

@@ -4,7 +4,6 @@ Each takes pixels at the model's size, float32 (batch, height, width, channels) 
 and answers with logits (scores, if the model ends in an activation); resizing is left to the caller.
 """
 
-import contextlib
 import warnings
 
 import numpy as np
@@ -15,6 +14,7 @@ from keras_vit.compat.graph_forms import CONVERTER, written_for
 from keras_vit.models import check_not_quantized, with_dtype, with_rescaling
 from keras_vit.serving.erfc import teach_tf2onnx
 from keras_vit.serving.outputs import class_scores
+from keras_vit.serving.quiet import without_bars, without_notes
 
 QUANTIZATIONS = (None, "int8")
 
@@ -87,7 +87,7 @@ def _quantized(graph, calibration):
     import nncf
 
     smoothing = nncf.AdvancedSmoothQuantParameters(matmul=0.75)
-    with _without_bars():
+    with without_bars():
         return nncf.quantize(
             graph,
             nncf.Dataset(list(calibration[:, None])),  # one by one
@@ -97,24 +97,10 @@ def _quantized(graph, calibration):
         )
 
 
-@contextlib.contextmanager
-def _without_bars():
-    """Context in which NNCF draws no progress bars, for which it has no switch; a notebook would get a warning each."""
-    import rich  # comes with NNCF, which draws on this console
-
-    console = rich.get_console()
-    before = console.quiet, console.is_jupyter
-    console.quiet, console.is_jupyter = True, False
-    try:
-        yield
-    finally:
-        console.quiet, console.is_jupyter = before
-
-
 def _export(model, path, **options):
     """Writes the model, with its standardisation, by Keras."""
     pixels = _of_pixels(model)
-    with written_for(CONVERTER):
+    with written_for(CONVERTER), without_notes():
         pixels.export(path, verbose=False, **options)
 
 

@@ -1,7 +1,5 @@
 """A model as a SavedModel folder for TensorFlow Serving: signatures, labels, warm-up requests, instructions."""
 
-import contextlib
-
 import numpy as np
 import tensorflow as tf
 
@@ -10,6 +8,7 @@ from keras_vit.analysis import rollout_model
 from keras_vit.data import preprocessing as pictures
 from keras_vit.models import check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
+from keras_vit.serving.quiet import without_notes
 from keras_vit.serving.rows import ERROR_CHOICES
 from keras_vit.serving.samples import sample_files
 from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatures
@@ -57,25 +56,13 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.variables]
     functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
-    with _without_notes():
+    with without_notes():
         tf.saved_model.save(module, str(folder), signatures=functions)
     (folder / "assets" / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
     name, max_pixels = server_name(model.name), options["max_pixels"]
     write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
     text = instructions(name, functions, on_error=options["on_error"], max_pixels=max_pixels)
     (folder / "README.txt").write_text(text, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _without_notes():
-    """Context in which TensorFlow does not note where it writes: that folder gets another name in the end."""
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("WARNING")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _request(model, signature, max_pixels):

@@ -159,6 +159,11 @@ class _Run:
         if self.devices.is_chief:
             remove_partial(self.workdir)
             _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
+            self._say(
+                f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} pictures, {epochs} x "
+                f"{self.source.size:,} pictures of {' x '.join(map(str, find_encoder(self.model).config.image_size))} "
+                f"pixels{f'; goes on from step {resume.step}' if resume.step else ''}"
+            )
         try:
             history = trained.fit(
                 data,
@@ -189,7 +194,12 @@ class _Run:
         for variable, value in zip(model.weights, saved.weights, strict=True):
             variable.assign(keras.ops.convert_to_numpy(value))
         find_encoder(model).labels = find_encoder(saved).labels
+        self._say(f"{self.workdir} holds this run, finished")
         return TrainResult(model, report["history"], report["accuracy"])
+
+    def _say(self, sentence):
+        if self.verbose and self.devices.is_chief:
+            print(sentence)
 
     def _compiled(self):
         """The compiled model, which may have the one that is saved inside, and its epochs and steps per epoch."""

@@ -83,7 +83,11 @@ def test_survives_serialisation(name):
     [
         ({"learning_rate": 0.0}, "learning_rate must be a finite number above 0; got learning_rate=0.0"),
         ({"steps": 0}, "steps must be an integer of at least 1; got steps=0"),
-        ({"name": "cosines"}, "schedule must be one of 'cosine', 'linear', 'step', 'constant'; got schedule='cosines'"),
+        (
+            {"name": "cosines"},
+            "schedule must be one of 'cosine', 'linear', 'step', 'constant'; got schedule='cosines' "
+            "(did you mean 'cosine'?)",
+        ),
         ({"warmup_steps": -1}, "warmup_steps must be an integer of at least 0; got warmup_steps=-1"),
         (
             {"warmup_steps": 100},
