@@ -175,7 +175,9 @@ def _kind(variants):
     for variant in variants:
         name = constructor_name(variant.name)
         summary = next(section.value for section in _sections(CONSTRUCTORS[name]) if section.kind.value == "text")
+        own = ", ".join(f"`{argument}={value!r}`" for argument, value in variant.defaults.items())
         parts.append(f"### keras_vit.{name} {{#keras_vit.{name}}}\n\n{summary}\n")
+        parts.append(f"Defaults of its own: {own}.\n" if own else "")
     return "\n".join(parts) + "\n"
 
 

@@ -102,6 +102,8 @@ def check_tables(site):
     assert "86,567,656" in models and "17.56" in models  # ViT-B/16
     assert all(name in recipes for name in training.RECIPES)
     assert all(f"keras-vit {verb}" in _page(site, "reference/command_line").text for verb in VERBS)
+    constructors = _page(site, "reference/constructors").text
+    assert "classifier='gap'" in constructors and "gelu='erf'" in constructors  # AxialViT and DeiT have their own
     assert "Token merging" in _page(site, "benchmarks").text
 
 
