@@ -70,4 +70,8 @@ def check_pair(name: str, value: Any) -> tuple[int, int]:
 def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:
     """Raises unless each side of the pair `value` is a multiple of the same side of the pair `divisor`."""
     if any(side % step for side, step in zip(value, divisor, strict=True)):
-        raise ValueError(f"{name} must be divisible by {divisor_name}; got {name}={value}, {divisor_name}={divisor}")
+        nearest = tuple(max(1, round(side / step)) * step for side, step in zip(value, divisor, strict=True))
+        raise ValueError(
+            f"{name} must be divisible by {divisor_name}; got {name}={value}, {divisor_name}={divisor} "
+            f"(did you mean {nearest}?)"
+        )

@@ -12,7 +12,7 @@ from typing import Any
 from keras_vit import checks
 from keras_vit.checkpoints import labels as label_sets
 from keras_vit.checkpoints.description import describe
-from keras_vit.checkpoints.load import make_plan
+from keras_vit.checkpoints.load import WeightsMismatch, make_plan
 from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.read_ahead import read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
@@ -234,7 +234,10 @@ def create_model(
     known = release.preprocessing if release else description.preprocessing
     about["preprocessing"] = preprocessing or _at_size(known, config) or about["preprocessing"]
     model, pending = build_deferred(lambda: build_model(_follow(config, arguments, description), **about))
-    plan = make_plan(model, checkpoint)
+    try:
+        plan = make_plan(model, checkpoint)
+    except WeightsMismatch as error:
+        raise _mismatch(error, variant, config, checkpoint, description) from None
     order = [id(variable) for variable in pending if id(variable) in plan.values]
     initialise(pending, read_ahead(plan.values, order))
     plan.note_on(model)
@@ -244,6 +247,31 @@ def create_model(
         report = dataclasses.replace(report, notes=report.notes + note)
     print(report)
     return model
+
+
+def _mismatch(error, variant, config, checkpoint, description):
+    """The error about a file that does not fit, which names the variants that it does fit, if there are any."""
+    fitting = [name for name, row in VARIANTS.items() if _fits(row, config, checkpoint, description)]
+    if variant in fitting:
+        return ValueError(f"{error}\n{variant} takes this file where its other arguments are left at their defaults")
+    if not fitting:
+        return error
+    return ValueError(
+        f"{str(error.path)!r} holds the weights of {' or '.join(fitting)}, not of {variant}: "
+        f"{len(error.problems)} differences, such as {error.problems[0].strip(' -!+')}"
+    )
+
+
+def _fits(row, config, checkpoint, description):
+    """Whether a variant of the config's family and size takes a file; nothing is read or allocated."""
+    if row.config_class.family != config.family:
+        return False
+    try:
+        candidate = _follow(row.config(image_size=config.image_size), {}, description)
+        make_plan(build_deferred(lambda: build_model(candidate))[0], checkpoint)
+    except ValueError:  # also of a size that its patches do not divide
+        return False
+    return True
 
 
 def _check_arguments(variant, arguments):

@@ -107,9 +107,9 @@ REFUSED = [
     (_pair, (224, 22.5), PAIR + "(224, 22.5)"),
     (_pair, "224", PAIR + "'224'"),
     (_pair, None, PAIR + "None"),
-    (_divisible, (8, 10), DIVISIBLE + "(8, 10), step=(4, 3)"),
-    (_divisible, (9, 9), DIVISIBLE + "(9, 9), step=(4, 3)"),
-    (_divisible, (3, 3), DIVISIBLE + "(3, 3), step=(4, 3)"),
+    (_divisible, (8, 10), DIVISIBLE + "(8, 10), step=(4, 3) (did you mean (8, 9)?)"),
+    (_divisible, (11, 11), DIVISIBLE + "(11, 11), step=(4, 3) (did you mean (12, 12)?)"),
+    (_divisible, (1, 1), DIVISIBLE + "(1, 1), step=(4, 3) (did you mean (4, 3)?)"),
 ]
 
 

@@ -3,6 +3,7 @@
 import inspect
 import re
 
+import numpy as np
 import pytest
 
 import keras_vit
@@ -188,6 +189,41 @@ def test_deit_and_swin_are_what_their_authors_trained():
 
 
 SMALL = {"image_size": 32, "classes": 7}
+
+
+class TestWeightsOfAnotherModel:
+    @pytest.fixture
+    def tiny(self, monkeypatch, tmp_path):
+        """A file of the variant tiny; wide, deep, twin and a Swin Transformer are there beside it."""
+        sizes = {"tiny": (8, 16, 2, 1), "wide": (16, 16, 2, 1), "deep": (8, 16, 2, 2), "twin": (8, 16, 2, 1)}
+        monkeypatch.setattr(zoo, "_SIZES", {name: (*size, "this test") for name, size in sizes.items()})
+        rows = [*(zoo._vit(name, name, 8) for name in sizes), zoo.VARIANTS["Swin-T"]]
+        monkeypatch.setattr(zoo, "VARIANTS", {row.name: row for row in rows})
+        path = tmp_path / "tiny.npz"
+        keras_vit.save_weights(keras_vit.create_model("tiny", **SMALL), path)
+        return path
+
+    @pytest.mark.parametrize(
+        ("variant", "problem"),
+        [
+            ("wide", "17 differences, such as embedding/kernel: shape .* needs"),
+            ("deep", "12 differences, such as missing"),
+        ],
+    )
+    def test_the_error_names_the_models_that_they_fit(self, tiny, variant, problem):
+        wanted = rf"tiny.npz' holds the weights of tiny or twin, not of {variant}: {problem}"
+        with pytest.raises(ValueError, match=wanted):
+            keras_vit.create_model(variant, weights=tiny, **SMALL)
+
+    def test_arguments_that_keep_them_from_fitting(self, tiny):
+        with pytest.raises(ValueError, match=r"(?s)does not fit.*pre_logits.*tiny takes this file where its other"):
+            keras_vit.create_model("tiny", weights=tiny, representation_size=4, **SMALL)
+
+    def test_a_file_that_fits_none(self, tiny, tmp_path):
+        path = tmp_path / "other.npz"
+        np.savez(path, surplus=np.zeros(3), **np.load(tiny))
+        with pytest.raises(ValueError, match=r"(?s)other.npz' does not fit the model:\n.*extra surplus$"):
+            keras_vit.create_model("wide", weights=path, **SMALL)
 
 
 def test_constructor_and_create_model_build_the_same():

@@ -22,6 +22,14 @@ _SEVERAL_PROTOCOLS = ("timm", "huggingface")  # whose weights were trained with 
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
 
+class WeightsMismatch(ValueError):
+    """Arrays of a file and variables of a model that do not match; `problems` has a line for each."""
+
+    def __init__(self, path, problems):
+        super().__init__("\n".join([f"{str(path)!r} does not fit the model:", *problems]))
+        self.path, self.problems = path, problems
+
+
 def load_weights(
     model: ImageModel, source: PathLike, *, layout: str = "auto", resize: str = "auto", head: str = "auto"
 ) -> LoadReport:
@@ -146,11 +154,10 @@ def _check_strict(checkpoint, loaded, extra):
     problems = [source for source in loaded if source.problem]
     if not problems and not extra:
         return
-    lines = [f"{str(checkpoint.path)!r} does not fit the model:"]
-    lines += [f"  - missing {source.problem}" for source in problems if not source.is_in_file]
+    lines = [f"  - missing {source.problem}" for source in problems if not source.is_in_file]
     lines += [f"  ! {source.problem}" for source in problems if source.is_in_file]
     lines += [f"  + extra {name}" for name in extra]
-    raise ValueError("\n".join(lines))
+    raise WeightsMismatch(checkpoint.path, lines)
 
 
 def _notes(config, description, file, sources):

@@ -77,5 +77,8 @@ def add_measured(group):
         "--validation", metavar="WHERE", help="pictures to measure on: a DIR, SPLIT or PATTERN, as those to learn from"
     )
     group.add_argument(
-        "--hold-out", type=argument_types.share, metavar="SHARE", help="measure on this share of them instead"
+        "--hold-out",
+        type=argument_types.share,
+        metavar="SHARE",
+        help="measure on this share of them instead, of --folder and --arrays of every class",
     )

@@ -1,6 +1,7 @@
 """From the arguments of a command to labelled pictures."""
 
 import pathlib
+import sys
 
 import keras_vit
 
@@ -58,7 +59,10 @@ def _split(source, hold_out, seed):
             "--hold-out must leave both parts at least one picture; "
             f"got --hold-out={hold_out:g} of {source.size} pictures"
         )
-    return source.split(hold_out, seed=seed)
+    rest, held_out = source.split(hold_out, seed=seed)
+    drawn = "drawn from all" if source.labels is None else "of every class its share"
+    print(f"{rest.size:,} pictures to learn from, {held_out.size:,} held out, {drawn}", file=sys.stderr)
+    return rest, held_out
 
 
 def _where(args, kind):

@@ -51,10 +51,12 @@ def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Image
 
 def _from_files(files, labels, class_names):
     with tf.device("CPU"):
-        paths, labels = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
-    return from_lookup(
-        lambda n: {"image": tf.io.read_file(paths[n]), "label": labels[n]}, class_names, len(files), files
-    )
+        paths, numbers = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
+
+    def lookup(n):
+        return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
+
+    return from_lookup(lookup, class_names, len(files), files, labels=labels)
 
 
 def _visible(folder):

@@ -26,6 +26,8 @@ class ImageSource:
             shuffle or a split moves numbers instead of pictures; without it (None), the source is a stream:
             it is shuffled in a buffer, and `split` is not possible.
         describe: function from a position to what messages call that picture; None takes its file or its number.
+        labels: integer array (pictures,) of the labels in the order of `dataset`, where they are known without reading
+            a picture: of folders, arrays and what was cached; None elsewhere.
     """
 
     dataset: tf.data.Dataset
@@ -34,6 +36,7 @@ class ImageSource:
     files: tuple[str, ...] | None = None
     lookup: Callable[[Tensor], dict[str, Tensor]] | None = None
     describe: Callable[[int], str] | None = None
+    labels: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def name_of(self, position: int) -> str:
         """Returns what messages call a picture: its path, its record, or its number from 0.
@@ -46,7 +49,7 @@ class ImageSource:
         return f"picture {position}" if self.files is None else self.files[position]
 
     def split(self, fraction: float, seed: int = 0) -> tuple["ImageSource", "ImageSource"]:
-        """Draws a held-out part at random.
+        """Draws a held-out part at random, of every class its share where `labels` are known, else of all together.
 
         Args:
             fraction: share of the pictures to hold out, in (0, 1); the number is rounded.
@@ -64,6 +67,8 @@ class ImageSource:
                 f"fraction must leave both parts at least one picture; got fraction={fraction} of {self.size}"
             )
         order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(self.size)
+        if self.labels is not None:
+            order = order[_by_shares(self.labels[order])]
         return self.take(np.sort(order[held_out_size:])), self.take(np.sort(order[:held_out_size]))
 
     def take(self, positions: Sequence[int] | np.ndarray) -> "ImageSource":
@@ -87,7 +92,8 @@ class ImageSource:
         describe = _composed(self.describe, positions)
         with tf.device("CPU"):
             chosen = tf.constant(positions)
-        return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe)
+        labels = None if self.labels is None else self.labels[positions]
+        return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe, labels)
 
     def map_pictures(self, function: Callable[[Tensor], Tensor]) -> "ImageSource":
         """Returns the source of what `function` makes of each picture, an encoded file or pixels, when it is read.
@@ -101,7 +107,8 @@ class ImageSource:
 
         if self.lookup is None:
             return dataclasses.replace(self, dataset=self.dataset.map(changed, num_parallel_calls=tf.data.AUTOTUNE))
-        return from_lookup(lambda n: changed(self.lookup(n)), self.class_names, self.size, self.files, self.describe)
+        known = self.class_names, self.size, self.files, self.describe, self.labels
+        return from_lookup(lambda n: changed(self.lookup(n)), *known)
 
     def cached(self, max_bytes: int = 2**30) -> "ImageSource":
         """Reads every picture once and keeps it in memory: the encoded bytes of a file, the pixels of an array.
@@ -131,19 +138,20 @@ class ImageSource:
                 )
         if len(contents) != self.size:
             raise ValueError(f"the source must give {self.size} pictures, as its size says; it gave {len(contents)}")
+        labels = np.asarray(labels, "int32").reshape(self.size)
         with tf.device("CPU"):
             contents = tf.constant(contents, tf.string, shape=(self.size,))
             shapes = tf.constant(np.reshape(shapes, (self.size, -1)), tf.int64)
-            labels = tf.constant(labels, tf.int32, shape=(self.size,))
+            numbers = tf.constant(labels)
 
         def lookup(n):
             image = contents[n]
             if not self.is_encoded:
                 image = tf.reshape(tf.io.decode_raw(image, tf.uint8), shapes[n])
                 image = tf.ensure_shape(image, self.dataset.element_spec["image"].shape)
-            return {"image": image, "label": labels[n]}
+            return {"image": image, "label": numbers[n]}
 
-        return from_lookup(lookup, self.class_names, self.size, self.files, self.describe)
+        return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, labels)
 
     @property
     def is_encoded(self) -> bool:
@@ -191,15 +199,16 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
             f"labels must be from 0 to {len(names) - 1}, as there are {len(names)} classes; "
             f"they range from {labels.min()} to {labels.max()}"
         )
+    labels = labels.reshape(-1).astype("int32")
     with tf.device("CPU"):
-        pixels, numbers = tf.constant(images), tf.constant(labels.reshape(-1), tf.int32)
-    return from_lookup(lambda n: {"image": pixels[n], "label": numbers[n]}, names, len(images))
+        pixels, numbers = tf.constant(images), tf.constant(labels)
+    return from_lookup(lambda n: {"image": pixels[n], "label": numbers[n]}, names, len(images), labels=labels)
 
 
-def from_lookup(lookup, class_names, size, files=None, describe=None):
+def from_lookup(lookup, class_names, size, files=None, describe=None, labels=None):
     """The `ImageSource` of a function from a position to an element; the other arguments are its attributes."""
     dataset = tf.data.Dataset.range(size).map(lookup, num_parallel_calls=tf.data.AUTOTUNE)
-    return ImageSource(dataset, tuple(class_names), size, files, lookup, describe)
+    return ImageSource(dataset, tuple(class_names), size, files, lookup, describe, labels)
 
 
 def check_class_names(names):
@@ -207,6 +216,17 @@ def check_class_names(names):
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"class_names must be a sequence of texts, one per class; got class_names={names!r}")
     return tuple(names)
+
+
+def _by_shares(labels):
+    """The order of places in which any number of them from the front holds of each class its share, rounded.
+
+    The shares are those of Sainte-Lague's method: place number r of a class of n, from 0, comes at (r + 1/2) / n.
+    """
+    counts = np.bincount(labels)
+    of_class = np.argsort(labels, kind="stable")
+    ranks = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return of_class[np.lexsort((of_class, (ranks + 0.5) / counts[labels[of_class]]))]
 
 
 def _composed(describe, positions):

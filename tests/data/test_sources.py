@@ -1,5 +1,7 @@
 """from_arrays, and what every source can do: splits, names and memory."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -63,6 +65,40 @@ def test_split_is_a_partition_in_order_and_depends_on_the_seed():
     for rest, held_out in (first, other):
         assert sorted(rest + held_out) == list(range(10))
         assert rest == sorted(rest) and held_out == sorted(held_out)
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.2, 0.5, 0.9])
+def test_split_holds_out_of_every_class_its_share(fraction):
+    counts = np.array([100, 60, 20, 7, 1, 1])
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(6), counts))
+    source = from_arrays(np.zeros((len(labels), 1, 1, 1), np.uint8), labels)
+    held_outs = []
+    for seed in range(3):
+        rest, held_out = source.split(fraction, seed=seed)
+        assert held_out.size == round(fraction * len(labels))
+        found = [np.bincount([label for _, label in elements(part)], minlength=6) for part in (rest, held_out)]
+        np.testing.assert_array_equal(sum(found), counts)
+        assert np.abs(found[1] - fraction * counts).max() <= 1
+        for part, number in zip((rest, held_out), found, strict=True):
+            np.testing.assert_array_equal(np.bincount(part.labels, minlength=6), number)
+        held_outs.append(found[1][4:].sum())
+    assert max(held_outs) <= 2
+
+
+def test_classes_of_one_picture_are_drawn_alike():
+    source = from_arrays(np.zeros((20, 1, 1, 1), np.uint8), np.arange(20))
+    drawn = [source.split(0.25, seed=seed)[1].labels for seed in range(40)]
+    assert {len(labels) for labels in drawn} == {5}
+    assert set(np.concatenate(drawn)) == set(range(20))
+
+
+def test_a_source_whose_labels_are_not_known_is_split_as_a_whole(tmp_path):
+    source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
+    unknown = dataclasses.replace(source, labels=None)
+    rest, held_out = unknown.split(0.4, seed=3)
+    assert rest.labels is held_out.labels is None
+    assert sorted(rest.files + held_out.files) == sorted(source.files)
+    np.testing.assert_array_equal(unknown.cached().labels, source.labels)
 
 
 def test_split_refusals():
