@@ -13,15 +13,22 @@ def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
     """Returns `value` if it is one of `choices`, else raises a `ValueError` that lists them."""
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {listed}; got {name}={value!r}{_suggestion(value, choices)}")
+        raise ValueError(f"{name} must be one of {listed}; got {name}={value!r}{suggestion(value, choices)}")
     return value
 
 
-def _suggestion(value, choices):
-    """` (did you mean 'ViT-Ti_16'?)`, or nothing where no choice is near."""
+def suggestion(value: Any, choices: Collection[Any], most: int = 1, cutoff: float = 0.75) -> str:
+    """Returns ` (did you mean 'ViT-Ti_16'?)` of the choices that are near, or have these initials; "" without any."""
     texts = {choice.lower(): choice for choice in choices if isinstance(choice, str)}
-    near = difflib.get_close_matches(value.lower(), texts, n=1, cutoff=0.75) if isinstance(value, str) else []
-    return f" (did you mean {texts[near[0]]!r}?)" if near else ""
+    word = value.lower() if isinstance(value, str) else ""
+    near = difflib.get_close_matches(word, texts, most, cutoff) or [t for t in texts if _initials(t) == word][:most]
+    return f" (did you mean {' or '.join(repr(texts[text]) for text in near)}?)" if near else ""
+
+
+def _initials(text):
+    """`"learning_rate"` -> `"lr"`; of one word nothing."""
+    words = text.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else None
 
 
 def check_integer(name: str, value: Any, minimum: int = 1) -> int:

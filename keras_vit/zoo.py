@@ -1,7 +1,6 @@
 """The zoo: ONE table of named variants, the constructors made from it, and create_model."""
 
 import dataclasses
-import difflib
 import fnmatch
 import functools
 import inspect
@@ -50,6 +49,7 @@ _SIZES = {
     "g": (1408, 6144, 16, 40, _SCALING),
     "G": (1664, 8192, 16, 48, _SCALING),
 }
+_WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # of an architecture, that are sides of its arrays
 _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 
 
@@ -264,7 +264,9 @@ def _mismatch(error, variant, config, checkpoint, description):
 
 def _fits(row, config, checkpoint, description):
     """Whether a variant of the config's family and size takes a file; nothing is read or allocated."""
-    if row.config_class.family != config.family:
+    widths = {row.architecture[name] for name in _WIDTHS if name in row.architecture}
+    sides = {side for entry in checkpoint.entries.values() for side in entry.shape}
+    if row.config_class.family != config.family or not widths <= sides:  # which spares to build most of them
         return False
     try:
         candidate = _follow(row.config(image_size=config.image_size), {}, description)
@@ -278,8 +280,7 @@ def _check_arguments(variant, arguments):
     known = list(_signature(variant).parameters)
     for name in arguments:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = checks.suggestion(name, known)
             raise TypeError(
                 f"{constructor_name(variant)} got an unexpected keyword argument {name!r}{hint}; "
                 f"the arguments are {', '.join(known)}"

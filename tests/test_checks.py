@@ -113,6 +113,26 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("value", "meant"),
+    [
+        ("learning_rat", " (did you mean 'learning_rate'?)"),
+        ("LR", " (did you mean 'learning_rate'?)"),
+        ("wd", " (did you mean 'weight_decay'?)"),
+        ("e", ""),
+        ("", ""),
+        (3, ""),
+        (None, ""),
+    ],
+)
+def test_suggestions(value, meant):
+    assert checks.suggestion(value, ("learning_rate", "weight_decay", "epochs", 3)) == meant
+
+
+def test_several_suggestions():
+    assert checks.suggestion("bat", ("cat", "rat", "dog"), most=3, cutoff=0.6) == " (did you mean 'rat' or 'cat'?)"
+
+
 @pytest.mark.parametrize(("check", "value", "message"), REFUSED)
 def test_refused_values_are_named_with_what_was_expected(check, value, message):
     with pytest.raises(ValueError) as caught:

@@ -1,9 +1,9 @@
 """From the arguments of a command to a recipe: `--set FIELD=VALUE` and its short forms."""
 
 import ast
-import difflib
 
 import keras_vit
+from keras_vit import checks
 
 _SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay", "seed", "image_size")
 _WORDS = {"none": None, "null": None, "true": True, "false": False}
@@ -28,8 +28,7 @@ def read_changes(args):
 def _find(name):
     recipes = keras_vit.training.RECIPES
     if name not in recipes:
-        close = difflib.get_close_matches(name, recipes, n=3, cutoff=0.4)
-        hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+        hint = checks.suggestion(name, recipes, most=3, cutoff=0.4)
         raise ValueError(f"--recipe must be one that keras-vit list --recipes shows; got {name!r}{hint}")
     return recipes[name]
 

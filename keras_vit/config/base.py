@@ -1,7 +1,6 @@
 """What every config is: a frozen, validated dataclass that goes to a plain dict and back."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -33,8 +32,7 @@ class Config:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                close = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
+                hint = checks.suggestion(key, known)
                 raise ValueError(f"{cls.__name__} keys must be among {known}; got {key!r}{hint}")
         return cls(**values)
 

@@ -1,10 +1,10 @@
 """freeze: the first layers of a model keep their weights in training, the later ones learn."""
 
-import difflib
 import warnings
 
 import keras
 
+from keras_vit import checks
 from keras_vit.compat.graph import graph_calls
 
 
@@ -63,8 +63,7 @@ def _hint(model, names, up_to):
     for layer in model.layers:
         if isinstance(layer, keras.Model) and up_to in [inner.name for inner in layer.layers]:
             return f" (a layer of the inner model {layer.name!r}: freeze(model.get_layer({layer.name!r}), {up_to!r}))"
-    close = difflib.get_close_matches(str(up_to), names, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    return checks.suggestion(up_to, names)
 
 
 def _ancestors(ends):

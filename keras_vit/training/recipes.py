@@ -2,6 +2,7 @@
 
 import fnmatch
 
+from keras_vit import checks
 from keras_vit.config import ViTConfig
 from keras_vit.training.published import augreg, bit, imagenet, vit
 from keras_vit.training.recipe import Recipe
@@ -42,6 +43,15 @@ _QUICKSTART = Recipe(
     ),
 )
 
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe for recipe in (_QUICKSTART, *vit.RECIPES, *augreg.RECIPES, *imagenet.RECIPES, *bit.RECIPES)
-}
+
+class _Recipes(dict[str, Recipe]):
+    """A dict whose `KeyError` says what may have been meant."""
+
+    def __missing__(self, name):
+        hint = checks.suggestion(name, self, most=3, cutoff=0.4)
+        raise KeyError(f"there is no recipe {name!r}{hint}; keras_vit.training.list_recipes() lists them")
+
+
+RECIPES: dict[str, Recipe] = _Recipes(
+    (recipe.name, recipe) for recipe in (_QUICKSTART, *vit.RECIPES, *augreg.RECIPES, *imagenet.RECIPES, *bit.RECIPES)
+)

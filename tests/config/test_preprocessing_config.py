@@ -110,7 +110,7 @@ def test_wrong_preprocessing_is_refused(values, pieces):
 
 
 def test_unknown_preprocessing_key_is_refused_with_a_suggestion():
-    with pytest.raises(ValueError, match="Preprocessing keys must be among .* got 'croop'; did you mean 'crop'"):
+    with pytest.raises(ValueError, match="Preprocessing keys must be among .* got 'croop' .did you mean 'crop'"):
         Preprocessing.from_dict({"croop": 224})
 
 

@@ -60,7 +60,7 @@ def test_replace_refuses_unknown_fields_and_lists_the_known():
     with pytest.raises(ValueError) as error:
         RECIPES["quickstart"].replace(epoch=3)
     assert "'batch_size', 'epochs', 'steps'" in str(error.value)
-    assert "got 'epoch'; did you mean 'epochs'?" in str(error.value)
+    assert "got 'epoch' (did you mean 'epochs'?)" in str(error.value)
 
 
 @pytest.mark.parametrize("model", [VIT, SWIN, BIT], ids=["vit", "swin", "bit"])

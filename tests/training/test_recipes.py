@@ -65,6 +65,20 @@ def test_list():
     assert len(list_recipes()) == len(RECIPES) == 71
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("quickstrat", r" \(did you mean 'quickstart' or "),
+        ("vit/finetune/pet", r" \(did.*'vit/finetune/pets'"),
+        ("", ""),
+    ],
+)
+def test_a_name_that_is_none_is_answered_with_those_near_it(name, meant):
+    with pytest.raises(KeyError, match=f"there is no recipe '{name}'{meant}.*list_recipes"):
+        RECIPES[name]
+    assert RECIPES.get(name) is None and name not in RECIPES
+
+
 def fields(name, *names):
     return tuple(getattr(RECIPES[name], field) for field in names)
 

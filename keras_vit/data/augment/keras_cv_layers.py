@@ -1,11 +1,12 @@
 """keras-cv's augmentation layers by name: the one place that knows keras-cv."""
 
-import difflib
 import functools
 import inspect
 
 import keras
 import tensorflow as tf
+
+from keras_vit import checks
 
 _SCALE = (0, 255)  # of every operation here
 _NEED_LABELS = ("CutMix", "FourierMix", "MixUp", "Mosaic")
@@ -44,9 +45,8 @@ def _find(name):
     if name in _NEED_LABELS:
         raise ValueError(f"keras_cv.{name} changes labels too; use mix=('mixup(0.2)',) or mix=('cutmix(1.0)',)")
     if name not in layers:
-        near = difflib.get_close_matches(name, layers, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(layers))}"
-        raise ValueError(f"keras_cv has no layer {name!r} that changes pictures; {hint}")
+        hint = checks.suggestion(name, layers, most=3, cutoff=0.5) or f"; there are {', '.join(sorted(layers))}"
+        raise ValueError(f"keras_cv has no layer {name!r} that changes pictures{hint}")
     return layers[name]
 
 

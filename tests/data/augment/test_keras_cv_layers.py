@@ -61,7 +61,7 @@ def test_layers_keep_float32_under_another_policy():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("keras_cv.RandomCutOut(0.2, 0.2)", r"has no layer 'RandomCutOut'.*did you mean RandomCutout"),
+        ("keras_cv.RandomCutOut(0.2, 0.2)", r"has no layer 'RandomCutOut'.*did you mean 'RandomCutout'"),
         ("keras_cv.xyzzy", "has no layer 'xyzzy' that changes pictures; there are AugMix, AutoContrast"),
         ("keras_cv.MixUp()", r"keras_cv.MixUp changes labels too; use mix=\('mixup\(0.2\)',\) or"),
         ("keras_cv.CutMix", "CutMix changes labels too"),
