@@ -7,10 +7,13 @@ import sys
 import keras_vit
 from keras_vit.cli.models import open_model
 from keras_vit.cli.sources import open_source
+from keras_vit.data.encoded import check_file
 
 
 def predict(args):
     """Prints the likeliest classes of each picture."""
+    for picture in args.pictures:
+        check_file(picture)
     answers = keras_vit.predict(open_model(args), list(args.pictures), top=args.top)
     if args.json:
         _print_json(

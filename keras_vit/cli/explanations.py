@@ -8,11 +8,13 @@ from keras_vit import files
 from keras_vit.analysis import attention_rollout, head_maps, plots
 from keras_vit.cli.models import open_model
 from keras_vit.cli.outputs import check_drawing
+from keras_vit.data.encoded import check_file
 
 
 def explain(args):
     """Draws a sheet about one picture and prints its path."""
     check_drawing("--output", args.output)
+    check_file(args.picture)
     model = open_model(args)
     inputs = keras_vit.preprocess(args.picture, model.preprocessing)
     heads = head_maps(model, inputs, _layer(args.layer))

@@ -138,11 +138,11 @@ class ImageSource:
                 )
         if len(contents) != self.size:
             raise ValueError(f"the source must give {self.size} pictures, as its size says; it gave {len(contents)}")
-        labels = np.asarray(labels, "int32").reshape(self.size)
+        known = np.asarray(labels, "int32").reshape(self.size)
         with tf.device("CPU"):
             contents = tf.constant(contents, tf.string, shape=(self.size,))
             shapes = tf.constant(np.reshape(shapes, (self.size, -1)), tf.int64)
-            numbers = tf.constant(labels)
+            numbers = tf.constant(known)
 
         def lookup(n):
             image = contents[n]
@@ -151,7 +151,7 @@ class ImageSource:
                 image = tf.ensure_shape(image, self.dataset.element_spec["image"].shape)
             return {"image": image, "label": numbers[n]}
 
-        return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, labels)
+        return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, known)
 
     @property
     def is_encoded(self) -> bool:

@@ -81,7 +81,7 @@ def evaluate(
     data: LabelledData,
     batch_size: int = 32,
     preprocessing: Preprocessing | None = None,
-    top: int | Sequence[int] = (1, 5),
+    top: int | Sequence[int] | None = None,
     class_names: Sequence[str] | None = None,
     verbose: bool = False,
     labels: PathLike | None = None,
@@ -96,8 +96,8 @@ def evaluate(
             model takes them, integer labels).
         batch_size: pictures per batch; a dataset has its own.
         preprocessing: what to use instead of `model.preprocessing` on a folder or source.
-        top: the k of the top-k accuracies, one integer or several. A k beyond the number of classes counts
-            every picture.
+        top: the k of the top-k accuracies, one integer or several; a k beyond the number of classes counts every
+            picture. None takes 1, and 5 where the model has more classes.
         class_names: names of the data's classes, in the order of its labels, instead of the folder's or the
             source's own. For a dataset without them (None), labels are the numbers of the model's logits.
         verbose: shows a progress bar.
@@ -116,7 +116,8 @@ def evaluate(
             are no files or a file without a number too, and as `read_real_labels`.
     """
     outputs.check_classifier(model)
-    top = tuple(checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,)))
+    top = _top(model) if top is None else top if isinstance(top, (tuple, list)) else (top,)
+    top = tuple(checks.check_integer("top", k) for k in top)
     checks.check_integer("batch_size", batch_size)
     if isinstance(data, (str, os.PathLike)):
         data = from_folder(data)
@@ -152,6 +153,10 @@ def evaluate(
         batches, steps = data.as_numpy_iterator(), None
     count, correct, calibrated = _count(model, batches, steps, right, tally, top, verbose)
     return Accuracy(count, correct, matching, left_out, tally.report(), calibrated)
+
+
+def _top(model):
+    return tuple(k for k in (1, 5) if k == 1 or k < model.config.classes)
 
 
 def _count(model, batches, steps, right, tally, top, verbose):

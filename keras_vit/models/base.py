@@ -17,7 +17,7 @@ from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states, restore_layer_states
-from keras_vit.models.logit_losses import warn_of_probabilities
+from keras_vit.models.loss_warnings import warn_of_loss
 from keras_vit.typing import PathLike, Size, Tensor
 
 # a function that gives a model of the class it is given
@@ -72,11 +72,11 @@ class ImageModel(Model):
             ValueError: as `keras_vit.Model.compile`.
 
         Warns:
-            UserWarning: where the model ends in logits and a loss takes what it gets for probabilities.
+            UserWarning: where the model ends in logits and a loss takes what it gets for probabilities, and where it
+                has one class and a loss compares several.
         """
         super().compile(*args, **kwargs)
-        if self._config.include_top and self._config.classifier_activation is None:
-            warn_of_probabilities(self.loss)
+        warn_of_loss(self.loss, self._config)
 
     @property
     def config(self) -> ImageConfig:

@@ -113,6 +113,12 @@ def test_mistake_is_one_line_and_exit_code_2(here, capsys, command, expected):
     assert re.search(expected, error_of(run(capsys, *shlex.split(command))))
 
 
+@pytest.mark.parametrize("command", ["predict cat.jpg dog.jpg", "explain dog.jpg -o dog.png"])
+def test_an_absent_picture_is_missed_before_the_model_is_opened(here, capsys, command):
+    error = error_of(run(capsys, *shlex.split(command), "--model", "text.keras"))  # another mistake
+    assert error.endswith("there is no picture file dog.jpg")
+
+
 def test_debug_shows_the_traceback(capsys, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_DEBUG", "1")
     code, _, err = run(capsys, "list", "nothing")

@@ -1,4 +1,4 @@
-"""Losses that take logits for probabilities are warned of, and no others."""
+"""Losses that do not go with the head are warned of, and no others."""
 
 import warnings
 
@@ -6,9 +6,10 @@ import keras
 import pytest
 from families import FAMILIES
 
-from keras_vit.models.logit_losses import warn_of_probabilities
+from keras_vit.models.loss_warnings import warn_of_loss
 
 LOSSES = keras.losses
+CONFIG = FAMILIES["plain"].build().config
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ LOSSES = keras.losses
 )
 def test_probabilities_are_warned_of(loss):
     with pytest.warns(UserWarning, match="takes probabilities, and this model ends in logits"):
-        warn_of_probabilities(loss)
+        warn_of_loss(loss, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,19 @@ def test_probabilities_are_warned_of(loss):
 def test_other_losses_are_not(loss):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_probabilities(loss)
+        warn_of_loss(loss, CONFIG)
+
+
+@pytest.mark.parametrize("loss", ["categorical_crossentropy", LOSSES.SparseCategoricalCrossentropy(from_logits=True)])
+@pytest.mark.parametrize("activation", ["sigmoid", None])
+def test_classes_of_a_single_logit(loss, activation):
+    config = CONFIG.replace(classes=1, classifier_activation=activation)
+    with pytest.warns(UserWarning, match="compares classes, and this model has classes=1: build it with classes=2"):
+        warn_of_loss(loss, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_loss(LOSSES.BinaryCrossentropy(from_logits=True), config)
+        warn_of_loss(loss, config.replace(include_top=False))
 
 
 @pytest.mark.parametrize("name", ["plain", "Swin", "BiT"])

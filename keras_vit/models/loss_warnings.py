@@ -1,0 +1,46 @@
+"""Warnings of losses that do not go with a model's head: such a model learns next to nothing, and nothing complains."""
+
+import warnings
+
+import keras
+
+
+def warn_of_loss(loss, config):
+    """Warns of a loss that would clip logits to probabilities, and of one between classes where there is one logit.
+
+    Args:
+        loss: what `compile` takes: a name, a function, a `keras.losses.Loss`, None, or a structure of them.
+        config: `ImageConfig` of the model that is compiled.
+    """
+    if not config.include_top:
+        return
+    for part in keras.tree.flatten(loss):
+        found = keras.losses.get(part) if isinstance(part, str) else part
+        name = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
+        if config.classes == 1 and _kind(found) in _BETWEEN_CLASSES:
+            warnings.warn(
+                f"loss {name} compares classes, and this model has classes=1: build it with classes=2, or give "
+                "keras.losses.BinaryCrossentropy(from_logits=True)",
+                stacklevel=3,
+            )
+        elif config.classifier_activation is None and _takes_probabilities(found):
+            warnings.warn(
+                f"loss {name} takes probabilities, and this model ends in logits: give a loss with from_logits=True, "
+                "such as keras.losses.SparseCategoricalCrossentropy(from_logits=True), or build the model with "
+                'classifier_activation="softmax"',
+                stacklevel=3,
+            )
+
+
+def _takes_probabilities(loss):
+    if isinstance(loss, keras.losses.Loss):
+        return getattr(loss, "from_logits", True) is False
+    return _kind(loss) in (*_BETWEEN_CLASSES, "binarycrossentropy")  # functions, whose default it is
+
+
+def _kind(loss):
+    """The name of a loss, the same for its class and its function."""
+    return getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
+
+
+_BETWEEN_CLASSES = ("categoricalcrossentropy", "sparsecategoricalcrossentropy")
