@@ -7,6 +7,7 @@ from keras_vit.analysis.attention import attention_model, attention_weights
 from keras_vit.analysis.distance import mean_attention_distance, receptive_field
 from keras_vit.analysis.filters import FilterComponents, embedding_filters, filter_components, smoothness
 from keras_vit.analysis.heads import head_maps, head_strength
+from keras_vit.analysis.heat_map import heat_map
 from keras_vit.analysis.overlay import overlay
 from keras_vit.analysis.positions import position_similarity
 from keras_vit.analysis.rollout import attention_rollout, rollout_by_block, rollout_model
@@ -20,6 +21,7 @@ __all__ = [
     "filter_components",
     "head_maps",
     "head_strength",
+    "heat_map",
     "mean_attention_distance",
     "overlay",
     "plots",

@@ -93,10 +93,15 @@ def rollout_overlay(found, depth):
     return analysis.overlay(found.picture, found.rollouts[block_name(found, depth)])
 
 
-def head_overlays(found, model, depth):
-    """The picture seen through each head of block number `depth`, from 1: list of uint8 (height, width, 3)."""
+def rollout_heat_map(found, depth):
+    """The heat map of a `Look`'s rollout over its first `depth` blocks: uint8 (height, width, 3)."""
+    return analysis.heat_map(found.picture, found.rollouts[block_name(found, depth)])
+
+
+def head_heat_maps(found, model, depth):
+    """The heat map of each head of block number `depth`, from 1: list of uint8 (height, width, 3)."""
     maps = analysis.head_maps(model, found.inputs, block_name(found, depth))[0]
-    return [analysis.overlay(found.picture, attention) for attention in maps]
+    return [analysis.heat_map(found.picture, attention) for attention in maps]
 
 
 def block_name(found, depth):

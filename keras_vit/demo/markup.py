@@ -102,7 +102,7 @@ STYLE = """
 .kv-status { margin: 0; padding: 0.55rem 0.8rem; border-radius: 8px; border-left: 4px solid var(--kv-colour);
   background: color-mix(in srgb, var(--kv-colour) 9%, transparent); overflow-wrap: anywhere; }
 .kv-hint { --kv-colour: #5b7083; } .kv-busy { --kv-colour: #b7791f; } .kv-error { --kv-colour: #c53030; }
-.kv-figures { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0.8rem; }
+.kv-figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 0.8rem; }
 .kv-heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: 0.6rem; }
 .kv-figures figure, .kv-heads figure { margin: 0; }
 .kv-figures img, .kv-heads img { width: 100%; height: auto; display: block; border-radius: 8px; }

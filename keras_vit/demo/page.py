@@ -109,11 +109,11 @@ class _Answers:
         """The heads of one block, which are computed when they are asked for."""
         name, weights, found = state
         try:
-            overlays = looks.head_overlays(found, self._offers.open(name, weights), depth)
+            maps = looks.head_heat_maps(found, self._offers.open(name, weights), depth)
         except _MISTAKES as error:
             return markup.status(looks.sentence(error), "error"), ""
         block = looks.block_name(found, depth)
-        shown = [(f"{block}, head {number}", overlay) for number, overlay in enumerate(overlays, 1)]
+        shown = [(f"{block}, head {number}", heat_map) for number, heat_map in enumerate(maps, 1)]
         return gr.skip(), markup.figures(shown, "kv-heads")
 
     def _show(self, name, weights, read, has_digits):
@@ -131,7 +131,7 @@ class _Answers:
 
 
 def _to_depth(state, depth):
-    """The overlay up to another block; attention itself is there already. The heads of the last block go."""
+    """The figures up to another block; attention itself is there already. The heads of the last block go."""
     return _figures(state[2], depth), ""
 
 
@@ -162,6 +162,7 @@ def _figures(found, depth):
     if found.blocks:
         caption = f"Attention rollout up to {looks.block_name(found, depth)}"
         shown.append((caption, looks.rollout_overlay(found, depth)))
+        shown.append(("The same as a heat map", looks.rollout_heat_map(found, depth)))
     return markup.figures(shown)
 
 

@@ -26,8 +26,10 @@ def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
     heads = analysis.head_maps(model, inputs)[0]
     strongest = heads[analysis.head_strength(heads).argmax()]
     top, left = find(pixels, picture)
-    assert find(pixels, analysis.overlay(picture, analysis.attention_rollout(model, inputs)[0])) == (top, left + 234)
-    assert find(pixels, analysis.overlay(picture, strongest)) == (top + 224 + 30, left)
+    rollout = analysis.attention_rollout(model, inputs)[0]
+    assert find(pixels, analysis.overlay(picture, rollout)) == (top, left + 234)
+    assert find(pixels, analysis.heat_map(picture, rollout)) == (top, left + 2 * 234)
+    assert find(pixels, analysis.heat_map(picture, strongest)) == (top + 224 + 30, left)
 
 
 def test_layer_and_another_format(here, capsys):

@@ -27,10 +27,12 @@ def test_rollouts_end_with_every_block(name, blocks):
         np.testing.assert_allclose(found.rollouts[found.blocks[depth - 1]], rollout, atol=1e-6)
         shown = analysis.overlay(found.picture, rollout).astype(int)
         assert np.abs(looks.rollout_overlay(found, depth) - shown).max() <= 1
-    heads = looks.head_overlays(found, model, 1)
+        shown = analysis.heat_map(found.picture, rollout).astype(int)
+        assert np.abs(looks.rollout_heat_map(found, depth) - shown).max() <= 1
+    heads = looks.head_heat_maps(found, model, 1)
     maps = analysis.head_maps(model, inputs, found.blocks[0])[0]
     assert len(heads) == len(maps)
-    np.testing.assert_array_equal(heads[0], analysis.overlay(found.picture, maps[0]))
+    np.testing.assert_array_equal(heads[0], analysis.heat_map(found.picture, maps[0]))
     if name == "Swin":
         assert all(block.startswith("stage_2") for block in found.blocks)
 

@@ -216,21 +216,23 @@ def test_an_example_is_answered(page, model):
     assert_bars(page, expected(model, digit))
     label, score = expected(model, digit)[0]
     assert page.status() == f"{NAME} says {label} ({score:.1f} %)."
-    seen, overlay = page.pictures("#figures")
+    seen, overlay, heat_map = page.pictures("#figures")
     np.testing.assert_array_equal(seen[::28, ::28, 0], digit[..., 0])
     assert overlay.shape == seen.shape == (224, 224, 3) and (overlay <= seen).all() and (overlay < seen).any()
+    assert heat_map.shape == seen.shape and np.ptp(heat_map.astype(int), axis=-1).max() > 50  # colours
     assert re.fullmatch(r"decode and resize \d+ ms\s*model \d+ ms\s*attention \d+ ms", page.one("#times").text)
 
 
-def test_the_slider_changes_the_overlay_and_nothing_else(page):
+def test_the_slider_changes_overlay_and_heat_map_and_nothing_else(page):
     page.pick(2)
-    answers, (seen, last) = page.answers(), page.pictures("#figures")
+    answers, (seen, *last) = page.answers(), page.pictures("#figures")
     page.set_depth(1)
-    still_seen, first = page.pictures("#figures")
-    assert (first != last).any() and page.answers() == answers
+    still_seen, *first = page.pictures("#figures")
+    assert all((early != late).any() for early, late in zip(first, last, strict=True))
+    assert page.answers() == answers
     np.testing.assert_array_equal(still_seen, seen)
     page.set_depth(2)
-    np.testing.assert_array_equal(page.pictures("#figures")[1], last)
+    np.testing.assert_array_equal(page.pictures("#figures")[1:], last)
 
 
 def test_heads_appear_on_demand_and_go_with_their_block(page):
@@ -254,7 +256,7 @@ def test_a_drawing_is_read(page, model):
     pen = ActionChains(page.driver, duration=20).move_to_element_with_offset(canvas, -40, -70).click_and_hold()
     pen.move_by_offset(80, 0).move_by_offset(-20, 50).move_by_offset(-30, 90).release().perform()
     page.until(lambda: "says" in page.status() and page.all("#figures img"))
-    (seen, _) = page.pictures("#figures")
+    seen = page.pictures("#figures")[0]
     digit = seen[::28, ::28, :1]
     assert digit[0, 2:6].min() > 120 and digit[4:, 6:].max() < 60 and digit[7].max() > 120  # a seven
     assert_bars(page, expected(model, digit))
@@ -331,7 +333,7 @@ def test_the_servers_files_are_not_given_away(url, path):
 
 
 def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_factory):
-    """The overlay keeps more of the brightness on the ball than around it; screenshots go to the folder."""
+    """On the ball the overlay keeps more brightness and the heat map is brighter; screenshots go to the folder."""
     folder = tmp_path_factory.mktemp("real_page")
     process, url = serve(folder, "--model", "ViT-Ti_16", "--weights", real_data / "weights" / WEIGHTS, "--gelu", "erf")
     try:
@@ -339,7 +341,7 @@ def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_fac
         page = Page(driver, url)
         page.pick(list_scenes().index("soccer ball"))
         assert page.answers()[0][0] == "soccer ball"
-        seen, overlay = (picture.astype(int).sum(-1) for picture in page.pictures("#figures"))
+        seen, overlay, heat_map = (picture.astype(int).sum(-1) for picture in page.pictures("#figures"))
         left, top, right, bottom = (
             round(side * scale)
             for side, scale in zip(draw_scene("soccer ball").box, (224 / 480, 224 / 360) * 2, strict=True)
@@ -348,6 +350,7 @@ def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_fac
         is_ball[top:bottom, left:right] = True
         kept = overlay / np.maximum(seen, 1)
         assert kept[is_ball].mean() > 2 * kept[~is_ball].mean()  # 2.4
+        assert heat_map[is_ball].mean() > 1.5 * heat_map[~is_ball].mean() and is_ball.flat[heat_map.argmax()]
         driver.save_screenshot(str(folder / "desk.png"))
         sized(390, 844)
         assert page.overflow() <= 0

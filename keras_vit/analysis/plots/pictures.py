@@ -1,4 +1,4 @@
-"""Figures of pictures: attention overlays, filters, reconstructions, and the sheet that explains an answer."""
+"""Figures of pictures: attention, filters, reconstructions, and the sheet that explains an answer."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.analysis.heads import head_strength
+from keras_vit.analysis.heat_map import heat_map
 from keras_vit.analysis.overlay import as_uint8, overlay
 from keras_vit.analysis.plots.canvas import Sheet, draw_tiles, enlargement, magnify
 
@@ -28,15 +29,18 @@ def attention_overlay(pictures: np.ndarray, maps: np.ndarray, *, smooth: bool = 
         smooth: as of `overlay`.
 
     Returns:
-        A Figure with a row per picture: the picture and its overlay.
+        A Figure with a row per picture: the picture, its `overlay` and its `heat_map`.
 
     Raises:
         ValueError: if pictures and maps are not equally many or there are none, and as `overlay`.
     """
     if len(pictures) != len(maps) or not len(maps):
         raise ValueError(f"pictures and maps must be equally many; got {len(pictures)} and {len(maps)}")
-    rows = [[as_uint8("pictures", p), overlay(p, m, smooth=smooth)] for p, m in zip(pictures, maps, strict=True)]
-    return draw_tiles(rows, titles=("picture", "attention"))
+    rows = [
+        [as_uint8("pictures", p), overlay(p, m, smooth=smooth), heat_map(p, m, smooth=smooth)]
+        for p, m in zip(pictures, maps, strict=True)
+    ]
+    return draw_tiles(rows, titles=("picture", "attention", "as a heat map"))
 
 
 def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
@@ -89,6 +93,8 @@ def explanation(
 ) -> "Figure":
     """Draws one sheet about one picture: what a model answers, what it attends to, and its strongest heads.
 
+    Attention is shown by `overlay` and by `heat_map`; the heads are heat maps, which dark pictures do not hide.
+
     Args:
         picture: (height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees it.
         answers: sequence of (label, score in [0, 1]), best first.
@@ -109,20 +115,24 @@ def explanation(
     height, width = picture.shape[:2]
     strength = head_strength(heads)
     strongest = np.argsort(-strength, kind="stable")[:num_heads]
-    columns = max(3, len(strongest))
+    columns = max(4, len(strongest))
     lefts = [_GAP + column * (width + _GAP) for column in range(columns)]
     sheet = Sheet(lefts[-1] + width + _GAP, 3 * (_GAP + _LINE) + 2 * height)
     sheet.text(title, _GAP, _GAP, weight="bold")
     top = _GAP + _LINE
-    captions = ("as the model sees it", "what it attends to")
-    for left, caption, pixels in zip(lefts, captions, (picture, overlay(picture, attention)), strict=False):
+    tiles = {
+        "as the model sees it": picture,
+        "what it attends to": overlay(picture, attention),
+        "as a heat map": heat_map(picture, attention),
+    }
+    for left, (caption, pixels) in zip(lefts, tiles.items(), strict=False):
         _captioned(sheet, caption, pixels, left, top)
-    sheet.text("what it answers", lefts[2], top)
-    _answers(sheet.axes(lefts[2], top + _LINE, lefts[-1] + width - lefts[2], height), answers)
+    sheet.text("what it answers", lefts[3], top)
+    _answers(sheet.axes(lefts[3], top + _LINE, lefts[-1] + width - lefts[3], height), answers)
     top += _LINE + height + _GAP
     for left, head in zip(lefts, strongest, strict=False):
         caption = f"head {head + 1}, {100 * strength[head]:.0f} % uneven"
-        _captioned(sheet, caption, overlay(picture, heads[head]), left, top)
+        _captioned(sheet, caption, heat_map(picture, heads[head]), left, top)
     return sheet.figure
 
 

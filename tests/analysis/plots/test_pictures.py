@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from rendered import bytes_of, find, pixels_of
 
-from keras_vit.analysis import overlay, plots
+from keras_vit.analysis import heat_map, overlay, plots
 
 
 def _pictures(count=2, size=(224, 224)):
@@ -22,7 +22,7 @@ def _patterns(count=2, grid=(14, 14)):
 
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize(("size", "grid"), [((224, 224), (14, 14)), ((224, 256), (14, 16))])
-def test_overlays_stand_beside_their_pictures_to_the_pixel(size, grid, smooth):
+def test_overlays_and_heat_maps_stand_beside_their_pictures_to_the_pixel(size, grid, smooth):
     pictures, maps = _pictures(size=size), _patterns(grid=grid)
     figure = plots.attention_overlay(pictures, maps, smooth=smooth)
     pixels = pixels_of(figure)
@@ -31,8 +31,9 @@ def test_overlays_stand_beside_their_pictures_to_the_pixel(size, grid, smooth):
         top, left = find(pixels, picture)
         beside = find(pixels, overlay(picture, attention, smooth=smooth))
         assert beside == (top, left + size[1] + 8)
+        assert find(pixels, heat_map(picture, attention, smooth=smooth)) == (top, left + 2 * (size[1] + 8))
         tops.append(top)
-    assert tops[1] == tops[0] + size[0] + 8 and pixels.shape[1] == 2 * size[1] + 24
+    assert tops[1] == tops[0] + size[0] + 8 and pixels.shape[1] == 3 * size[1] + 32
 
 
 def test_the_bright_cell_of_a_sheet_is_where_its_patch_is():
@@ -52,7 +53,7 @@ def test_the_bright_cell_of_a_sheet_is_where_its_patch_is():
 def test_small_pictures_are_enlarged_by_a_whole_number():
     pictures = np.random.default_rng(1).integers(0, 256, (1, 32, 32, 3)).astype("uint8")
     pixels = pixels_of(plots.attention_overlay(pictures, np.ones((1, 4, 4))))
-    assert pixels.shape[1] == 2 * 32 * 7 + 24
+    assert pixels.shape[1] == 3 * 32 * 7 + 32
     tile = pictures[0].repeat(7, 0).repeat(7, 1)
     top = pixels.shape[0] - 8 - 224
     np.testing.assert_array_equal(pixels[top : top + 224, 8 : 8 + 224], tile)
@@ -95,19 +96,20 @@ class TestExplanation:
         picture, heads = _pictures(1)[0], _patterns(2)
         pixels = pixels_of(self.sheet())
         height, width = pixels.shape[:2]
-        assert (width, height) == (4 * 10 + 3 * 224, 3 * 10 + 3 * 20 + 2 * 224)
+        assert (width, height) == (5 * 10 + 4 * 224, 3 * 10 + 3 * 20 + 2 * 224)
         upper, lower = 10 + 20 + 20, height - 10 - 224
         for tile, top, left in (
             (picture, upper, 10),
             (overlay(picture, heads[0]), upper, 20 + 224),
-            (overlay(picture, heads[0]), lower, 10),
-            (overlay(picture, heads[1]), lower, 20 + 224),
-            (picture, lower, 30 + 448),  # the even head comes last
+            (heat_map(picture, heads[0]), upper, 30 + 448),
+            (heat_map(picture, heads[0]), lower, 10),
+            (heat_map(picture, heads[1]), lower, 20 + 224),
+            (heat_map(picture, np.ones((14, 14))), lower, 30 + 448),  # the even head comes last
         ):
             np.testing.assert_array_equal(pixels[top : top + 224, left : left + 224], tile)
 
     def test_bars_are_as_long_as_their_scores(self):
-        pixels = pixels_of(self.sheet())[50 : 50 + 224, 30 + 448 : 30 + 448 + 224, 0]
+        pixels = pixels_of(self.sheet())[50 : 50 + 224, 40 + 672 : 40 + 672 + 224, 0]
         dark = [(row == 89).sum() for row in pixels]  # "0.35" of 255
         lengths = [length for length in sorted(set(dark)) if dark.count(length) > 10]
         assert lengths == [0, 56, 168]
@@ -124,7 +126,7 @@ class TestExplanation:
 
     def test_more_heads_than_are_shown(self):
         narrow, wide = (pixels_of(self.sheet(6, num_heads=count)).shape[1] for count in (2, 5))
-        assert (narrow, wide) == (4 * 10 + 3 * 224, 6 * 10 + 5 * 224)
+        assert (narrow, wide) == (5 * 10 + 4 * 224, 6 * 10 + 5 * 224)
         assert bytes_of(self.sheet()) < 400_000
 
 

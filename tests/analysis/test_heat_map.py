@@ -1,0 +1,120 @@
+"""Heat maps: the colours of matplotlib's scale, brighter with attention whatever the picture is."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.analysis import heat_map
+from keras_vit.analysis.overlay import enlarge
+
+RISING = np.linspace(0, 1, 14 * 14).reshape(14, 14)
+PICTURES = {
+    "black": np.zeros((224, 224, 3), "uint8"),
+    "white": np.full((224, 224, 3), 255, "uint8"),
+    "red": np.full((224, 224, 3), (255, 0, 0), "uint8"),
+    "green": np.full((224, 224, 3), (0, 255, 0), "uint8"),
+    "blue": np.full((224, 224, 3), (0, 0, 255), "uint8"),
+}
+
+
+def lightness(colours):
+    """L* of CIE 1976, from 0 to 100, of sRGB colours (..., 3)."""
+    shares = np.asarray(colours, "float64") / 255
+    linear = np.where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ (0.2126, 0.7152, 0.0722)
+    return np.where(luminance > (6 / 29) ** 3, 116 * np.cbrt(luminance) - 16, luminance * (29 / 3) ** 3)
+
+
+@pytest.mark.parametrize("picture", PICTURES.values(), ids=list(PICTURES))
+def test_more_attention_is_brighter_on_pictures_of_any_colour(picture):
+    shown = lightness(heat_map(picture, RISING, smooth=False, quantile=1)[8::16, 8::16]).ravel()
+    assert (np.diff(shown) > -0.5).all() and shown[-1] > shown[0] + 30  # of 100; uint8 is rounded
+    assert (shown[10:] > shown[:-10]).all()
+
+
+def test_most_attention_on_black_is_brighter_than_least_on_white():
+    picture = PICTURES["white"].copy()
+    picture[:, :112] = 0
+    attention = np.zeros((14, 14))
+    attention[:, :7] = 1
+    shown = lightness(heat_map(picture, attention, smooth=False))
+    assert shown[:, :112].min() > shown[:, 112:].max() + 20
+
+
+def test_colours_are_those_of_inferno():
+    """Against matplotlib's 256 colours: what a black picture's grey, 0.35 * 0.3 of white, leaves."""
+    from matplotlib import colormaps
+
+    shown = heat_map(PICTURES["black"], RISING, smooth=False, quantile=1)[8::16, 8::16]
+    expected = 0.65 * 255 * colormaps["inferno"](0.9 * RISING)[..., :3] + 0.35 * 0.3 * 255
+    assert np.abs(shown - expected).max() <= 7  # nine straight lines
+
+
+def test_steps_look_alike_to_the_colour_blind():
+    """Of equal steps of attention, none changes lightness, which everybody sees, more than twice the mean."""
+    shown = lightness(heat_map(PICTURES["black"], np.linspace(0, 1, 14)[None], smooth=False, quantile=1)[0, 8::16])
+    steps = np.diff(shown)
+    assert steps.min() > 0.4 * steps.mean() and steps.max() < 2 * steps.mean()
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_it_is_hottest_where_an_overlay_is_brightest(smooth):
+    attention = np.full((14, 14), 0.01)
+    attention[3, 9] = attention[3, 10] = 1
+    shown = lightness(heat_map(PICTURES["black"], attention, smooth=smooth))
+    light = enlarge(attention, 224, smooth=smooth)
+    assert light.flat[shown.argmax()] > 0.98
+    assert np.corrcoef(shown.ravel(), light.ravel())[0, 1] > 0.95
+
+
+def test_the_picture_shows_in_grey():
+    """Where nothing is attended to it is Pillow's grey, from 0.3 of white on, at 0.35 of its brightness."""
+    picture = np.random.default_rng(0).integers(0, 256, (28, 28, 3), "uint8")
+    attention = np.zeros((2, 2))
+    attention[1, 1] = 1
+    shown = heat_map(picture, attention, smooth=False)
+    grey = np.asarray(Image.fromarray(picture).convert("L"), "float64")
+    expected = 0.35 * (0.3 * 255 + 0.7 * grey)
+    assert np.ptp(shown[:14].max(-1)) > 50
+    np.testing.assert_allclose(shown[:14], np.repeat(expected[:14, :, None], 3, -1), atol=3.5)  # inferno begins at 4
+
+
+def test_an_even_map_is_hot_everywhere():
+    for attention in (np.full((14, 14), 1 / 197), np.zeros((2, 2))):
+        shown = heat_map(PICTURES["white"], attention)
+        assert (shown == shown[0, 0]).all() and shown[0, 0, 0] > 240 > 150 > shown[0, 0, 2]
+
+
+def test_grey_and_float_pictures_are_alike():
+    levels = np.arange(64, dtype="uint8").reshape(8, 8) * 4
+    expected = heat_map(np.repeat(levels[..., None], 3, -1), np.eye(2))
+    assert expected.shape == (8, 8, 3) and expected.dtype == np.uint8
+    for picture in (levels, levels[..., None], levels / 255, (levels / 255).astype("float32")):
+        np.testing.assert_array_equal(heat_map(picture, np.eye(2)), expected)
+
+
+def test_outliers_are_cut_as_in_an_overlay():
+    attention = np.full((14, 14), 0.001)
+    attention[4:8, 4:8] = 0.01
+    attention[0, 0] = attention[13, 13] = 0.04
+    dark, cut = (
+        heat_map(PICTURES["black"], attention, smooth=False, quantile=quantile)[:, :, 0] for quantile in (1, 0.97)
+    )
+    assert cut[80, 80] == cut[0, 0] == dark[0, 0] > dark[80, 80] + 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"picture": np.zeros((8, 8, 4))}, r"picture must have shape \(height, width, 1 or 3\); got \(8, 8, 4\)"),
+        ({"picture": np.full((8, 8, 3), 1.5)}, r"picture must be uint8, or floats in \[0, 1\]; got float64 from 1.5"),
+        ({"attention": np.zeros((1, 2, 2))}, r"attention must be a map .* got shape \(1, 2, 2\)"),
+        ({"attention": np.array([[1, np.nan]])}, "attention must be a map .* of finite numbers"),
+        ({"attention": -np.ones((2, 2))}, "finite numbers from 0"),
+        ({"quantile": 0}, r"quantile must be a number in \(0, 1\]; got quantile=0"),
+        ({"smooth": 1}, "smooth must be True or False; got smooth=1"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        heat_map(**{"picture": np.zeros((8, 8, 3), "uint8"), "attention": np.eye(2), **arguments})
