@@ -6,11 +6,11 @@ import numpy.typing as npt
 from keras_vit.analysis.overlay import as_uint8, enlarge
 
 # Inferno by Nathaniel J. Smith and Stefan van der Walt (github.com/BIDS/colormap, CC0 1.0), at every tenth from 0 to
-# 0.9. Its steps look equally large to the colour-blind, too; the tenth that is left fades to white and is not used.
+# 0.9. Equal steps look equally large, to the colour-blind too; the tenth that is left fades to white and is not used.
 _SCALE = ("000004", "160b39", "420a68", "6a176e", "932667", "bc3754", "dd513a", "f37819", "fca50a", "f6d746")
 _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
-_COLOUR = 0.65  # share of the colours; the rest is the picture
-_PALEST = 0.3  # grey of a black picture; white stays white
+_COLOUR = (0.55, 0.75)  # share of the colours where attention is least and most; the rest is the picture
+_BLACK = 0.3  # the grey that black becomes; white stays white
 
 
 def heat_map(
@@ -18,8 +18,9 @@ def heat_map(
 ) -> np.ndarray:
     """Shows attention in colours over a picture in grey.
 
-    From dark over violet and orange to yellow, a scale that is as even in brightness as to the eye. Where the most
-    attention lies is brighter than where the least lies, even if the picture is black there and white here.
+    The colours go from dark over violet and orange to yellow and grow brighter on their way, on pictures of any colour:
+    a black object that is attended to is brighter than a white wall that is not. The map is enlarged, blurred, cut and
+    stretched as for `overlay`; the scale is Inferno (bids.github.io/colormap) without its last tenth.
 
     Args:
         picture: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
@@ -35,9 +36,10 @@ def heat_map(
         ValueError: on another shape or range.
     """
     picture = as_uint8("picture", picture)
-    colours = _coloured(enlarge(attention, picture.shape[:2], smooth=smooth, quantile=quantile))
-    grey = 255 * _PALEST + (1 - _PALEST) * (picture @ np.array(_LUMA))
-    return np.rint(_COLOUR * colours + (1 - _COLOUR) * grey[..., None]).astype("uint8")
+    heat = enlarge(attention, picture.shape[:2], smooth=smooth, quantile=quantile)
+    grey = 255 * _BLACK + (1 - _BLACK) * (picture @ np.array(_LUMA))
+    share = np.interp(heat, (0, 1), _COLOUR)[..., None]
+    return np.rint(share * _coloured(heat) + (1 - share) * grey[..., None]).astype("uint8")
 
 
 def _coloured(heat):

@@ -102,7 +102,7 @@ STYLE = """
 .kv-status { margin: 0; padding: 0.55rem 0.8rem; border-radius: 8px; border-left: 4px solid var(--kv-colour);
   background: color-mix(in srgb, var(--kv-colour) 9%, transparent); overflow-wrap: anywhere; }
 .kv-hint { --kv-colour: #5b7083; } .kv-busy { --kv-colour: #b7791f; } .kv-error { --kv-colour: #c53030; }
-.kv-figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 0.8rem; }
+.kv-figures { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 0.8rem; }
 .kv-heads { display: grid; grid-template-columns: repeat(auto-fill, minmax(140px, 1fr)); gap: 0.6rem; }
 .kv-figures figure, .kv-heads figure { margin: 0; }
 .kv-figures img, .kv-heads img { width: 100%; height: auto; display: block; border-radius: 8px; }
@@ -130,5 +130,6 @@ ol.kv-answers { list-style: none; margin: 0; padding: 0; display: grid; gap: 0.3
   background: none; overflow: hidden; cursor: pointer; line-height: 0; }
 .kv-gallery button:hover, .kv-gallery button:focus-visible { outline: 3px solid #2b6cb0; outline-offset: 1px; }
 .kv-gallery img { width: 100%; height: auto; display: block; margin: 0 !important; border: 0 !important; }
-@media (max-width: 640px) { .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; } }
+@media (max-width: 640px) { .kv-answers li { grid-template-columns: 6.5rem 1fr 3.8rem; gap: 0.5rem; }
+  .kv-figures { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 """

@@ -33,7 +33,7 @@ def build(offers):
         found = gr.State(None, time_to_live=_FORGET)
         gr.HTML(markup.heading())
         with gr.Row():
-            with gr.Column(scale=5, min_width=320):
+            with gr.Column(scale=4, min_width=320):
                 with gr.Row():
                     models = gr.Dropdown(offers.models(), value=model, label="Model", min_width=140)
                     weights = gr.Dropdown(
@@ -42,7 +42,7 @@ def build(offers):
                 examples = gr.HTML(_gallery(has_digits), js_on_load=markup.GALLERY_SCRIPT, elem_id="examples")
                 upload = gr.File(show_label=False, file_types=_FORMATS, height=144, elem_id="upload")
                 drawing = gr.HTML(html_template=pad.TEMPLATE, js_on_load=pad.SCRIPT, visible=has_digits, elem_id="pad")
-            with gr.Column(scale=6, min_width=320):
+            with gr.Column(scale=7, min_width=320):
                 status = gr.HTML(markup.status(_HINT), elem_id="status")
                 figures = gr.HTML(elem_id="figures")
                 depth = gr.Slider(

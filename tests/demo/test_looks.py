@@ -1,5 +1,7 @@
 """What a look finds is what the package's functions give, for models with and without attention."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from families import CLASSES, FAMILIES
@@ -70,6 +72,20 @@ def test_what_the_model_sees_is_shown_large_enough():
     seen = np.rint(255 * model.preprocessing.to_pictures(found.inputs)[0]).astype("uint8")
     np.testing.assert_array_equal(found.picture[::7, ::7], seen)
     np.testing.assert_array_equal(found.picture[6::7, 6::7], seen)
+
+
+@pytest.mark.parametrize("brightness", [0, 255])
+def test_heat_maps_are_hot_where_the_rollout_is_high(brightness):
+    found = looks.look(FAMILIES["plain"].build(), lambda: np.full((48, 48, 3), brightness, "uint8"))
+    rollout = np.zeros((8, 8))
+    rollout[2, 5] = 1
+    found = dataclasses.replace(found, rollouts={"block_00": rollout})
+    heat_map = looks.rollout_heat_map(found, 1).astype(int)
+    side = len(heat_map) // 8
+    brightest = np.unravel_index(heat_map.sum(-1).argmax(), heat_map.shape[:2])
+    assert tuple(place // side for place in brightest) == (2, 5)
+    warmth = heat_map[..., 0] - heat_map[..., 2]  # red without blue: orange and yellow, not violet or grey
+    assert warmth[brightest] > 100 > 20 > warmth[:, : 2 * side].max()
 
 
 def test_blocks_are_counted_from_one():

@@ -299,6 +299,14 @@ def test_nothing_sticks_out(page, sized, size, place):
         assert box["x"] >= 0 and box["x"] + box["width"] <= size[0] + 0.5, part
 
 
+@pytest.mark.parametrize(("size", "places"), [((1280, 900), [0, 0, 0]), ((390, 844), [0, 0, 1])])
+def test_figures_stand_beside_each_other_and_wrap_on_a_phone(page, sized, size, places):
+    sized(*size)
+    page.pick(7 if size[0] > 1000 else 9)
+    tops = [figure.rect["y"] for figure in page.all("#figures figure")]
+    assert [sorted(set(tops)).index(top) for top in tops] == places
+
+
 def test_a_failing_download_is_told_and_another_model_chosen(page):
     from selenium.webdriver.common.keys import Keys
 
@@ -333,7 +341,7 @@ def test_the_servers_files_are_not_given_away(url, path):
 
 
 def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_factory):
-    """On the ball the overlay keeps more brightness and the heat map is brighter; screenshots go to the folder."""
+    """On the ball the overlay keeps more brightness and the heat map is hottest; screenshots go to the folder."""
     folder = tmp_path_factory.mktemp("real_page")
     process, url = serve(folder, "--model", "ViT-Ti_16", "--weights", real_data / "weights" / WEIGHTS, "--gelu", "erf")
     try:
@@ -341,7 +349,8 @@ def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_fac
         page = Page(driver, url)
         page.pick(list_scenes().index("soccer ball"))
         assert page.answers()[0][0] == "soccer ball"
-        seen, overlay, heat_map = (picture.astype(int).sum(-1) for picture in page.pictures("#figures"))
+        *shown, heat_map = (picture.astype(int) for picture in page.pictures("#figures"))
+        seen, overlay = (picture.sum(-1) for picture in shown)
         left, top, right, bottom = (
             round(side * scale)
             for side, scale in zip(draw_scene("soccer ball").box, (224 / 480, 224 / 360) * 2, strict=True)
@@ -350,7 +359,8 @@ def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_fac
         is_ball[top:bottom, left:right] = True
         kept = overlay / np.maximum(seen, 1)
         assert kept[is_ball].mean() > 2 * kept[~is_ball].mean()  # 2.4
-        assert heat_map[is_ball].mean() > 1.5 * heat_map[~is_ball].mean() and is_ball.flat[heat_map.argmax()]
+        warmth = heat_map[..., 0] - heat_map[..., 2]  # red without blue: orange and yellow, not violet or grey
+        assert is_ball.flat[warmth.argmax()] and warmth[is_ball].mean() > 80 > 20 > warmth[~is_ball].mean()  # 110, -11
         driver.save_screenshot(str(folder / "desk.png"))
         sized(390, 844)
         assert page.overflow() <= 0
