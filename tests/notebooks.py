@@ -4,6 +4,8 @@ Each runs in a kernel and a temporary folder of its own, and is written when all
 """
 
 import argparse
+import base64
+import io
 import os
 import pathlib
 import tempfile
@@ -11,6 +13,7 @@ import time
 
 import nbclient
 import nbformat
+from PIL import Image
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 NOTEBOOKS = {path.stem: path for path in sorted(REPOSITORY.glob("examples/*.ipynb"))}
@@ -65,6 +68,15 @@ def outputs(notebook):
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
 
 
+def _compress(notebook):
+    """Writes the figures anew with the same pixels, which takes a fifth less than matplotlib does."""
+    for data in (output["data"] for output in outputs(notebook) if "image/png" in output.get("data", {})):
+        image, file = Image.open(io.BytesIO(base64.b64decode(data["image/png"]))), io.BytesIO()
+        is_opaque = image.mode == "RGBA" and image.getextrema()[3] == (255, 255)
+        (image.convert("RGB") if is_opaque else image).save(file, "PNG", optimize=True)
+        data["image/png"] = base64.b64encode(file.getvalue()).decode()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(NOTEBOOKS)}")
@@ -72,6 +84,7 @@ def main():
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             notebook = execute(read(name), folder, KERAS_VIT_TINY="")
+        _compress(notebook)
         nbformat.write(notebook, NOTEBOOKS[name])
         size = NOTEBOOKS[name].stat().st_size
         print(f"{name}: {time.perf_counter() - start:.0f} s, {size / 1e3:.0f} KB", flush=True)
