@@ -72,6 +72,7 @@ def main():
         steps_per_epoch=steps_per_epoch,
         validation_data=test_batches,
         shuffle=False,  # the pipeline shuffles
+        verbose=1 if sys.stdout.isatty() else 2,  # a bar on a terminal, a line per epoch in a file
     )
 
     # 3. Saved, and read back: class, preprocessing and labels are in the file.

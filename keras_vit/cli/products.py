@@ -47,7 +47,7 @@ def train(args):
     # Several workers must find each other before TensorFlow makes anything, such as a source.
     training = keras_vit.training
     failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
-    with users_mistakes(*failures), keras_vit.distribution(args.strategy) as devices:
+    with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
             raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no pictures of its own")
@@ -60,7 +60,6 @@ def train(args):
                 weights=args.weights,
                 validation=validation,
                 strategy=devices,
-                verbose=1 if sys.stderr.isatty() else 2,
                 **options,
             )
     if result.accuracy is not None:
@@ -90,6 +89,16 @@ def convert(args):
     else:
         keras_vit.save_weights(model, args.output, layout=args.layout)
     print(args.output)
+
+
+@contextlib.contextmanager
+def _why_it_ended():
+    """Tells of a run that was asked to end and has saved itself; the exit code follows from what is raised."""
+    try:
+        yield
+    except (keras_vit.training.Preempted, keras_vit.training.Interrupted) as end:
+        print(f"keras-vit: {end}", file=sys.stderr)
+        raise
 
 
 def _save(model, path):

@@ -2,7 +2,7 @@
 
 from keras_vit.training.checkpoint_files import CheckpointError
 from keras_vit.training.distribution import MissingDevicesError
-from keras_vit.training.preemption import Preempted
+from keras_vit.training.preemption import Interrupted, Preempted
 from keras_vit.training.published.bit import bit_hyperrule
 from keras_vit.training.recipe import Recipe
 from keras_vit.training.recipes import RECIPES, list_recipes
@@ -12,6 +12,7 @@ from keras_vit.training.run import TrainResult, train
 __all__ = [
     "RECIPES",
     "CheckpointError",
+    "Interrupted",
     "MissingDevicesError",
     "NonFiniteError",
     "Preempted",

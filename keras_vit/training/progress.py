@@ -2,14 +2,22 @@
 
 import csv
 import io
+import os
 import pathlib
+import sys
 import time
 
 import keras
+import numpy as np
 
+from keras_vit import checks
 from keras_vit.compat.learning_rate import learning_rate_at
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.saving import save_model
+
+_WAIT = 30  # seconds of steps after which their speed says something of those to come
+_WORTH_TELLING = 90  # seconds left
+_UNITS = (("minutes", 60, 100), ("hours", 3600, 48), ("days", 86400, float("inf")))  # name, seconds, shown below
 
 
 class Progress(keras.callbacks.Callback):
@@ -44,6 +52,42 @@ class Progress(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         logs.update(self._values)
+
+
+class TimeLeft(keras.callbacks.Callback):
+    """Prints once, after half a minute of steps, how long the remaining ones will take; it must stand after `Progress`.
+
+    Args:
+        batch_size: pictures per step.
+        steps_per_epoch: steps of an epoch.
+        epochs: of the whole run.
+        validates: whether there is a validation after every epoch, of which the speed of the steps says nothing.
+    """
+
+    def __init__(self, batch_size, steps_per_epoch, epochs, validates):
+        super().__init__()
+        self._batch_size, self._steps_per_epoch, self._epochs = batch_size, steps_per_epoch, epochs
+        self._besides = ", validation not counted" if validates else ""
+
+    def on_train_begin(self, logs=None):
+        self._begin, self._is_told = None, False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        now = time.perf_counter()
+        self._begin = self._begin or now  # the first call compiles
+        if self._is_told or now - self._begin < _WAIT:
+            return
+        self._is_told = True
+        steps = (self._epochs - self._epoch) * self._steps_per_epoch - batch - 1
+        speed = logs["images_per_second"]
+        seconds = steps * self._batch_size / speed
+        if seconds >= _WORTH_TELLING:
+            below_the_bar = "\n" if self.params["verbose"] == 1 else ""
+            pace = f"{speed:,.{0 if speed >= 10 else 1}f} pictures a second"
+            print(f"{below_the_bar}about {_duration(seconds)} left at {pace}{self._besides}", flush=True)
 
 
 class StepTable(keras.callbacks.Callback):
@@ -121,6 +165,27 @@ class BestModel(keras.callbacks.Callback):
             save_model(self._saved_model, self._path)
 
 
+def verbosity(verbose):
+    """Returns 0, 1 or 2 of `model.fit` for the argument of `train`, which may be `"auto"`.
+
+    Keras takes `"auto"` for 1 wherever its output goes, so that a file gets a bar for every step.
+    """
+    checks.check_choice("verbose", verbose, ("auto", 0, 1, 2))
+    if verbose != "auto":
+        return int(verbose)
+    return 1 if keras.config.is_interactive_logging_enabled() and _can_redraw(sys.stdout) else 2
+
+
+def shortest(value):
+    """The float of the fewest digits that is this number in float32: 0.98, where Keras has 0.9800000190734863.
+
+    What is no float32, such as a speed, stays as it is.
+    """
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    return float(str(single)) if float(single) == value else float(value)
+
+
 def merit(logs):
     """What is higher for the better of two epochs: validation accuracy, where equal less loss in validation.
 
@@ -140,6 +205,18 @@ def history_rows(history, steps_per_epoch):
     ]
 
 
+def _can_redraw(stream):
+    """Whether a line that is drawn again replaces itself there, as on terminals and in notebooks."""
+    is_notebook = type(stream).__module__.partition(".")[0] == "ipykernel"
+    return is_notebook or "PYCHARM_HOSTED" in os.environ or bool(getattr(stream, "isatty", bool)())
+
+
+def _duration(seconds):
+    """`"12 minutes"`, `"3.5 hours"`."""
+    name, length = next((name, length) for name, length, most in _UNITS if seconds < most * length)
+    return f"{seconds / length:.{0 if name == 'minutes' else 1}f} {name}"
+
+
 def _rows_until(path, step):
     """Returns (columns, lines with their ends: header and the rows up to `step`); (None, []) without a file."""
     if step == 0 or not path.exists():
@@ -155,5 +232,6 @@ def _csv_text(columns, rows, header=True):
     writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
     if header:
         writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({name: shortest(value) if isinstance(value, float) else value for name, value in row.items()})
     return text.getvalue()

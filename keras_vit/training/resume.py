@@ -35,10 +35,12 @@ class Resume(keras.callbacks.Callback):
     history, the state of Keras's `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`, and with the batch that
     was next. On one kind of device every number is then that of an unbroken run.
 
-    A checkpoint is written every `every_steps` steps, before a validation, at the last step, and when SIGTERM asks the
-    process to end: then `fit` raises `Preempted`, also where it came after the last step, and the process exits with
-    code 75. Values are copied between two steps and written by a thread, one checkpoint at a time; what fails there is
-    raised at the next step.
+    A checkpoint is written every `every_steps` steps, before a validation, at the last step, and when the process is
+    asked to end: after SIGTERM `fit` raises `Preempted`, also where it came after the last step, and the process exits
+    with code 75; after the first Ctrl-C (SIGINT) it raises `Interrupted`, which is a `KeyboardInterrupt`. A second
+    Ctrl-C raises `KeyboardInterrupt` at once, without a checkpoint. Signals reach the main thread alone: a `fit` in
+    another one leaves them as they are, and so it leaves a SIGINT that the process ignores. Values are copied between
+    two steps and written by a thread, one checkpoint at a time; what fails there is raised at the next step.
 
     A `Resume` and the data that begin at its `step` are for one `fit`. The model must be one of this package:
     `keras_vit.Model(inputs, outputs)` makes one of any layers. With several workers, `workdir` must be a folder that
@@ -60,6 +62,7 @@ class Resume(keras.callbacks.Callback):
         CheckpointError: on a checkpoint that cannot be written, or one that does not fit the model.
         NonFiniteError: when the loss or a weight is no finite number; no such checkpoint is written.
         Preempted: after SIGTERM.
+        Interrupted: after Ctrl-C; after a second one the `KeyboardInterrupt` of Python.
     """
 
     def __init__(
@@ -87,7 +90,7 @@ class Resume(keras.callbacks.Callback):
             What `model.fit` returns, the `History`.
 
         Raises:
-            ValueError, CheckpointError, NonFiniteError, Preempted: as the class says.
+            ValueError, CheckpointError, NonFiniteError, Preempted, Interrupted: as the class says.
         """
         if self._is_used:
             raise ValueError(
@@ -107,13 +110,14 @@ class Resume(keras.callbacks.Callback):
         arguments = {**arguments, "callbacks": [*others, self], "initial_epoch": epoch}
         self._is_used = True
         try:
-            with preemption.watch() as self._asked_to_end, _one_thread() as self._thread:
+            with preemption.watch() as self._requests, _one_thread() as self._thread:
                 history = fit(arguments, steps_done)
                 self._wait()
         finally:
             self._thread = self._write = None
-        if workers.any_worker(model, self._asked_to_end.is_set()):  # after the last step, or in an epoch cut short
-            raise preemption.Preempted(self._saved_step())
+        asked = workers.largest(model, self._requests.strongest)  # after the last step, or in an epoch cut short
+        if asked:
+            raise preemption.ENDS[asked](self._saved_step())
         return history
 
     def set_model(self, model):
@@ -138,19 +142,20 @@ class Resume(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         before, self.step = self.step, self._epoch * self._steps_per_epoch + batch + 1
         self._check_loss((logs or {}).get("loss", 0.0), before)
-        asked_to_end = workers.any_worker(self.model, self._asked_to_end.is_set())
-        if asked_to_end or self._is_due(before):
+        asked = workers.largest(self.model, self._requests.strongest)
+        if asked or self._is_due(before):
             self._save()
-        if asked_to_end:
-            self._wait()
-            raise preemption.Preempted(self.step)
+        self._end_if(asked)
         if self._write is not None and self._write.done():
             self._wait()
 
     def on_test_batch_end(self, batch, logs=None):
-        if workers.any_worker(self.model, self._asked_to_end.is_set()):
+        self._end_if(workers.largest(self.model, self._requests.strongest))  # the checkpoint was written before
+
+    def _end_if(self, asked):
+        if asked:
             self._wait()
-            raise preemption.Preempted(self.step)  # the checkpoint was written before the validation
+            raise preemption.ENDS[asked](self.step)
 
     def _saved_step(self):
         return max(self._files.steps(), default=0)

@@ -24,7 +24,17 @@ from keras_vit.training.build import build, check_classes
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
-from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, history_rows, merit
+from keras_vit.training.progress import (
+    BestModel,
+    EpochTable,
+    Progress,
+    StepTable,
+    TimeLeft,
+    history_rows,
+    merit,
+    shortest,
+    verbosity,
+)
 from keras_vit.training.recipe import DATASETS, Recipe
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
@@ -38,7 +48,7 @@ _SHOWN = ("epoch", "step", *_METRICS, *(f"val_{name}" for name in _METRICS))
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """What `train` returns.
+    """What `train` returns. Figures are the shortest decimals of the numbers that were computed: 0.98 in float32.
 
     Attributes:
         model: the trained model, with the weights of `workdir/model.keras`; compiled, unless the recipe's `input_dtype`
@@ -65,7 +75,7 @@ def train(
     strategy: str | Devices = "auto",
     checkpoint_every: int = 500,
     max_corrupt: float = 0.01,
-    verbose: int | str = 1,
+    verbose: int | str = "auto",
 ) -> TrainResult:
     """Trains a model by a recipe. After a kill, the same call goes on where the last checkpoint was written.
 
@@ -98,22 +108,26 @@ def train(
             be entered before a source is made.
         checkpoint_every: steps from one checkpoint to the next.
         max_corrupt: largest share in [0, 1] of the pictures of a source that may be unreadable, see `train_pipeline`.
-        verbose: of `model.fit`: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent.
+        verbose: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent; `"auto"` draws the bar on a terminal
+            and in a notebook, and prints lines into files and pipes.
 
     Returns:
         A `TrainResult`.
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: on an unknown recipe or strategy, a recipe without what was left None, a model, source and
-            validation whose classes differ, a source without pictures or with too many unreadable ones, and a `workdir`
-            of another run.
+        ValueError: on an unknown recipe, strategy or `verbose`, a recipe without what was left None, a model, source
+            and validation whose classes differ, a source without pictures or with too many unreadable ones, and a
+            `workdir` of another run.
         CheckpointError: if the disk is full; what was there before is still whole.
         NonFiniteError: when the loss or a weight is no finite number.
         Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
+        Interrupted: after Ctrl-C while the steps are done, with everything saved; it is a `KeyboardInterrupt`. A second
+            Ctrl-C ends at once, and one before the first or after the last step is Python's own.
     """
     recipe = _find_recipe(recipe)
     checks.check_integer("checkpoint_every", checkpoint_every)
+    verbose = verbosity(verbose)
     workdir = pathlib.Path(workdir)
     with _enter(strategy) as devices:
         source, validation = _find_sources(recipe, source, validation)
@@ -147,7 +161,7 @@ class _Run:
     identity: dict
     checkpoint_every: int
     max_corrupt: float
-    verbose: int | str
+    verbose: int
 
     def train(self):
         resume = Resume(self.workdir, self.checkpoint_every, run=self.identity)
@@ -159,11 +173,7 @@ class _Run:
         if self.devices.is_chief:
             remove_partial(self.workdir)
             _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
-            self._say(
-                f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} pictures, {epochs} x "
-                f"{self.source.size:,} pictures of {' x '.join(map(str, find_encoder(self.model).config.image_size))} "
-                f"pixels{f'; goes on from step {resume.step}' if resume.step else ''}"
-            )
+            self._say(self._plan(epochs, steps_per_epoch, resume.step))
         try:
             history = trained.fit(
                 data,
@@ -171,12 +181,12 @@ class _Run:
                 steps_per_epoch=steps_per_epoch,
                 validation_data=measured,
                 shuffle=False,  # the pipeline shuffles; Keras's own shuffling is for arrays, and it warns
-                callbacks=[*self._callbacks(steps_per_epoch, resume), resume],
+                callbacks=[*self._callbacks(epochs, steps_per_epoch, resume), resume],
                 verbose=self.verbose if self.devices.is_chief else 0,
             ).history
         except tf.errors.OpError as error:
             raise data_error(error) or error from None
-        history = {name: [float(value) for value in values] for name, values in history.items()}
+        history = {name: [shortest(value) for value in values] for name, values in history.items()}
         if self.devices.is_chief:
             self._finish(history, history_rows(history, steps_per_epoch))
         return TrainResult(student_of(self.model), history, _last_accuracy(history))
@@ -196,6 +206,13 @@ class _Run:
         find_encoder(model).labels = find_encoder(saved).labels
         self._say(f"{self.workdir} holds this run, finished")
         return TrainResult(model, report["history"], report["accuracy"])
+
+    def _plan(self, epochs, steps_per_epoch, step):
+        """What is going to be done, in one line."""
+        size = " x ".join(map(str, find_encoder(self.model).config.image_size))
+        steps = f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} pictures"
+        pictures = f"{epochs} x {self.source.size:,} pictures of {size} pixels"
+        return f"{steps}, {pictures}" + (f"; goes on from step {step}" if step else "")
 
     def _say(self, sentence):
         if self.verbose and self.devices.is_chief:
@@ -236,11 +253,13 @@ class _Run:
             max_corrupt=self.max_corrupt,
         )
 
-    def _callbacks(self, steps_per_epoch, resume):
+    def _callbacks(self, epochs, steps_per_epoch, resume):
         averaging = [] if self.recipe.ema_momentum is None else [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
         shown = [*averaging, Progress(self.recipe.batch_size, steps_per_epoch)]
         if not self.devices.is_chief:
             return shown
+        if self.verbose:
+            shown.append(TimeLeft(self.recipe.batch_size, steps_per_epoch, epochs, self.validation is not None))
         shown += [
             StepTable(self.workdir / "steps.csv", resume, steps_per_epoch),
             EpochTable(self.workdir / "history.csv", steps_per_epoch),

@@ -62,11 +62,11 @@ def gather(model, local):
     return everywhere[np.argsort(ids)]
 
 
-def any_worker(model, flag):
-    """Whether `flag` is true in any process; all must call together."""
+def largest(model, number):
+    """The largest of the `number`s, at least 0, of all processes, so 0 where none has any; all must call together."""
     if worker_count(model) == 1:
-        return flag
-    return bool(_gather_unordered(model, [np.int32(flag)] * len(local_replicas(model))).any())
+        return number
+    return int(_gather_unordered(model, [np.int32(number)] * len(local_replicas(model))).max())
 
 
 def _gather_unordered(model, local):

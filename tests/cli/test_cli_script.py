@@ -1,6 +1,7 @@
 """The console script in a process of its own: its start, its streams, its end."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,17 @@ code = keras_vit_command.main(sys.argv[1:])
 print(*{name.split(".")[0] for name in set(sys.modules) - there})
 sys.exit(code)
 """
+
+
+def hearing(*words, **environment):
+    """A process of the console script that hears Ctrl-C; the background of a shell script is born deaf to it."""
+    return subprocess.Popen(
+        [sys.executable, keras_vit_command.__file__, *words],
+        env={**os.environ, "PYTHONPATH": launcher_folder(), **environment},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 class TestConsoleScript:
@@ -64,16 +76,30 @@ class TestConsoleScript:
 
     def test_control_c(self, tmp_path):
         (tmp_path / "keras.py").write_text("print('waiting', flush=True)\nimport time\ntime.sleep(60)")
-        command = [sys.executable, keras_vit_command.__file__, "list"]
-        environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{launcher_folder()}"}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        # What runs in the background of a shell script is born deaf to it.
-        heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731
-        with subprocess.Popen(command, env=environment, preexec_fn=heard, **pipes) as process:
+        with hearing("list", PYTHONPATH=f"{tmp_path}{os.pathsep}{launcher_folder()}") as process:
             assert process.stdout.readline() == b"waiting\n"
             time.sleep(0.1)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 130 and process.stderr.read() == b""
+
+    @pytest.mark.slow
+    def test_control_c_in_a_run(self, tmp_path):
+        words = ["train", "--recipe", "quickstart", "--epochs", "500", "--workdir", str(tmp_path)]
+        with hearing(*words) as process:
+            lines = []
+            while not lines or not lines[-1].startswith("22/22"):
+                lines.append(process.stderr.readline().decode())
+            process.send_signal(signal.SIGINT)
+            lines += process.stderr.read().decode().splitlines(keepends=True)
+            assert process.wait(30) == 130 and process.stdout.read() == b""
+        said = "".join(lines)
+        assert said.startswith("11,000 steps of 64 pictures, 500 x 1,438 pictures of 8 x 8 pixels\nEpoch 1/500\n22/22")
+        end = (
+            "checkpoint is written to go on from; Ctrl-C again ends at once\nkeras-vit: interrupted by Ctrl-C; saved at"
+        )
+        assert end in said and not set("\b\r\x1b") & set(said) and "Traceback" not in said
+        [step] = re.findall(r"saved at step (\d+), the same call goes on from there\n$", said)
+        assert (tmp_path / "checkpoints" / f"step-{int(step):09d}.safetensors").exists()
 
     def test_reader_that_leaves(self):
         command = [sys.executable, keras_vit_command.__file__, "--help"]

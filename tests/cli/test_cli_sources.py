@@ -7,7 +7,7 @@ from command_line import SAVED, run
 
 import keras_vit
 from keras_vit.cli import parser, sources
-from keras_vit.training import CheckpointError, NonFiniteError, TrainResult
+from keras_vit.training import CheckpointError, Interrupted, NonFiniteError, Preempted, TrainResult
 
 TRAIN = ("train", "--recipe", "quickstart", "--workdir", "out", "--model", "ViT-Ti_16")
 
@@ -36,7 +36,7 @@ def test_train_hands_everything_on(here, calls, capsys):
     assert code == 0 and out.startswith("accuracy: 50.0 %\nsaved: out")
     [((recipe, source, workdir), options)] = calls
     assert recipe == keras_vit.training.RECIPES["quickstart"].replace(image_size=32)
-    assert (workdir, options.pop("verbose")) == ("out", 2)
+    assert workdir == "out"
     validation = options.pop("validation")
     assert (source.size, validation.size) == (2, 2) and not set(source.files) & set(validation.files)
     assert options.pop("strategy").name == "mirrored"
@@ -113,9 +113,11 @@ def test_failures_of_a_run_are_one_line(error, capsys, monkeypatch):
     assert (code, err) == (2, f"keras-vit: error: {error}\n")
 
 
-def test_preemption_is_an_exit_code_of_its_own(capsys, monkeypatch):
-    monkeypatch.setattr(keras_vit, "train", lambda *args, **kwargs: _raise(SystemExit(75)))
-    assert run(capsys, "train", "--recipe", "quickstart", "--workdir", "out")[0] == 75
+@pytest.mark.parametrize(("error", "expected"), [(Preempted(7), 75), (Interrupted(7), 130)])
+def test_a_run_that_was_asked_to_end_is_an_exit_code_and_one_line(error, expected, capsys, monkeypatch):
+    monkeypatch.setattr(keras_vit, "train", lambda *args, **kwargs: _raise(error))
+    code, out, err = run(capsys, "train", "--recipe", "quickstart", "--workdir", "out")
+    assert (code, out, err) == (expected, "", f"keras-vit: {error}\n") and "saved at step 7" in err
 
 
 def _raise(error):

@@ -167,11 +167,15 @@ def main():
 def _run(job):
     """In the forked process: trains and exits as a script would."""
     code = 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a script is deaf to it
     try:
         train(job)
     except SystemExit as error:
         print(error, file=sys.stderr)
         code = error.code
+    except KeyboardInterrupt as error:
+        print(repr(error), error, file=sys.stderr)
+        code = 130
     except Exception:
         traceback.print_exc()
         code = 1

@@ -42,14 +42,19 @@ def test_the_unbroken_run_is_all_there(unbroken):
     assert len(losses) == STEPS and np.isfinite(losses).all() and len(set(losses)) > STEPS / 2
 
 
-def test_a_kill_and_a_preemption(runs, unbroken, tmp_path):
+def test_a_kill_a_preemption_and_control_c(runs, unbroken, tmp_path):
     workdir = tmp_path / "run"
     assert runs.run(workdir, die_in="write", step=11, share=0.5)[0] == -signal.SIGKILL
     code, said = runs.run(workdir, after_start=lambda process: os.kill(process, signal.SIGTERM))
     assert code == 75 and "asked to end by SIGTERM" in said
+    code, said = runs.run(workdir, after_start=lambda process: os.kill(process, signal.SIGINT))
+    assert code == 130 and re.search(
+        r"Interrupted\(\d+\) interrupted by Ctrl-C; saved at step \d+, the same call", said
+    )
+    assert "Ctrl-C: the step in flight ends, and a checkpoint is written" in said
     assert runs.run(workdir)[0] == 0
     check_equal(workdir, unbroken)
-    check_reads(workdir, starts=3)
+    check_reads(workdir, starts=4)
 
 
 @pytest.mark.slow

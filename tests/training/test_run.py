@@ -1,6 +1,7 @@
 import csv
 import dataclasses
 import json
+import re
 import sys
 
 import keras
@@ -70,6 +71,7 @@ def test_saves_and_reports(result, workdir):
     assert Recipe.from_dict(json.loads((workdir / "recipe.json").read_text())) == RECIPE
     report = json.loads((workdir / "history.json").read_text())
     assert report["accuracy"] == 1.0 and report["history"] == result.history
+    assert all(len(f"{loss}") < 12 for loss in report["history"]["val_loss"])  # digits of float32
     assert Recipe.from_dict(report["recipe"]) == RECIPE
     again = keras.models.load_model(workdir / "model.keras")
     images = np.stack([np.full((8, 8, 1), -0.9, "float32"), np.full((8, 8, 1), 0.6, "float32")])
@@ -140,10 +142,15 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
         patched.setattr(progress.BestModel, "on_epoch_end", end)
         train(RECIPE, source, tmp_path, validation=source, verbose=0)
     assert not (tmp_path / "model.keras").exists()
-    again = train(RECIPE, source, tmp_path, validation=source, verbose=2)
+    capsys.readouterr()
+    monkeypatch.setattr(progress, "_WAIT", 0)
+    monkeypatch.setattr(progress, "_WORTH_TELLING", 0)
+    again = train(RECIPE, source, tmp_path, validation=source)  # into a pipe: no bar is drawn
     assert again.history["loss"] == result.history["loss"]
     said = capsys.readouterr().out
-    assert "Epoch 1/3" not in said and "Epoch 2/3" in said
+    assert said.startswith("15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10\n")
+    assert "Epoch 1/3" not in said and "Epoch 2/3" in said and not set("\b\r") & set(said)
+    assert re.search(r"^about 0 minutes left at [\d,]+ pictures a second, validation not counted$", said, re.MULTILINE)
     table = said[said.index("      epoch") :].splitlines()
     assert table[0].split() == ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
     assert table[2].split()[:4] == ["last", "3", "15", f"{result.history['loss'][-1]:.4f}"]
@@ -246,6 +253,7 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be an integer of at least 1; got"),
         ({"strategy": "bogus"}, ValueError, "strategy must be one of 'auto', 'one', 'mirrored', "),
         ({"strategy": 2}, ValueError, "got strategy=2"),
+        ({"verbose": 3}, ValueError, "verbose must be one of 'auto', 0, 1, 2; got verbose=3"),
         ({"max_corrupt": 2}, ValueError, "max_corrupt must be a number in [0, 1]; got max_corrupt=2"),
         (
             {"recipe": RECIPE.replace(model=None)},

@@ -1,0 +1,137 @@
+"""What is shown of a run: where a bar can be drawn, digits that are no noise, and how long it still takes."""
+
+import io
+import math
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.training import progress
+from keras_vit.training.progress import TimeLeft, shortest, verbosity
+
+
+def stream(module="io", is_terminal=False):
+    """A stream of a class of that module."""
+    return type("Stream", (io.StringIO,), {"__module__": module, "isatty": lambda self: is_terminal})()
+
+
+class TestVerbosity:
+    @pytest.fixture(autouse=True)
+    def _plain(self, monkeypatch):
+        monkeypatch.delenv("PYCHARM_HOSTED", raising=False)
+
+    @pytest.mark.parametrize(
+        ("output", "expected"),
+        [
+            (stream(), 2),
+            (stream(is_terminal=True), 1),
+            (stream("ipykernel.iostream"), 1),
+            (SimpleNamespace(write=print), 2),  # all that print needs
+            (None, 2),  # programs without a console
+        ],
+    )
+    def test_a_bar_is_drawn_where_it_can_be_drawn_again(self, monkeypatch, output, expected):
+        monkeypatch.setattr("sys.stdout", output)
+        assert verbosity("auto") == expected
+
+    def test_pycharm_draws_it(self, monkeypatch):
+        monkeypatch.setenv("PYCHARM_HOSTED", "1")
+        assert verbosity("auto") == 1
+
+    def test_log_files_get_lines(self, monkeypatch):
+        monkeypatch.setattr("sys.stdout", stream(is_terminal=True))
+        keras.config.disable_interactive_logging()
+        try:
+            assert verbosity("auto") == 2
+        finally:
+            keras.config.enable_interactive_logging()
+
+    @pytest.mark.parametrize("verbose", [0, 1, 2, False, True])
+    def test_what_is_asked_for(self, verbose):
+        assert verbosity(verbose) == verbose and type(verbosity(verbose)) is int
+
+    @pytest.mark.parametrize("verbose", [3, -1, "loud", None])
+    def test_what_is_refused(self, verbose):
+        with pytest.raises(ValueError, match="verbose must be one of 'auto', 0, 1, 2; got verbose="):
+            verbosity(verbose)
+
+
+class TestShortest:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (np.float32(0.98), "0.98"),
+            (0.9800000190734863, "0.98"),
+            (np.float32(1e-7), "1e-07"),
+            (1, "1.0"),
+            (31.123456789012, "31.123456789012"),  # no float32
+            (1e300, "1e+300"),
+            (math.inf, "inf"),
+            (math.nan, "nan"),
+        ],
+    )
+    def test_digits(self, value, text):
+        assert repr(shortest(value)) == text
+
+    def test_every_float32_is_kept(self):
+        values = np.random.default_rng(0).integers(0, 2**32, 1000, "uint32").view("float32")
+        values = values[np.isfinite(values)]
+        assert all(np.float32(shortest(float(value))) == value for value in values)
+
+
+class TestTimeLeft:
+    """Eight steps of ten pictures an epoch, at four pictures a second or a rate of its own."""
+
+    @pytest.fixture
+    def run(self, monkeypatch, capsys):
+        def run(epochs=3, validates=False, verbose=2, speed=4.0, start=(0, 0)):
+            clock = [0.0]
+            monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
+            told = TimeLeft(10, 8, epochs, validates)
+            told.set_params({"verbose": verbose})
+            told.on_train_begin()
+            lines = {}
+            clock[0] += 1000.0  # the first call compiles
+            for epoch in range(start[0], epochs):
+                told.on_epoch_begin(epoch)
+                for batch in range(start[1] if epoch == start[0] else 0, 8):
+                    told.on_train_batch_end(batch, {"images_per_second": speed})
+                    said = capsys.readouterr().out
+                    if said:
+                        lines[epoch, batch] = said
+                    clock[0] += 10 / speed
+            return lines
+
+        return run
+
+    def test_once_after_half_a_minute(self, run):
+        # twelve steps of 2.5 seconds lie behind the first one then; the other 67 take 168 seconds
+        assert run(epochs=10) == {(1, 4): "about 3 minutes left at 4.0 pictures a second\n"}
+
+    def test_validation_is_not_counted(self, run):
+        line = "about 2.2 hours left at 4.0 pictures a second, validation not counted\n"
+        assert run(epochs=400, validates=True) == {(1, 4): line}
+
+    def test_below_a_bar(self, run):
+        assert run(epochs=10, verbose=1) == {(1, 4): "\nabout 3 minutes left at 4.0 pictures a second\n"}
+
+    def test_a_short_rest_is_not_worth_it(self, run):
+        assert run(epochs=3) == {}
+
+    def test_a_run_that_goes_on(self, run):
+        assert list(run(epochs=10, start=(2, 3))) == [(3, 7)]
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (90, "2 minutes"),
+            (5_900, "98 minutes"),
+            (6_000, "1.7 hours"),
+            (172_000, "47.8 hours"),
+            (864_000, "10.0 days"),
+        ],
+    )
+    def test_units(self, seconds, text):
+        assert progress._duration(seconds) == text
