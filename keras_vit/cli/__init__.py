@@ -32,7 +32,8 @@ def main(argv=None):
 
     Returns:
         The exit code: 0; 2 after a user's mistake (one line on standard error, with `KERAS_VIT_DEBUG=1` the
-        traceback too); 130 after Ctrl-C.
+        traceback too); 130 after Ctrl-C and 75 after SIGTERM in a run, which are told in one line with the step at
+        which it was saved.
     """
     return guarded(lambda: _run(parse(argv)))
 

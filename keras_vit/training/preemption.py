@@ -44,7 +44,10 @@ class Interrupted(KeyboardInterrupt):
 # By number, the stronger the higher: who takes a machine back does not wait, and asks for an exit code.
 ENDS = {1: Interrupted, 2: Preempted}
 
-_TOLD = "Ctrl-C: the step in flight ends, and a checkpoint is written to go on from; Ctrl-C again ends at once"
+_TOLD = (
+    "Ctrl-C: the step in flight ends and a checkpoint is written, from which the same call goes on; "
+    "a second Ctrl-C ends at once"
+)
 
 
 class Requests:

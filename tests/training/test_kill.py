@@ -51,7 +51,7 @@ def test_a_kill_a_preemption_and_control_c(runs, unbroken, tmp_path):
     assert code == 130 and re.search(
         r"Interrupted\(\d+\) interrupted by Ctrl-C; saved at step \d+, the same call", said
     )
-    assert "Ctrl-C: the step in flight ends, and a checkpoint is written" in said
+    assert "Ctrl-C: the step in flight ends and a checkpoint is written" in said
     assert runs.run(workdir)[0] == 0
     check_equal(workdir, unbroken)
     check_reads(workdir, starts=4)
