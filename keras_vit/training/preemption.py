@@ -68,7 +68,8 @@ class Requests:
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted, self.strongest = True, max(self.strongest, 1)
-        with contextlib.suppress(RuntimeError, ValueError, OSError):  # in the midst of a print, or nobody listens
+        # In the midst of another print, or where nobody listens, it is not told.
+        with contextlib.suppress(RuntimeError, ValueError, OSError, AttributeError):
             print(("\n" if sys.stderr.isatty() else "") + _TOLD, file=sys.stderr, flush=True)
 
 

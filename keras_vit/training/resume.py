@@ -38,9 +38,10 @@ class Resume(keras.callbacks.Callback):
     A checkpoint is written every `every_steps` steps, before a validation, at the last step, and when the process is
     asked to end: after SIGTERM `fit` raises `Preempted`, also where it came after the last step, and the process exits
     with code 75; after the first Ctrl-C (SIGINT) it raises `Interrupted`, which is a `KeyboardInterrupt`. A second
-    Ctrl-C raises `KeyboardInterrupt` at once, without a checkpoint. Signals reach the main thread alone: a `fit` in
-    another one leaves them as they are, and so it leaves a SIGINT that the process ignores. Values are copied between
-    two steps and written by a thread, one checkpoint at a time; what fails there is raised at the next step.
+    Ctrl-C raises `KeyboardInterrupt` at once, though a checkpoint that is half written is finished. Signals reach the
+    main thread alone: a `fit` in another one leaves them as they are; a SIGINT that the process ignores stays ignored.
+    Values are copied between two steps and written by a thread, one checkpoint at a time; what fails there is raised at
+    the next step.
 
     A `Resume` and the data that begin at its `step` are for one `fit`. The model must be one of this package:
     `keras_vit.Model(inputs, outputs)` makes one of any layers. With several workers, `workdir` must be a folder that

@@ -48,7 +48,7 @@ _SHOWN = ("epoch", "step", *_METRICS, *(f"val_{name}" for name in _METRICS))
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """What `train` returns. Figures are the shortest decimals of the numbers that were computed: 0.98 in float32.
+    """What `train` returns. Figures have the digits of float32: 0.98, where Keras has 0.9800000190734863.
 
     Attributes:
         model: the trained model, with the weights of `workdir/model.keras`; compiled, unless the recipe's `input_dtype`
