@@ -313,7 +313,12 @@ def test_lora_on_a_blocks_dense_layer(make_model, pictures, run):
 
 
 @pytest.mark.parametrize(
-    "part", ["attention.query_key_value", "attention.output_projection", "mlp.dense1", "mlp.dense2"]
+    "part",
+    [
+        "attention.query_key_value",
+        *(pytest.param(part, marks=pytest.mark.slow) for part in ("attention.output_projection", "mlp.dense1")),
+        "mlp.dense2",
+    ],
 )
 def test_int8_on_a_blocks_dense_layer(part, make_model, pictures, run):
     model = make_model()
