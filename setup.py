@@ -100,6 +100,9 @@ setup(
     license_files=["LICENSE"],
     keywords=["vision transformer", "ViT", "DeiT", "Swin", "BiT", "Keras", "TensorFlow", "JAX", "image classification"],
     python_requires=">=3.11",
+    # An editable install then puts this folder on the path. Its default, a finder behind the path, finds nothing in the
+    # folder that holds a clone: there `import keras_vit` means the clone's folder.
+    package_dir={"": "."},
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
     package_data={"keras_vit": ["py.typed", "*.pyi"], "keras_vit.checkpoints": ["*.tsv"]},

@@ -12,9 +12,17 @@ T = TypeVar("T")
 def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
     """Returns `value` if it is one of `choices`, else raises a `ValueError` that lists them."""
     if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {listed}; got {name}={value!r}{suggestion(value, choices)}")
+        hint = suggestion(value, choices)
+        raise ValueError(f"{name} must be one of {listed(choices, bool(hint))}; got {name}={value!r}{hint}")
     return value
+
+
+def listed(choices: Collection[Any], has_hint: bool) -> str:
+    """Returns the choices as a message lists them: the first three of more than a dozen, where one is suggested."""
+    texts = [repr(choice) for choice in choices]
+    if has_hint and len(texts) > 12:
+        texts = [*texts[:3], f"... ({len(texts)} in all)"]
+    return ", ".join(texts)
 
 
 def suggestion(value: Any, choices: Collection[Any], most: int = 1, cutoff: float = 0.75) -> str:

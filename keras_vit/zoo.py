@@ -237,7 +237,7 @@ def create_model(
     try:
         plan = make_plan(model, checkpoint)
     except WeightsMismatch as error:
-        raise _mismatch(error, variant, config, checkpoint, description) from None
+        raise _mismatch(error, variant, arguments, config, checkpoint, description) from None
     order = [id(variable) for variable in pending if id(variable) in plan.values]
     initialise(pending, read_ahead(plan.values, order))
     plan.note_on(model)
@@ -249,11 +249,12 @@ def create_model(
     return model
 
 
-def _mismatch(error, variant, config, checkpoint, description):
+def _mismatch(error, variant, arguments, config, checkpoint, description):
     """The error about a file that does not fit, which names the variants that it does fit, if there are any."""
     fitting = [name for name, row in VARIANTS.items() if _fits(row, config, checkpoint, description)]
     if variant in fitting:
-        return ValueError(f"{error}\n{variant} takes this file where its other arguments are left at their defaults")
+        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        return ValueError(f"{error}\n{variant} takes this file without one or more of its arguments {given}")
     if not fitting:
         return error
     return ValueError(

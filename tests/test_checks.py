@@ -129,6 +129,16 @@ def test_suggestions(value, meant):
     assert checks.suggestion(value, ("learning_rate", "weight_decay", "epochs", 3)) == meant
 
 
+def test_long_lists_are_short_where_there_is_a_suggestion():
+    names = [f"layer_{n:02}" for n in range(20)]
+    with pytest.raises(
+        ValueError, match=r"name must be one of 'layer_00', 'layer_01', 'layer_02', ... \(20 in all\); got"
+    ):
+        checks.check_choice("name", "layer_3", names)
+    with pytest.raises(ValueError, match=r"one of 'layer_00', .*'layer_11', .*'layer_19'; got name='x'$"):
+        checks.check_choice("name", "x", names)
+
+
 def test_several_suggestions():
     assert checks.suggestion("bat", ("cat", "rat", "dog"), most=3, cutoff=0.6) == " (did you mean 'rat' or 'cat'?)"
 

@@ -4,6 +4,8 @@ import email
 import pathlib
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 
@@ -77,6 +79,13 @@ def test_files_are_found_without_git(unpacked, monkeypatch):
     with_git = {path for path in built.tree() if not path.as_posix().startswith(LEFT_OUT)}
     monkeypatch.setattr(built, "REPOSITORY", unpacked)
     assert built.tree() == with_git
+
+
+def test_the_folder_that_holds_a_clone_does_not_hide_the_package(tmp_path):
+    (tmp_path / "keras_vit" / "tests").mkdir(parents=True)  # as a clone, which has no __init__.py
+    command = "import importlib.util as u; print(u.find_spec('keras_vit').origin)"
+    found = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert pathlib.Path(found.stdout.strip()).samefile(keras_vit.__file__)
 
 
 def test_metadata_are_complete(metadata):

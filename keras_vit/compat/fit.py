@@ -1,8 +1,8 @@
 """DistributedFit: fit, evaluate and predict that give under several replicas what they give on one device.
 
-What it puts right is told in the files that do it: tensorflow_fit.py, optimizers.py, replica_seeds.py. It adds one
-option of its own, `microbatches`, for which alone this would stay when tests/compat/test_optimizers.py finds that
-`keras.Model` trains rightly.
+What it puts right is told in the files that do it: tensorflow_fit.py, optimizers.py, replica_seeds.py and
+label_errors.py. It adds one option of its own, `microbatches`, for which alone this would stay when
+tests/compat/test_optimizers.py finds that `keras.Model` trains rightly.
 """
 
 import inspect
@@ -13,6 +13,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.backend_fit import BackendFit
 from keras_vit.compat.jax_fit import JaxFit
+from keras_vit.compat.label_errors import labels_in_words
 from keras_vit.compat.loss_shares import check_parts
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
@@ -85,10 +86,12 @@ class DistributedFit(_OwnFit):
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, *args, **kwargs):
-        return super().fit(**self._checked("fit", args, kwargs))
+        with labels_in_words():
+            return super().fit(**self._checked("fit", args, kwargs))
 
     def evaluate(self, *args, **kwargs):
-        return super().evaluate(**self._checked("evaluate", args, kwargs))
+        with labels_in_words():
+            return super().evaluate(**self._checked("evaluate", args, kwargs))
 
     def predict(self, *args, **kwargs):
         return super().predict(**self._checked("predict", args, kwargs))

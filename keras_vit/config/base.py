@@ -33,7 +33,8 @@ class Config:
         for key in values:
             if key not in known:
                 hint = checks.suggestion(key, known)
-                raise ValueError(f"{cls.__name__} keys must be among {known}; got {key!r}{hint}")
+                among = checks.listed(known, bool(hint))
+                raise ValueError(f"{cls.__name__} keys must be among {among}; got {key!r}{hint}")
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:

@@ -37,6 +37,11 @@ def has_zero_head(model):
 def check_preprocessing(model, preprocessing):
     """Raises a `TypeError` or `ValueError` unless `preprocessing` is one that gives what `model` takes."""
     check(preprocessing)
+    if model.config.channels not in (1, 3):
+        raise ValueError(
+            f"model must take pictures, which have 1 or 3 channels; {model.config.name} takes {model.config.channels}: "
+            "prepare its inputs yourself, float32 as it was trained on, for model.predict"
+        )
     given = (*preprocessing.image_size, preprocessing.channels)
     taken = tuple(model.input_shape[1:])
     if given != taken:

@@ -13,13 +13,16 @@ from keras_vit.models.base import ImageModel
 _BATCH_SIZE = 32
 
 
-def predict(model: ImageModel, images: pictures.Pictures, top: int = 5) -> list[list[tuple[str, float]]]:
+def predict(
+    model: ImageModel, images: pictures.Pictures, top: int = 5, value_range: tuple[float, float] | None = None
+) -> list[list[tuple[str, float]]]:
     """Names what pictures show.
 
     Args:
         model: a classifier of keras_vit; its `preprocessing` and `labels` are used.
         images: what `keras_vit.preprocess` takes: a path, bytes, a PIL image, an array, or a list of them.
         top: number of classes to name per picture, best first; all of them where the model has fewer.
+        value_range: darkest and brightest value of the arrays among `images`, as of `keras_vit.preprocess`.
 
     Returns:
         A list with one entry per picture: a list of `(label, score)` pairs, best first. Scores are softmax
@@ -36,7 +39,7 @@ def predict(model: ImageModel, images: pictures.Pictures, top: int = 5) -> list[
     outputs.check_classifier(model)
     outputs.check_preprocessing(model, model.preprocessing)
     checks.check_integer("top", top)
-    listed = pictures.as_pictures(images)
+    listed = pictures.as_pictures(images, value_range)
     _warn_of_zero_head(model)
     score = outputs.scorer(model, compiled=len(listed) > _BATCH_SIZE)
     answers = []

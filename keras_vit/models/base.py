@@ -44,6 +44,12 @@ class ImageModel(Model):
 
     A saved model opens as it was, layers frozen or quantised (int8, int4, float8) included, but for LoRA: Keras adds it
     to the kernels in the file, so that the opened model gives the same outputs and has none.
+
+    Shapes:
+        (batch, height, width, channels), float, values as `preprocessing` gives them -> what the subclass says.
+
+    Warns:
+        UserWarning: when called with integers, such as levels from 0 to 255, which are not prepared.
     """
 
     config_class: Any = None  # a subclass of `ImageConfig`
@@ -134,6 +140,16 @@ class ImageModel(Model):
             if len(value) != self._config.classes:
                 raise ValueError(f"labels must name each of the {self._config.classes} classes; got {len(value)} names")
         self._labels = value
+
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
+        if "int" in keras.backend.standardize_dtype(inputs.dtype):
+            warnings.warn(
+                f"{self.name} takes pictures that are prepared, as keras_vit.preprocess does; got "
+                f"{keras.backend.standardize_dtype(inputs.dtype)}: keras_vit.predict prepares them, and "
+                "keras_vit.with_rescaling(model) is a model of uint8 pixels",
+                stacklevel=2,
+            )
+        return super().call(inputs, training=training, mask=mask)
 
     def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
         """Returns the list of what its heads give: one output, or the two of a distilled model, before their mean.

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import ImageConfig
-from keras_vit.data import eval_pipeline, train_pipeline
+from keras_vit.data import eval_pipeline, from_folder, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
@@ -66,12 +67,12 @@ class TrainResult:
 
 def train(
     recipe: str | Recipe,
-    source: ImageSource | None,
+    source: PathLike | ImageSource | None,
     workdir: PathLike,
     *,
     model: str | ImageConfig | keras.Model | None = None,
     weights: PathLike | None = None,
-    validation: ImageSource | None = None,
+    validation: PathLike | ImageSource | None = None,
     strategy: str | Devices = "auto",
     checkpoint_every: int = 500,
     max_corrupt: float = 0.01,
@@ -94,7 +95,7 @@ def train(
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
-        source: `ImageSource` of the training pictures; None takes the recipe's own pictures.
+        source: folder of class folders, or `ImageSource`, of the training pictures; None takes the recipe's own.
         workdir: folder for the results; it is made if absent. Workers that train together share it.
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, made under the same strategy, also a
             `Distiller`; or None for the recipe's own. What is not built yet gets one class per class of `source`, and
@@ -102,7 +103,7 @@ def train(
             A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or with its defaults
             around what is not built yet; the labels of `source` are not looked at.
         weights: of a model by name or config, what `create_model` takes; None for random ones.
-        validation: `ImageSource` to measure the accuracy on after every epoch; None takes the held-out part
+        validation: folder or `ImageSource` to measure the accuracy on after every epoch; None takes the held-out part
             of the recipe's own pictures, and measures nothing with a source of your own.
         strategy: name of the devices, see `keras_vit.distribution`, or the `Devices` that it gave: `multi_worker` must
             be entered before a source is made.
@@ -115,7 +116,7 @@ def train(
         A `TrainResult`.
 
     Raises:
-        TypeError: if the model is none of this package.
+        TypeError: if the model is none of this package, or the pictures are neither folder nor source.
         ValueError: on an unknown recipe, strategy or `verbose`, a recipe without what was left None, a model, source
             and validation whose classes differ, a source without pictures or with too many unreadable ones, and a
             `workdir` of another run.
@@ -297,10 +298,21 @@ def _find_sources(recipe, source, validation):
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no pictures of its own")
         source, held_out = DATASETS[recipe.dataset]()
         validation = held_out if validation is None else validation
-    for name, pictures in (("source", source), ("validation", validation)):
-        if pictures is not None and pictures.size == 0:
-            raise ValueError(f"{name} must have pictures; got none")
-    return source, validation
+    return _open("source", source), None if validation is None else _open("validation", validation)
+
+
+def _open(name, pictures):
+    """The `ImageSource` of one argument, which may be a folder."""
+    if isinstance(pictures, (str, os.PathLike)):
+        return from_folder(pictures)
+    if not isinstance(pictures, ImageSource):
+        raise TypeError(
+            f"{name} must be a folder of class folders or an ImageSource, such as keras_vit.data.from_arrays gives; "
+            f"got {type(pictures).__name__}"
+        )
+    if pictures.size == 0:
+        raise ValueError(f"{name} must have pictures; got none")
+    return pictures
 
 
 def _identity(recipe, source, model, weights):

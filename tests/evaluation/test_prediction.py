@@ -60,6 +60,11 @@ def test_a_single_picture_gives_a_list_of_one():
     assert_answers(answers, expected_answers(model, PICTURES[:1]))
 
 
+def test_the_range_of_arrays_can_be_stated():
+    model = tiny()
+    assert predict(model, PICTURES.astype("float32"), value_range=(0, 255)) == predict(model, PICTURES)
+
+
 def test_prepared_pictures_are_named_as_predict_names_them():
     model = tiny()
     inputs = keras_vit.preprocess(list(PICTURES), model.preprocessing)
@@ -114,6 +119,12 @@ def test_refusals():
         (model, PICTURES, 1.5, "top must be an integer"),
         (model, [], 5, "at least one picture"),
         (model, PICTURES * 1.0, 5, "images must have values from 0 to 1; they range from 0 to 255"),
+        (
+            VisionTransformer(CONFIG.replace(channels=4)),
+            PICTURES,
+            5,
+            "which have 1 or 3 channels; tiny takes 4: prepare",
+        ),
         (broken, PICTURES, 5, "finite scores; tiny gives NaN or infinity"),
     ]
     for model, images, top, message in refused:

@@ -282,6 +282,15 @@ def test_labels_that_do_not_fit_are_refused(value, error, message, make_model):
     assert model.labels is None
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_levels_instead_of_prepared_pictures_are_warned_of(dtype, make_model):
+    model = make_model()
+    levels = np.zeros((1, *model.input_shape[1:]), dtype)
+    with pytest.warns(UserWarning, match=f"takes pictures that are prepared, .*; got {dtype}: keras_vit.predict"):
+        model.predict(levels, verbose=0)
+    keras_vit.with_rescaling(model).predict(levels.astype("uint8"), verbose=0)
+
+
 def test_labels_become_a_tuple_and_can_be_taken_away(make_model):
     model = make_model(labels=list(LABELS))
     assert model.labels == LABELS

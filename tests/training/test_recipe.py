@@ -56,11 +56,12 @@ def test_replace_refuses_both():
         Recipe(**PLAIN).replace(epochs=2, steps=3)
 
 
-def test_replace_refuses_unknown_fields_and_lists_the_known():
+def test_replace_refuses_unknown_fields():
     with pytest.raises(ValueError) as error:
         RECIPES["quickstart"].replace(epoch=3)
-    assert "'batch_size', 'epochs', 'steps'" in str(error.value)
     assert "got 'epoch' (did you mean 'epochs'?)" in str(error.value)
+    with pytest.raises(ValueError, match="keys must be among .*'batch_size', 'epochs', 'steps', .*got 'xyz'$"):
+        RECIPES["quickstart"].replace(xyz=3)
 
 
 @pytest.mark.parametrize("model", [VIT, SWIN, BIT], ids=["vit", "swin", "bit"])

@@ -236,6 +236,14 @@ def test_curves(tmp_path):
     assert (tmp_path / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def test_pictures_may_be_folders(tmp_path):
+    for part in ("learn", "measure"):
+        write_folder(tmp_path / part, [encode(image) for image in np.zeros((4, 8, 8, 1), "uint8")], [0, 1, 0, 1])
+    recipe = RECIPE.replace(batch_size=2, epochs=1, warmup_steps=0)
+    result = train(recipe, tmp_path / "learn", tmp_path / "run", validation=str(tmp_path / "measure"), verbose=0)
+    assert result.model.labels == ("000", "001") and result.accuracy == 0.5
+
+
 @pytest.mark.slow
 def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "quickstart", RECIPES["quickstart"].replace(epochs=1))
@@ -266,6 +274,8 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
             "batch_size must not exceed the number of pictures; got batch_size=41, 40 pictures",
         ),
         ({"source": "empty"}, ValueError, "source must have pictures; got none"),
+        ({"source": "nowhere"}, FileNotFoundError, "there is no nowhere"),
+        ({"validation": [1]}, TypeError, "validation must be a folder of class folders or an ImageSource"),
         (
             {"model": keras.Sequential()},
             TypeError,
