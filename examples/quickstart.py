@@ -121,7 +121,9 @@ def parse_arguments():
 def ask(exported, picture):
     """Returns label and score from the exported model, in a process that imports nothing but TensorFlow."""
     command = [sys.executable, "-c", CLIENT, str(exported), str(picture)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
     label, score = done.stdout.split()
     return label, float(score)
 
