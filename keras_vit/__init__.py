@@ -12,7 +12,7 @@ try:
 except ModuleNotFoundError as error:  # it names no more than the module of the backend
     raise ModuleNotFoundError(
         f"keras_vit needs the backend of Keras, and {error.name} is not installed: "
-        "pip install 'keras_vit[tensorflow]', or 'keras_vit[jax]' and KERAS_BACKEND=jax",
+        "pip install tensorflow, or pip install jax and KERAS_BACKEND=jax",
         name=error.name,
     ) from error
 

@@ -33,6 +33,7 @@ WITHOUT_TENSORFLOW = ("checks", "files", "typing", "config", "layers", "models",
 STANDARD_LIBRARY_ONLY = (
     "keras_vit.cli.parser",
     "keras_vit.cli.argument_groups",
+    "keras_vit.cli.argument_parser",
     "keras_vit.cli.argument_types",
     "keras_vit.cli.failures",
 )  # `--help` does not wait for Keras

@@ -90,7 +90,7 @@ def test_without_its_backend_the_import_says_what_to_install(tmp_path, backend):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"ModuleNotFoundError: keras_vit needs the backend of Keras, and {backend} is not installed: "
-        "pip install 'keras_vit[tensorflow]', or 'keras_vit[jax]' and KERAS_BACKEND=jax"
+        "pip install tensorflow, or pip install jax and KERAS_BACKEND=jax"
     )
 
 

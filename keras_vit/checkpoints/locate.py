@@ -40,7 +40,6 @@ def locate(weights, model, image_size):
         release = find_release(model, text, image_size)
     except ValueError as error:
         if path.suffix == ".npz":  # the name of a published file, or a path
-            message = f"weights must be an existing file or a published one; got {text!r}: {error}"
-            raise FileNotFoundError(message) from None
+            raise FileNotFoundError(f"there is no such file here, and {error}") from None
         raise
     return (hub.fetch_repository(release.address) if release.is_on_hub else fetch(release)), release

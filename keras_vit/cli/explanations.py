@@ -23,11 +23,17 @@ def explain(args):
         keras_vit.predict(model, args.picture, top=args.top)[0],
         attention_rollout(model, inputs)[0],
         heads[0],
-        title=f"{model.config.name}: {pathlib.Path(args.picture).name}",
+        title=f"{_model_name(model, args.model)}: {pathlib.Path(args.picture).name}",
         num_heads=args.heads,
     )
     files.replace_file(args.output, sheet.savefig)
     print(args.output)
+
+
+def _model_name(model, given):
+    """`ViT-Ti_16` or, of a file, `ViT-Ti_16 (pets/best.keras)`."""
+    file = f" ({pathlib.Path(*pathlib.Path(given).parts[-2:])})" if given.endswith(".keras") else ""
+    return f"{model.config.name}{file}"
 
 
 def _layer(text):

@@ -15,7 +15,7 @@ _USER_ERRORS = (
 )  # OSError: no such file, exists already, no connection
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
-_EXTRAS = {"tensorflow": "tensorflow", "jax": "jax"}  # module -> extra of this package that brings it
+_BACKENDS = ("tensorflow", "jax")  # modules, which are called as their packages
 _SHOWN_LINES = 6
 
 
@@ -53,8 +53,8 @@ def users_mistakes(*failures):
 def describe(error):
     """The message of an error; where a backend is missing, how to install it."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing in _EXTRAS:
-        return f"{missing} is not installed: pip install 'keras_vit[{_EXTRAS[missing]}]'"
+    if missing in _BACKENDS:
+        return f"{missing} is not installed: pip install {missing}"
     return str(error) or type(error).__name__
 
 

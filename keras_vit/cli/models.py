@@ -1,11 +1,13 @@
 """From the arguments of a command to a model: named or saved, with the changes that the arguments ask for."""
 
 import contextlib
+import os
 import sys
 
 import keras
 
 import keras_vit
+from keras_vit import checks
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.readers import open_checkpoint
@@ -19,7 +21,7 @@ _DEFAULT_SIZE = 224
 
 def open_model(args):
     """Builds the model that `--model` and `--weights` name; the load report goes to standard error."""
-    _check_name(args.model)
+    _check_model(args)
     if not args.model.endswith(_SAVED) and args.weights is None:
         raise ValueError(
             f"--weights must be given with --model {args.model}: a file, or a name from keras-vit list --weights"
@@ -44,7 +46,7 @@ def check_without_model(args):
 def build_model(args):
     """The model as its file says, or with random weights; what is printed on the way is the load report."""
     changes = {name: getattr(args, name) for name in _ARCHITECTURE if getattr(args, name) is not None}
-    _check_name(args.model)
+    _check_model(args)
     if args.model.endswith(_SAVED):
         return _saved_model(args, changes)
     if args.weights is not None:
@@ -86,10 +88,27 @@ def change_preprocessing(preprocessing, image_size, args):
     return changed
 
 
-def _check_name(model):
-    if not model.endswith(_SAVED) and model not in keras_vit.list_models():
-        known = ", ".join(keras_vit.list_models())
-        raise ValueError(f"the model must be a {_SAVED} file or one of {known}; got {model!r}")
+def check_zoo_name(expectation, name):
+    """Raises where the zoo has no such model: with the name that is near, without one with all of them.
+
+    Args:
+        expectation: how the message begins, such as `--model must be`.
+        name: what was given.
+    """
+    names = keras_vit.list_models()
+    if name in names:
+        return
+    near = checks.suggestion(name, names)
+    known = "a name that keras-vit list shows" if near else f"one of {', '.join(names)}"
+    raise ValueError(f"{expectation} {known}; got {name!r}{near}")
+
+
+def _check_model(args):
+    option = "MODEL" if args.verb == "info" else "--model"
+    if not args.model.endswith(_SAVED):
+        check_zoo_name(f"{option} must be a {_SAVED} file or", args.model)
+    elif not os.path.exists(args.model):
+        raise FileNotFoundError(f"{option}: there is no file {args.model}")
 
 
 def _saved_model(args, changes):

@@ -1,12 +1,12 @@
 """The arguments of `keras-vit` and their help. Standard library only: `--help` does not wait for Keras."""
 
-import argparse
 import pathlib
 import re
 import sys
 
 from . import (
     argument_groups,
+    argument_parser,
     argument_types,
 )  # relative, for keras_vit_command.py reads this folder without the package around it
 
@@ -25,18 +25,8 @@ def parse(argv=None):
     return _build_parser().parse_args(argument_types.join_numbers(sys.argv[1:] if argv is None else list(argv)))
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line."""
-
-    def __init__(self, **kwargs):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
-
-    def error(self, message):
-        self.exit(2, f"keras-vit: error: {message} ({self.prog} --help shows the usage)\n")
-
-
 def _build_parser():
-    parser = _Parser(
+    parser = argument_parser.Parser(
         prog="keras-vit",
         description="Vision Transformers for Keras and TensorFlow.",
         epilog=_examples(
@@ -45,7 +35,9 @@ def _build_parser():
         ),
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
-    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+    verbs = parser.add_subparsers(
+        dest="verb", metavar="COMMAND", required=True, parser_class=argument_parser.VerbParser
+    )
     _add_list(verbs)
     _add_info(verbs)
     _add_predict(verbs)
@@ -198,8 +190,8 @@ def _add_train(verbs):
     verb = _add(
         verbs,
         "train",
-        "Train a model by a recipe. The folder gets model.keras and history.json.\n"
-        "After an interruption the same command goes on.",
+        "Train a model by a recipe. The folder gets model.keras, history.json and, where something is measured on,\n"
+        "best.keras, the model of the best epoch. After an interruption the same command goes on.",
         "keras-vit train --recipe quickstart --workdir digits --epochs 5",
         "keras-vit train --recipe quickstart --folder pictures --hold-out 0.5 --batch-size 2 --epochs 1 --workdir cats",
         "keras-vit train --recipe vit/finetune/pets --steps 1000 --set 'augment=inception_crop(0.3), flip' --show",

@@ -6,9 +6,9 @@ import pathlib
 import sys
 
 import keras_vit
-from keras_vit import checks, files
+from keras_vit import files
 from keras_vit.cli.failures import users_mistakes
-from keras_vit.cli.models import build_model, open_model
+from keras_vit.cli.models import build_model, check_zoo_name, open_model
 from keras_vit.cli.recipes import open_recipe
 from keras_vit.cli.sources import ANY_KIND, check_sources, open_sources
 
@@ -35,7 +35,7 @@ def train(args):
     recipe = open_recipe(args)
     check_sources(args)
     if args.model is not None:
-        checks.check_choice("--model", args.model, keras_vit.list_models())
+        check_zoo_name("--model must be", args.model)
     if args.show:
         print(json.dumps(recipe.to_dict(), indent=2))
         return
@@ -64,7 +64,10 @@ def train(args):
             )
     if result.accuracy is not None:
         print(f"accuracy: {100 * result.accuracy:.1f} %")
-    print(f"saved: {pathlib.Path(args.workdir) / 'model.keras'}")
+    folder = pathlib.Path(args.workdir)
+    print(f"saved: {folder / 'model.keras'}")
+    if (folder / "best.keras").is_file():  # of a run with a validation
+        print(f"best: {folder / 'best.keras'}")
 
 
 def export(args):

@@ -117,9 +117,7 @@ def _import_tfds():
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
-        raise ImportError(
-            "from_tfds needs TensorFlow Datasets: pip install 'keras_vit[train]', or pip install tensorflow-datasets"
-        ) from error
+        raise ImportError("from_tfds needs TensorFlow Datasets: pip install tensorflow-datasets") from error
     return tfds
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob: ws: wss:"
 _MAX_PORT = 65535
 _SESSIONS = 100  # whose last answers are kept
+_PACKAGES = "gradio scikit-learn"  # of the extra demo; the digits come with scikit-learn
 
 
 def build_page(model: ImageModel | None = None, weights: str = "as given") -> "gradio.Blocks":
@@ -31,7 +32,7 @@ def build_page(model: ImageModel | None = None, weights: str = "as given") -> "g
         A `gradio.Blocks`, which can be mounted or launched as Gradio says.
 
     Raises:
-        ImportError: without Gradio (`pip install 'keras_vit[demo]'`).
+        ImportError: without Gradio (`pip install gradio scikit-learn`).
         ValueError: if `model` is no classifier of keras_vit.
     """
     page = _page()
@@ -110,7 +111,7 @@ def _page():
     except ImportError as error:
         if (error.name or "").split(".")[0] != "gradio":
             raise
-        raise ImportError("the demo page needs Gradio: pip install 'keras_vit[demo]'") from error
+        raise ImportError(f"the demo page needs Gradio: pip install {_PACKAGES}") from error
     return page
 
 

@@ -19,9 +19,9 @@ Options that `--help` does not list are Beam's, which takes the same command to 
     ... --runner DataflowRunner --project PROJECT --region REGION --temp_location gs://BUCKET/tmp \
         --sdk_container_image IMAGE
 
-There the workers, such as those of the Docker image, need `keras_vit[beam,tensorflow]`, and model, pictures and output
-must have the same names everywhere, such as `gs://`. Without `--shards` there is a file per bundle, which the runner
-chooses; Flink's are small.
+There the workers, such as those of the Docker image, need this package with its extras `beam` and `tensorflow`, and
+model, pictures and output must have the same names everywhere, such as `gs://`. Without `--shards` there is a file per
+bundle, which the runner chooses; Flink's are small.
 
 The exit code is 0 when all rows are there, 2 on arguments that cannot be, and another one else. Rows are written into
 `answers/beam-temp-rows-...` and renamed when all are there. A run that dies before leaves no more than that folder, and

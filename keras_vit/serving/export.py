@@ -53,8 +53,9 @@ def export(
 
     `saved_model` is for TensorFlow Serving and needs TensorFlow alone. Signatures, the batch size open in all:
 
-    - `serving_default`: `image_bytes`, string (batch,), whole files (JPEG, PNG, BMP, or GIF, of which the first frame
-      counts) -> `classes`, string (batch, k), and `scores`, float32 (batch, k), likeliest first;
+    - `serving_default`: `image_bytes`, string (batch,), whole files (JPEG, PNG, BMP, GIF, of which the first frame
+      counts, or WebP that is not animated) -> `classes`, string (batch, k), and `scores`, float32 (batch, k), likeliest
+      first;
     - `images`: `images`, float32 (batch, height, width, channels) of any size, levels in [0, 255] -> `logits`, float32
       (batch, classes); called `scores` if the model ends in an activation;
     - `images_uint8`: the same of uint8;

@@ -69,10 +69,10 @@ def resolve_options(format, given):
 
 
 def check_packages(format, options, is_checked):
-    """Raises an `ImportError` that names the extra if a package is missing to write a format, or to compare it."""
+    """Raises an `ImportError`, with what to install, if a package is missing to write a format or to compare it."""
     needed = [*FORMATS[format].packages, *([FORMATS[format].runtime] if is_checked else [])]
     if options.get("quantization") is not None:
         needed += _OF_INT8.get(format, ())
     missing = [name for name in dict.fromkeys(needed) if importlib.util.find_spec(name) is None]
     if missing:
-        raise ImportError(f"format={format!r} needs {', '.join(missing)}: pip install 'keras_vit[export]'")
+        raise ImportError(f"format={format!r} needs {', '.join(missing)}: pip install {' '.join(missing)}")

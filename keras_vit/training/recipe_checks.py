@@ -119,6 +119,10 @@ def _choice(choices):
     return lambda name, value: checks.check_choice(name, value, choices)
 
 
+def _way_out(name):
+    return f"change it by recipe.replace({name}=...), on the command line by --set {name}=..."
+
+
 _CHECKS = {
     "name": _check_text,
     "source": _check_text,
@@ -176,12 +180,12 @@ _CONTRADICTIONS = (
     ),
     (
         lambda r: r.steps is not None and r.warmup_steps >= r.steps,
-        "warmup_steps must be fewer than steps",
+        f"warmup_steps must be fewer than steps ({_way_out('warmup_steps')})",
         ("warmup_steps", "steps"),
     ),
     (
         lambda r: r.epochs is not None and r.warmup_epochs >= r.epochs,
-        "warmup_epochs must be fewer than epochs",
+        f"warmup_epochs must be fewer than epochs ({_way_out('warmup_epochs')})",
         ("warmup_epochs", "epochs"),
     ),
     (

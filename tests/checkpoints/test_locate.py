@@ -62,7 +62,9 @@ def test_what_can_only_be_a_path_is_not_taken_for_a_release(weights, fetched):
 
 @pytest.mark.parametrize("weights", ["mine.npz", "folder/mine.npz"])
 def test_an_unknown_npz_may_have_been_either(weights):
-    with pytest.raises(FileNotFoundError, match=rf"existing file or a published one; got '{weights}': .*'augreg/"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"^there is no such file here, and weights='{weights}' is no file of .*'augreg/"
+    ):
         find(weights)
 
 
@@ -70,6 +72,22 @@ def test_an_unknown_npz_may_have_been_either(weights):
 def test_other_types(weights):
     with pytest.raises(TypeError, match="weights must be a path, the name of a release or hf://org/repo; got"):
         find(weights)
+
+
+@pytest.mark.parametrize("weights", ["ViT-B_16-384.npz", "ViT-B_16_224", "imagenet21+imagenet2012"])
+def test_a_near_name_is_told_instead_of_all(weights, fetched):
+    with pytest.raises(
+        (FileNotFoundError, ValueError), match="is no file of ViT-B_16 .did you mean '([^']*)'"
+    ) as error:
+        find(weights, "ViT-B_16")
+    text = str(error.value)
+    assert text.count(weights) == 1 and "published for it" not in text
+    assert find(text.split("did you mean '")[1].removesuffix("'?)"), "ViT-B_16")[1] in fetched  # it is one
+
+
+def test_a_file_of_another_model_is_called_so_where_a_name_is_near():
+    with pytest.raises(FileNotFoundError, match="weights='ViT-B_32.npz' is a file of ViT-B_32, not of ViT-B_16"):
+        find("ViT-B_32.npz", "ViT-B_16")
 
 
 # Releases

@@ -1,10 +1,12 @@
 """`keras-vit explain`: the sheet is that of the package, for models with and without a class token."""
 
+import os
+import pathlib
 import sys
 
 import numpy as np
 import pytest
-from command_line import SAVED, error_of, run
+from command_line import SAVED, TI16, error_of, run
 from families import FAMILIES
 from PIL import Image
 from rendered import find
@@ -39,6 +41,17 @@ def test_layer_and_another_format(here, capsys):
         assert file.read(5) == b"%PDF-"
 
 
+def test_the_title_names_the_file_of_the_model(here, capsys):
+    """An SVG has every text as a comment, too."""
+    (here / "pets").mkdir()
+    (here / "model.keras").rename(here / "pets" / "best.keras")
+    for given in ("pets/best.keras", here / "pets" / "best.keras"):
+        assert run(capsys, "explain", "cat.jpg", "--model", given, "-o", "cat.svg")[0] == 0
+        assert f"<!-- small ({os.path.join('pets', 'best.keras')}): cat.jpg -->" in pathlib.Path("cat.svg").read_text()
+    run(capsys, "explain", "cat.jpg", *TI16, "-o", "cat.svg")
+    assert "<!-- ViT-Ti_16: cat.jpg -->" in pathlib.Path("cat.svg").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -56,7 +69,7 @@ def test_mistakes_are_one_line_and_leave_no_file(here, capsys, words, message):
 
 def test_a_missing_matplotlib_is_told_before_anything_is_computed(here, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    message = "plots need matplotlib: pip install 'keras_vit[analysis]'"
+    message = "plots need matplotlib: pip install matplotlib\n"
     assert message in run(capsys, "explain", "cat.jpg", "--model", "not_read.keras", "-o", "cat.png")[2]
     words = ["--folder", "not_read", "--model", "not_read.keras", "--plot", "shots.png"]
     assert message in run(capsys, "probe", *words)[2]

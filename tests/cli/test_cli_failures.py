@@ -10,14 +10,27 @@ from keras_vit.cli import failures
 
 MISTAKES = [
     ("predict cat.jpg --model ViT-Ti_16", "--weights must be given with --model ViT-Ti_16"),
-    ("predict cat.jpg --model ViT-Ti_17 --weights ViT-Ti_16.npz", "or one of ViT-Ti_16, .*got 'ViT-Ti_17'"),
+    (
+        "predict cat.jpg --model ViT-Ti_17 --weights ViT-Ti_16.npz",
+        "--model must be a .keras file or a name that keras-vit list shows; got 'ViT-Ti_17' .did you mean 'ViT-Ti_16'",
+    ),
+    ("predict cat.jpg --model nonsense --weights ViT-Ti_16.npz", "file or one of ViT-Ti_16, .*; got 'nonsense'$"),
     (
         "predict cat.jpg --model ViT-S_16 --weights ViT-Ti_16.npz",
         "weights of ViT-Ti_16 or DeiT-Ti_16, not of ViT-S_16: ",
     ),
-    ("predict cat.jpg --model ViT-Ti_16 --weights no/such.npz", "existing file or a published one; got 'no/such.npz'"),
+    (
+        "predict cat.jpg --model ViT-Ti_16 --weights no/such.npz",
+        "there is no such file here, and weights='no/such.npz' is no file of ViT-Ti_16; published for it are 'augreg/",
+    ),
+    (
+        "predict cat.jpg --model ViT-B_16 --weights ViT-B_16-384.npz",
+        "here, and weights='ViT-B_16-384.npz' is no file of ViT-B_16 .did you mean 'ViT-B_16-224'",
+    ),
     ("predict cat.jpg --model model.keras --weights ViT-Ti_16.npz", "--weights must be left out"),
-    ("predict cat.jpg --model other.keras", "existing file or folder; got 'other.keras'"),
+    ("predict cat.jpg --model other.keras", "^--model: there is no file other.keras$"),
+    ("export --model other.keras --output serving", "^--model: there is no file other.keras$"),
+    ("info other.keras", "^MODEL: there is no file other.keras$"),
     ("predict cat.jpg --model text.keras", "must be a whole .keras file.*b'no model'"),
     ("predict dog.jpg --model model.keras", "there is no picture file dog.jpg"),
     ("predict text.keras --model model.keras", "must be a picture"),
@@ -31,7 +44,26 @@ MISTAKES = [
     ("predict cat.jpg --model model.keras --image-size 20", "image_size must be divisible by patch_size"),
     ("predict cat.jpg --model model.keras --gelu exact", "gelu must be one of 'tanh', 'erf'"),
     ("predict --model model.keras", "arguments are required: PICTURE .*predict --help"),
-    ("predict cat.jpg --modle model.keras", "required: --model"),
+    (
+        "predict cat.jpg --modle model.keras",
+        "^predict has no option '--modle' .did you mean '--model'.. .keras-vit predict --help shows",
+    ),
+    ("predict cat.jpg --model model.keras --topp=3", "no option '--topp' .did you mean '--top'.*predict --help"),
+    ("predict cat.jpg --model model.keras --image_size 32", "'--image_size' .did you mean '--image-size'"),
+    ("predict cat.jpg --model model.keras --out x", "^predict has no option '--out' .keras-vit predict --help"),
+    (
+        "predict cat.jpg --model model.keras cat.jpg",
+        "predict takes every PICTURE in one place; got 'cat.jpg' in another",
+    ),
+    ("explain cat.jpg dog.jpg --model model.keras -o x.png", "explain takes one PICTURE; got 'dog.jpg', too"),
+    ("explain cat.jpg -model model.keras -ox.png", "explain has no option '-model' .did you mean '--model'"),
+    (
+        "train quickstart --recipe quickstart --show",
+        "train takes options alone; got 'quickstart' .keras-vit train --help",
+    ),
+    ("train --recipe quickstart --lr 1", "train has no option '--lr' .did you mean '--learning-rate'"),
+    ("--verbose list", "^keras-vit has no option '--verbose' .keras-vit --help"),
+    ("list ViT-Ti_16 ViT-S_16", "list takes one PATTERN; got 'ViT-S_16', too"),
     ("evaluate --folder nowhere --model model.keras", "there is no nowhere"),
     ("evaluate --model model.keras", "one of the arguments --folder --tfds --tfrecord --arrays is required"),
     ("list 'no such' --recipes", "PATTERN must match one of quickstart, vit/jft/vit-b, "),
@@ -69,7 +101,7 @@ MISTAKES = [
         "train --recipe vit/imagenet --workdir x --model ViT-Ti_16",
         "--folder, --tfds, --tfrecord or --arrays must be given",
     ),
-    ("train --recipe quickstart --workdir x --model model.keras", "--model must be one of 'ViT-Ti_16'"),
+    ("train --recipe quickstart --workdir x --model model.keras", "--model must be one of ViT-Ti_16, "),
     ("train --recipe quickstart --workdir x --validation pictures", "--validation needs pictures to learn from"),
     ("train --recipe quickstart --workdir x --hold-out 0.1", "--hold-out needs pictures to learn from"),
     ("train --recipe quickstart --workdir x --folder pictures --tfds mnist", "not allowed with argument --folder"),
@@ -82,7 +114,11 @@ MISTAKES = [
     ("train --recipe quickstart --workdir x --folder pictures --image-key i", "--image-key belongs to --tfds and"),
     ("train --recipe quickstart --workdir x --tfrecord 'no/such-*'", "no/such-"),
     ("train --recipe quickstart --workdir x --tfrecord pictures", "pictures is a folder: .*such as 'pictures/\\*'"),
-    ("train --recipe quickstart --show --model nonsense", "--model must be one of .*got --model='nonsense'"),
+    ("train --recipe quickstart --show --model nonsense", "--model must be one of ViT-Ti_16, .*; got 'nonsense'"),
+    (
+        "train --recipe quickstart --show --model ViT-B16",
+        "keras-vit list shows; got 'ViT-B16' .did you mean 'ViT-B_16'",
+    ),
     ("train --recipe quickstart --show --strategy bogus", "argument --strategy: invalid choice: 'bogus'"),
     ("train --recipe quickstart --show --split q", "--split belongs to --tfds"),
     ("train --recipe quickstart --show --validation x", "--validation needs pictures to learn from"),
@@ -95,6 +131,7 @@ MISTAKES = [
     ),
     ("train --recipe quickstart --show --seed 99999999999", "seed must be an integer from 0 to 4294967295"),
     ("train --recipe quickstart", "--workdir must be given"),
+    ("train --recipe vit/finetune/pets --steps 20 --show", "by --set warmup_steps=.*; got warmup_steps=100, steps=20"),
     ("train --recipe quickstart --epochs 0 --show", "epochs must be an integer of at least 1"),
     ("export --model model.keras --output text.keras", "text.keras is a file"),
     ("export --model model.keras --output serving --version 0", "version must be an integer"),
@@ -151,7 +188,7 @@ class TestFailures:
     def test_missing_backend_says_what_to_install(self, capsys):
         error = ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
         assert failures.guarded(lambda: _raise(error)) == 2
-        expected = "keras-vit: error: tensorflow is not installed: pip install 'keras_vit[tensorflow]'\n"
+        expected = "keras-vit: error: tensorflow is not installed: pip install tensorflow\n"
         assert capsys.readouterr().err == expected
 
     def test_long_message_is_cut(self):

@@ -65,11 +65,13 @@ class TestTrainAndExport:
         words = ["--recipe", "quickstart", "--workdir", "digits", "--epochs", "1", "--batch-size", "256"]
         code, out, err = run(capsys, "train", *words)
         assert code == 0 and "val_accuracy" in err
-        accuracy, saved = out.splitlines()
+        accuracy, saved, best = out.splitlines()
         report = json.loads(pathlib.Path("digits/history.json").read_text())
         assert accuracy == f"accuracy: {100 * report['accuracy']:.1f} %"
         assert saved == "saved: " + os.path.join("digits", "model.keras")
-        assert run(capsys, "predict", "cat.jpg", "--model", "digits/model.keras")[0] == 0
+        assert best == "best: " + os.path.join("digits", "best.keras")
+        for model in ("digits/model.keras", "digits/best.keras"):
+            assert run(capsys, "predict", "cat.jpg", "--model", model)[0] == 0
 
     @pytest.mark.slow
     def test_export_prints_the_folder_and_counts_on(self, here, capsys):

@@ -71,7 +71,7 @@ class TestConsoleScript:
         (tmp_path / "tensorflow.py").write_text(f'raise ModuleNotFoundError("{message}", name="tensorflow")')
         path = f"{tmp_path}{os.pathsep}{launcher_folder()}"
         done = script("list", PYTHONPATH=path, KERAS_BACKEND="tensorflow")
-        expected = "keras-vit: error: tensorflow is not installed: pip install 'keras_vit[tensorflow]'\n"
+        expected = "keras-vit: error: tensorflow is not installed: pip install tensorflow\n"
         assert (done.returncode, done.stderr) == (2, expected)
 
     def test_control_c(self, tmp_path):

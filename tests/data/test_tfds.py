@@ -117,5 +117,5 @@ def test_refusals(builder, monkeypatch):
     with pytest.raises(ValueError, match="Unknown split 'valid'"):
         from_tfds(builder, "valid")
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'keras_vit\[train\]'"):
+    with pytest.raises(ImportError, match=r"pip install tensorflow-datasets$"):
         from_tfds("cifar10")

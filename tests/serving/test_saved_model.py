@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -140,6 +141,16 @@ def test_labels_card_and_instructions_lie_in_the_folder(exported, model):
     text = (exported / "README.txt").read_text()
     assert all(f"  {name}: " in text for name in SIGNATURES)
     assert "--model_name=toy" in text and "-> scores: float32 [batch, 3]" in text and "64,000,000" in text
+
+
+def test_the_instructions_name_the_formats_that_are_read(exported, served):
+    [formats] = re.findall(r"whole files: ([^.]*)\.", " ".join((exported / "README.txt").read_text().split()))
+    assert formats == "JPEG, PNG, BMP, GIF, of which the first frame counts, or WebP that is not animated"
+    frames = [picture(seed) for seed in (1, 2)]
+    files = [encode(frames[0], image_format) for image_format in ("JPEG", "PNG", "BMP", "GIF", "WEBP")]
+    animated = encode(frames[0], "WEBP", save_all=True, append_images=frames[1:])
+    errors = served["serving_default"](tf.constant([*files, animated]))["error"].numpy()
+    assert list(errors[:-1]) == [b""] * 5 and errors[-1] != b""
 
 
 def test_model_without_labels_and_with_softmax(tmp_path):

@@ -121,11 +121,16 @@ def test_every_field_survives_json(model):
             "got warmup_steps=1, warmup_fraction=0.1, warmup_epochs=0.0",
         ),
         ({"warmup_fraction": 1}, "warmup_fraction must be a number in [0, 1); got warmup_fraction=1"),
-        ({"warmup_steps": 8}, "warmup_steps must be fewer than steps; got warmup_steps=8, steps=8"),
+        (
+            {"warmup_steps": 8},
+            "warmup_steps must be fewer than steps (change it by recipe.replace(warmup_steps=...), on the command line "
+            "by --set warmup_steps=...); got warmup_steps=8, steps=8",
+        ),
         ({"warmup_epochs": 1}, "warmup_epochs belongs to a recipe that counts epochs; got warmup_epochs=1.0, steps=8"),
         (
             {"steps": None, "epochs": 3, "warmup_epochs": 3},
-            "warmup_epochs must be fewer than epochs; got warmup_epochs=3.0, epochs=3",
+            "warmup_epochs must be fewer than epochs (change it by recipe.replace(warmup_epochs=...), on the command "
+            "line by --set warmup_epochs=...); got warmup_epochs=3.0, epochs=3",
         ),
         ({"warmup_learning_rate": 0.01}, "warmup_learning_rate needs a warm-up; got warmup_learning_rate=0.01"),
         (

@@ -95,7 +95,7 @@ def import_figure():
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError("plots need matplotlib: pip install 'keras_vit[analysis]'") from None
+        raise ImportError("plots need matplotlib: pip install matplotlib") from None
     return Figure
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _FILTER_SIDE, _RECONSTRUCTION_SIDE = 56, 128  # pixels
 _GAP, _LINE = 10, 20  # of an explanation
 _BAR = 0.35  # height of a bar, in steps from answer to answer
+_STEPS = 5  # that are always there: few answers stand as the first of so many
 
 
 def attention_overlay(pictures: np.ndarray, maps: np.ndarray, *, smooth: bool = True) -> "Figure":
@@ -148,7 +149,7 @@ def _answers(axes, answers):
         axes.barh(place, 1, height=_BAR, color="0.9")
         axes.barh(place, score, height=_BAR, color="0.35")
         axes.text(0, place - 0.3, f"{100 * score:.1f} %  {_shortened(label)}", fontsize=8, va="bottom")
-    axes.set(xlim=(0, 1), ylim=(len(answers) - 0.5, -0.75))
+    axes.set(xlim=(0, 1), ylim=(max(len(answers), _STEPS) - 0.5, -0.75))
 
 
 def _shortened(label, length=38):

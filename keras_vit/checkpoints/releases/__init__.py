@@ -81,8 +81,16 @@ def _find_by_name(model, weights):
     if fitting:
         paths = ", ".join(repr(release.path) for release in fitting)
         raise ValueError(f"weights={weights!r} names several published files; name one of {paths}")
-    problem = f"is a file of {named[0].model}, not of {model}" if named else f"is no file of {model}"
-    raise ValueError(f"weights={weights!r} {problem}; {_published(model)}")
+    if named:
+        raise ValueError(f"weights={weights!r} is a file of {named[0].model}, not of {model}; {_published(model)}")
+    near = checks.suggestion(weights.removesuffix(".npz"), _names(model))
+    raise ValueError(f"weights={weights!r} is no file of {model}{near or '; ' + _published(model)}")
+
+
+def _names(model):
+    """What the files of a model may be called, the shortest form first."""
+    releases = list_releases(model)
+    return dict.fromkeys(getattr(release, form) for form in ("alias", "file", "path") for release in releases)
 
 
 def _published(model):

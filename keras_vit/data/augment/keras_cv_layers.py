@@ -55,9 +55,7 @@ def _layers():
     try:
         import keras_cv
     except ImportError as error:
-        raise ImportError(
-            "augmentations named keras_cv.* need keras-cv: pip install 'keras_vit[train]', or pip install keras-cv"
-        ) from error
+        raise ImportError("augmentations named keras_cv.* need keras-cv: pip install keras-cv") from error
     bases = (keras_cv.layers.BaseImageAugmentationLayer, keras_cv.layers.VectorizedBaseImageAugmentationLayer)
     found = {name: getattr(keras_cv.layers, name) for name in dir(keras_cv.layers)}
     return {

@@ -114,6 +114,15 @@ class TestExplanation:
         lengths = [length for length in sorted(set(dark)) if dark.count(length) > 10]
         assert lengths == [0, 56, 168]
 
+    def test_few_answers_stand_as_the_first_of_five(self):
+        two, five = (
+            plots.explanation(_pictures(1)[0], answers, _patterns(1)[0], _patterns(2))
+            for answers in (self.answers[:2], [*self.answers[:2], *[("another", 0.0)] * 3])
+        )
+        upper = [pixels_of(sheet)[50 : 50 + 84, 40 + 672 : 40 + 672 + 224] for sheet in (two, five)]
+        np.testing.assert_array_equal(*upper)  # 224 / 5.25 pixels a step: the third begins at 96
+        assert (pixels_of(two)[150 : 50 + 224, 40 + 672 : 40 + 672 + 224] == 255).all()
+
     def test_texts(self):
         texts = [text.get_text() for text in self.sheet().texts]
         assert texts[0] == "model: cat.jpg" and texts[-3:] == [
