@@ -4,6 +4,7 @@ import numpy as np
 from bad_input_room import tiny
 
 import keras_vit
+from keras_vit.checkpoints.load import WeightsMismatch
 
 
 def nan(room):
@@ -62,18 +63,18 @@ ROWS = {
     ),
     "missing array": (
         lambda room: room.load(room.npz(without=["cls"])),
-        ValueError,
+        WeightsMismatch,
         "fit missing cls class_token",
     ),
-    "extra array": (lambda room: room.load(room.npz({"other": np.zeros(3)})), ValueError, "fit extra other"),
+    "extra array": (lambda room: room.load(room.npz({"other": np.zeros(3)})), WeightsMismatch, "fit extra other"),
     "array of another shape": (
         lambda room: room.load(room.npz({"cls": np.zeros((1, 1, 9))})),
-        ValueError,
+        WeightsMismatch,
         "cls shape (1,1,9) needs (1,1,8)",
     ),
     "head of other classes": (
         lambda room: room.load(room.npz({"head/bias": np.zeros(4)}), head="load"),
-        ValueError,
+        WeightsMismatch,
         "head/bias (4,) needs (3,)",
     ),
     "array of texts": (
@@ -83,7 +84,7 @@ ROWS = {
     ),
     "wrong architecture": (
         lambda room: keras_vit.load_weights(tiny(num_layers=2), room.npz()),
-        ValueError,
+        WeightsMismatch,
         "fit missing encoderblock_1",
     ),
     "no vision transformer": (
@@ -93,7 +94,7 @@ ROWS = {
     ),
     "positions of no grid": (
         lambda room: room.load(room.npz({"Transformer/posembed_input/pos_embedding": np.zeros((1, 4, 8))})),
-        ValueError,
+        WeightsMismatch,
         "position table square 2 x 2 got 4 rows",
     ),
     "NaN weights": (nan, UserWarning, "'head/kernel' NaN a.npz"),
