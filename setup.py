@@ -41,6 +41,7 @@ DOCS = [
     "mkdocs-material>=9.8",
     "mkdocstrings[python]>=1.0.8",
     "nbconvert>=7.17",
+    "ruff>=0.17",  # breaks the signatures of the reference into lines
 ]
 
 TOOLS = {
@@ -79,7 +80,6 @@ TOOLS = {
         "pytest>=8.3.5",
         "pytest-xdist>=3.6.1",
         "pyyaml>=6.0.2",
-        "ruff>=0.17",
         "scikit-learn>=1.5.2",
         "scipy>=1.14.1",
         "selenium>=4.51",  # drives the page in Debian's chromium
