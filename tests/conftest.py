@@ -17,8 +17,6 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if "PYTEST_XDIST_WORKER" in os.environ:  # a worker per core needs one thread each: a tenth less work for all
-        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
     if keras.backend.backend() == "jax":
         import jax
 
