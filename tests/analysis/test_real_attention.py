@@ -22,13 +22,10 @@ def model(real_data):
 
 
 # 157 of all 200 with the upper half of the patches and 24 with the lower; 169 are right whole
-@pytest.mark.parametrize(
-    ("step", "upper", "lower"), [(5, 29, 8), pytest.param(1, 155, 35, marks=pytest.mark.slow)], ids=["40", "200"]
-)
-def test_answers_rest_on_the_patches_that_rollout_ranks_highest(model, real_data, step, upper, lower):
+@pytest.mark.slow
+def test_answers_rest_on_the_patches_that_rollout_ranks_highest(model, real_data):
     """Half of the patches keep their pixels, the rest get the picture's mean colour."""
     source = keras_vit.data.from_folder(real_data / "imagenet200")
-    source = source.take(range(0, 200, step))
     classes = np.array([int(name.split("_")[0]) for name in source.class_names])
     inputs, labels = map(np.concatenate, zip(*keras_vit.data.pipeline.eval_batches(source, CROPPED, 50), strict=True))
     rollout = analysis.attention_rollout(model, inputs, layers=[-4, -3, -2, -1]).reshape(len(inputs), -1)
@@ -41,8 +38,8 @@ def test_answers_rest_on_the_patches_that_rollout_ranks_highest(model, real_data
         answers = np.concatenate([classify(part).argmax(1) for part in np.array_split(seen, 4)])
         return (answers == classes[labels]).sum()
 
-    assert right(rank >= 98) >= upper
-    assert right(rank < 98) <= lower
+    assert right(rank >= 98) >= 155
+    assert right(rank < 98) <= 35
 
 
 def test_attention_reaches_farther_with_depth(model, real_data):

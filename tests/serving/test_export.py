@@ -268,6 +268,7 @@ def test_weights_bring_their_preprocessing(model, tmp_path):
         assert headless.preprocessing_source == "default"
 
 
+@pytest.mark.slow
 def test_a_quantised_model(model, tmp_path):
     quantized = keras_vit.clone(model)
     with warnings.catch_warnings():

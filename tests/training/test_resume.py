@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -11,78 +10,11 @@ import threading
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
+from short_runs import STEPS, KillAt, Killed, X, Y, data, end_state, fit, make_model
 
-from keras_vit import Model, VisionTransformer, ViTConfig
+from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data import from_digits, train_pipeline
-from keras_vit.training import CheckpointError, Interrupted, NonFiniteError, Preempted, Resume, checkpoint_files
-
-EPOCHS, STEPS = 4, 6
-RNG = np.random.default_rng(0)
-X, Y = RNG.normal(size=(90, 4)).astype("float32"), (np.arange(90) % 3).astype("int32")
-
-
-class Killed(Exception):
-    pass
-
-
-class KillAt(keras.callbacks.Callback):
-    """Ends the run after a number of calls of one kind."""
-
-    def __init__(self, calls=None, kind="on_train_batch_end"):
-        super().__init__()
-        self.left = calls
-        setattr(self, kind, self.count)
-
-    def count(self, *_, **__):
-        if self.left is not None:
-            self.left -= 1
-            if self.left == 0:
-                raise Killed
-
-
-def data(start_step=0):
-    options = tf.data.Options()
-    options.autotune.enabled = False  # as in train_pipeline, whose iterators end at once
-    return tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(8).skip(start_step).with_options(options)
-
-
-def make_model(optimizer=None, classes=3, rate=1e-2, **compile_arguments):
-    """Eager on TensorFlow, which saves the compilation in many short runs; test_kill.py has the compiled ones."""
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input((4,))
-    x = keras.layers.Dense(8, activation="relu")(inputs)
-    x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.3)(x))
-    model = Model(inputs, keras.layers.Dense(classes)(x))
-    schedule = keras.optimizers.schedules.CosineDecay(rate, EPOCHS * STEPS)
-    model.compile(
-        optimizer or keras.optimizers.AdamW(schedule, use_ema=True, gradient_accumulation_steps=4),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-        **{"run_eagerly": keras.backend.backend() == "tensorflow", **compile_arguments},
-    )
-    return model
-
-
-def fit(workdir, *others, model=None, epochs=EPOCHS, validation=True, every_steps=5, **arguments):
-    """One start of the command; returns all that a run leaves."""
-    model = model or make_model()
-    resume = Resume(workdir, every_steps=every_steps, **arguments)
-    history = model.fit(
-        data(resume.step),
-        epochs=epochs,
-        steps_per_epoch=STEPS,
-        validation_data=data().take(2) if validation else None,
-        callbacks=[resume, *others],
-        shuffle=False,
-        verbose=0,
-    )
-    return model, history
-
-
-def end_state(model, history):
-    values = [keras.ops.convert_to_numpy(v) for v in [*model.variables, *model.optimizer.variables]]
-    return [value.tobytes() for value in values], history.history, history.epoch
+from keras_vit.training import CheckpointError, NonFiniteError, Resume, checkpoint_files
 
 
 @pytest.fixture(scope="module")
@@ -204,96 +136,6 @@ def test_when_checkpoints_are_written(tmp_path, monkeypatch):
     written.clear()
     fit(tmp_path, epochs=3, validation=False)
     assert written == [5, 10, 15, 18]
-
-
-SIGNALS = signal.SIGTERM, signal.SIGINT
-# When a signal comes, and the step at which the run is saved then.
-MOMENTS = [
-    ("on_train_batch_end", 1, 2),
-    ("on_test_batch_end", 1, STEPS),
-    ("on_epoch_end", 0, STEPS + 1),  # saved by the next step
-    ("on_epoch_end", EPOCHS - 1, EPOCHS * STEPS),  # nothing is left but the end of fit
-]
-
-
-@pytest.fixture
-def hears_control_c():
-    """As on a terminal: what runs in the background of a script is born deaf to it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def send(kind, number, *signals):
-    """A callback that sends this process signals in one of its calls."""
-    sender = keras.callbacks.Callback()
-    setattr(sender, kind, lambda index, logs: index == number and [signal.raise_signal(sent) for sent in signals])
-    return sender
-
-
-@pytest.mark.parametrize(("kind", "number", "step"), MOMENTS)
-def test_sigterm_saves_and_tells(tmp_path, unbroken, kind, number, step):
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Preempted) as raised:
-        fit(tmp_path, send(kind, number, signal.SIGTERM), every_steps=1000)
-    assert raised.value.code == 75 and raised.value.step == step == Resume(tmp_path).step
-    assert isinstance(raised.value, SystemExit)
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert end_state(*fit(tmp_path)) == unbroken
-
-
-@pytest.mark.parametrize(("kind", "number", "step"), MOMENTS)
-@pytest.mark.usefixtures("hears_control_c")
-def test_control_c_saves_and_tells(tmp_path, unbroken, capsys, kind, number, step):
-    with pytest.raises(KeyboardInterrupt) as raised:
-        fit(tmp_path, send(kind, number, signal.SIGINT), every_steps=1000)
-    assert type(raised.value) is Interrupted and raised.value.step == step == Resume(tmp_path).step
-    assert str(raised.value) == f"interrupted by Ctrl-C; saved at step {step}, the same call goes on from there"
-    [told] = capsys.readouterr().err.splitlines()
-    assert "the same call goes on" in told and told.endswith("a second Ctrl-C ends at once")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert end_state(*fit(tmp_path)) == unbroken
-
-
-@pytest.mark.usefixtures("hears_control_c")
-def test_a_second_control_c_ends_at_once(tmp_path, unbroken):
-    with pytest.raises(KeyboardInterrupt) as raised:
-        fit(tmp_path, send("on_train_batch_begin", 3, signal.SIGINT, signal.SIGINT), every_steps=2)
-    assert type(raised.value) is KeyboardInterrupt and Resume(tmp_path).step == 2
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert end_state(*fit(tmp_path)) == unbroken
-
-
-@pytest.mark.usefixtures("hears_control_c")
-@pytest.mark.parametrize("order", [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)])
-def test_sigterm_is_stronger_than_control_c(tmp_path, order):
-    with pytest.raises(Preempted):
-        fit(tmp_path, send("on_train_batch_begin", 3, *order))
-    assert Resume(tmp_path).step == 4
-
-
-@pytest.mark.usefixtures("hears_control_c")
-def test_handlers_come_back_after_an_error(tmp_path):
-    before = list(map(signal.getsignal, SIGNALS))
-    with pytest.raises(Killed):
-        fit(tmp_path, KillAt(2))
-    assert list(map(signal.getsignal, SIGNALS)) == before
-
-
-@pytest.mark.usefixtures("hears_control_c")
-def test_an_ignored_control_c_stays_ignored(tmp_path):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as nohup does
-    fit(tmp_path, send("on_train_batch_end", 1, signal.SIGINT), epochs=1)
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and Resume(tmp_path).step == STEPS
-
-
-def test_in_another_thread_signals_are_left_alone(tmp_path):
-    before, within = list(map(signal.getsignal, SIGNALS)), []
-    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: within.extend(map(signal.getsignal, SIGNALS)))
-    thread = threading.Thread(target=fit, args=(tmp_path, note), kwargs={"epochs": 1})
-    thread.start()
-    thread.join()
-    assert within == before and Resume(tmp_path).step == STEPS
 
 
 def test_a_full_disk_ends_the_run_at_the_next_step(tmp_path, monkeypatch, unbroken):
