@@ -9,6 +9,7 @@ import safetensors.numpy
 import keras_vit
 from keras_vit.checkpoints.numerics import numerics_of, to_metadata
 
+SLOW = pytest.mark.slow  # a whole Swin-T each
 STEM = keras_vit.ResNetConfig(stage_sizes=(), style="timm", gn_epsilon=1e-4)
 
 
@@ -26,7 +27,7 @@ CASES = [
     ("ViT-Ti_16", {}, "timm", {"gelu": "tanh"}),
     ("R+ViT-Ti_16", {}, "timm", {"gelu": "tanh", "stem": keras_vit.ResNetConfig(stage_sizes=()).resolve()}),
     ("Swin-T", {"window_size": 2, "epsilon": 1e-3}, "microsoft", {"window_size": 2, "epsilon": 1e-3}),
-    ("Swin-T", {"window_size": 2}, "timm", {"window_size": 2}),
+    pytest.param("Swin-T", {"window_size": 2}, "timm", {"window_size": 2}, marks=SLOW),
 ]
 
 
@@ -42,7 +43,7 @@ def test_our_files_are_read_as_what_they_were(tmp_path, variant, arguments, layo
     np.testing.assert_array_equal(again(images), model(images))
 
 
-@pytest.mark.parametrize("layout", ["huggingface", "timm", "microsoft"])
+@pytest.mark.parametrize("layout", ["huggingface", *(pytest.param(name, marks=SLOW) for name in ("timm", "microsoft"))])
 def test_files_of_others_show_their_window_in_their_tables(tmp_path, layout):
     size = {"image_size": 64, "classes": 3}
     keras_vit.save_weights(randomised(keras_vit.Swin_T(window_size=2, **size)), tmp_path / "a.safetensors", layout)
