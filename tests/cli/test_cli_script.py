@@ -57,6 +57,7 @@ class TestConsoleScript:
     def test_version(self):
         assert script("--version").stdout == f"keras-vit {keras_vit.__version__}\n"
 
+    @pytest.mark.slow
     def test_only_results_are_written(self):
         done = script("list", "ViT-Ti_16")
         assert done.returncode == 0 and done.stderr == "" and len(done.stdout.splitlines()) == 2

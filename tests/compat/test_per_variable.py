@@ -86,6 +86,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_survive_load_model_in_a_process_that_only_imports_keras_vit(tmp_path):
     for name, (ours, _, arguments) in OPTIMIZERS.items():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.LayerNormalization()])

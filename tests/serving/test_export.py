@@ -154,6 +154,7 @@ def test_ten_killed_exports(model, tmp_path):
     assert len(list(kill_exports(model, tmp_path, seconds))) == 10
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_version(model, tmp_path):
     """The weights take a megabyte, and a file may have half of it."""
     process = exporter(tmp_path / "toy", room=500_000)

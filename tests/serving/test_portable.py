@@ -28,7 +28,9 @@ def model():
     return make_model()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[pytest.mark.slow] if name.endswith("int8") else []) for name in CASES]
+)
 def test_it_answers_as_the_model_does(model, tmp_path, case, capsys):
     runtime, options, files = CASES[case]
     folder = export(model, tmp_path, format=runtime, **options)
