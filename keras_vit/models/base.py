@@ -142,11 +142,11 @@ class ImageModel(Model):
         self._labels = value
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        if "int" in keras.backend.standardize_dtype(inputs.dtype):
+        dtype = keras.backend.standardize_dtype(keras.tree.flatten(inputs)[0].dtype)  # Keras takes lists and dicts, too
+        if "int" in dtype:
             warnings.warn(
-                f"{self.name} takes pictures that are prepared, as keras_vit.preprocess does; got "
-                f"{keras.backend.standardize_dtype(inputs.dtype)}: keras_vit.predict prepares them, and "
-                "keras_vit.with_rescaling(model) is a model of uint8 pixels",
+                f"{self.name} takes pictures that are prepared, as keras_vit.preprocess does; got {dtype}: "
+                "keras_vit.predict prepares them, and keras_vit.with_rescaling(model) is a model of uint8 pixels",
                 stacklevel=2,
             )
         return super().call(inputs, training=training, mask=mask)

@@ -282,6 +282,15 @@ def test_labels_that_do_not_fit_are_refused(value, error, message, make_model):
     assert model.labels is None
 
 
+def test_inputs_may_be_named_or_listed(make_model, pictures):
+    model = make_model()
+    images = pictures(model)
+    expected = model.predict(images, verbose=0)
+    for inputs in ([images], {"images": images}):
+        with pytest.warns(UserWarning, match="The structure of `inputs` doesn't match"):  # of Keras, which goes on
+            np.testing.assert_array_equal(model.predict(inputs, verbose=0), expected)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
 def test_levels_instead_of_prepared_pictures_are_warned_of(dtype, make_model):
     model = make_model()
