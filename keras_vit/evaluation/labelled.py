@@ -93,6 +93,8 @@ class SourcePictures:
     def labels(self):
         """The label of every picture, int (pictures,); no picture is read where the source can look up one."""
         source = self._source
+        if source.labels is not None:
+            return check_labels(self.name, source.labels, len(self.class_names))
         if source.lookup is None:
             labels = source.dataset.map(lambda element: element["label"])
         else:

@@ -120,6 +120,7 @@ def train(
         ValueError: on an unknown recipe, strategy or `verbose`, a recipe without what was left None, a model, source
             and validation whose classes differ, a source without pictures or with too many unreadable ones, and a
             `workdir` of another run.
+        FileNotFoundError: if there is no such folder of pictures.
         CheckpointError: if the disk is full; what was there before is still whole.
         NonFiniteError: when the loss or a weight is no finite number.
         Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
@@ -213,7 +214,7 @@ class _Run:
         size = " x ".join(map(str, find_encoder(self.model).config.image_size))
         steps = f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} pictures"
         pictures = f"{epochs} x {self.source.size:,} pictures of {size} pixels"
-        return f"{steps}, {pictures}" + (f"; goes on from step {step}" if step else "")
+        return f"{steps}, {pictures}" + (f"; goes on from step {step} with the weights of then" if step else "")
 
     def _say(self, sentence):
         if self.verbose and self.devices.is_chief:

@@ -148,7 +148,9 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
     again = train(RECIPE, source, tmp_path, validation=source)  # into a pipe: no bar is drawn
     assert again.history["loss"] == result.history["loss"]
     said = capsys.readouterr().out
-    assert said.startswith("15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10\n")
+    assert said.startswith(
+        "15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10 with the weights of then\n"
+    )
     assert "Epoch 1/3" not in said and "Epoch 2/3" in said and not set("\b\r") & set(said)
     assert re.search(r"^about 0 minutes left at [\d,]+ pictures a second, validation not counted$", said, re.MULTILINE)
     table = said[said.index("      epoch") :].splitlines()
