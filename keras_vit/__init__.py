@@ -16,6 +16,7 @@ except ModuleNotFoundError as error:  # it names no more than the module of the 
         name=error.name,
     ) from error
 
+from keras_vit import logs as _logs
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.save import save_weights
@@ -41,6 +42,7 @@ from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
 from keras_vit.zoo import create_model, list_models, list_weights
 
 globals().update(_CONSTRUCTORS)
+_logs.set_up()
 
 __version__ = "0.1.0"
 

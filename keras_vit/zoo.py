@@ -26,6 +26,7 @@ from keras_vit.config import (
     SwinConfig,
     ViTConfig,
 )
+from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import Pair, PathLike, Size
@@ -245,7 +246,7 @@ def create_model(
     if labels is None and plan.head_loaded:
         model.labels, note = _labels(config, description, release)
         report = dataclasses.replace(report, notes=report.notes + note)
-    print(report)
+    LOGGER.info(report)
     return model
 
 

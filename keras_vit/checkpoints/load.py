@@ -14,6 +14,7 @@ from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.sources import File
 from keras_vit.config import ResNetConfig
+from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import PathLike
 
@@ -53,7 +54,7 @@ def load_weights(
     A model whose preprocessing nobody has stated takes that of the file, if it says one, together with the head.
 
     Returns:
-        A `LoadReport`; it is printed as well.
+        A `LoadReport`; it is logged to `keras_vit` at INFO as well.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -67,7 +68,7 @@ def load_weights(
     for variable in model.weights:
         variable.assign(values[id(variable)]())  # copied to where the variable before stood, which TensorFlow keeps
     plan.note_on(model)
-    print(plan.report)
+    LOGGER.info(plan.report)
     return plan.report
 
 
