@@ -50,8 +50,11 @@ def _read_safetensors(path):
     with damage.explained(f"{str(path)!r} must be a whole .safetensors file", path, more=_BAD_SAFETENSORS):
         file = safetensors.safe_open(path, framework="numpy")
         names, metadata = list(file.keys()), dict(file.metadata() or {})
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-    entries = {name: Entry(name, shape, _reader(path, file, name)) for name, shape in shapes.items()}
+        slices = {name: file.get_slice(name) for name in names}
+        entries = {
+            name: Entry(name, tuple(part.get_shape()), part.get_dtype(), _reader(path, file, name))
+            for name, part in slices.items()
+        }
     config, preprocessor = (_read_json(path.parent / name) for name in ("config.json", "preprocessor_config.json"))
     return Checkpoint(path, "safetensors", entries, metadata, config, preprocessor)
 

@@ -1,7 +1,9 @@
 """Model, with the corrected fit; ImageModel: what every model of the package shares; and copies of a model."""
 
 import collections.abc
+import json
 import warnings
+import zipfile
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +16,7 @@ from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.config import ImageConfig, Preprocessing
+from keras_vit.config.unseen import KEY, RESIZED, differences, from_text, to_text, unseen
 from keras_vit.layers import AddPositionEmbs
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states, restore_layer_states
@@ -165,7 +168,18 @@ class ImageModel(Model):
 
         The position table is resized. The optimizer's slots of that table cannot be: where the file holds an
         optimizer for another image size, this model keeps the optimizer state it has, with a warning.
+
+        Raises:
+            ValueError: if the file states another architecture, such as another number of heads.
+
+        Warns:
+            UserWarning: if the file states another GELU or epsilon than the model has.
         """
+        for difference in differences(_stated(filepath), self._config):
+            if difference.is_close:
+                warnings.warn(f"{filepath}: {difference}", stacklevel=2)
+            elif difference.name not in RESIZED:
+                raise ValueError(f"{filepath} does not fit {self.name}: {difference}")
         optimizer = getattr(self, "optimizer", None)
         if optimizer is None or not optimizer.built or not _has_other_slots(filepath, self):
             return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
@@ -178,6 +192,19 @@ class ImageModel(Model):
             return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         finally:
             self.optimizer = optimizer
+
+    def save_weights(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
+        """Writes a `.weights.h5` file as `keras.Model.save_weights` does, with what no array shows as an attribute.
+
+        Args:
+            filepath: path of the file.
+            *args, **kwargs: as of `keras.Model.save_weights`.
+        """
+        super().save_weights(filepath, *args, **kwargs)
+        if str(filepath).endswith(".weights.h5"):
+            with h5py.File(filepath, "r+") as file:
+                is_known = self._preprocessing_source != "assumed"
+                file.attrs[KEY] = to_text(self._config, self._preprocessing if is_known else None)
 
     def get_config(self):
         return {
@@ -326,6 +353,19 @@ def _value(variable):
 
 def _zeros(variable):
     return lambda: keras.ops.zeros(variable.shape, variable.dtype)
+
+
+def _stated(filepath):
+    """What a `.weights.h5` or `.keras` file states of its model, see `config.unseen`."""
+    path = str(filepath)
+    if path.endswith(".keras") and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            values = json.loads(archive.read("config.json"))["config"].get("config")
+        return unseen(values) if isinstance(values, dict) else {}
+    if path.endswith(".weights.h5") and h5py.is_hdf5(path):
+        with h5py.File(path, "r") as file:
+            return from_text(file.attrs.get(KEY), path)["config"]
+    return {}
 
 
 def _has_other_slots(filepath, model):

@@ -78,13 +78,14 @@ def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):
 @pytest.mark.parametrize(
     ("config", "preprocessor", "words"),
     [
-        ({"model_type": "swin"}, None, r"config\.json' must be of model_type 'vit' or 'deit'; got 'swin'"),
-        ({"hidden_act": "relu"}, None, r"hidden_act of config\.json must be one of .*'gelu'.*; got 'relu'"),
+        ({"model_type": "swin"}, None, r"config\.json': model_type must be 'vit' or 'deit'; got 'swin'"),
+        ({"hidden_act": "relu"}, None, r"config\.json': hidden_act must be one of .*'gelu'.*; got 'relu'"),
         ({"hidden_act": "quick_gelu"}, None, r"got 'quick_gelu'"),
-        ({"id2label": {"a": "b"}}, None, r"id2label of config\.json must have integer keys; got \['a'\]"),
+        ({"id2label": {"a": "b"}}, None, r"config\.json': id2label must have integer keys; got \['a'\]"),
         ({"id2label": ["0"]}, None, "not as it should be"),
-        ({"layer_norm_eps": [1]}, None, "not as it should be"),
-        ({}, {"resample": 1}, r"resample of preprocessor_config\.json must be one of \[0, 2, 3\]; got 1"),
+        ({"layer_norm_eps": [1]}, None, r"config\.json': layer_norm_eps must be a finite number above 0"),
+        ({"layer_norm_eps": "abc"}, None, r"config\.json': layer_norm_eps must be .* got layer_norm_eps='abc'"),
+        ({}, {"resample": 1}, r"preprocessor_config\.json': resample must be one of \[0, 2, 3\]; got 1"),
         ({}, {"size": {"width": 3}}, "not as it should be: KeyError"),
         ({}, {"image_mean": 3}, "not as it should be"),
     ],
@@ -94,9 +95,9 @@ def test_a_config_that_is_wrong(make_model, hub_folder, config, preprocessor, wo
         keras_vit.load_weights(make_model(), hub_folder(config, preprocessor))
 
 
-def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, tmp_path, capsys):
+def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, tmp_path, caplog):
     keras_vit.save_weights(make_model(classes=1000), tmp_path / "a.npz")
     model = tiny_zoo(tmp_path / "a.npz", classes=1000)
     assert model.labels == label_set("imagenet2012")
-    assert "note: 1000 classes: the labels are taken to be ImageNet-2012's" in capsys.readouterr().out
+    assert "note: 1000 classes: the labels are taken to be ImageNet-2012's" in caplog.text
     assert model.preprocessing == keras_vit.Preprocessing(size=16)

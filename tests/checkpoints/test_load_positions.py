@@ -1,5 +1,7 @@
 """load_weights: position tables of another grid, with and without rows for other tokens."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import safetensors.numpy
 from official_files import TABLE, npz, official_arrays
 
 import keras_vit
+from keras_vit.config.unseen import KEY
 
 to_numpy = keras.ops.convert_to_numpy
 
@@ -122,10 +125,10 @@ def test_a_square_is_the_rule_where_a_file_says_nothing(make_model, tmp_path):
     assert keras_vit.load_weights(make_model(), npz(tmp_path / "b.npz", arrays)).resized == ()
 
 
-@pytest.mark.parametrize("text", ["[2]", "nonsense", "[2, -8]", "{}"])
-def test_a_grid_that_is_none(make_model, tmp_path, text):
+@pytest.mark.parametrize("grid", [[2], "nonsense", [2, -8], {}])
+def test_a_grid_that_is_none(make_model, tmp_path, grid):
     keras_vit.save_weights(make_model(), tmp_path / "a.safetensors", "timm")
     arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
-    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {"position_grid": text})
-    with pytest.raises(ValueError, match="position_grid of .* must be .rows, columns."):
+    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {KEY: json.dumps({"grid_size": grid})})
+    with pytest.raises(ValueError, match="grid_size in the metadata of .* must be one"):
         keras_vit.load_weights(make_model(), tmp_path / "b.safetensors")
