@@ -15,7 +15,7 @@ from keras_vit.checkpoints.load import WeightsMismatch, make_plan
 from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.read_ahead import read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.checkpoints.releases import list_releases
+from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import (
     AxialResNetConfig,
@@ -173,18 +173,35 @@ def list_models(pattern: str = "*") -> list[str]:
 def list_weights(model: str) -> list[str]:
     """Returns the names that `weights=` takes for a model: short names of releases, then the published files.
 
+    `imagenet`, which stands first, is the best published ImageNet-1k file of the size nearest to the model's.
+
     Args:
-        model: name of the model, one of `list_models()`.
+        model: name of the model, one of `list_models()`, or of its constructor.
 
     Raises:
         ValueError: on an unknown model.
     """
-    checks.check_choice("model", model, VARIANTS)
+    model = variant_name("model", model)
     return [*_aliases(model), *(release.path for release in list_releases(model))]
 
 
 def _aliases(model):
-    return list(dict.fromkeys(release.alias for release in list_releases(model) if release.alias))
+    names = dict.fromkeys(alias for release in list_releases(model) for alias in aliases_of(release) if alias)
+    return sorted(names, key=lambda name: name != BEST)
+
+
+def variant_name(argument: str, name: str) -> str:
+    """Returns the name of a variant, given as that or as the name of its constructor: `"ViT_B16"` -> `"ViT-B_16"`.
+
+    Args:
+        argument: what messages call it.
+        name: of the variant or of the constructor.
+
+    Raises:
+        ValueError: if there is no such variant.
+    """
+    constructors = {constructor_name(variant): variant for variant in VARIANTS}
+    return checks.check_choice(argument, constructors.get(name, name) if isinstance(name, str) else name, VARIANTS)
 
 
 def create_model(
@@ -201,17 +218,18 @@ def create_model(
     """Builds a model of the zoo, with random weights or those of a file.
 
     Args:
-        variant: name of the model, one of `list_models()`.
-        weights: None for random weights; a path (`.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder with
-            `config.json` and `model.safetensors`); a release (`imagenet21k`, `imagenet21k+imagenet2012`,
-            `augreg` and others, see `list_weights`) or any published file's name; or `hf://org/repo`. Arguments that
-            a release needs, such as `distilled` or `window_size`, follow it unless they are given.
+        variant: name of the model, one of `list_models()`, or of its constructor, such as `"ViT_B16"`.
+        weights: None for random weights; `imagenet`, the best published ImageNet-1k file of the nearest size; a path
+            (`.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder with `config.json` and `model.safetensors`);
+            a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see `list_weights`) or any
+            published file's name; or `hf://org/repo`. Arguments that a release needs, such as `distilled` or
+            `window_size`, follow it unless they are given.
         preprocessing: `Preprocessing` of the pictures; None takes that of the weights, else the official one.
         labels: names of the classes; None takes those of the weights.
         name: name of the keras model.
         image_size: (height, width) of the input in pixels, or one integer; the position table is resized to it.
-        **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Of a ViT, `gelu` and
-            `epsilon` left at None take what the weights were trained with.
+        **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Those that are left
+            out and that the file of weights states, such as `gelu`, `epsilon` and `classifier`, are the file's.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.
@@ -221,7 +239,7 @@ def create_model(
         TypeError: on an argument that the variant does not have.
         FileNotFoundError: if there is no such file of weights.
     """
-    checks.check_choice("variant", variant, VARIANTS)
+    variant = variant_name("variant", variant)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]
     config = row.config(image_size=image_size, **arguments)
