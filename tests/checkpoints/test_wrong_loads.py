@@ -90,6 +90,14 @@ def test_keras_own_load_weights_compares_as_well(make_model, weights_of, tmp_pat
     assert caught.type is UserWarning or all(np.array_equal(after[path], before[path]) for path in before)
 
 
+def test_keras_split_weights_are_compared_as_well(make_model, tmp_path):
+    source, path = make_model(seed=1), tmp_path / "a.weights.json"
+    source.save_weights(path, max_shard_size=1e-5)
+    make_model(seed=2).load_weights(path)
+    with pytest.raises(ValueError, match="num_heads=2; the model has 4"):
+        make_model(num_heads=4).load_weights(path)
+
+
 @pytest.mark.parametrize(("theirs", "ours", "name", "words"), [row for row in ROWS if "num_heads" not in row[1]])
 def test_create_model_builds_what_the_file_states(make_model, in_zoo, logits_of, tmp_path, theirs, ours, name, words):
     source = make_model(seed=1, **theirs)
