@@ -74,7 +74,7 @@ def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     assert code == 1
     failed = int(re.search(r"CheckpointError: no checkpoint of step (\d+) could be .*File too large", said)[1])
     assert failed in (20, 21)  # that of step 20 may still have been in the writing
-    assert f"the one of step {failed - 1} is whole: once there is room, the same command goes on from it" in said
+    assert f"the one of step {failed - 1} is whole; the file exceeds the largest size" in said
 
     assert runs.run(workdir)[0] == 0
     check_equal(workdir, unbroken)

@@ -10,6 +10,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+from safetensors import safe_open
 from short_runs import STEPS, KillAt, Killed, X, Y, data, end_state, fit, make_model
 
 from keras_vit import VisionTransformer, ViTConfig
@@ -152,6 +153,27 @@ def test_a_full_disk_ends_the_run_at_the_next_step(tmp_path, monkeypatch, unbrok
     assert "step 10" in str(raised.value) and "No space left on device" in str(raised.value)
     assert "the one of step 6 is whole" in str(raised.value)
     assert Resume(tmp_path).step == 6
+    assert end_state(*fit(tmp_path)) == unbroken
+
+
+def test_a_damaged_checkpoint_is_not_resumed_from_and_the_one_before_is(tmp_path, unbroken):
+    with pytest.raises(Killed):
+        fit(tmp_path, KillAt(11))
+    path = tmp_path / "checkpoints" / "step-000000010.safetensors"
+    with safe_open(path, "np") as file:
+        array = file.get_tensor(next(name for name in file.keys() if name.startswith("optimizer.00003")))  # noqa: SIM118
+    content = bytearray(path.read_bytes())
+    content[content.index(array.tobytes()) + 1] ^= 4
+    path.write_bytes(content)
+    model = make_model()
+    before = model.get_weights()
+    with pytest.raises(
+        CheckpointError, match="array optimizer.00003.* delete it, and the same command resumes from step 6"
+    ):
+        fit(tmp_path, model=model)
+    for weight, value in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    path.unlink()
     assert end_state(*fit(tmp_path)) == unbroken
 
 
