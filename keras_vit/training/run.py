@@ -119,7 +119,8 @@ def train(
         TypeError: if the model is none of this package, or the pictures are neither folder nor source.
         ValueError: on an unknown recipe, strategy or `verbose`, a recipe without what was left None, a model, source
             and validation whose classes differ, a source without pictures or with too many unreadable ones, and a
-            `workdir` of another run.
+            `workdir` of another run: of another recipe, model, file of weights, source or validation (see
+            `ImageSource.fingerprint`).
         FileNotFoundError: if there is no such folder of pictures.
         CheckpointError: if the disk is full; what was there before is still whole.
         NonFiniteError: when the loss or a weight is no finite number.
@@ -136,7 +137,7 @@ def train(
         keras.utils.set_random_seed(recipe.seed)
         model = build(recipe, source, model, weights)
         check_classes(model, source, validation)
-        identity = _identity(recipe, source, model, weights)
+        identity = _identity(recipe, source, validation, model, weights)
         options: dict[str, Any] = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
         run = _Run(recipe, source, validation, model, workdir, devices, identity, **options)
         return run.finished() or run.train()
@@ -316,20 +317,35 @@ def _open(name, pictures):
     return pictures
 
 
-def _identity(recipe, source, model, weights):
+def _identity(recipe, source, validation, model, weights):
     """What makes another run of it if it changes."""
-    names = hashlib.sha256("\n".join(source.class_names).encode()).hexdigest()[:16]
+    encoder = find_encoder(model)
+    structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
     identity = {
         "recipe": recipe.to_dict(),
-        "model": find_encoder(model).config.to_dict(),
-        "weights": None if weights is None else str(weights),
-        "data": {"pictures": source.size, "classes": len(source.class_names), "class_names": names},
+        "model": encoder.config.to_dict(),
+        "preprocessing": encoder.preprocessing.to_dict(),
+        "weights": encoder.weights_source if weights is None else str(weights),
+        "weights_file": _file_digest(weights),
     }
     if isinstance(model, MaskedPatchPrediction):
         identity["masked_patches"] = model.settings
     if isinstance(model, Distiller):
         identity["distillation"] = model.identity()
+    identity |= {
+        "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
+        "data": source.fingerprint(),
+        "validation": None if validation is None else validation.fingerprint(),
+    }
     return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
+
+
+def _file_digest(weights):
+    """Of the contents of a file of weights; None of what is no file, such as a published name."""
+    if weights is None or not os.path.isfile(weights):
+        return None
+    with open(weights, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:16]
 
 
 def _last_accuracy(history):

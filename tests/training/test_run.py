@@ -130,6 +130,66 @@ def test_a_folder_of_another_run_is_refused(result, source, workdir):
         train(RECIPE.replace(learning_rate=0.02), source, workdir, validation=source)
 
 
+def _pixels(source):
+    elements = list(source.dataset.as_numpy_iterator())
+    return np.stack([e["image"] for e in elements]), np.array([e["label"] for e in elements])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("permuted labels", "the labels of the training images differ"),
+        ("inverted images", "the contents of the training images differ"),
+        ("mapped images", "the contents of the training images differ"),
+        ("fewer images", "data.images is 40 there, 39 here"),
+        ("other validation", "the contents of the validation images differ"),
+        ("no validation", "it has validation images there, no validation images here"),
+        ("frozen layers", "the layers of the model, or which of them are trained, differ"),
+        ("other standardisation", "preprocessing.mean is"),
+    ],
+)
+def test_other_data_in_the_folder_of_a_finished_run_are_refused(result, source, workdir, change, sentence):
+    images, labels = _pixels(source)
+    arguments = {"source": source, "validation": source}
+    if change in ("frozen layers", "other standardisation"):
+        arguments["model"] = VisionTransformer(CONFIG)
+    match change:
+        case "permuted labels":
+            arguments["source"] = from_arrays(images, np.roll(labels, 1), class_names=source.class_names)
+        case "inverted images":
+            arguments["source"] = from_arrays(255 - images, labels, class_names=source.class_names)
+        case "mapped images":
+            arguments["source"] = source.map_pictures(lambda image: 255 - image)
+        case "fewer images":
+            arguments["source"] = source.take(range(39))
+        case "other validation":
+            arguments["validation"] = from_arrays(images[::-1], labels, class_names=source.class_names)
+        case "no validation":
+            arguments["validation"] = None
+        case "frozen layers":
+            arguments["model"].get_layer("block_00").trainable = False
+        case _:
+            arguments["model"].preprocessing = arguments["model"].preprocessing.replace(mean=(0.4,))
+    with pytest.raises(ValueError, match=f"holds the checkpoints of another run: {sentence}"):
+        train(RECIPE, workdir=workdir, verbose=0, **arguments)
+    built = VisionTransformer(CONFIG)
+    assert train(RECIPE, source, workdir, model=built, validation=source, verbose=0).history == result.history
+
+
+def test_another_file_of_weights_of_the_same_name_is_another_run(source, tmp_path):
+    def run(seed):
+        model = VisionTransformer(CONFIG)
+        model.get_layer("head").kernel.assign(np.full((16, 2), seed + 1))
+        model.save_weights(tmp_path / "start.weights.h5")
+        return train(
+            RECIPE.replace(epochs=1), source, tmp_path / "run", weights=tmp_path / "start.weights.h5", verbose=0
+        )
+
+    run(0)
+    with pytest.raises(ValueError, match="another run: the contents of the file of weights differ"):
+        run(1)
+
+
 def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
     class Killed(Exception):
         pass
