@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_vit.files import replace_file
+from keras_vit.training.folder_lock import hold
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 _FORMAT = 2
@@ -137,9 +138,20 @@ def disk_errors(path):
     """Makes a sentence of what the disk refuses while `path` is written."""
     try:
         yield
+    except BlockingIOError:  # a sentence already, of `folder_lock.hold`
+        raise
     except OSError as error:
         remedy = _remedy(error, "the same command resumes")
         raise CheckpointError(f"{path} could not be written: {error}; {remedy}") from error
+
+
+@contextlib.contextmanager
+def held(workdir):
+    """`folder_lock.hold`, with a CheckpointError where the disk is full or refuses."""
+    with contextlib.ExitStack() as lock:
+        with disk_errors(workdir):
+            lock.enter_context(hold(workdir))
+        yield
 
 
 def _remedy(error, then):

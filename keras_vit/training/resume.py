@@ -1,6 +1,7 @@
 """Resume: a killed run goes on at the step of its last checkpoint, inside the epoch, as if nothing had happened."""
 
 import concurrent.futures
+import contextlib
 import json
 import math
 import pathlib
@@ -13,7 +14,7 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.files import remove_partial
 from keras_vit.training import callback_states, preemption, workers
-from keras_vit.training.checkpoint_files import CheckpointFolder
+from keras_vit.training.checkpoint_files import CheckpointFolder, held
 from keras_vit.training.state import check_same_run, describe_optimizer, read_state, write_state
 from keras_vit.typing import PathLike
 
@@ -60,7 +61,8 @@ class Resume(keras.callbacks.Callback):
     Raises:
         ValueError: from `fit`, on a second `fit`, on arguments with which it cannot resume, such as arrays, and on a
             checkpoint of another run or of another optimizer than the model was compiled with.
-        CheckpointError: on a checkpoint that cannot be written, or one that does not fit the model.
+        BlockingIOError: from `fit`, if another process trains in `workdir`.
+        CheckpointError: on a checkpoint that cannot be written, one that is damaged, or one that does not fit the model.
         NonFiniteError: when the loss or a weight is no finite number; no such checkpoint is written.
         Preempted: after SIGTERM.
         Interrupted: after Ctrl-C; after a second one the `KeyboardInterrupt` of Python.
@@ -71,9 +73,8 @@ class Resume(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._every = checks.check_integer("every_steps", every_steps)
-        self._files = CheckpointFolder(
-            pathlib.Path(workdir) / "checkpoints", checks.check_integer("keep", keep, minimum=0)
-        )
+        self._workdir = pathlib.Path(workdir)
+        self._files = CheckpointFolder(self._workdir / "checkpoints", checks.check_integer("keep", keep, minimum=0))
         self._run = json.loads(json.dumps(run or {}))  # as a file gives it back: tuples are lists
         self._thread = self._write = None
         self._is_used = False
@@ -91,7 +92,7 @@ class Resume(keras.callbacks.Callback):
             What `model.fit` returns, the `History`.
 
         Raises:
-            ValueError, CheckpointError, NonFiniteError, Preempted, Interrupted: as the class says.
+            ValueError, BlockingIOError, CheckpointError, NonFiniteError, Preempted, Interrupted: as the class says.
         """
         if self._is_used:
             raise ValueError(
@@ -99,6 +100,10 @@ class Resume(keras.callbacks.Callback):
                 "make the Resume, and the data from its step, anew before each fit"
             )
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
+        with held(self._workdir) if workers.is_chief(model) else contextlib.nullcontext():
+            return self._run_alone(model, fit, arguments)
+
+    def _run_alone(self, model, fit, arguments):
         self._check_step(model)
         self._optimizer = describe_optimizer(model.optimizer)  # now: in a run its learning rate may be changed
         others = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not self]
@@ -162,6 +167,12 @@ class Resume(keras.callbacks.Callback):
         return max(self._files.steps(), default=0)
 
     def _check_step(self, model):
+        if self._saved_step() != self.step:
+            raise ValueError(
+                f"the newest checkpoint in {self._files.folder} must be the one of step {self.step}, as it was when "
+                f"this Resume was made; it is of step {self._saved_step()} now: make the Resume, and the data from its "
+                "step, anew"
+            )
         steps = workers.gather(model, [np.int64(self.step)] * len(workers.local_replicas(model)))
         if len(set(steps.tolist())) > 1:
             raise ValueError(

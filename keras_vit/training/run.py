@@ -22,7 +22,7 @@ from keras_vit.models import MaskedPatchPrediction, with_rescaling
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.build import build, check_classes
-from keras_vit.training.checkpoint_files import disk_errors, write_atomically
+from keras_vit.training.checkpoint_files import held, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.progress import (
@@ -122,7 +122,9 @@ def train(
             `workdir` of another run: of another recipe, model, file of weights, source or validation (see
             `ImageSource.fingerprint`).
         FileNotFoundError: if there is no such folder of pictures.
-        CheckpointError: if the disk is full; what was there before is still whole.
+        BlockingIOError: if another process trains in `workdir`.
+        CheckpointError: if the disk is full or refuses, what was there before is still whole; or if the newest checkpoint
+            is damaged.
         NonFiniteError: when the loss or a weight is no finite number.
         Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
         Interrupted: after Ctrl-C while the steps are done, with everything saved; it is a `KeyboardInterrupt`. A second
@@ -167,12 +169,14 @@ class _Run:
     verbose: int
 
     def train(self):
+        with held(self.workdir) if self.devices.is_chief else contextlib.nullcontext():
+            return self.finished() or self._train()  # it may have ended since it was looked at
+
+    def _train(self):
         resume = Resume(self.workdir, self.checkpoint_every, run=self.identity)
         trained, epochs, steps_per_epoch = self._compiled()
         data = self.devices.dataset(lambda shard: self._training_data(resume.step, shard))
         measured = self.validation and self.devices.dataset(self._validation_data)
-        with disk_errors(self.workdir):
-            self.workdir.mkdir(parents=True, exist_ok=True)
         if self.devices.is_chief:
             remove_partial(self.workdir)
             _write_json(self.workdir / "recipe.json", self.recipe.to_dict())

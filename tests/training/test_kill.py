@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from killed_runs import STEPS, Runs, check_equal, step_rows
 
+from keras_vit.training.folder_lock import NAME
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -31,6 +33,7 @@ def check_reads(workdir, starts):
     reads = pathlib.Path(f"{workdir}-reads.txt").read_text().splitlines()
     assert len(reads) <= starts - 1
     assert all(re.fullmatch(r"step-\d{9}\.safetensors", os.path.basename(read)) for read in reads)
+    assert not (workdir / NAME).exists()
     assert not list(workdir.rglob(".*")) and len(os.listdir(workdir / "checkpoints")) == 2  # nothing half written
 
 
