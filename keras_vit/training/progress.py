@@ -218,13 +218,28 @@ def _duration(seconds):
 
 
 def _rows_until(path, step):
-    """Returns (columns, lines with their ends: header and the rows up to `step`); (None, []) without a file."""
+    """Returns (columns, lines with their ends: header and the rows up to `step`); (None, []) without a whole header.
+
+    A last line without an end was being written when the process was killed.
+    """
     if step == 0 or not path.exists():
         return None, []
-    with open(path, encoding="utf-8", newline="") as file:
-        header, *lines = file.readlines() or [""]
-    kept = [line for line in lines if line.endswith("\n") and int(line.split(",")[0]) <= step]
-    return (header.strip().split(",") if header else None), [header, *kept]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    if not whole:
+        return None, []
+    columns, kept = whole[0].strip().split(","), [whole[0]]
+    for number, line in enumerate(whole, 1):
+        first, *others = line.strip().split(",")
+        is_row = first == "step" if number == 1 else first.isdecimal() and len(others) == len(columns) - 1
+        if not is_row:
+            raise ValueError(
+                f"{path} must be the table of steps that this run has written; line {number} is {line[:60]!r}: "
+                "delete or move the file, and the same command resumes with a new one"
+            )
+        if number > 1 and int(first) <= step:
+            kept.append(line)
+    return columns, kept
 
 
 def _csv_text(columns, rows, header=True):

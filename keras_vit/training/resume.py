@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import json
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +61,7 @@ class Resume(keras.callbacks.Callback):
         ValueError: from `fit`, on a second `fit`, on arguments with which it cannot resume, such as arrays, and on a
             checkpoint of another run or of another optimizer than the model was compiled with.
         BlockingIOError: from `fit`, if another process trains in `workdir`.
-        CheckpointError: on a checkpoint that cannot be written, one that is damaged, or one that does not fit the model.
+        CheckpointError: on a checkpoint that cannot be written, is damaged or does not fit the model.
         NonFiniteError: when the loss or a weight is no finite number; no such checkpoint is written.
         Preempted: after SIGTERM.
         Interrupted: after Ctrl-C; after a second one the `KeyboardInterrupt` of Python.
@@ -73,7 +72,7 @@ class Resume(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._every = checks.check_integer("every_steps", every_steps)
-        self._workdir = pathlib.Path(workdir)
+        self._workdir = checks.check_workdir(workdir)
         self._files = CheckpointFolder(self._workdir / "checkpoints", checks.check_integer("keep", keep, minimum=0))
         self._run = json.loads(json.dumps(run or {}))  # as a file gives it back: tuples are lists
         self._thread = self._write = None

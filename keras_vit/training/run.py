@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import zipfile
 from typing import Any
 
 import keras
@@ -123,8 +124,8 @@ def train(
             `ImageSource.fingerprint`).
         FileNotFoundError: if there is no such folder of pictures.
         BlockingIOError: if another process trains in `workdir`.
-        CheckpointError: if the disk is full or refuses, what was there before is still whole; or if the newest checkpoint
-            is damaged.
+        CheckpointError: if the disk is full or refuses, and what was there before is still whole; if the newest
+            checkpoint is damaged.
         NonFiniteError: when the loss or a weight is no finite number.
         Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
         Interrupted: after Ctrl-C while the steps are done, with everything saved; it is a `KeyboardInterrupt`. A second
@@ -133,7 +134,7 @@ def train(
     recipe = _find_recipe(recipe)
     checks.check_integer("checkpoint_every", checkpoint_every)
     verbose = verbosity(verbose)
-    workdir = pathlib.Path(workdir)
+    workdir = checks.check_workdir(workdir)
     with _enter(strategy) as devices:
         source, validation = _find_sources(recipe, source, validation)
         keras.utils.set_random_seed(recipe.seed)
@@ -200,19 +201,22 @@ class _Run:
 
     def finished(self):
         """The result of a run that has come to its end in `workdir`, with its weights in the model; None otherwise."""
-        try:
-            report = json.loads((self.workdir / "history.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        path = self.workdir / "history.json"
+        if not path.exists():
             return None
-        check_same_run(self.workdir, report.get("run"), self.identity)
+        with _named(path, path):
+            report = json.loads(path.read_text(encoding="utf-8"))
+            identity, history, accuracy = (report[name] for name in ("run", "history", "accuracy"))
+        check_same_run(self.workdir, identity, self.identity)
         self._compiled()
-        saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
+        with _named(self.workdir / "model.keras", path):
+            saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
         model = student_of(self.model)
         for variable, value in zip(model.weights, saved.weights, strict=True):
             variable.assign(keras.ops.convert_to_numpy(value))
         find_encoder(model).labels = find_encoder(saved).labels
         self._say(f"{self.workdir} holds this run, finished")
-        return TrainResult(model, report["history"], report["accuracy"])
+        return TrainResult(model, history, accuracy)
 
     def _plan(self, epochs, steps_per_epoch, step):
         """What is going to be done, in one line."""
@@ -292,6 +296,20 @@ class _Run:
             print(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
 
 
+@contextlib.contextmanager
+def _named(path, report):
+    """Names a file of a finished run that cannot be read; without the report, the run writes both anew."""
+    try:
+        yield
+    except PermissionError:  # names the file, which may be whole
+        raise
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} must be the file that a finished run has written; got {type(error).__name__}: {error}: "
+            f"delete {report}, and the same command writes both again from the last checkpoint"
+        ) from error
+
+
 def _find_recipe(recipe: str | Recipe) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
@@ -310,7 +328,7 @@ def _find_sources(recipe, source, validation):
 def _open(name, pictures):
     """The `ImageSource` of one argument, which may be a folder."""
     if isinstance(pictures, (str, os.PathLike)):
-        return from_folder(pictures)
+        return from_folder(checks.check_path(name, pictures))
     if not isinstance(pictures, ImageSource):
         raise TypeError(
             f"{name} must be a folder of class folders or an ImageSource, such as keras_vit.data.from_arrays gives; "

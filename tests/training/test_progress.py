@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.training import progress
-from keras_vit.training.progress import TimeLeft, shortest, verbosity
+from keras_vit.training.progress import StepTable, TimeLeft, shortest, verbosity
 
 
 def stream(module="io", is_terminal=False):
@@ -135,3 +135,52 @@ class TestTimeLeft:
     )
     def test_units(self, seconds, text):
         assert progress._duration(seconds) == text
+
+
+class TestStepTable:
+    """What is left of `steps.csv` where a run resumes at step 2, and the row of step 3 behind it."""
+
+    @pytest.fixture
+    def resumed(self, tmp_path):
+        def resumed(content, step=2):
+            path = tmp_path / "steps.csv"
+            path.write_bytes(content)
+            table = StepTable(path, SimpleNamespace(step=step), steps_per_epoch=8)
+            table.on_train_begin()
+            table.on_epoch_begin(0)
+            table.on_train_batch_end(step, {"loss": 0.5})
+            return path.read_text()
+
+        return resumed
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b"step,epoch,loss\n1,1,2.0\n2,1,1.0\n", "step,epoch,loss\n1,1,2.0\n2,1,1.0\n3,1,0.5\n"),
+            (b"step,epoch,loss\n1,1,2.0\n2,1,1.0\n3,1,0.7\n", "step,epoch,loss\n1,1,2.0\n2,1,1.0\n3,1,0.5\n"),
+            (b"step,epoch,loss\n1,1,2.0\n2,1,1.", "step,epoch,loss\n1,1,2.0\n3,1,0.5\n"),
+            (b"step,epoch,loss", "step,epoch,loss\n3,1,0.5\n"),
+            (b"step,epo", "step,epoch,loss\n3,1,0.5\n"),
+            (b"", "step,epoch,loss\n3,1,0.5\n"),
+        ],
+    )
+    def test_what_was_cut_short_is_left_out(self, resumed, content, expected):
+        assert resumed(content) == expected
+
+    @pytest.mark.parametrize(
+        ("content", "line", "shown"),
+        [
+            (b"garbage\n", 1, r"'garbage\\n'"),
+            (b"\xff\x00\x01\n1,1,2.0\n", 1, ""),
+            (b"step,epoch,loss\n1,1,2.0\ngarbage\n", 3, r"'garbage\\n'"),
+            (b"step,epoch,loss\n1,1,2.01,1,2.0\n", 2, r"'1,1,2.01,1,2.0\\n'"),
+            (b"step,epoch,loss\n\x00\x00\n", 2, ""),
+        ],
+    )
+    def test_garbage_is_named_with_its_file_and_line(self, resumed, tmp_path, content, line, shown):
+        with pytest.raises(
+            ValueError, match=f"{tmp_path / 'steps.csv'} must be the table .*; line {line} is .*{shown}"
+        ):
+            resumed(content)
+        assert (tmp_path / "steps.csv").read_bytes() == content
+        assert resumed(b"") == "step,epoch,loss\n3,1,0.5\n"  # as after deleting it

@@ -273,6 +273,8 @@ def test_wrong_arguments(tmp_path):
         Resume(tmp_path, every_steps=0)
     with pytest.raises(ValueError, match="keep must be an integer of at least 0; got keep=-1"):
         Resume(tmp_path, keep=-1)
+    with pytest.raises(ValueError, match="workdir must be a path that is not empty"):
+        Resume("")
     assert os.listdir(tmp_path) == []
 
 

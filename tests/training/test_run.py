@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import json
 import re
+import shutil
 import sys
 
 import keras
@@ -128,6 +129,34 @@ def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monk
 def test_a_folder_of_another_run_is_refused(result, source, workdir):
     with pytest.raises(ValueError, match="run: recipe.learning_rate is 0.01 there, 0.02 here; take another workdir"):
         train(RECIPE.replace(learning_rate=0.02), source, workdir, validation=source)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("history.json", b"garbage"),
+        ("history.json", b"\xff\x00"),
+        ("history.json", b"[]"),
+        ("history.json", b"{}"),
+        ("model.keras", b"garbage"),
+        ("model.keras", None),
+    ],
+)
+def test_a_finished_run_with_a_damaged_file_is_finished_again(result, source, workdir, tmp_path, name, content):
+    damaged = shutil.copytree(workdir, tmp_path / "run")
+    if content is None:
+        (damaged / name).unlink()
+    else:
+        (damaged / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=f"{damaged / name} must be the file that .* delete {damaged / 'history.json'}, and"
+    ):
+        train(RECIPE, source, damaged, validation=source, verbose=0)
+    (damaged / "history.json").unlink()
+    if content == b"{}":
+        again = train(RECIPE, source, damaged, validation=source, verbose=0)
+        assert again.history["val_loss"] == result.history["val_loss"] and again.accuracy == result.accuracy
+        assert json.loads((damaged / "history.json").read_text())["history"] == again.history
 
 
 def _pixels(source):
@@ -319,6 +348,15 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
     [
         ({"recipe": "slowstart"}, ValueError, "recipe must be one of "),
         ({"source": None}, ValueError, "source must be given: recipe 'toy' has no pictures of its own"),
+        (
+            {"workdir": ""},
+            ValueError,
+            "workdir must be a path that is not empty ('.' is the current folder); got workdir=",
+        ),
+        ({"workdir": None}, TypeError, "workdir must be a path; got NoneType"),
+        ({"workdir": __file__}, ValueError, "workdir must be a folder, or not exist yet; "),
+        ({"source": ""}, ValueError, "source must be a path that is not empty"),
+        ({"validation": ""}, ValueError, "validation must be a path that is not empty"),
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be an integer of at least 1; got"),
         ({"strategy": "bogus"}, ValueError, "strategy must be one of 'auto', 'one', 'mirrored', "),
         ({"strategy": 2}, ValueError, "got strategy=2"),
