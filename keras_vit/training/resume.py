@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
+from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.files import remove_partial
 from keras_vit.training import callback_states, preemption, workers
 from keras_vit.training.checkpoint_files import CheckpointFolder, held
@@ -44,7 +45,8 @@ class Resume(keras.callbacks.Callback):
     the next step.
 
     A `Resume` and the data that begin at its `step` are for one `fit`. The model must be one of this package:
-    `keras_vit.Model(inputs, outputs)` makes one of any layers. With several workers, `workdir` must be a folder that
+    `keras_vit.Model(inputs, outputs)` makes one of any layers, `keras_vit.Model(model.inputs[0], model.outputs[0])`
+    of a `keras.Sequential`. With several workers, `workdir` must be a folder that
     all of them see; the first writes.
 
     Args:
@@ -128,10 +130,7 @@ class Resume(keras.callbacks.Callback):
     def set_model(self, model):
         super().set_model(model)
         if self._thread is None:
-            raise TypeError(
-                "Resume needs a model of keras_vit, whose fit can begin inside an epoch; "
-                f"got {type(model).__name__} (keras_vit.Model(inputs, outputs) makes one)"
-            )
+            raise TypeError(_not_resumable(model))
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
@@ -251,6 +250,20 @@ class Resume(keras.callbacks.Callback):
 
 def _one_thread():
     return concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+
+
+def _not_resumable(model):
+    """Why `fit` did not call `run_fit`."""
+    if isinstance(model, ResumableFit):
+        return "Resume must be given once to fit, in the list callbacks; got a second one, or one in a CallbackList"
+    if not (getattr(model, "built", False) and getattr(model, "inputs", None)):
+        remedy = "make it of layers, as keras_vit.Model(inputs, outputs)"
+    else:  # in the structure that the model takes: Keras warns of a list of one
+        ends = "model.inputs[0], model.outputs[0]" if isinstance(model, keras.Sequential) else "model.input, model.output"
+        remedy = f"train keras_vit.Model({ends}), which has the same layers and weights"
+    return (
+        f"Resume needs a model of keras_vit, whose fit can begin inside an epoch; got {type(model).__name__}: {remedy}"
+    )
 
 
 def _check_arguments(model, arguments):
