@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.compat.learning_rate import learning_rate_at
+from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.saving import save_model
 
@@ -55,7 +56,7 @@ class Progress(keras.callbacks.Callback):
 
 
 class TimeLeft(keras.callbacks.Callback):
-    """Prints once, after half a minute of steps, how long the remaining ones will take; it must stand after `Progress`.
+    """Logs once, after half a minute of steps, how long the remaining ones will take; it must stand after `Progress`.
 
     Args:
         batch_size: pictures per step.
@@ -85,9 +86,11 @@ class TimeLeft(keras.callbacks.Callback):
         speed = logs["images_per_second"]
         seconds = steps * self._batch_size / speed
         if seconds >= _WORTH_TELLING:
-            below_the_bar = "\n" if self.params["verbose"] == 1 else ""
+            if self.params["verbose"] == 1:  # ends the line of Keras's bar
+                sys.stdout.write("\n")
+                sys.stdout.flush()
             pace = f"{speed:,.{0 if speed >= 10 else 1}f} pictures a second"
-            print(f"{below_the_bar}about {_duration(seconds)} left at {pace}{self._besides}", flush=True)
+            LOGGER.info(f"about {_duration(seconds)} left at {pace}{self._besides}")
 
 
 class StepTable(keras.callbacks.Callback):

@@ -259,7 +259,8 @@ def _not_resumable(model):
     if not (getattr(model, "built", False) and getattr(model, "inputs", None)):
         remedy = "make it of layers, as keras_vit.Model(inputs, outputs)"
     else:  # in the structure that the model takes: Keras warns of a list of one
-        ends = "model.inputs[0], model.outputs[0]" if isinstance(model, keras.Sequential) else "model.input, model.output"
+        is_chain = isinstance(model, keras.Sequential)
+        ends = "model.inputs[0], model.outputs[0]" if is_chain else "model.input, model.output"
         remedy = f"train keras_vit.Model({ends}), which has the same layers and weights"
     return (
         f"Resume needs a model of keras_vit, whose fit can begin inside an epoch; got {type(model).__name__}: {remedy}"

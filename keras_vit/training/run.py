@@ -19,6 +19,7 @@ from keras_vit.data import eval_pipeline, from_folder, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
+from keras_vit.logs import LOGGER
 from keras_vit.models import MaskedPatchPrediction, with_rescaling
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
@@ -111,7 +112,7 @@ def train(
         checkpoint_every: steps from one checkpoint to the next.
         max_corrupt: largest share in [0, 1] of the pictures of a source that may be unreadable, see `train_pipeline`.
         verbose: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent; `"auto"` draws the bar on a terminal
-            and in a notebook, and prints lines into files and pipes.
+            and in a notebook, and prints lines into files and pipes. All else goes to the logger `keras_vit`.
 
     Returns:
         A `TrainResult`.
@@ -227,7 +228,7 @@ class _Run:
 
     def _say(self, sentence):
         if self.verbose and self.devices.is_chief:
-            print(sentence)
+            LOGGER.info(sentence)
 
     def _compiled(self):
         """The compiled model, which may have the one that is saved inside, and its epochs and steps per epoch."""
@@ -291,9 +292,8 @@ class _Run:
             "run": self.identity,
         }
         _write_json(self.workdir / "history.json", report)
-        if self.verbose:
-            print(_table(rows))
-            print(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
+        self._say(_table(rows))
+        self._say(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
 
 
 @contextlib.contextmanager

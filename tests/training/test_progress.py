@@ -85,7 +85,7 @@ class TestTimeLeft:
     """Eight steps of ten pictures an epoch, at four pictures a second or a rate of its own."""
 
     @pytest.fixture
-    def run(self, monkeypatch, capsys):
+    def run(self, monkeypatch, caplog, capsys):
         def run(epochs=3, validates=False, verbose=2, speed=4.0, start=(0, 0)):
             clock = [0.0]
             monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
@@ -98,9 +98,11 @@ class TestTimeLeft:
                 told.on_epoch_begin(epoch)
                 for batch in range(start[1] if epoch == start[0] else 0, 8):
                     told.on_train_batch_end(batch, {"images_per_second": speed})
-                    said = capsys.readouterr().out
-                    if said:
-                        lines[epoch, batch] = said
+                    drawn = capsys.readouterr()
+                    assert drawn.err == ""
+                    if caplog.records or drawn.out:
+                        lines[epoch, batch] = drawn.out + "\n".join(caplog.messages)
+                    caplog.clear()
                     clock[0] += 10 / speed
             return lines
 
@@ -108,14 +110,14 @@ class TestTimeLeft:
 
     def test_once_after_half_a_minute(self, run):
         # twelve steps of 2.5 seconds lie behind the first one then; the other 67 take 168 seconds
-        assert run(epochs=10) == {(1, 4): "about 3 minutes left at 4.0 pictures a second\n"}
+        assert run(epochs=10) == {(1, 4): "about 3 minutes left at 4.0 pictures a second"}
 
     def test_validation_is_not_counted(self, run):
-        line = "about 2.2 hours left at 4.0 pictures a second, validation not counted\n"
+        line = "about 2.2 hours left at 4.0 pictures a second, validation not counted"
         assert run(epochs=400, validates=True) == {(1, 4): line}
 
     def test_below_a_bar(self, run):
-        assert run(epochs=10, verbose=1) == {(1, 4): "\nabout 3 minutes left at 4.0 pictures a second\n"}
+        assert run(epochs=10, verbose=1) == {(1, 4): "\nabout 3 minutes left at 4.0 pictures a second"}
 
     def test_a_short_rest_is_not_worth_it(self, run):
         assert run(epochs=3) == {}

@@ -117,9 +117,12 @@ def test_tables(result, workdir):
     np.testing.assert_allclose([float(row["learning_rate"]) for row in steps], rates, rtol=1e-5)
 
 
-def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monkeypatch):
+def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monkeypatch, caplog, capsys):
     monkeypatch.setattr(Model, "fit", None)
     again = train(RECIPE, source, workdir, validation=source, verbose=0)
+    assert caplog.messages == []
+    train(RECIPE, source, workdir, validation=source)
+    assert caplog.messages == [f"{workdir} holds this run, finished"] and capsys.readouterr() == ("", "")
     assert (again.history, again.accuracy) == (result.history, result.accuracy)
     assert again.model.compiled and result.model.compiled
     for ours, theirs in zip(again.model.get_weights(), result.model.get_weights(), strict=True):
@@ -219,7 +222,7 @@ def test_another_file_of_weights_of_the_same_name_is_another_run(source, tmp_pat
         run(1)
 
 
-def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
+def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, capsys):
     class Killed(Exception):
         pass
 
@@ -236,13 +239,15 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_WORTH_TELLING", 0)
     again = train(RECIPE, source, tmp_path, validation=source)  # into a pipe: no bar is drawn
     assert again.history["loss"] == result.history["loss"]
-    said = capsys.readouterr().out
-    assert said.startswith(
-        "15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10 with the weights of then\n"
+    drawn = capsys.readouterr().out  # by Keras
+    assert "Epoch 1/3" not in drawn and "Epoch 2/3" in drawn and not set("\b\r") & set(drawn)
+    plan, left, table, saved = caplog.messages
+    assert plan == (
+        "15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10 with the weights of then"
     )
-    assert "Epoch 1/3" not in said and "Epoch 2/3" in said and not set("\b\r") & set(said)
-    assert re.search(r"^about 0 minutes left at [\d,]+ pictures a second, validation not counted$", said, re.MULTILINE)
-    table = said[said.index("      epoch") :].splitlines()
+    assert re.fullmatch(r"about 0 minutes left at [\d,]+ pictures a second, validation not counted", left)
+    assert saved.startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
+    table = table.splitlines()
     assert table[0].split() == ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
     assert table[2].split()[:4] == ["last", "3", "15", f"{result.history['loss'][-1]:.4f}"]
 
