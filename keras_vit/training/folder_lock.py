@@ -7,7 +7,9 @@ import pathlib
 import socket
 import threading
 import time
+from typing import Any
 
+fcntl: Any
 try:
     import fcntl
 except ImportError:  # Windows
@@ -16,7 +18,7 @@ except ImportError:  # Windows
 NAME = "training.lock"
 _BEAT = 15  # seconds from one sign of life of the owner to the next
 _SILENCE = 120  # seconds without one, after which an owner that cannot be asked counts as ended
-_held = {}  # path -> (process, thread) that holds it
+_held: dict[str, tuple[int, int]] = {}  # path -> (process, thread) that holds it
 
 
 @contextlib.contextmanager
