@@ -17,7 +17,7 @@ from keras_vit.training.folder_lock import hold
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 _FORMAT = 2
-_ERROR_NUMBER = re.compile(r"(?:os error |code: )(\d+)")  # of the system, as safetensors quotes it
+_ERROR_NUMBER = re.compile(r"(?:os error |errno = )(\d+)")  # of the system, as safetensors and HDF5 quote it
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
     **dict.fromkeys(_NO_ROOM, "free some room"),
