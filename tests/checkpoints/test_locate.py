@@ -186,7 +186,7 @@ def check_weights(model, arrays):
             np.testing.assert_array_equal(variable.numpy(), expected, err_msg=variable.path)
 
 
-def test_a_release_comes_from_the_server_once(server, tmp_path, capsys):
+def test_a_release_comes_from_the_server_once(server, tmp_path, caplog):
     arrays = publish(server.root, TI16_384, grid=24)
     size = (server.root / TI16_384.path).stat().st_size
     assert abs(size - TI16_384.bytes) < 0.01 * size  # the shapes are those of the published file
@@ -195,7 +195,7 @@ def test_a_release_comes_from_the_server_once(server, tmp_path, capsys):
     check_weights(model, arrays)
     assert model.labels == label_set("imagenet2012")
     assert model.preprocessing == keras_vit.Preprocessing(size=224)
-    assert "24 x 24 -> 14 x 14 (align_corners)" in capsys.readouterr().out
+    assert "24 x 24 -> 14 x 14 (align_corners)" in caplog.text
     again = keras_vit.ViT_Ti16(weights=TI16_384.file, image_size=384, classes=5)
     assert server.asked == [f"/{TI16_384.path}"]
     check_weights(again, {**arrays, "head/kernel": np.zeros((192, 5)), "head/bias": np.zeros(5)})
@@ -203,7 +203,7 @@ def test_a_release_comes_from_the_server_once(server, tmp_path, capsys):
     np.testing.assert_array_equal(table, arrays["Transformer/posembed_input/pos_embedding"])
     assert (again.labels, again.preprocessing) == (None, keras_vit.Preprocessing(size=384))
     cached = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert cached == [tmp_path / "cache" / "models" / "keras_vit" / TI16_384.path]
+    assert [path.parts[-2:] for path in cached] == [tuple(TI16_384.path.split("/"))]
 
 
 def test_a_release_that_is_not_there(server, tmp_path):
