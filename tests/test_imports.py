@@ -15,7 +15,7 @@ LAUNCHER = pathlib.Path(__file__).parents[1] / "keras_vit_command.py"
 
 # From the bottom up. Rooms of one floor do not know each other, but for config, which uses checks.
 FLOORS = (
-    ("checks", "files", "logs", "typing"),
+    ("checks", "files", "logs", "typing", "versions"),
     ("config",),
     ("compat",),
     ("layers",),
@@ -29,7 +29,7 @@ FLOORS = (
     ("cli",),
 )
 RANKS = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
-WITHOUT_TENSORFLOW = ("checks", "files", "logs", "typing", "config", "layers", "models", "checkpoints", "zoo", "analysis")
+WITHOUT_TENSORFLOW = (*FLOORS[0], "config", "layers", "models", "checkpoints", "zoo", "analysis")
 STANDARD_LIBRARY_ONLY = (
     "keras_vit.cli.parser",
     "keras_vit.cli.argument_groups",

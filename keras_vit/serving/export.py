@@ -13,6 +13,7 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.data import pictures as readers
 from keras_vit.evaluation.outputs import has_zero_head
+from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.in_tensorflow import write_in_tensorflow
@@ -49,7 +50,8 @@ def export(
     """Writes `path/<version>/`: a model that answers without this package.
 
     It is written under a hidden name, run in a fresh process and compared with the model in memory, and then renamed: a
-    version folder is whole or not there, and none is ever changed. The largest difference is printed.
+    version folder is whole or not there, and none is ever changed. The largest difference is
+    reported to the logger `keras_vit`.
 
     `saved_model` is for TensorFlow Serving and needs TensorFlow alone. Signatures, the batch size open in all:
 
@@ -153,7 +155,7 @@ def export(
         if is_new and not target.exists():
             with contextlib.suppress(OSError):  # another export has begun in it
                 path.rmdir()
-    print(f"Exported {target}: {found or 'not checked'}")
+    LOGGER.info("Exported %s: %s", target, found or "not checked")
     return target
 
 

@@ -121,6 +121,16 @@ def test_unknown_releases():
         find("augreg", "ViT-G_14")
 
 
+def test_a_release_may_not_be_larger_than_it_is_stated(monkeypatch):
+    asked = []
+    monkeypatch.setattr(locate.hub, "fetch_repository", lambda address, **kwargs: asked.append((address, kwargs)))
+    release = releases.find_release("DeiT-Ti_16", "imagenet2012-distilled")
+    most = {"most": round(1.05 * release.bytes) + 2**20}
+    for weights in ("imagenet2012-distilled", release.address, "hf://org/repo"):
+        locate.locate(weights, "DeiT-Ti_16", (224, 224))
+    assert asked == [(release.address, most), (release.address, most), ("hf://org/repo", {})]
+
+
 # From a server to a model
 
 
