@@ -95,9 +95,9 @@ def test_predict_names_pictures(real_data):
 
 
 @pytest.mark.parametrize("image_size", [(160, 224), 384])
-def test_other_sizes_still_know_the_cat(real_data, image_size, capsys):
+def test_other_sizes_still_know_the_cat(real_data, image_size, caplog):
     model = _model(real_data, image_size=image_size)
-    assert "14 x 14 ->" in capsys.readouterr().out
+    assert "14 x 14 ->" in caplog.text
     assert keras_vit.predict(model, real_data / "pictures" / "chelsea.png", top=1)[0][0][0] == "Egyptian cat"
 
 

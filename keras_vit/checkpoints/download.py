@@ -145,7 +145,7 @@ def check_archive(path):
     checksum that the archive states. Members are read in chunks, so that memory stays small.
     """
     with damage.explained("a whole .npz was expected", path), zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
+        members = npz.members(archive)
         if not members:
             raise ValueError("the archive is empty, where arrays were expected")
         for member in members:

@@ -1,16 +1,21 @@
 """Files of weights -> {name: array}, lazily and never unpickled: .npz, .safetensors, .weights.h5, .keras, folders."""
 
 import dataclasses
+import json
 import pathlib
+import re
 
+import numpy as np
 import safetensors
 
 from keras_vit.checkpoints import damage, json_object, shards
-from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
+from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32, from_float8
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
+_FLOAT8 = ("F8_E4M3", "F8_E5M2")
+_NUMPY_HAS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64", "C64")
 
 
 def open_checkpoint(path):
@@ -47,27 +52,66 @@ def open_checkpoint(path):
 
 
 def _read_safetensors(path):
+    checkpoint, dtypes = _open_safetensors(path)
+    _check_scales(path, dtypes)
+    return checkpoint
+
+
+def _open_safetensors(path):
     with damage.explained(f"{str(path)!r} must be a whole .safetensors file", path, more=_BAD_SAFETENSORS):
         file = safetensors.safe_open(path, framework="numpy")
         names, metadata = list(file.keys()), dict(file.metadata() or {})
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-    entries = {name: Entry(name, shape, _reader(path, file, name)) for name, shape in shapes.items()}
+        slices = {name: file.get_slice(name) for name in names}
+        dtypes = {name: piece.get_dtype() for name, piece in slices.items()}
+    entries = {
+        name: Entry(name, tuple(piece.get_shape()), _reader(path, file, name, dtypes[name]))
+        for name, piece in slices.items()
+    }
     config, preprocessor = (_read_json(path.parent / name) for name in ("config.json", "preprocessor_config.json"))
-    return Checkpoint(path, "safetensors", entries, metadata, config, preprocessor)
+    return Checkpoint(path, "safetensors", entries, metadata, config, preprocessor), dtypes
+
+
+def _check_scales(path, dtypes):
+    """Refuses float8 arrays that are to be multiplied by another array of the file, such as `weight_scale_inv`."""
+    for name in (name for name, dtype in dtypes.items() if dtype in _FLOAT8):
+        module = name.rpartition(".")[0]
+        for other in dtypes:
+            around, _, last = other.rpartition(".")
+            if other != name and around in (module, name, "") and re.search("scaled?(_|$)|_scale", last):
+                raise ValueError(
+                    f"{str(path)!r} must hold its values themselves; {name!r} is {dtypes[name]} and has the scale "
+                    f"{other!r}, which is not applied (convert it to float32 with the library that wrote it)"
+                )
 
 
 def _read_parts(index):
-    parts = [_read_safetensors(index.with_name(name)) for name in shards.parts_of(index)]
+    opened = [_open_safetensors(index.with_name(name)) for name in shards.parts_of(index)]
+    _check_scales(index, {name: dtype for _, dtypes in opened for name, dtype in dtypes.items()})
+    parts = [part for part, _ in opened]
     entries = {name: entry for part in parts for name, entry in part.entries.items()}
     return dataclasses.replace(parts[0], path=index, entries=entries)
 
 
-def _reader(path, file, name):
+def _reader(path, file, name, dtype):
     def read():
+        if dtype in _FLOAT8:
+            return from_float8(_bytes_of(path, name), dtype)
+        if dtype not in _NUMPY_HAS:
+            raise ValueError(f"array {name!r} must hold numbers that NumPy has; got dtype {dtype} in {str(path)!r}")
         with damage.explained(f"{str(path)!r}: array {name!r} cannot be read", path, more=_BAD_SAFETENSORS):
             return as_float32(file.get_tensor(name), name)
 
     return read
+
+
+def _bytes_of(path, name):
+    """The bytes of an array, one per number; safetensors has checked the header, and NumPy has no such numbers."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entry = json.loads(file.read(length))[name]
+        start, end = entry["data_offsets"]
+        file.seek(8 + length + start)
+        return np.frombuffer(file.read(end - start), "u1").reshape(entry["shape"])
 
 
 def _read_json(path):

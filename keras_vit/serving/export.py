@@ -50,8 +50,8 @@ def export(
     """Writes `path/<version>/`: a model that answers without this package.
 
     It is written under a hidden name, run in a fresh process and compared with the model in memory, and then renamed: a
-    version folder is whole or not there, and none is ever changed. The largest difference is
-    reported to the logger `keras_vit`.
+    version folder is whole or not there, and none is ever changed. The largest difference is reported to the logger
+    `keras_vit`.
 
     `saved_model` is for TensorFlow Serving and needs TensorFlow alone. Signatures, the batch size open in all:
 

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.checkpoints import npz as npz_reader
 
 
-def test_everything_is_loaded_and_reported(make_model, weights_of, arrays, tmp_path, capsys):
+def test_everything_is_loaded_and_reported(make_model, weights_of, arrays, tmp_path, caplog):
     model = make_model(seed=2)
     report = keras_vit.load_weights(model, npz(tmp_path / "a.npz", arrays))
     check_equal(weights_of(model), weights_of(make_model(seed=1)))
@@ -26,7 +26,7 @@ def test_everything_is_loaded_and_reported(make_model, weights_of, arrays, tmp_p
         (),
     )
     assert report.source == f"{tmp_path / 'a.npz'} (official names)"
-    assert capsys.readouterr().out == f"Loaded {len(arrays)} arrays of {report.source}\n"
+    assert caplog.messages == [f"Loaded {len(arrays)} arrays of {report.source}"]
 
 
 def test_missing_extra_and_misshapen_are_listed_together(refused, arrays):
@@ -177,13 +177,13 @@ def test_printed_report(tmp_path):
     )
 
 
-def test_notes_on_another_gelu_and_epsilon(make_model, arrays, tmp_path, capsys):
+def test_notes_on_another_gelu_and_epsilon(make_model, arrays, tmp_path, caplog):
     report = keras_vit.load_weights(make_model(gelu="erf", epsilon=1e-5), npz(tmp_path / "a.npz", arrays))
     assert report.notes == (
         "the file was trained with gelu='tanh'; the model has 'erf'",
         "the file was trained with epsilon=1e-06; the model has 1e-05",
     )
-    assert "  note: the file was trained with gelu='tanh'; the model has 'erf'\n" in capsys.readouterr().out
+    assert "  note: the file was trained with gelu='tanh'; the model has 'erf'\n" in caplog.text
 
 
 def test_a_huggingface_file_without_config_says_what_is_assumed(make_model, tiny_zoo, save_foreign, tmp_path):

@@ -94,9 +94,9 @@ def test_a_config_that_is_wrong(make_model, hub_folder, config, preprocessor, wo
         keras_vit.load_weights(make_model(), hub_folder(config, preprocessor))
 
 
-def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, tmp_path, capsys):
+def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, tmp_path, caplog):
     keras_vit.save_weights(make_model(classes=1000), tmp_path / "a.npz")
     model = tiny_zoo(tmp_path / "a.npz", classes=1000)
     assert model.labels == label_set("imagenet2012")
-    assert "note: 1000 classes: the labels are taken to be ImageNet-2012's" in capsys.readouterr().out
+    assert "note: 1000 classes: the labels are taken to be ImageNet-2012's" in caplog.text
     assert model.preprocessing == keras_vit.Preprocessing(size=16)

@@ -286,10 +286,10 @@ def test_a_quantised_model(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_small_limit_is_kept_by_the_pictures_of_the_check(model, tmp_path, capsys):
+def test_a_small_limit_is_kept_by_the_pictures_of_the_check(model, tmp_path, caplog):
     options = {"max_pixels": 500, "signatures": ("serving_default",), "tolerance": 0.5}
     assert export(model, tmp_path, **options) == tmp_path / "1"
-    assert re.search("Exported .*at most 0.5 is allowed.*top-1 the same for 8 of 8 pictures", capsys.readouterr().out)
+    assert re.search("Exported .*at most 0.5 is allowed.*top-1 the same for 8 of 8 pictures", caplog.text)
     with pytest.raises(ExportError, match="must read what it is checked on; it answers 'a picture of 50 x 40 pixels"):
         export(model, tmp_path, max_pixels=500, signatures=("serving_default",), check=[encode(picture(0))])
 
