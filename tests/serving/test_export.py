@@ -129,7 +129,7 @@ def kill_exports(model, folder, seconds):
     for wait in seconds:
         process = exporter(folder)
         assert process.stdout.readline() == "ready\n"
-        while wait is None and not any(path.name.startswith(".2-") for path in folder.iterdir()):
+        while wait is None and not any(path.name.startswith(".partial-") for path in folder.iterdir()):
             time.sleep(0.01)
         time.sleep(wait or 0.0)
         process.send_signal(signal.SIGKILL)
@@ -145,7 +145,9 @@ def kill_exports(model, folder, seconds):
 @pytest.mark.slow
 def test_a_killed_export_leaves_whole_versions(model, tmp_path):
     assert list(kill_exports(model, tmp_path, [None])) == [1]
+    assert len(list(tmp_path.glob(".*"))) == 1
     assert export(model, tmp_path, check=False) == tmp_path / "2"
+    assert list(tmp_path.glob(".*")) == []
 
 
 @pytest.mark.slow
