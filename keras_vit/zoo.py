@@ -15,7 +15,7 @@ from keras_vit.checkpoints.load import WeightsMismatch, make_plan
 from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.read_ahead import read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.checkpoints.releases import list_releases
+from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import (
     AxialResNetConfig,
@@ -26,6 +26,7 @@ from keras_vit.config import (
     SwinConfig,
     ViTConfig,
 )
+from keras_vit.config.unseen import differences
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
@@ -51,6 +52,7 @@ _SIZES = {
     "G": (1664, 8192, 16, 48, _SCALING),
 }
 _WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # of an architecture, that are sides of its arrays
+_FOLLOWED = ("classifier", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
 _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 
 
@@ -171,18 +173,35 @@ def list_models(pattern: str = "*") -> list[str]:
 def list_weights(model: str) -> list[str]:
     """Returns the names that `weights=` takes for a model: short names of releases, then the published files.
 
+    `imagenet`, which stands first, is the best published ImageNet-1k file of the size nearest to the model's.
+
     Args:
-        model: name of the model, one of `list_models()`.
+        model: name of the model, one of `list_models()`, or of its constructor.
 
     Raises:
         ValueError: on an unknown model.
     """
-    checks.check_choice("model", model, VARIANTS)
+    model = variant_name("model", model)
     return [*_aliases(model), *(release.path for release in list_releases(model))]
 
 
 def _aliases(model):
-    return list(dict.fromkeys(release.alias for release in list_releases(model) if release.alias))
+    names = dict.fromkeys(alias for release in list_releases(model) for alias in aliases_of(release) if alias)
+    return sorted(names, key=lambda name: name != BEST)
+
+
+def variant_name(argument: str, name: str) -> str:
+    """Returns the name of a variant, given as that or as the name of its constructor: `"ViT_B16"` -> `"ViT-B_16"`.
+
+    Args:
+        argument: what messages call it.
+        name: of the variant or of the constructor.
+
+    Raises:
+        ValueError: if there is no such variant.
+    """
+    constructors = {constructor_name(variant): variant for variant in VARIANTS}
+    return checks.check_choice(argument, constructors.get(name, name) if isinstance(name, str) else name, VARIANTS)
 
 
 def create_model(
@@ -199,17 +218,18 @@ def create_model(
     """Builds a model of the zoo, with random weights or those of a file.
 
     Args:
-        variant: name of the model, one of `list_models()`.
-        weights: None for random weights; a path (`.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder with
-            `config.json` and `model.safetensors`); a release (`imagenet21k`, `imagenet21k+imagenet2012`,
-            `augreg` and others, see `list_weights`) or any published file's name; or `hf://org/repo`. Arguments that
-            a release needs, such as `distilled` or `window_size`, follow it unless they are given.
+        variant: name of the model, one of `list_models()`, or of its constructor, such as `"ViT_B16"`.
+        weights: None for random weights; `imagenet`, the best published ImageNet-1k file of the nearest size; a path
+            (`.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder with `config.json` and `model.safetensors`);
+            a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see `list_weights`) or any
+            published file's name; or `hf://org/repo`. Arguments that a release needs, such as `distilled` or
+            `window_size`, follow it unless they are given.
         preprocessing: `Preprocessing` of the pictures; None takes that of the weights, else the official one.
         labels: names of the classes; None takes those of the weights.
         name: name of the keras model.
         image_size: (height, width) of the input in pixels, or one integer; the position table is resized to it.
-        **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Of a ViT, `gelu` and
-            `epsilon` left at None take what the weights were trained with.
+        **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Those that are left
+            out and that the file of weights states, such as `gelu`, `epsilon` and `classifier`, are the file's.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.
@@ -219,7 +239,7 @@ def create_model(
         TypeError: on an argument that the variant does not have.
         FileNotFoundError: if there is no such file of weights.
     """
-    checks.check_choice("variant", variant, VARIANTS)
+    variant = variant_name("variant", variant)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]
     config = row.config(image_size=image_size, **arguments)
@@ -234,7 +254,8 @@ def create_model(
     description = describe(checkpoint, config.family)
     known = release.preprocessing if release else description.preprocessing
     about["preprocessing"] = preprocessing or _at_size(known, config) or about["preprocessing"]
-    model, pending = build_deferred(lambda: build_model(_follow(config, arguments, description), **about))
+    followed = _follow(row, config, arguments, description)
+    model, pending = build_deferred(lambda: build_model(followed, **about))
     try:
         plan = make_plan(model, checkpoint)
     except WeightsMismatch as error:
@@ -242,11 +263,11 @@ def create_model(
     order = [id(variable) for variable in pending if id(variable) in plan.values]
     initialise(pending, read_ahead(plan.values, order))
     plan.note_on(model)
-    report = plan.report
+    notes = plan.report.notes + _built_as(config, followed)
     if labels is None and plan.head_loaded:
         model.labels, note = _labels(config, description, release)
-        report = dataclasses.replace(report, notes=report.notes + note)
-    LOGGER.info(report)
+        notes += note
+    LOGGER.info(dataclasses.replace(plan.report, notes=notes))
     return model
 
 
@@ -271,7 +292,7 @@ def _fits(row, config, checkpoint, description):
     if row.config_class.family != config.family or not widths <= sides:  # which spares to build most of them
         return False
     try:
-        candidate = _follow(row.config(image_size=config.image_size), {}, description)
+        candidate = _follow(row, row.config(image_size=config.image_size), {}, description)
         make_plan(build_deferred(lambda: build_model(candidate))[0], checkpoint)
     except ValueError:  # also of a size that its patches do not divide
         return False
@@ -304,20 +325,30 @@ def _signature(variant):
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
 
 
-def _follow(config, arguments, description):
-    """Takes from the weights what the arguments leave open."""
-    changes = {}
-    for name, known in description.numerics.items():
-        if hasattr(config, name) and arguments.get(name) is None:
-            changes[name] = known
+def _follow(row, config, arguments, description):
+    """Takes from the weights what the row and the arguments leave open."""
+    changes = {
+        name: value
+        for name, value in description.known.items()
+        if hasattr(config, name) and name not in row.architecture and arguments.get(name) is None
+    }
     if not isinstance(config, ViTConfig):
         return config.replace(**changes)
     # A head that read pre_logits is only right behind them; a new head does without, as the paper's fine-tuning.
     if config.representation_size is None and config.include_top and config.classes == description.classes:
         changes["representation_size"] = description.representation_size
     if config.stem is not None:
-        changes["stem"] = config.stem.replace(**description.stem)
+        known = description.known.items()
+        stem = {name.removeprefix("stem."): value for name, value in known if name.startswith("stem.")}
+        changes["stem"] = config.stem.replace(**stem)
     return config.replace(**changes)
+
+
+def _built_as(config, followed):
+    """A note on the arguments, other than GELU and epsilons, that the file states otherwise than the defaults."""
+    found = differences({name: getattr(followed, name) for name in _FOLLOWED if hasattr(followed, name)}, config)
+    stated = ", ".join(f"{name}={theirs!r}" for name, theirs, _ in found)
+    return (f"built with {stated}, as the file states",) if found else ()
 
 
 def _at_size(preprocessing, config):

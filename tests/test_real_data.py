@@ -35,6 +35,16 @@ def test_logits_are_those_of_the_reference(real_data, file):
     np.testing.assert_allclose(logits, golden["logits"], atol=2e-4, rtol=0)
 
 
+def test_a_folder_of_other_heads_is_refused(real_data, tmp_path):
+    """The numbers fit a ViT-Ti/16 of three heads and of twelve alike; with twelve, one image of 200 is right."""
+    keras_vit.save_weights(_model(real_data), tmp_path / "folder", "huggingface")
+    twelve = keras_vit.ViTConfig(
+        name="a", image_size=224, patch_size=16, hidden_dim=192, num_layers=12, num_heads=12, mlp_dim=768
+    )
+    with pytest.raises(ValueError, match="the file states num_heads=3; the model has 12"):
+        keras_vit.load_weights(keras_vit.VisionTransformer(twelve), tmp_path / "folder")
+
+
 def test_accuracy_with_the_reference_protocol(real_data):
     accuracy = keras_vit.evaluate(_model(real_data), real_data / "imagenet200", preprocessing=CROPPED)
     assert accuracy.count == 200

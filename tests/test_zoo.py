@@ -46,10 +46,14 @@ def test_list_models_starts_with_the_plain_vits_in_order_of_size():
     assert keras_vit.list_models() == list(zoo.VARIANTS)
 
 
+B16_WEIGHTS = ["imagenet", "imagenet21k", "imagenet21k+imagenet2012", "sam", "augreg", "augreg+imagenet2012"]
+
+
 @pytest.mark.parametrize(
     ("name", "short", "published"),
     [
-        ("ViT-B_16", ["imagenet21k", "imagenet21k+imagenet2012", "sam", "augreg", "augreg+imagenet2012"], 6),
+        ("ViT-B_16", B16_WEIGHTS, 7),
+        ("ViT_B16", B16_WEIGHTS, 7),
         ("ViT-H_14", ["imagenet21k"], 1),
         ("ViT-G_14", [], 0),
     ],
@@ -311,6 +315,12 @@ def test_constructors_take_keywords_only():
 def test_create_model_refuses_wrong_arguments(variant, arguments, error, message):
     with pytest.raises(error, match=message):
         build_deferred(lambda: keras_vit.create_model(variant, **arguments))
+
+
+@pytest.mark.parametrize("name", ["ViT-Ti_16", "R50+ViT-B_16", "AxialResNet-50", "Swin-T", "BiT-R50x1"])
+def test_a_model_goes_by_the_name_of_its_constructor_too(name):
+    model, _ = build_deferred(lambda: keras_vit.create_model(zoo.constructor_name(name), classes=3))
+    assert model.config == build_deferred(lambda: keras_vit.create_model(name, classes=3))[0].config
 
 
 def test_constructors_document_every_argument():

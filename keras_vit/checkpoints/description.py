@@ -1,12 +1,13 @@
-"""What a file of weights says about itself beside its arrays: numerics, labels, preprocessing."""
+"""What a file of weights states beside its arrays: fields of the config, labels, preprocessing."""
 
 import dataclasses
-import math
+import re
 
 from keras_vit import checks
+from keras_vit.checkpoints.config_json import read_config_json, read_preprocessor_config
 from keras_vit.checkpoints.names import LAYOUT_NAMES, LAYOUTS, Layout, detect, fold, rules_of
-from keras_vit.checkpoints.numerics import from_metadata, numerics_of
 from keras_vit.config import Preprocessing
+from keras_vit.config.unseen import KEY, from_text, unseen
 from keras_vit.layers.position_grid import square_grid
 
 LAYOUT_CHOICES = ("auto", *LAYOUT_NAMES, "keras")
@@ -19,11 +20,6 @@ _FAMILIES = {
     None: "a model of this package",
 }
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
-_HF_MODEL_TYPES = {"vit": ("vit", "deit"), "swin": ("swin",)}
-_HF_GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh", "quick_gelu": None}
-_HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
-_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
-_TIMM_CROP_MODES = ("center", "squash")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +29,12 @@ class Description:
     Attributes:
         layout: name of the layout, or `keras` for files that Keras wrote.
         names: its `names.Layout`, None for `keras`.
-        numerics: dict from fields of the config that no array shows, such as `gelu` and `epsilon`, to what the weights
-            were trained with; without those that the file cannot tell.
-        stem: the same for the `ResNetConfig` of a hybrid.
-        note: what was assumed, or None.
+        stated: dict from fields of the config to what the file states, those of a stem as `stem.NAME`; see
+            `config.unseen`.
+        usual: the same for what files of the layout have and this one does not state, such as `gelu`.
+        shown: fields that the names and shapes of its arrays show, though not as a value.
+        grid_size: (rows, columns) of its position table where it states them, or None.
+        notes: tuple of texts about the file.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing` that the file states, or None.
         classes: logits of the file's head, None without a head.
@@ -45,13 +43,20 @@ class Description:
 
     layout: str
     names: Layout | None = None
-    numerics: dict = dataclasses.field(default_factory=dict)
-    stem: dict = dataclasses.field(default_factory=dict)
-    note: str | None = None
+    stated: dict = dataclasses.field(default_factory=dict)
+    usual: dict = dataclasses.field(default_factory=dict)
+    shown: tuple = ()
+    grid_size: tuple | None = None
+    notes: tuple = ()
     labels: tuple | None = None
     preprocessing: Preprocessing | None = None
     classes: int | None = None
     representation_size: int | None = None
+
+    @property
+    def known(self):
+        """What a model takes from the file where its user leaves it open."""
+        return {**self.usual, **self.stated}
 
 
 def describe(checkpoint, family=None, layout="auto"):
@@ -74,12 +79,13 @@ def describe(checkpoint, family=None, layout="auto"):
     if layout not in known:
         raise ValueError(f"layout must be one of {', '.join(known)} for this model; got layout={layout!r}")
     names = LAYOUTS[family][layout] if layout != "keras" else None
-    try:
-        description = _DESCRIBE[layout](layout, names, checkpoint, family)
-    except (TypeError, KeyError, AttributeError) as error:  # a key absent, a list in the place of a number
-        raise ValueError(
-            f"the configuration that came with {str(checkpoint.path)!r} is not as it should be: {error!r}"
-        ) from error
+    if names is not None:
+        description = _describe_arrays(layout, names, checkpoint, family)
+    elif checkpoint.config is not None:
+        description = _describe_keras(checkpoint)
+    else:
+        ours = _metadata(checkpoint)
+        description = Description(layout, stated=ours["config"], preprocessing=_exact(ours, checkpoint))
     width = {layer: _width(checkpoint, names, layer) for layer in ("head", "pre_logits")}
     return dataclasses.replace(description, classes=width["head"], representation_size=width["pre_logits"])
 
@@ -113,19 +119,54 @@ def _width(checkpoint, names, layer):
     return next((entry.shape[0] for name, entry in entries if fold(names, name) in theirs and entry.shape), None)
 
 
-def _describe_layout(layout, names, checkpoint, family):
-    numerics = {name: getattr(names, name) for name in ("gelu", "epsilon") if getattr(names, name) is not None}
-    if family == "swin":
-        numerics |= _window(checkpoint)
-    stem = {} if names.stem_style is None else {"style": names.stem_style}
-    stated, stated_of_stem = from_metadata(checkpoint)  # which files of this package have
+def _describe_arrays(layout, names, checkpoint, family):
+    """A file whose arrays have the names of others: what our metadata and the files beside it state."""
+    ours, beside = _metadata(checkpoint), read_config_json(checkpoint, family)
+    stated = {**ours["config"], **beside.fields}
+    if layout == "timm" and "classifier" in beside.fields:  # which may leave out a class token that is there
+        stated.setdefault("class_token", "cls_token" in checkpoint.entries)
+    usual = {"gelu": names.gelu, "epsilon": names.epsilon, "stem.style": names.stem_style}
+    usual |= _window(checkpoint) if family == "swin" else {}
+    folded = [fold(names, name) for name in checkpoint.entries]
+    unread = f"config.json also has {', '.join(beside.unread)}, which keras_vit does not read"
     return Description(
         layout,
         names,
-        {**numerics, **stated},
-        {**stem, **stated_of_stem},
-        preprocessing=_huggingface_preprocessing(checkpoint),
+        stated,
+        usual={name: value for name, value in usual.items() if value is not None and name not in stated},
+        shown=tuple(field for field, mark in names.shows.items() if any(map(re.compile(mark).search, folded))),
+        grid_size=beside.grid_size or _pair(ours.get("grid_size"), checkpoint),
+        notes=(unread,) if beside.unread else (),
+        labels=beside.labels,
+        preprocessing=_preprocessing(ours, beside, checkpoint),
     )
+
+
+def _metadata(checkpoint):
+    return from_text(checkpoint.metadata.get(KEY), str(checkpoint.path))
+
+
+def _pair(value, checkpoint):
+    return None if value is None else checks.check_pair(f"grid_size in the metadata of {checkpoint.path}", value)
+
+
+def _preprocessing(ours, beside, checkpoint):
+    """What the files beside the weights state; our metadata where they state the same less precisely, or nothing.
+
+    Pillow has one bilinear interpolation, so a preprocessor_config.json writes two of ours alike.
+    """
+    theirs, exact = beside.preprocessing or read_preprocessor_config(checkpoint), _exact(ours, checkpoint)
+    if theirs is None or exact is None:
+        return theirs or exact
+    alike = exact.interpolation == "bilinear" and exact.replace(interpolation="bilinear_antialias") == theirs
+    return exact if alike else theirs
+
+
+def _exact(ours, checkpoint):
+    try:
+        return None if ours.get("preprocessing") is None else Preprocessing.from_dict(ours["preprocessing"])
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"the preprocessing in the metadata of {str(checkpoint.path)!r}: {error}") from error
 
 
 def _window(checkpoint):
@@ -135,115 +176,19 @@ def _window(checkpoint):
     return {"window_size": (offsets[0] + 1) // 2} if offsets else {}
 
 
-def _describe_keras(layout, names, checkpoint, family):
-    if checkpoint.config is None:
-        return Description(layout)
+def _describe_keras(checkpoint):
+    """A `.keras` file, whose config.json has the whole config of its model."""
     values = checkpoint.config.get("config", {})
-    config = values.get("config")
+    config = values.get("config") if isinstance(values, dict) else None
     if not isinstance(config, dict):
         hint = " (keras.models.load_model(path).encoder is one)" if "encoder" in values else ""
         raise ValueError(
             f"{str(checkpoint.path)!r} must hold a model of keras_vit with a config; "
             f"got {checkpoint.config.get('class_name')!r}{hint}"
         )
-    numerics, stem = numerics_of(config)
-    labels = values.get("labels")
-    preprocessing = Preprocessing.from_dict(values["preprocessing"])
-    labels = None if labels is None else tuple(labels)
-    return Description(layout, None, numerics, stem, None, labels, preprocessing)
-
-
-def _describe_timm(layout, names, checkpoint, family):
-    """timm keeps in the `pretrained_cfg` of its config.json what the weights were trained with."""
-    description, config = _describe_layout(layout, names, checkpoint, family), checkpoint.config or {}
-    labels = config.get("label_names")
-    return dataclasses.replace(
-        description,
-        labels=tuple(map(str, labels)) if isinstance(labels, list) else None,
-        preprocessing=_timm_preprocessing(config.get("pretrained_cfg") or config) or description.preprocessing,
-    )
-
-
-def _timm_preprocessing(values):
-    """timm's evaluation (`timm.data.create_transform`): resized to size / crop_pct, rounded down, then cropped."""
-    if "input_size" not in values:
-        return None
-    *_, height, width = values["input_size"]
-    sides = [math.floor(side / values.get("crop_pct", 0.875)) for side in (height, width)]
-    for name, choices in (("interpolation", _TIMM_INTERPOLATIONS), ("crop_mode", _TIMM_CROP_MODES)):
-        if values.get(name) not in (None, "", *choices):
-            raise ValueError(
-                f"{name} in the pretrained_cfg of config.json must be one of {list(choices)}; got {values[name]!r}"
-            )
-    return Preprocessing(
-        size=tuple(sides) if values.get("crop_mode") == "squash" else max(sides),
-        crop=(height, width),
-        interpolation=_TIMM_INTERPOLATIONS[values.get("interpolation") or "bilinear"],
-        mean=tuple(values.get("mean", (0.485, 0.456, 0.406))),
-        std=tuple(values.get("std", (0.229, 0.224, 0.225))),
-    )
-
-
-def _describe_huggingface(layout, names, checkpoint, family):
-    description = _describe_layout(layout, names, checkpoint, family)
-    config, model_types = checkpoint.config, _HF_MODEL_TYPES[family]
-    if config is None and from_metadata(checkpoint) != ({}, {}):
-        return description
-    if config is None:
-        note = f"no config.json beside the file: gelu={names.gelu!r} and epsilon={names.epsilon} are assumed"
-        return dataclasses.replace(description, note=note)
-    if config.get("model_type", model_types[0]) not in model_types:
-        raise ValueError(
-            f"{str(checkpoint.path.parent / 'config.json')!r} must be of model_type "
-            f"{' or '.join(map(repr, model_types))}; got {config['model_type']!r}"
-        )
-    gelu = _HF_GELUS.get(config.get("hidden_act", "gelu"))
-    if gelu is None:
-        known = [name for name, value in _HF_GELUS.items() if value]
-        raise ValueError(f"hidden_act of config.json must be one of {known}; got {config['hidden_act']!r}")
-    numerics = {"gelu": gelu, "epsilon": float(config.get("layer_norm_eps", names.epsilon))}
-    return dataclasses.replace(description, numerics={**description.numerics, **numerics}, labels=_labels(config))
-
-
-def _labels(config):
-    """The class names of a config.json; None where they are the placeholders LABEL_0, LABEL_1, ..."""
-    names = config.get("id2label") or {}
     try:
-        labels = tuple(str(names[key]) for key in sorted(names, key=int))
-    except ValueError:
-        raise ValueError(f"id2label of config.json must have integer keys; got {list(names)[:3]}") from None
-    return None if not labels or labels[0] == "LABEL_0" else labels
-
-
-def _huggingface_preprocessing(checkpoint):
-    """The protocol of a preprocessor_config.json; None without one."""
-    values = checkpoint.preprocessor
-    if values is None:
-        return None
-    size, crop = values.get("size", 224), values.get("crop_size")
-    if isinstance(size, dict):
-        size = size.get("shortest_edge") or (size["height"], size["width"])
-    if isinstance(crop, dict):
-        crop = (crop["height"], crop["width"])
-    interpolation = _HF_INTERPOLATIONS.get(values.get("resample", 2))
-    if interpolation is None:
-        raise ValueError(
-            f"resample of preprocessor_config.json must be one of {list(_HF_INTERPOLATIONS)}; "
-            f"got {values['resample']!r}"
-        )
-    return Preprocessing(
-        size=size if isinstance(size, int) else tuple(size),
-        crop=crop if values.get("do_center_crop") else None,
-        interpolation=interpolation,
-        mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))),
-        std=tuple(values.get("image_std", (0.5, 0.5, 0.5))),
-    )
-
-
-_DESCRIBE = {
-    "official": _describe_layout,
-    "timm": _describe_timm,
-    "huggingface": _describe_huggingface,
-    "microsoft": _describe_layout,
-    "keras": _describe_keras,
-}
+        preprocessing = Preprocessing.from_dict(values["preprocessing"])
+        labels = None if values["labels"] is None else tuple(values["labels"])
+        return Description("keras", stated=unseen(config), labels=labels, preprocessing=preprocessing)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"config.json in {str(checkpoint.path)!r} is not as Keras writes it: {error!r}") from error

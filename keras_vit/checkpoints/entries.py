@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -9,15 +10,21 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One array of a file: its name there, its shape, and `read()`, which returns it (float32 if it is floating).
+    """One array of a file: name, shape and dtype there, and `read()`, which returns it (float32 if it is floating).
 
     `check()` raises what `read()` raises on damage; None where only reading tells.
     """
 
     name: str
     shape: tuple
+    dtype: str
     read: Callable[[], np.ndarray]
     check: Callable[[], None] | None = None
+
+    @property
+    def is_floating(self):
+        """Whether it holds floating-point numbers; `np.save` stores bfloat16 as `V2`."""
+        return re.match(r"b?float|B?F\d|void16$", self.dtype) is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,8 @@ import numpy as np
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.entries import Entry
 
+_MOST_BLOCKS = 1000
+
 
 def fold_entries(checkpoint, layout):
     """Returns {folded name: Entry} for a `names.Layout`, None for files of Keras; `Entry.name` stays the file's.
@@ -27,7 +29,7 @@ def fold_entries(checkpoint, layout):
         if _is_ignored(layout, name):
             continue
         shape = _shape(layout, name, entry)
-        checked = Entry(entry.name, shape, functools.partial(_read_checked, entry, shape, checkpoint.path))
+        checked = Entry(entry.name, shape, entry.dtype, functools.partial(_read_checked, entry, shape, checkpoint.path))
         for key, value in _unstack(name, checked) if names.is_scanned(name) else [(name, checked)]:
             if key in folded:
                 raise ValueError(
@@ -55,8 +57,11 @@ def _shape(layout, name, entry):
 
 def _unstack(name, entry):
     """big_vision scans its blocks: one array holds those of all layers along its first axis."""
-    if len(entry.shape) < 2 or 0 in entry.shape:
-        raise ValueError(f"array {entry.name!r} must stack all blocks along its first axis; got shape {entry.shape}")
+    if len(entry.shape) < 2 or 0 in entry.shape or entry.shape[0] > _MOST_BLOCKS:
+        raise ValueError(
+            f"array {entry.name!r} must stack all blocks, at most {_MOST_BLOCKS}, along its first axis; "
+            f"got shape {entry.shape}"
+        )
     lock, stack = threading.Lock(), []
 
     def read(index):
@@ -66,7 +71,7 @@ def _unstack(name, entry):
         return stack[0][index]
 
     for index in range(entry.shape[0]):
-        block = Entry(entry.name, entry.shape[1:], functools.partial(read, index))
+        block = Entry(entry.name, entry.shape[1:], entry.dtype, functools.partial(read, index))
         yield names.of_block(name, index), block
 
 

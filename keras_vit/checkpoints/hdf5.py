@@ -11,6 +11,7 @@ import h5py
 from keras_vit.checkpoints import damage, json_object
 from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.npz import DEFLATE_LIMIT
+from keras_vit.config.unseen import KEY
 
 # What h5py raises where a file's bytes are wrong, beside damage.DAMAGE.
 _BAD_HDF5 = (ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError)
@@ -24,7 +25,7 @@ def read_weights_h5(path):
     with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=(ValueError,)):  # of mmap
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             has_endless_heap = _has_endless_heap(content)
-    return Checkpoint(path, "h5", _entries(path, path, has_endless_heap), {})
+    return Checkpoint(path, "h5", *_content(path, path, has_endless_heap))
 
 
 def read_keras(path):
@@ -36,7 +37,7 @@ def read_keras(path):
                 raise ValueError(f"{str(path)!r}: model.weights.h5 must be stored uncompressed, as Keras writes it")
             config = json_object.parse(f"{str(path)!r}: config.json", text.file_size, lambda: archive.read(text))
             content = archive.read(weights)
-    entries = _entries(path, io.BytesIO(content), _has_endless_heap(content))
+    entries, _ = _content(path, io.BytesIO(content), _has_endless_heap(content))
     return Checkpoint(path, "h5", entries, {}, config)
 
 
@@ -51,20 +52,24 @@ class _Refused(Exception):
     """Something in the file that is well-formed and yet not taken; its text says what."""
 
 
-def _entries(path, source, has_endless_heap):
-    entries = {}
+def _content(path, source, has_endless_heap):
+    """({name: Entry}, metadata) of a file of weights."""
+    entries, metadata = {}, {}
     try:
         if has_endless_heap:
             raise _Refused("must be a whole HDF5 file; its global heap is damaged")
         with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=_BAD_HDF5):
             file = h5py.File(source, "r")
+            if KEY in file.attrs:  # which ImageModel.save_weights writes
+                metadata[KEY] = str(file.attrs[KEY])
             if "layers" not in file:
                 raise _Refused(f"must be a file of Keras weights with a group 'layers'; got {sorted(file)}")
             for name, dataset in _walk(_child(file, "layers"), (), set()):
-                entries[name] = Entry(name, tuple(dataset.shape), functools.partial(_read, path, dataset, name))
+                read = functools.partial(_read, path, dataset, name)
+                entries[name] = Entry(name, tuple(dataset.shape), dataset.dtype.name, read)
     except _Refused as refusal:
         raise ValueError(f"{str(path)!r} {refusal}") from None
-    return entries
+    return entries, metadata
 
 
 def _walk(group, names, seen, is_inner_model=False):

@@ -1,6 +1,7 @@
 """load_weights: a strict merge of a file into a built model, with a report of both sides."""
 
 import dataclasses
+import warnings
 
 import numpy as np
 
@@ -13,12 +14,13 @@ from keras_vit.checkpoints.read_ahead import check_all, read_ahead
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.report import LoadReport
 from keras_vit.checkpoints.sources import File
-from keras_vit.config import ResNetConfig
+from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import PathLike
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
+_NEW_HEAD = " (head='reinitialise' loads the rest)"
 _SEVERAL_PROTOCOLS = ("timm", "huggingface")  # whose weights were trained with one mean and std or another
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
@@ -53,12 +55,19 @@ def load_weights(
 
     A model whose preprocessing nobody has stated takes that of the file, if it says one, together with the head.
 
+    What no array shows, such as the number of heads, is compared with what the file states (config.json, its metadata);
+    what it does not state is listed in the report as assumed.
+
     Returns:
         A `LoadReport`; it is logged to `keras_vit` at INFO as well.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if an array is missing, extra, damaged or of another shape; the message lists all of them.
+        ValueError: if an array is missing, extra, damaged, of another shape or of integers, or the file states another
+            architecture; the message lists all of them.
+
+    Warns:
+        UserWarning: if the file states another GELU or epsilon than the model has.
     """
     path, _ = locate(source, model.config.name, model.config.image_size)
     checkpoint = open_checkpoint(path)
@@ -68,6 +77,8 @@ def load_weights(
     for variable in model.weights:
         variable.assign(values[id(variable)]())  # copied to where the variable before stood, which TensorFlow keeps
     plan.note_on(model)
+    for text in plan.warnings:
+        warnings.warn(text, stacklevel=2)
     LOGGER.info(plan.report)
     return plan.report
 
@@ -82,6 +93,7 @@ class Plan:
         description: `Description` of the file.
         head_loaded: whether the logits will be the file's.
         file: name of the file and of its layout.
+        warnings: texts on what the file states and a model that was there before has otherwise.
     """
 
     values: dict
@@ -89,6 +101,7 @@ class Plan:
     description: Description
     head_loaded: bool
     file: str
+    warnings: tuple
 
     def note_on(self, model):
         """Notes on the model, once it has the values, where they came from, and their preprocessing if it has none."""
@@ -107,17 +120,19 @@ def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
     checks.check_choice("head", head, HEAD_CHOICES)
     position_tables.check_method(resize)
     description = describe(checkpoint, model.config.family, layout)
-    file = File(checkpoint, description.names, model)
+    file = File(checkpoint, description, model)
     sources = file.sources(resize)
     if head != "auto" and not _has(sources, "head"):
         raise ValueError(f"head={head!r} is for a model with a head; {model.config.name} has include_top=False")
     fresh = _fresh_head(file, sources, head)
+    head_loaded = not fresh and _has(sources, "head")
+    refused, doubtful = _compare(description, model.config, head_loaded)
     loaded = [source for source in sources if source.path not in fresh]
     used = {name for source in loaded for name in source.theirs}
     droppable = file.part(*_HEADS) if fresh or not _has(sources, "head") else set()
     if not _has(sources, "pre_logits"):
         droppable = droppable | file.part("pre_logits")
-    _check_strict(checkpoint, loaded, sorted(set(file.entries) - used - droppable))
+    _check_strict(checkpoint, refused, loaded, sorted(set(file.entries) - used - droppable))
     originals = {file.entries[name].name for name in used}
     if description.layout == "keras":
         originals |= {name for name in checkpoint.entries if is_size(name)}
@@ -128,13 +143,14 @@ def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
         unused=tuple(name for name in checkpoint.entries if name not in originals),
         missing=tuple(source.path for source in sources if source.path in fresh and not source.is_in_file),
         source=f"{checkpoint.path} ({description.layout} names)",
-        notes=_notes(model.config, description, file, sources),
+        notes=_notes(model.config, description, file, sources, doubtful),
+        assumed=_assumed(model.config, description),
     )
     values = {
         id(source.variable): _initial(source.variable) if source.path in fresh else source.read for source in sources
     }
-    head_loaded = not fresh and _has(sources, "head")
-    return Plan(values, report, description, head_loaded, f"{checkpoint.path.name} ({description.layout} names)")
+    close = tuple(f"{checkpoint.path}: {difference}" for difference in doubtful if difference.is_close)
+    return Plan(values, report, description, head_loaded, f"{checkpoint.path.name} ({description.layout} names)", close)
 
 
 def _fresh_head(file, sources, head):
@@ -151,35 +167,40 @@ def _has(sources, layer):
     return any(source.path.startswith(f"{layer}/") for source in sources)
 
 
-def _check_strict(checkpoint, loaded, extra):
+def _compare(description, config, head_loaded):
+    """(differences that no load can meet, those to tell of) between what a file states and a config."""
+    found = differences(description.stated, config)
+    told = [d for d in found if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
+    return [difference for difference in found if difference not in told], told
+
+
+def _check_strict(checkpoint, refused, loaded, extra):
     problems = [source for source in loaded if source.problem]
-    if not problems and not extra:
+    if not problems and not extra and not refused:
         return
-    lines = [f"  - missing {source.problem}" for source in problems if not source.is_in_file]
+    lines = [f"  ! {difference}{_NEW_HEAD if difference.name in OF_THE_HEAD else ''}" for difference in refused]
+    lines += [f"  - missing {source.problem}" for source in problems if not source.is_in_file]
     lines += [f"  ! {source.problem}" for source in problems if source.is_in_file]
     lines += [f"  + extra {name}" for name in extra]
     raise WeightsMismatch(checkpoint.path, lines)
 
 
-def _notes(config, description, file, sources):
-    notes = [description.note] if description.note else []
-    notes += _differences(description.numerics, config)
+def _notes(config, description, file, sources, doubtful):
+    notes = [*description.notes, *map(str, doubtful)]
+    for name, theirs, ours in differences(description.usual, config):
+        notes.append(f"files of this layout have {name}={theirs!r}; the model has {ours!r}")
     if file.part("pre_logits") and not _has(sources, "pre_logits"):
         notes.append("pre_logits is dropped, as in the paper's fine-tuning, and with it the head that read it")
-    if isinstance(getattr(config, "stem", None), ResNetConfig):
-        notes += _differences(description.stem, config.stem, "stem.")
-    if description.layout == "keras" and not description.numerics and hasattr(config, "gelu"):
-        notes.append("a .weights.h5 file does not tell its GELU and epsilon: the model's are assumed")
     return tuple(notes)
 
 
-def _differences(theirs, config, prefix=""):
-    """Notes on what the weights were trained with and the config has otherwise."""
-    return [
-        f"the file was trained with {prefix}{name}={value!r}; the model has {getattr(config, name)!r}"
-        for name, value in theirs.items()
-        if hasattr(config, name) and getattr(config, name) != value
-    ]
+def _assumed(config, description):
+    """What neither the file states nor its arrays show: the model's own."""
+    return tuple(
+        f"{name}={value!r}"
+        for name, value in unseen(config.to_dict()).items()
+        if name not in description.stated and name not in description.shown
+    )
 
 
 def _initial(variable):

@@ -42,7 +42,7 @@ def read_npz(path):
             if name in entries:
                 raise ValueError(f"{str(path)!r} must hold every array once; got {name!r} twice")
             array = _Member(path, archive, member, header)
-            entries[name] = Entry(name, header.shape, array.read, array.check)
+            entries[name] = Entry(name, header.shape, header.dtype.name, array.read, array.check)
     return Checkpoint(path, "npz", entries, _parse_comment(archive.comment))
 
 

@@ -1,6 +1,5 @@
 """The position table of a file -> the table of a model: prefix rows told from grid rows, another grid resized."""
 
-import json
 import math
 
 import numpy as np
@@ -10,6 +9,7 @@ from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embed
 
 GRID = "position_embs/grid"  # the array that Keras writes beside our table: its rows and columns
 RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
+MOST_TIMES = 64  # values of a table that is read, over those of the model's: eight times the side of the grid
 
 _METHODS = {"swin": "bicubic"}  # the others resize as the official code of the ViT
 
@@ -27,13 +27,16 @@ def split_table(num_rows, prefixes, new_grid, stored_grid=None):
         Pair (number of prefix rows, grid of the table).
 
     Raises:
-        ValueError: if the rows form no such grid. A square is the rule of every published file; any other grid must be
-            stated or be the model's own.
+        ValueError: if the rows form no such grid, or another than the file states. A square is the rule of every
+            published file; any other grid must be stated or be the model's own.
     """
     if stored_grid is not None:
         for prefix in prefixes:
             if num_rows - prefix == math.prod(stored_grid):
                 return prefix, tuple(stored_grid)
+        raise ValueError(
+            f"the file states a grid of {stored_grid[0]} x {stored_grid[1]} patches; its table has {num_rows} rows"
+        )
     squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
     squares = [(prefix, grid) for prefix, grid in squares if grid]
     squares.sort(key=lambda pair: pair[1] != tuple(new_grid))  # stable: the model's own grid first
@@ -77,16 +80,17 @@ def method_of(layout, family):
 
 
 def stored_grid(checkpoint):
-    """The grid that `save_weights` or Keras wrote beside the table, or None."""
+    """The grid that Keras wrote beside the table, or None."""
     entry = checkpoint.entries.get(GRID)
-    if entry is not None:
-        return checks.check_pair(GRID, entry.read().tolist())
-    text = checkpoint.metadata.get("position_grid")
-    if text is None:
+    if entry is None:
         return None
-    try:
-        return checks.check_pair("position_grid", json.loads(text))
-    except ValueError:
-        raise ValueError(
-            f"the metadata position_grid of {str(checkpoint.path)!r} must be [rows, columns]; got {text!r}"
-        ) from None
+    if entry.shape != (2,):
+        raise ValueError(f"{GRID} of {str(checkpoint.path)!r} must be [rows, columns]; got shape {entry.shape}")
+    return checks.check_pair(GRID, entry.read().tolist())
+
+
+def exceeds(shape, variable_shape):
+    """Returns why a table is too large to be resized, None for at most `MOST_TIMES` the values of the model's."""
+    if math.prod(shape) <= MOST_TIMES * math.prod(variable_shape):
+        return None
+    return f"shape {tuple(shape)} has more than {MOST_TIMES} times the values of the model's {tuple(variable_shape)}"

@@ -52,8 +52,8 @@ def open_checkpoint(path):
 
 
 def _read_safetensors(path):
-    checkpoint, dtypes = _open_safetensors(path)
-    _check_scales(path, dtypes)
+    checkpoint = _open_safetensors(path)
+    _check_scales(path, checkpoint.entries)
     return checkpoint
 
 
@@ -62,33 +62,34 @@ def _open_safetensors(path):
         file = safetensors.safe_open(path, framework="numpy")
         names, metadata = list(file.keys()), dict(file.metadata() or {})
         slices = {name: file.get_slice(name) for name in names}
-        dtypes = {name: piece.get_dtype() for name, piece in slices.items()}
-    entries = {
-        name: Entry(name, tuple(piece.get_shape()), _reader(path, file, name, dtypes[name]))
-        for name, piece in slices.items()
-    }
+        entries = {
+            name: Entry(name, tuple(part.get_shape()), part.get_dtype(), _reader(path, file, name, part.get_dtype()))
+            for name, part in slices.items()
+        }
     config, preprocessor = (_read_json(path.parent / name) for name in ("config.json", "preprocessor_config.json"))
-    return Checkpoint(path, "safetensors", entries, metadata, config, preprocessor), dtypes
+    return Checkpoint(path, "safetensors", entries, metadata, config, preprocessor)
 
 
-def _check_scales(path, dtypes):
+def _check_scales(path, entries):
     """Refuses float8 arrays that are to be multiplied by another array of the file, such as `weight_scale_inv`."""
-    for name in (name for name, dtype in dtypes.items() if dtype in _FLOAT8):
-        module = name.rpartition(".")[0]
-        for other in dtypes:
-            around, _, last = other.rpartition(".")
-            if other != name and around in (module, name, "") and re.search("scaled?(_|$)|_scale", last):
-                raise ValueError(
-                    f"{str(path)!r} must hold its values themselves; {name!r} is {dtypes[name]} and has the scale "
-                    f"{other!r}, which is not applied (convert it to float32 with the library that wrote it)"
-                )
+    scales = {}  # of the array or the layer of this name; "" is the whole file
+    for name in entries:
+        owner, _, last = name.rpartition(".")
+        if re.search("scaled?(_|$)", last):
+            scales[owner] = name
+    for name in (name for name, entry in entries.items() if entry.dtype in _FLOAT8):
+        found = {scales.get(owner, name) for owner in (name, name.rpartition(".")[0], "")} - {name}
+        if found:
+            raise ValueError(
+                f"{str(path)!r} must hold its values themselves; {name!r} is {entries[name].dtype} and has the scale "
+                f"{min(found)!r}, which is not applied (convert it to float32 with the library that wrote it)"
+            )
 
 
 def _read_parts(index):
-    opened = [_open_safetensors(index.with_name(name)) for name in shards.parts_of(index)]
-    _check_scales(index, {name: dtype for _, dtypes in opened for name, dtype in dtypes.items()})
-    parts = [part for part, _ in opened]
+    parts = [_open_safetensors(index.with_name(name)) for name in shards.parts_of(index)]
     entries = {name: entry for part in parts for name, entry in part.entries.items()}
+    _check_scales(index, entries)
     return dataclasses.replace(parts[0], path=index, entries=entries)
 
 

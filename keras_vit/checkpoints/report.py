@@ -16,7 +16,8 @@ class LoadReport:
         unused: names of arrays of the file that the model has no place for and may do without.
         missing: paths of variables that the file does not have, a subset of `reinitialised`.
         source: where the arrays came from.
-        notes: texts about the file: a family's other GELU or epsilon, what was assumed.
+        notes: texts about the file, such as another GELU or epsilon.
+        assumed: fields of the model's config, as `name=value`, that the file does not state and no shape shows.
     """
 
     used: tuple[str, ...]
@@ -26,13 +27,17 @@ class LoadReport:
     missing: tuple[str, ...]
     source: str = ""
     notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
     def __str__(self):
         lines = [f"Loaded {len(self.used)} arrays of {self.source}"]
         for title in ("resized", "reinitialised", "unused", "missing"):
             if getattr(self, title):
                 lines.append(f"  {title}: {shorten(getattr(self, title))}")
-        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+        lines += [f"  note: {note}" for note in self.notes]
+        if self.assumed:
+            lines.append(f"  assumed, as the file does not state them: {', '.join(self.assumed)}")
+        return "\n".join(lines)
 
 
 def shorten(names):

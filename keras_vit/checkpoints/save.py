@@ -12,9 +12,10 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import huggingface, names
-from keras_vit.checkpoints.numerics import to_metadata
 from keras_vit.compat.sublayers import owned_variables
+from keras_vit.config.unseen import KEY, to_text
 from keras_vit.files import replace_files
+from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import PathLike
 
@@ -42,9 +43,10 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
         layout: `official` (ViT, hybrids, BiT), `huggingface` (ViT, DeiT, Swin), `timm` (ViT, hybrids, DeiT, Swin) or
             `microsoft` (Swin).
 
-    GELU, epsilons and what else no array shows stand in the metadata of the file, where this package finds them; other
-    code does not. LoRA is merged into the kernels. TensorFlow's plain bilinear interpolation is Pillow's, which is
-    antialiased, in a preprocessor_config.json.
+    The number of heads, GELU, epsilons and what else no array shows are written to the metadata of the file together
+    with the preprocessing, where this package finds them; other libraries do not read it. LoRA is merged into the
+    kernels. A preprocessor_config.json cannot tell TensorFlow's plain bilinear interpolation from Pillow's, which is
+    antialiased; a warning is logged.
 
     Raises:
         ValueError: if the layout cannot hold the model (registers in an official file) or the model is quantised, or
@@ -60,16 +62,15 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     if not is_folder and path.suffix != suffix:
         raise ValueError(f"path must end in {suffix} for layout={layout!r}; got {str(path)!r}")
     arrays = _arrays(model, layout, known[layout])
-    metadata = to_metadata(model.config)
-    if known[layout].position_tables:
-        metadata["position_grid"] = json.dumps(model.config.grid_size)  # type: ignore[attr-defined] # a ViT's
+    is_known = model.preprocessing_source != "assumed"
+    metadata = {KEY: to_text(model.config, model.preprocessing if is_known else None)}
     if layout == "official":
         writers = {path: lambda file: _write_npz(file, arrays, metadata)}
     else:
         weights = path / "model.safetensors" if is_folder else path
         writers = {weights: lambda file: safetensors.numpy.save_file(arrays, file, {"format": "pt", **metadata})}
     if is_folder:
-        if model.preprocessing_source == "assumed":
+        if not is_known:
             warnings.warn(
                 f"preprocessor_config.json says {model.preprocessing}, which is only assumed, as the weights came "
                 "without. Set model.preprocessing to what they were trained with",
@@ -79,6 +80,13 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
             writers[path / name] = functools.partial(_write_json, values)
         path.mkdir(parents=True, exist_ok=True)
     replace_files(writers)
+    if not is_folder:
+        LOGGER.info(f"Saved {path}; its preprocessing is in the metadata, which other libraries do not read")
+    elif model.preprocessing.interpolation == "bilinear":
+        LOGGER.warning(
+            f"Saved {path}; preprocessor_config.json has one bilinear interpolation, which Pillow antialiases, and the "
+            "model's is not antialiased: other libraries resize images otherwise (keras_vit reads the metadata)"
+        )
 
 
 def _arrays(model, layout, rules):

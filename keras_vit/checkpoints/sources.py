@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Callable
 
+import keras
 import numpy as np
 
 from keras_vit.checkpoints import names, position_tables
@@ -42,11 +43,12 @@ class Source:
 
 
 class File:
-    """A checkpoint whose arrays have a `names.Layout` (None for files of Keras), and the model they are for."""
+    """A checkpoint with its `Description`, and the model it is for."""
 
-    def __init__(self, checkpoint, layout, model):
+    def __init__(self, checkpoint, description, model):
         self.checkpoint = checkpoint
-        self.layout = layout
+        self.layout = layout = description.names
+        self._grid_size = description.grid_size
         self.config = model.config
         self.entries = fold_entries(checkpoint, layout)
         self._owned = owned_variables(model)
@@ -92,6 +94,12 @@ class File:
         if len(rule.theirs) > 1:
             shape[rule.axis] //= len(rule.theirs)
         wanted = names.theirs_shape(shape, rule.form, getattr(self.config, "num_heads", None))
+        is_float = keras.backend.is_float_dtype(variable.dtype)
+        odd = [name for name in rule.theirs if self.entries[name].is_floating != is_float]
+        if odd:
+            kind = f"dtype {self.entries[odd[0]].dtype}, the model needs {variable.dtype}"
+            hint = " (convert the file with its scales to floating point)" if is_float else " (quantize after loading)"
+            return Source(variable, rule.theirs, problem=f"{odd[0]}: {kind}{hint}")
         wrong = [name for name in rule.theirs if self.entries[name].shape != wanted]
         if not wrong:
             return Source(variable, rule.theirs, lambda: self._join(variable, rule, shape))
@@ -103,6 +111,8 @@ class File:
         try:
             if resize is None or len(rule.theirs) > 1:
                 raise ValueError("its shape is fixed")
+            if too_large := position_tables.exceeds(entry.shape, owned.variable.shape):
+                return Source(owned.variable, rule.theirs, problem=f"{name}: {too_large}")
             if resize(owned.variable, np.broadcast_to(np.float32(0), entry.shape), method).shape != tuple(wanted):
                 raise ValueError("its width is another")
         except ValueError:
@@ -135,14 +145,17 @@ class File:
             problem = f"{next(iter(tables), 'a position table')} (for {variable.path})"
             return Source(variable, (), problem=problem, is_in_file=False), 0
         shape = self.entries[name].shape
-        if len(shape) != 3 or (shape[0], shape[2]) != (1, config.hidden_dim):
-            problem = f"{name}: shape {shape}, the model needs (1, rows, {config.hidden_dim})"
+        if len(shape) != 3 or (shape[0], shape[2]) != (1, config.hidden_dim) or not self.entries[name].is_floating:
+            got = f"{self.entries[name].dtype} of shape {shape}"
+            problem = f"{name}: {got}, the model needs floating point of shape (1, rows, {config.hidden_dim})"
             return Source(variable, (name,), problem=problem), 0
         num_class, num_registers = self._prefix_tokens()
         counts = {"class": num_class, "class and registers": num_class + num_registers, "none": 0}
         prefixes = list(dict.fromkeys(counts[key] for key in tables[name]))
-        stored_grid = position_tables.stored_grid(self.checkpoint)
+        if too_large := position_tables.exceeds(shape, variable.shape):
+            return Source(variable, (name,), problem=f"{name}: {too_large}"), 0
         try:
+            stored_grid = position_tables.stored_grid(self.checkpoint) or self._grid_size
             num_prefix, grid = position_tables.split_table(shape[1], prefixes, config.grid_size, stored_grid)
         except ValueError as error:
             return Source(variable, (name,), problem=f"{name}: {error}"), 0

@@ -1,6 +1,8 @@
 """From the arguments of a command to a model: named or saved, with the changes that the arguments ask for."""
 
+import contextlib
 import os
+import warnings
 
 import keras
 
@@ -10,6 +12,7 @@ from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.models.base import ImageModel
+from keras_vit.zoo import variant_name
 
 _SAVED = ".keras"
 _ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
@@ -86,15 +89,15 @@ def change_preprocessing(preprocessing, image_size, args):
 
 
 def check_zoo_name(expectation, name):
-    """Raises where the zoo has no such model: with the name that is near, without one with all of them.
+    """Returns the zoo's name of a model; raises where it has none: with the name that is near, or with all of them.
 
     Args:
         expectation: how the message begins, such as `--model must be`.
-        name: what was given.
+        name: what was given, that name or its constructor's.
     """
     names = keras_vit.list_models()
-    if name in names:
-        return
+    with contextlib.suppress(ValueError):
+        return variant_name("model", name)
     near = checks.suggestion(name, names)
     known = "a name that keras-vit list shows" if near else f"one of {', '.join(names)}"
     raise ValueError(f"{expectation} {known}; got {name!r}{near}")
@@ -103,7 +106,7 @@ def check_zoo_name(expectation, name):
 def _check_model(args):
     option = "MODEL" if args.verb == "info" else "--model"
     if not args.model.endswith(_SAVED):
-        check_zoo_name(f"{option} must be a {_SAVED} file or", args.model)
+        args.model = check_zoo_name(f"{option} must be a {_SAVED} file or", args.model)
     elif not os.path.exists(args.model):
         raise FileNotFoundError(f"{option}: there is no file {args.model}")
 
@@ -123,7 +126,9 @@ def _saved_model(args, changes):
     if config.classes != model.config.classes:
         description["labels"] = None
     changed = type(model).from_config(description)
-    keras_vit.load_weights(changed, args.model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*the file states")  # --gelu and --epsilon are the user's word
+        keras_vit.load_weights(changed, args.model)
     return changed
 
 

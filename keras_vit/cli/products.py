@@ -35,7 +35,7 @@ def train(args):
     recipe = open_recipe(args)
     check_sources(args)
     if args.model is not None:
-        check_zoo_name("--model must be", args.model)
+        args.model = check_zoo_name("--model must be", args.model)
     if args.show:
         print(json.dumps(recipe.to_dict(), indent=2))
         return

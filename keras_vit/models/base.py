@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import h5py
 import keras
 
 from keras_vit import checks
@@ -14,8 +13,9 @@ from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.config import ImageConfig, Preprocessing
-from keras_vit.layers import AddPositionEmbs
+from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.layers.position_grid import RESIZE_METHODS
+from keras_vit.models import weights_files
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states, restore_layer_states
 from keras_vit.models.loss_warnings import warn_of_loss
 from keras_vit.typing import PathLike, Size, Tensor
@@ -165,9 +165,20 @@ class ImageModel(Model):
 
         The position table is resized. The optimizer's slots of that table cannot be: where the file holds an
         optimizer for another image size, this model keeps the optimizer state it has, with a warning.
+
+        Raises:
+            ValueError: if the file states another architecture, such as another number of heads.
+
+        Warns:
+            UserWarning: if the file states another GELU or epsilon than the model has.
         """
+        for difference in differences(weights_files.stated(filepath), self._config):
+            if difference.is_close:
+                warnings.warn(f"{filepath}: {difference}", stacklevel=2)
+            elif difference.name not in RESIZED:
+                raise ValueError(f"{filepath} does not fit {self.name}: {difference}")
         optimizer = getattr(self, "optimizer", None)
-        if optimizer is None or not optimizer.built or not _has_other_slots(filepath, self):
+        if optimizer is None or not optimizer.built or not weights_files.has_other_slots(filepath, self):
             return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         warnings.warn(
             f"{filepath} holds the optimizer of another image size; the weights are loaded, its slots are not",
@@ -178,6 +189,17 @@ class ImageModel(Model):
             return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         finally:
             self.optimizer = optimizer
+
+    def save_weights(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
+        """Writes a `.weights.h5` file as `keras.Model.save_weights` does, and states in it what no array shows.
+
+        Args:
+            filepath: path of the file.
+            *args, **kwargs: as of `keras.Model.save_weights`.
+        """
+        super().save_weights(filepath, *args, **kwargs)
+        is_known = self._preprocessing_source != "assumed"
+        weights_files.state(filepath, to_text(self._config, self._preprocessing if is_known else None))
 
     def get_config(self):
         return {
@@ -326,19 +348,3 @@ def _value(variable):
 
 def _zeros(variable):
     return lambda: keras.ops.zeros(variable.shape, variable.dtype)
-
-
-def _has_other_slots(filepath, model):
-    """Whether the file holds optimizer variables that do not fit those of `model`: another position table's."""
-    if not str(filepath).endswith(".weights.h5"):
-        return False
-    with h5py.File(filepath, "r") as file:
-        slots = file.get("optimizer/vars")
-        if slots is None or len(slots) != len(model.optimizer.variables):
-            return False
-        if any(slots[str(i)].shape != tuple(v.shape) for i, v in enumerate(model.optimizer.variables)):
-            return True
-        # Tables of 4 x 4 and of 2 x 8 patches have equal shapes.
-        grid = file.get("layers/add_position_embs/vars/grid")
-        built = [layer.built_grid for layer in model.layers if isinstance(layer, AddPositionEmbs)]
-        return grid is not None and tuple(grid[()]) not in built

@@ -1,13 +1,12 @@
 """The model of a run: from a name, a config, a built model or the recipe alone."""
 
-from keras_vit import checks
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
 from keras_vit.models import MaskedPatchPrediction, base, build_model
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.losses import MASKED_PATCHES
-from keras_vit.zoo import VARIANTS, create_model
+from keras_vit.zoo import VARIANTS, create_model, variant_name
 
 
 def build(recipe, source, model=None, weights=None):
@@ -30,7 +29,7 @@ def build(recipe, source, model=None, weights=None):
 
 def _build(recipe, labels, model, weights):
     if isinstance(model, str):
-        variant = VARIANTS[checks.check_choice("model", model, VARIANTS)]
+        variant = VARIANTS[variant_name("model", model)]
         fixed = recipe.model_arguments(variant.config_class)
         return create_model(model, weights=weights, classes=len(labels), labels=labels, **fixed)
     if model is None and recipe.model is None:

@@ -65,7 +65,7 @@ PRETRAINED_CFG = {
     ],
 )
 def test_pretrained_cfg(timm_folder, changes, expected):
-    values = {"architecture": "x", "num_classes": 1000, "pretrained_cfg": {**PRETRAINED_CFG, **changes}}
+    values = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {**PRETRAINED_CFG, **changes}}
     assert preprocessing_of(timm_folder(values)) == keras_vit.Preprocessing(**expected)
 
 
@@ -81,10 +81,11 @@ def test_a_config_without_pretrained_cfg(timm_folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"interpolation": "lanczos"}, r"interpolation in the pretrained_cfg .* \['nearest', .*\]; got 'lanczos'"),
-        ({"crop_mode": "border"}, r"crop_mode in the pretrained_cfg .* \['center', 'squash'\]; got 'border'"),
-        ({"input_size": 224}, "not as it should be: TypeError"),
-        ({"crop_pct": "0.9"}, "not as it should be: TypeError"),
+        ({"interpolation": "lanczos"}, r"interpolation in pretrained_cfg .* \['nearest', .*\]; got 'lanczos'"),
+        ({"crop_mode": "border"}, r"crop_mode in pretrained_cfg .* \['center', 'squash'\]; got 'border'"),
+        ({"input_size": 224}, r"config\.json': input_size in pretrained_cfg must be a sequence of integers"),
+        ({"crop_pct": "0.9"}, "crop_pct in pretrained_cfg must be a finite number above 0"),
+        ({"crop_pct": 0}, r"config\.json': crop_pct in pretrained_cfg must be .* above 0; got .*=0$"),
         ({"mean": 0.5}, "not as it should be: TypeError"),
     ],
 )

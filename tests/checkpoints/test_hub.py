@@ -235,7 +235,8 @@ def test_a_timm_repository(server, make_model, tmp_path):
     folder = tmp_path / "served"
     folder.mkdir()
     keras_vit.save_weights(source, folder / "model.safetensors", layout="timm")
-    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 3, "pretrained_cfg": {"tag": "augreg"}}
+    arguments = {"num_heads": 2, "patch_size": 4, "img_size": 16}
+    config = {"architecture": "vit_tiny_patch16_224", "model_args": arguments, "pretrained_cfg": {"tag": "augreg"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "pytorch_model.bin").write_bytes(b"never fetched")
     server.repositories["timm/vit"] = {"main": folder}

@@ -8,6 +8,7 @@ import safetensors
 import safetensors.numpy
 
 import keras_vit
+from keras_vit.config.unseen import to_text
 
 
 def check_equal(model, other, weights_of):
@@ -58,8 +59,7 @@ def test_a_huggingface_folder(make_model, weights_of, in_zoo, tmp_path):
     with safetensors.safe_open(folder / "model.safetensors", "numpy") as file:
         assert file.metadata() == {
             "format": "pt",  # transformers asks for it
-            "position_grid": "[4, 4]",
-            "numerics": '{"gelu": "erf", "epsilon": 1e-05}',
+            "keras_vit": to_text(source.config, source.preprocessing),
         }
     model = in_zoo("vit")(folder)
     check_equal(model, source, weights_of)

@@ -26,7 +26,9 @@ def test_everything_is_loaded_and_reported(make_model, weights_of, arrays, tmp_p
         (),
     )
     assert report.source == f"{tmp_path / 'a.npz'} (official names)"
-    assert caplog.messages == [f"Loaded {len(arrays)} arrays of {report.source}"]
+    assert report.assumed == ("gelu='tanh'", "epsilon=1e-06")
+    assumed = "  assumed, as the file does not state them: gelu='tanh', epsilon=1e-06"
+    assert caplog.messages == [f"Loaded {len(arrays)} arrays of {report.source}\n{assumed}"]
 
 
 def test_missing_extra_and_misshapen_are_listed_together(refused, arrays):
@@ -54,7 +56,7 @@ def test_a_deeper_and_a_narrower_model(refused, make_model, arrays):
     assert len(lines) == 1 + 12
     assert all(line.startswith("  - missing Transformer/encoderblock_2/") for line in lines[1:])
     lines = refused(arrays, make_model(hidden_dim=4))
-    assert f"  ! {TABLE}: shape (1, 17, 8), the model needs (1, rows, 4)" in lines
+    assert f"  ! {TABLE}: float32 of shape (1, 17, 8), the model needs floating point of shape (1, rows, 4)" in lines
     assert "  ! embedding/kernel: shape (4, 4, 3, 8), the model needs (4, 4, 3, 4)" in lines
 
 
@@ -180,16 +182,17 @@ def test_printed_report(tmp_path):
 def test_notes_on_another_gelu_and_epsilon(make_model, arrays, tmp_path, caplog):
     report = keras_vit.load_weights(make_model(gelu="erf", epsilon=1e-5), npz(tmp_path / "a.npz", arrays))
     assert report.notes == (
-        "the file was trained with gelu='tanh'; the model has 'erf'",
-        "the file was trained with epsilon=1e-06; the model has 1e-05",
+        "files of this layout have gelu='tanh'; the model has 'erf'",
+        "files of this layout have epsilon=1e-06; the model has 1e-05",
     )
-    assert "  note: the file was trained with gelu='tanh'; the model has 'erf'\n" in caplog.text
+    assert "  note: files of this layout have gelu='tanh'; the model has 'erf'\n" in caplog.text
 
 
 def test_a_huggingface_file_without_config_says_what_is_assumed(make_model, tiny_zoo, save_foreign, tmp_path):
     save_foreign(make_model(), tmp_path / "a.safetensors", "huggingface")
     report = keras_vit.load_weights(make_model(), tmp_path / "a.safetensors")
-    assert "no config.json beside the file: gelu='erf' and epsilon=1e-12 are assumed" in report.notes
+    assert report.assumed == ("num_heads=2", "gelu='tanh'", "epsilon=1e-06")
+    assert "files of this layout have gelu='erf'; the model has 'tanh'" in report.notes
     config = tiny_zoo(tmp_path / "a.safetensors", classes=3).config
     assert (config.gelu, config.epsilon) == ("erf", 1e-12)
 

@@ -13,7 +13,7 @@ def test_another_number_of_classes(make_model, weights_of, arrays, tmp_path, cap
     assert report.reinitialised == ("head/kernel", "head/bias")
     assert report.unused == ("head/kernel", "head/bias")
     assert report.missing == ()
-    assert "  reinitialised: head/kernel, head/bias\n  unused: head/kernel, head/bias" in caplog.text
+    assert "  reinitialised: head/kernel, head/bias\n  unused: head/kernel, head/bias\n" in caplog.text
     weights = weights_of(model)
     assert not weights["head/kernel"].any() and not weights["head/bias"].any()
     check_equal(weights, weights_of(make_model(seed=1)), leave_out=("head/kernel", "head/bias"))

@@ -1,5 +1,9 @@
 """load_weights: position tables of another grid, with and without rows for other tokens."""
 
+import json
+import tracemalloc
+
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -7,6 +11,7 @@ import safetensors.numpy
 from official_files import TABLE, npz, official_arrays
 
 import keras_vit
+from keras_vit.config.unseen import KEY
 
 to_numpy = keras.ops.convert_to_numpy
 
@@ -122,10 +127,53 @@ def test_a_square_is_the_rule_where_a_file_says_nothing(make_model, tmp_path):
     assert keras_vit.load_weights(make_model(), npz(tmp_path / "b.npz", arrays)).resized == ()
 
 
-@pytest.mark.parametrize("text", ["[2]", "nonsense", "[2, -8]", "{}"])
-def test_a_grid_that_is_none(make_model, tmp_path, text):
+@pytest.mark.parametrize("grid", [[2], "nonsense", [2, -8], {}])
+def test_a_grid_that_is_none(make_model, tmp_path, grid):
     keras_vit.save_weights(make_model(), tmp_path / "a.safetensors", "timm")
     arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
-    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {"position_grid": text})
-    with pytest.raises(ValueError, match="position_grid of .* must be .rows, columns."):
+    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {KEY: json.dumps({"grid_size": grid})})
+    with pytest.raises(ValueError, match="grid_size in the metadata of .* must be one"):
         keras_vit.load_weights(make_model(), tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["vit", "swin"])
+def test_a_table_is_bounded_before_it_is_read(make_kind, weights_of, tmp_path, kind):
+    """A few kilobytes of a deflated archive stand for gigabytes."""
+    layout, suffix = ("official", ".npz") if kind == "vit" else ("timm", ".safetensors")
+    path, model = tmp_path / f"a{suffix}", make_kind(kind, seed=2)
+    keras_vit.save_weights(make_kind(kind, seed=1), path, layout)
+    read = np.load if kind == "vit" else safetensors.numpy.load_file
+    arrays = dict(read(path))
+    name = TABLE if kind == "vit" else "layers.0.blocks.0.attn.relative_position_bias_table"
+    shape = list(arrays[name].shape)
+    shape[1 if kind == "vit" else 0] = 1000 * 1000 + (kind == "vit")
+    arrays[name] = np.zeros(shape, "float32")
+    if kind == "vit":
+        np.savez_compressed(path, **arrays)
+    else:
+        safetensors.numpy.save_file(arrays, path)
+    del arrays
+    before = weights_of(model)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=r"has more than 64 times the values of the model's \("):
+        keras_vit.load_weights(model, path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * 2**20  # the table of the smaller takes 4
+    after = weights_of(model)
+    assert all(np.array_equal(after[path], before[path]) for path in before)
+
+
+def test_a_grid_of_64_times_the_area_is_still_resized(make_model, tmp_path):
+    keras_vit.save_weights(make_model(seed=1, image_size=124), tmp_path / "a.npz")
+    assert len(keras_vit.load_weights(make_model(image_size=16), tmp_path / "a.npz").resized) == 1
+
+
+def test_a_stored_grid_is_a_pair(make_model, tmp_path):
+    make_model().save_weights(tmp_path / "a.weights.h5")
+    with h5py.File(tmp_path / "a.weights.h5", "r+") as file:
+        group = file["layers/add_position_embs/vars"]
+        del group["grid"]
+        group.create_dataset("grid", shape=(2**28,), dtype="int64", chunks=(2**16,), compression="gzip")
+    with pytest.raises(ValueError, match="grid"):
+        keras_vit.load_weights(make_model(), tmp_path / "a.weights.h5")

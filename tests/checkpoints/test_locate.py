@@ -113,8 +113,10 @@ def test_the_nearest_size_is_taken(fetched):
 
 
 def test_unknown_releases():
-    with pytest.raises(ValueError, match=r"weights='imagenet' is no file of ViT-Ti_16; published for it are 'augreg/"):
-        find("imagenet")
+    with pytest.raises(ValueError, match=r"weights='jft300m' is no file of ViT-Ti_16; published for it are 'augreg/"):
+        find("jft300m")
+    with pytest.raises(ValueError, match=r"weights='imagenet' is no file of ViT-H_14 .did you mean 'imagenet21k'"):
+        find("imagenet", "ViT-H_14")
     with pytest.raises(ValueError, match="is a file of ViT-Ti_16, not of ViT-B_16"):
         find(TI16.file, "ViT-B_16")
     with pytest.raises(ValueError, match="nothing is published for 'ViT-G_14'"):
@@ -200,12 +202,12 @@ def test_a_release_comes_from_the_server_once(server, tmp_path, caplog):
     arrays = publish(server.root, TI16_384, grid=24)
     size = (server.root / TI16_384.path).stat().st_size
     assert abs(size - TI16_384.bytes) < 0.01 * size  # the shapes are those of the published file
-    model = keras_vit.create_model("ViT-Ti_16", weights="augreg+imagenet2012")
+    model = keras_vit.create_model("ViT_Ti16", weights="imagenet", image_size=320)
     assert server.asked == [f"/{TI16_384.path}"]
     check_weights(model, arrays)
     assert model.labels == label_set("imagenet2012")
-    assert model.preprocessing == keras_vit.Preprocessing(size=224)
-    assert "24 x 24 -> 14 x 14 (align_corners)" in caplog.text
+    assert model.preprocessing == keras_vit.Preprocessing(size=320)
+    assert "24 x 24 -> 20 x 20 (align_corners)" in caplog.text
     again = keras_vit.ViT_Ti16(weights=TI16_384.file, image_size=384, classes=5)
     assert server.asked == [f"/{TI16_384.path}"]
     check_weights(again, {**arrays, "head/kernel": np.zeros((192, 5)), "head/bias": np.zeros(5)})

@@ -57,8 +57,8 @@ def test_errors_come_where_their_array_would():
 def test_an_entry_is_checked_in_its_own_way_or_else_read():
     done = []
     entries = [
-        Entry("a", (), read=lambda: done.append("a read"), check=lambda: done.append("a checked")),
-        Entry("b", (), read=lambda: done.append("b read")),
+        Entry("a", (), "float32", read=lambda: done.append("a read"), check=lambda: done.append("a checked")),
+        Entry("b", (), "float32", read=lambda: done.append("b read")),
     ]
     check_all(entries)
     assert sorted(done) == ["a checked", "b read"]
@@ -69,4 +69,4 @@ def test_a_check_that_fails_says_so():
         raise ValueError("array 'b' is damaged")
 
     with pytest.raises(ValueError, match="array 'b' is damaged"):
-        check_all([Entry("a", (), read=lambda: 1), Entry("b", (), read=broken)])
+        check_all([Entry("a", (), "float32", read=lambda: 1), Entry("b", (), "float32", read=broken)])

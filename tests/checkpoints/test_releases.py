@@ -21,7 +21,7 @@ def test_files_by_alias():
         "imagenet21k+imagenet2012": 8 + 6,
         "sam": 5,
         "augreg": 10,
-        "augreg+imagenet2012": 10,
+        "augreg+imagenet2012": 10 + 9,  # at 384 and at 224
         "imagenet2012": 4 + 2 + 6,  # DeiT, Swin and BiT
         "imagenet2012-distilled": 4,
         "imagenet22k": 4,  # Swin
@@ -128,7 +128,41 @@ def test_alias_takes_the_nearest_published_size(image_size, file):
 
 def test_alias_with_one_size_takes_it_whatever_the_image_size():
     assert releases.find_release("ViT-B_32", "imagenet21k+imagenet2012", 224).image_size == 384
-    assert releases.find_release("ViT-B_16", "augreg+imagenet2012", 224).image_size == 384
+    assert releases.find_release("ViT-B_8", "augreg+imagenet2012", 384).image_size == 224
+    assert releases.find_release("ViT-B_16", "augreg+imagenet2012", 224).image_size == 224
+
+
+@pytest.mark.parametrize(
+    ("model", "image_size", "alias", "side"),
+    [
+        ("ViT-B_16", 224, "augreg+imagenet2012", 224),
+        ("ViT-B_16", 384, "augreg+imagenet2012", 384),
+        ("ViT-S_16", 224, "augreg+imagenet2012", 224),
+        ("ViT-L_32", 384, "imagenet21k+imagenet2012", 384),
+        ("R50+ViT-B_16", 224, "imagenet21k+imagenet2012", 384),
+        ("DeiT-B_16", 224, "imagenet2012-distilled", 224),
+        ("Swin-T", 224, "imagenet2012", 224),
+        ("Swin-B", 384, "imagenet22k+imagenet2012", 384),
+        ("BiT-R50x1", 224, "imagenet2012", 224),
+        ("BiT-R152x4", 480, "imagenet21k+imagenet2012", 480),
+    ],
+)
+def test_imagenet_is_the_best_file_of_the_nearest_size(model, image_size, alias, side):
+    release = releases.find_release(model, "imagenet", image_size)
+    assert (release.alias, release.image_size, release.classes) == (alias, side, 1000)
+    rivals = [r for r in releases.list_releases(model) if r.data_set == "imagenet2012" and r.image_size == side]
+    known = [accuracy.top1 for accuracy in map(releases.published_accuracy, rivals) if accuracy]
+    found = releases.published_accuracy(release)
+    assert found is None or found.top1 == max(known)
+
+
+def test_imagenet_of_every_model_that_has_such_a_file():
+    for model in keras_vit.list_models():
+        has_one = any(release.data_set == "imagenet2012" for release in releases.list_releases(model))
+        assert (keras_vit.list_weights(model)[:1] == ["imagenet"]) == has_one
+        if not has_one:
+            with pytest.raises(ValueError, match="'imagenet'"):
+                releases.find_release(model, "imagenet")
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ class Layout:
         gelu, epsilon: what the family was trained with; None where it has no choice or a fixed one.
         resize: how the family resizes tables of positions.
         stem_style: the `style` of the `ResNetConfig` of its hybrids.
+        shows: dict from the fields of `config.unseen` that need no statement to a regular expression: a folded name
+            that matches shows the field ("": the layout has one value, or its shapes show it).
     """
 
     rules: tuple
@@ -52,6 +54,7 @@ class Layout:
     epsilon: float | None = None
     resize: str = "align_corners"
     stem_style: str | None = None
+    shows: dict = dataclasses.field(default_factory=dict)
 
 
 def expand(form_of, rows):

@@ -60,7 +60,12 @@ _HUGGINGFACE = expand(
 
 _HF_ATTENTION = r"^(encoder\.layers\.\d+\.blocks\.\d+\.)attention\."
 _HF_MLP = r"^(encoder\.layers\.\d+\.blocks\.\d+\.)mlp\."
-_FAMILY: dict[str, Any] = {"gelu": "erf", "epsilon": 1e-5, "resize": "bicubic"}
+_FAMILY: dict[str, Any] = {
+    "gelu": "erf",
+    "epsilon": 1e-5,
+    "resize": "bicubic",
+    "shows": {"num_heads": "", "window_size": ""},  # the sides of the tables of biases
+}
 
 SWIN_LAYOUTS = {
     "huggingface": Layout(

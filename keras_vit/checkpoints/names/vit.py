@@ -150,6 +150,13 @@ VIT_LAYOUTS = {
         epsilon=1e-6,
         resize="align_corners",
         stem_style="vit",
+        shows={
+            "num_heads": "",
+            "norm_position": "",
+            "position_placement": "",
+            "classifier": r"^(cls|MAPHead_0/probe)$",
+            "position_embedding": r"pos_embedding$",
+        },
     ),
     "timm": Layout(
         rules=_TIMM,
@@ -162,6 +169,12 @@ VIT_LAYOUTS = {
         epsilon=1e-6,
         resize="bicubic_antialias",
         stem_style="timm",
+        shows={
+            "norm_position": "",
+            "position_placement": "",
+            "classifier": r"^attn_pool\.latent$",
+            "position_embedding": r"^pos_embed$",
+        },
     ),
     "huggingface": Layout(
         rules=_HUGGINGFACE,
@@ -183,5 +196,6 @@ VIT_LAYOUTS = {
         gelu="erf",
         epsilon=1e-12,
         resize="bicubic",
+        shows=dict.fromkeys(("norm_position", "position_placement", "classifier", "position_embedding"), ""),
     ),
 }

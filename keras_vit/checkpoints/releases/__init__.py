@@ -14,6 +14,7 @@ from keras_vit.checkpoints.releases.vit import VIT_RELEASES
 __all__ = [
     "PublishedAccuracy",
     "Release",
+    "aliases_of",
     "find_address",
     "find_release",
     "list_releases",
@@ -21,6 +22,17 @@ __all__ = [
     "published_accuracy",
 ]
 
+BEST = "imagenet"  # of Keras applications: the best published ImageNet-1k file
+_DATA_SET = "imagenet2012"
+# Best first, by the published top-1 of ViT-B/16, DeiT-B and BiT-R152x4 at one size (accuracies.py).
+_RANKED = (
+    "augreg+imagenet2012",
+    "imagenet21k+imagenet2012",
+    "imagenet22k+imagenet2012",
+    "imagenet2012-distilled",
+    "imagenet2012",
+    "sam",
+)
 _RELEASES = (*VIT_RELEASES, *AUGREG_RELEASES, *DEIT_RELEASES, *SWIN_RELEASES, *BIT_RELEASES)
 
 
@@ -38,10 +50,11 @@ def find_release(model, weights, image_size=None):
 
     Args:
         model: name of the model, such as `"ViT-B_16"`.
-        weights: an alias (`"imagenet21k"`, `"imagenet21k+imagenet2012"`, `"imagenet2012"` and others, see `alias` in
-            the tables; `"augreg"` is the recommended ImageNet-21k file of AugReg and `"augreg+imagenet2012"` its
-            recommended fine-tune), or the name of a published file with or without its directory and `.npz`. An
-            AugReg file outside the table is known by its name's scheme, see `parse_augreg`.
+        weights: `"imagenet"`, the best ImageNet-1k file of the nearest size; an alias (`"imagenet21k"`,
+            `"imagenet21k+imagenet2012"`, `"imagenet2012"` and others, see `alias` in the tables; `"augreg"` is the
+            recommended ImageNet-21k file of AugReg and `"augreg+imagenet2012"` its fine-tunes), or the name of a
+            published file with or without its directory and `.npz`. An AugReg file outside the table is known by its
+            name's scheme, see `parse_augreg`.
         image_size: side in pixels, or (height, width), of the model's input: where an alias has files of
             several sizes, the nearest to the side of a square of equal area is taken, the larger if two are
             equally near. None takes the largest. It plays no part when `weights` names a file.
@@ -55,11 +68,17 @@ def find_release(model, weights, image_size=None):
         raise TypeError(f"weights must be a string; got weights={weights!r}")
     pair = (math.inf, math.inf) if image_size is None else checks.check_pair("image_size", image_size)
     side = math.sqrt(math.prod(pair))
-    candidates = [release for release in list_releases(model) if release.alias == weights]
+    candidates = [release for release in list_releases(model) if weights in aliases_of(release)]
     if candidates:
         # every size is as far from infinity as any other, so that None takes the largest
-        return min(candidates, key=lambda release: (abs(release.image_size - side), -release.image_size))
+        rank = {alias: place for place, alias in enumerate(_RANKED)}
+        return min(candidates, key=lambda r: (abs(r.image_size - side), -r.image_size, rank.get(r.alias, 0)))
     return _find_by_name(model, weights)
+
+
+def aliases_of(release):
+    """Returns the short names under which `find_release` finds a release of the table."""
+    return (BEST, release.alias) if release.data_set == _DATA_SET else (release.alias,)
 
 
 def find_address(model, address):

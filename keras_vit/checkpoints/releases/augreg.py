@@ -59,6 +59,8 @@ def _recommended_files():
         upstream = f"{model}-i21k-300ep-lr_0.001-aug_{level}-wd_{decay}-do_{dropout}-sd_{dropout}"
         yield upstream, "augreg"
         yield f"{upstream}--imagenet2012-steps_20k-lr_{rate}-res_{size}", "augreg+imagenet2012"
+    for upstream, rate in _AT_224:
+        yield f"{upstream}--imagenet2012-steps_20k-lr_{rate}-res_224", "augreg+imagenet2012"
 
 
 # model in AugReg's names -> zoo model, width D, pixels per token, parameters at 224 without the head
@@ -88,6 +90,19 @@ _RECOMMENDED = (
     ("S_32", "none", "0.1", "0.0", "0.01", 384),
     ("R_Ti_16", "none", "0.03", "0.0", "0.03", 384),
     ("B_8", "medium2", "0.1", "0.0", "0.03", 224),
+)
+
+# The fine-tunes at 224 that timm publishes as `*.augreg_in21k_ft_in1k`: upstream file, then its learning rate
+_AT_224 = (
+    ("L_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", "0.01"),
+    ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", "0.01"),
+    ("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0", "0.03"),
+    ("R50_L_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", "0.01"),
+    ("R26_S_32-i21k-300ep-lr_0.001-aug_light0-wd_0.03-do_0.0-sd_0.0", "0.03"),
+    ("Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", "0.03"),
+    ("B_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.03-do_0.0-sd_0.0", "0.03"),
+    ("S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0", "0.03"),
+    ("R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", "0.03"),
 )
 
 _UPSTREAM_SIZE = 224

@@ -1,4 +1,4 @@
-"""What no array shows, GELU and epsilons and windows, is written beside the arrays and followed when they are read."""
+"""What no array shows is written beside the arrays, followed by new models and compared with those that are there."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
-from keras_vit.checkpoints.numerics import numerics_of, to_metadata
+from keras_vit.config.unseen import KEY, to_text
 
 SLOW = pytest.mark.slow  # a whole Swin-T each
 STEM = keras_vit.ResNetConfig(stage_sizes=(), style="timm", gn_epsilon=1e-4)
@@ -75,23 +75,35 @@ def test_arguments_win_and_the_report_says_what_differs(tmp_path, caplog):
     keras_vit.save_weights(model, tmp_path / "a.npz")
     model = keras_vit.ViT_Ti16(image_size=32, classes=3, gelu="tanh", weights=tmp_path / "a.npz")
     assert model.config.gelu == "tanh"
-    assert "the file was trained with gelu='erf'; the model has 'tanh'" in caplog.text
+    assert "the file states gelu='erf'; the model has 'tanh'" in caplog.text
 
 
 def test_fields():
     config = keras_vit.ViTConfig(
         name="a", image_size=32, patch_size=8, hidden_dim=8, num_layers=1, num_heads=1, mlp_dim=8, stem=STEM
     )
-    assert numerics_of(config.to_dict()) == ({}, {"style": "timm", "gn_epsilon": 1e-4})
-    written = json.loads(to_metadata(config.resolve())["numerics"])
-    stem = {"style": "timm", "gn_epsilon": 1e-4, "std_epsilon": 1e-8}
-    assert written == {"gelu": "tanh", "epsilon": 1e-6, "stem": stem}
+    assert json.loads(to_text(config.resolve(), keras_vit.Preprocessing(size=32))) == {
+        "config": {
+            "num_heads": 1,
+            "classifier": "token",
+            "norm_position": "before_pooling",
+            "position_embedding": "learned",
+            "position_placement": "stem",
+            "gelu": "tanh",
+            "epsilon": 1e-6,
+            "stem.style": "timm",
+            "stem.gn_epsilon": 1e-4,
+            "stem.std_epsilon": 1e-8,
+        },
+        "grid_size": [1, 1],
+        "preprocessing": keras_vit.Preprocessing(size=32).to_dict(),
+    }
 
 
-@pytest.mark.parametrize("text", ["erf", "[1]", '{"stem": 3}'])
+@pytest.mark.parametrize("text", ["erf", "[1]", '{"config": 3}', '{"preprocessing": {"size": "x"}}'])
 def test_damaged_metadata_is_refused(tmp_path, text):
     keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=32, classes=3), tmp_path / "a.safetensors", "timm")
     arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
-    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {"numerics": text})
-    with pytest.raises(ValueError, match=r"the metadata numerics of '.*b\.safetensors' must be a JSON object; got"):
+    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {KEY: text})
+    with pytest.raises(ValueError, match=r"metadata .*b\.safetensors'"):
         keras_vit.ViT_Ti16(image_size=32, classes=3, weights=tmp_path / "b.safetensors")

@@ -1,0 +1,337 @@
+"""What the config.json beside a file of weights states: Hugging Face's and timm's, as fields of our configs."""
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+from keras_vit import checks
+from keras_vit.config import Preprocessing
+from keras_vit.config.base import check_integers, check_string
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated:
+    """What a config.json states.
+
+    Attributes:
+        fields: dict from fields of our configs to values; see `config.unseen.differences`.
+        grid_size: (rows, columns) of its position table, None where it states no image size.
+        labels: tuple of class names, or None.
+        preprocessing: `Preprocessing`, or None.
+        unread: keys of it that the package does not know.
+    """
+
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    grid_size: tuple | None = None
+    labels: tuple | None = None
+    preprocessing: Preprocessing | None = None
+    unread: tuple = ()
+
+
+def read_config_json(checkpoint, family):
+    """Returns what the `config.json` beside a file states, `Stated()` without one.
+
+    Args:
+        checkpoint: see `readers.open_checkpoint`.
+        family: of the arrays, `family` of a config.
+
+    Raises:
+        ValueError: on a value of the wrong kind, and on an architecture that the package does not build; the message
+            names the file.
+    """
+    values, file = checkpoint.config, repr(str(checkpoint.path.parent / "config.json"))
+    if values is None:
+        return Stated()
+    try:
+        read = _read_timm if any(key in values for key in _TIMM_KEYS) else _read_huggingface
+        return read(values, family)
+    except _WRONG as error:
+        raise ValueError(f"{file}: {_explained(error)}") from error
+
+
+_WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+
+
+def _explained(error):
+    """The message of an error; of one that Python raised, where a key is absent or a list stands for a number, more."""
+    return error if type(error) is ValueError else f"it is not as it should be: {error!r}"
+
+
+# --- Hugging Face
+
+
+def _one_of(choices):
+    def check(name, value):
+        if not isinstance(value, str) or value not in choices:
+            raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}")
+        return choices[value]
+
+    return check
+
+
+def _only(*allowed):
+    """A check of what only these values can be: they are what the package builds."""
+
+    def check(name, value):
+        if not any(value is one or (type(value) is type(one) and value == one) for one in allowed):
+            expected = " or ".join(map(repr, allowed))
+            raise ValueError(f"{name} must be {expected} for a model of keras_vit; got {value!r}")
+
+    return check
+
+
+_HF_MODEL_TYPES = {"vit": ("vit", "deit"), "swin": ("swin",)}
+_HF_GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh"}
+
+# key -> our field (None for a value that is checked and needs no field), check
+_HF_SHARED = {
+    "hidden_act": ("gelu", _one_of(_HF_GELUS)),
+    "layer_norm_eps": ("epsilon", checks.check_positive),
+    "num_channels": ("channels", checks.check_integer),
+    "patch_size": ("patch_size", checks.check_pair),
+    "qkv_bias": ("qkv_bias", checks.check_flag),
+}
+_HF_KEYS = {
+    "vit": {
+        **_HF_SHARED,
+        "hidden_size": ("hidden_dim", checks.check_integer),
+        "num_hidden_layers": ("num_layers", checks.check_integer),
+        "num_attention_heads": ("num_heads", checks.check_integer),
+        "intermediate_size": ("mlp_dim", checks.check_integer),
+        "pooler_act": (None, _only("tanh")),
+    },
+    "swin": {
+        **_HF_SHARED,
+        "embed_dim": ("embed_dim", checks.check_integer),
+        "depths": ("depths", check_integers),
+        "num_heads": ("num_heads", check_integers),
+        "window_size": ("window_size", checks.check_integer),
+        "mlp_ratio": ("mlp_ratio", checks.check_positive),
+        "use_absolute_embeddings": (None, _only(False)),
+    },
+}
+# What concerns training, the head's labels, or derives from the others.
+_HF_IRRELEVANT = re.compile(
+    r"_.*|architectures|model_type|transformers_version|(torch_)?dtype|id2label|label2id|num_labels|problem_type|"
+    r"finetuning_task|image_size|initializer_range|encoder_stride|pooler_output_size|\w*dropout\w*|drop_path_rate|"
+    r"path_norm|layerdrop|output_\w+|out_(features|indices)|return_dict|use_cache|torchscript|num_layers|hidden_size|"
+    r"stage_names|is_encoder_decoder|is_decoder|chunk_size_feed_forward|tie_word_embeddings|patch_norm"
+)
+
+
+def _read_huggingface(values, family):
+    known = _HF_MODEL_TYPES.get(family, ())
+    model_type = values.get("model_type", known[0] if known else None)
+    if model_type not in known:
+        raise ValueError(f"model_type must be {' or '.join(map(repr, known)) or None}; got {model_type!r}")
+    table, fields = _HF_KEYS[family], {}
+    for key in table.keys() & values.keys():
+        field, check = table[key]
+        checked = check(key, values[key])
+        if field is not None:
+            fields[field] = checked
+    unread = sorted(key for key in values if key not in table and not _HF_IRRELEVANT.fullmatch(key))
+    grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
+    return Stated(fields, grid, _labels(values), None, tuple(unread))
+
+
+def _grid(image_size, patch_size, name):
+    if image_size is None or patch_size is None:
+        return None
+    return tuple(side // step for side, step in zip(checks.check_pair(name, image_size), patch_size, strict=True))
+
+
+def _labels(values):
+    """The class names; None where they are the placeholders LABEL_0, LABEL_1, ..."""
+    names = values.get("id2label") or {}
+    try:
+        labels = tuple(str(names[key]) for key in sorted(names, key=int))
+    except ValueError:
+        raise ValueError(f"id2label must have integer keys; got {list(names)[:3]}") from None
+    return None if not labels or labels[0] == "LABEL_0" else labels
+
+
+# --- timm
+
+_TIMM_HEADS = {
+    "tiny": 3,
+    "little": 5,
+    "small": 6,
+    "medium": 8,
+    "mediumd": 8,
+    "betwixt": 10,
+    "base": 12,
+    "large": 16,
+    "huge": 16,
+    "giant": 16,
+    "gigantic": 16,
+}
+_SWIN_HEADS = {"tiny": (3, 6, 12, 24), "small": (3, 6, 12, 24), "base": (4, 8, 16, 32), "large": (6, 12, 24, 48)}
+_GAP = {"classifier": "gap"}
+
+# pattern of `architecture` -> heads by its size, words that its name may have beside numbers and what they state.
+# Other words stand for other computations: rpn (post-norm), xp (parallel blocks), rope, clip (QuickGELU), and so on.
+_WORDS: dict[str, dict[str, Any]] = {"in21k": {}, "in22k": {}, "miil": {}, "sam": {}, "dinov2": {}, "gap": _GAP}
+_WORDS |= {f"reg{count}": {"num_registers": count} for count in (1, 4, 8)} | {"siglip": {"classifier": "map"}}
+_TIMM_ARCHITECTURES = {
+    "vit": (
+        (r"(vit|deit|deit3)_(?P<size>[a-z]+)_(distilled_)?patch(?P<patch_size>\d+)(?P<words>(_\w+)?)", _TIMM_HEADS),
+        (r"vit_(?P<size>[a-z]+)_r(\d*)_s\d+(_p\d+)?(?P<words>(_\w+)?)", _TIMM_HEADS),
+    ),
+    "swin": (
+        (r"swin_(?P<size>[a-z]+)_patch(?P<patch_size>\d+)_window(?P<window_size>\d+)(?P<words>(_\w+)?)", _SWIN_HEADS),
+    ),
+}
+_TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last before 0.9
+_HEADS = {False: checks.check_integer, True: check_integers}  # a Swin has a list, a number per stage
+_TIMM_POOLS = {"token": "token", "avg": "gap", "map": "map", "": "unpooled"}
+
+# key of `model_args` -> our field (None for a value that needs no field), check
+_TIMM_ARGUMENTS = {
+    "num_heads": ("num_heads", lambda name, value: _HEADS[isinstance(value, list)](name, value)),
+    "embed_dim": ("hidden_dim", checks.check_integer),
+    "depth": ("num_layers", checks.check_integer),
+    "depths": ("depths", check_integers),
+    "patch_size": ("patch_size", checks.check_pair),
+    "window_size": ("window_size", checks.check_integer),
+    "in_chans": ("channels", checks.check_integer),
+    "qkv_bias": ("qkv_bias", checks.check_flag),
+    "qk_norm": ("qk_norm", checks.check_flag),
+    "reg_tokens": ("num_registers", lambda name, value: checks.check_integer(name, value, minimum=0)),
+    "class_token": ("class_token", checks.check_flag),
+    "global_pool": ("classifier", _one_of(_TIMM_POOLS)),
+    "act_layer": ("gelu", _one_of({"gelu": "erf", "gelu_tanh": "tanh"})),
+    "norm_layer": ("epsilon", _one_of({"layernorm": 1e-6})),
+    "final_norm": (None, _only(True)),
+    "proj_bias": (None, _only(True)),
+    "pre_norm": (None, _only(False)),
+    "scale_attn_norm": (None, _only(False)),
+    "scale_mlp_norm": (None, _only(False)),
+    "dynamic_img_size": (None, _only(False, True)),
+    "img_size": (None, checks.check_pair),
+}
+# What concerns training or initial values, or shows in the arrays.
+_TIMM_IRRELEVANT = re.compile(
+    r"(\w+_)?drop_(path_)?rate|weight_init|fix_init|strict_img_size|dynamic_img_pad|num_classes|init_values|"
+    r"no_embed_class|fc_norm|mlp_ratio|always_partition"
+)
+
+
+def _read_timm(values, family):
+    architecture, arguments = values.get("architecture"), values.get("model_args") or {}
+    fields = {} if architecture is None else _of_architecture(architecture, family)
+    if values.get("global_pool") is not None:
+        arguments = {"global_pool": values["global_pool"], **arguments}
+    for key, value in arguments.items():
+        name = f"{key} in model_args"
+        if key not in _TIMM_ARGUMENTS:
+            if not _TIMM_IRRELEVANT.fullmatch(key):
+                raise ValueError(f"{name} is nothing that keras_vit builds; got {value!r}")
+            continue
+        field, check = _TIMM_ARGUMENTS[key]
+        checked = check(name, value)
+        if field is not None:
+            fields[field] = checked
+    labels = values.get("label_names")
+    cfg = values.get("pretrained_cfg") or values
+    return Stated(
+        fields,
+        _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args"),
+        tuple(map(str, labels)) if isinstance(labels, list) else None,
+        _timm_preprocessing(cfg, "pretrained_cfg"),
+    )
+
+
+def _of_architecture(architecture, family):
+    """What the name of a timm architecture states."""
+    for pattern, heads in _TIMM_ARCHITECTURES.get(family, ()):
+        match = re.fullmatch(pattern, check_string("architecture", architecture))
+        if match is None or match["size"] not in heads:
+            continue
+        words = [word for word in match["words"].split("_") if word and not word.isdecimal()]
+        if set(words) <= set(_WORDS):
+            fields = {"num_heads": heads[match["size"]]}
+            for name, make in (("patch_size", lambda side: (side, side)), ("window_size", int)):
+                if name in match.groupdict():
+                    fields[name] = make(int(match[name]))
+            for word in words:
+                fields |= _WORDS[word]
+            return fields
+    raise ValueError(
+        "architecture must be one that keras_vit builds, such as 'vit_base_patch16_224', "
+        f"'deit3_small_patch16_224' or 'swin_tiny_patch4_window7_224'; got {architecture!r}"
+    )
+
+
+_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
+_TIMM_CROP_MODES = {"center": False, "squash": True}
+
+
+def _timm_preprocessing(values, name):
+    """timm's evaluation (`timm.data.create_transform`): resized to size / crop_pct, rounded down, then cropped."""
+    if "input_size" not in values:
+        return None
+    *_, height, width = check_integers(f"input_size in {name}", values["input_size"])
+    ratio = checks.check_positive(f"crop_pct in {name}", values.get("crop_pct", 0.875))
+    sides = [math.floor(side / ratio) for side in (height, width)]
+    is_squashed = _one_of(_TIMM_CROP_MODES)(f"crop_mode in {name}", values.get("crop_mode") or "center")
+    interpolation = values.get("interpolation") or "bilinear"
+    return Preprocessing(
+        size=tuple(sides) if is_squashed else max(sides),
+        crop=(height, width),
+        interpolation=_one_of(_TIMM_INTERPOLATIONS)(f"interpolation in {name}", interpolation),
+        mean=tuple(values.get("mean", _IMAGENET_MEAN)),
+        std=tuple(values.get("std", _IMAGENET_STD)),
+    )
+
+
+# --- preprocessor_config.json
+
+_HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
+
+
+def _check_scale(name, value):
+    if value is not True and not math.isclose(checks.check_positive(name, value), 1 / 255, rel_tol=1e-4):
+        raise ValueError(f"{name} must be 1 / 255 for a model of keras_vit; got {value!r}")
+
+
+_HF_STEPS = {"do_resize": _only(True), "do_rescale": _only(True), "rescale_factor": _check_scale}
+
+
+def read_preprocessor_config(checkpoint):
+    """Returns the `Preprocessing` of the `preprocessor_config.json` beside a file, None without one.
+
+    Raises:
+        ValueError: on a value that no `Preprocessing` has; the message names the file.
+    """
+    values, file = checkpoint.preprocessor, repr(str(checkpoint.path.parent / "preprocessor_config.json"))
+    if values is None:
+        return None
+    try:
+        return _huggingface_preprocessing(values)
+    except _WRONG as error:
+        raise ValueError(f"{file}: {_explained(error)}") from error
+
+
+def _huggingface_preprocessing(values):
+    for key, check in _HF_STEPS.items():
+        check(key, values.get(key, True))
+    size, crop = values.get("size", 224), values.get("crop_size")
+    if isinstance(size, dict):
+        size = size.get("shortest_edge") or (size["height"], size["width"])
+    if isinstance(crop, dict):
+        crop = (crop["height"], crop["width"])
+    is_normalised = checks.check_flag("do_normalize", values.get("do_normalize", True))
+    resample = values.get("resample", 2)
+    if resample not in _HF_INTERPOLATIONS:
+        raise ValueError(f"resample must be one of {list(_HF_INTERPOLATIONS)}; got {resample!r}")
+    return Preprocessing(
+        size=size if isinstance(size, int) else tuple(size),
+        crop=crop if values.get("do_center_crop") else None,
+        interpolation=_HF_INTERPOLATIONS[resample],
+        mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
+        std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),
+    )

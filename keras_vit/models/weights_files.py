@@ -1,0 +1,59 @@
+"""What Keras's files of weights state of their model, beside what Keras writes there."""
+
+import json
+import pathlib
+import zipfile
+
+import h5py
+
+from keras_vit.config.unseen import KEY, from_text, unseen
+from keras_vit.files import replace_file
+from keras_vit.layers import AddPositionEmbs
+
+_MAX_JSON = 64 * 2**20  # bytes
+
+
+def state(filepath, text):
+    """Adds a statement, see `config.unseen.to_text`, to a `.weights.h5` or `.weights.json` file that Keras wrote."""
+    path = pathlib.Path(filepath)
+    if path.name.endswith(".weights.h5"):
+        with h5py.File(path, "r+") as file:
+            file.attrs[KEY] = text
+    elif path.name.endswith(".weights.json"):  # the index of weights that are split over several files
+        values = json.loads(path.read_text())
+        values["metadata"][KEY] = text
+        replace_file(path, lambda partial: partial.write_text(json.dumps(values, indent=4)))
+
+
+def stated(filepath):
+    """Returns the fields that such a file, or a `.keras` file, states; see `config.unseen.unseen`."""
+    path = pathlib.Path(filepath)
+    if path.suffix == ".keras" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo("config.json").file_size > _MAX_JSON:
+                raise ValueError(f"config.json in {str(path)!r} must not exceed {_MAX_JSON} bytes")
+            config = json.loads(archive.read("config.json"))["config"].get("config")
+        return unseen(config) if isinstance(config, dict) else {}
+    text = None
+    if path.name.endswith(".weights.h5") and h5py.is_hdf5(path):
+        with h5py.File(path, "r") as file:
+            text = file.attrs.get(KEY)
+    elif path.name.endswith(".weights.json") and path.is_file():
+        text = json.loads(path.read_text()).get("metadata", {}).get(KEY)
+    return from_text(text, str(path))["config"]
+
+
+def has_other_slots(filepath, model):
+    """Whether the file holds optimizer variables that do not fit those of `model`: another position table's."""
+    if not str(filepath).endswith(".weights.h5"):
+        return False
+    with h5py.File(filepath, "r") as file:
+        slots = file.get("optimizer/vars")
+        if slots is None or len(slots) != len(model.optimizer.variables):
+            return False
+        if any(slots[str(i)].shape != tuple(v.shape) for i, v in enumerate(model.optimizer.variables)):
+            return True
+        # Tables of 4 x 4 and of 2 x 8 patches have equal shapes.
+        grid = file.get("layers/add_position_embs/vars/grid")
+        built = [layer.built_grid for layer in model.layers if isinstance(layer, AddPositionEmbs)]
+        return grid is not None and tuple(grid[()]) not in built

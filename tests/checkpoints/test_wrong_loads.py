@@ -1,0 +1,281 @@
+"""Files that fit a model by names and shapes and are another model: refused, warned of, or built as what they are.
+
+Every row is a file that loaded without a word before the numbers that no array shows were compared.
+"""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import keras_vit
+
+# how a file is written -> whether it states what no array shows
+FORMATS = ("a.npz", "timm.safetensors", "hf.safetensors", "folder", "a.keras", "a.weights.h5")
+LAYOUTS = {"a.npz": "official", "timm.safetensors": "timm", "hf.safetensors": "huggingface", "folder": "huggingface"}
+
+
+def save(model, path):
+    if path.name in LAYOUTS:
+        keras_vit.save_weights(model, path, LAYOUTS[path.name])
+    else:
+        (model.save if path.suffix == ".keras" else model.save_weights)(path)
+    return path
+
+
+GAP = {"classifier": "gap", "class_token": True}
+FIXED = {"position_embedding": "sincos2d"}
+
+# what the file is, what the model is, formats that hold it, words of the refusal or the warning
+CHANGES = [
+    ({}, {"num_heads": 4}, FORMATS, "num_heads=2; the model has 4|shape"),
+    ({}, {"gelu": "erf"}, FORMATS, "gelu='tanh'; the model has 'erf'"),
+    ({}, {"epsilon": 1e-3}, FORMATS, "epsilon=1e-06; the model has 0.001"),
+    ({}, GAP, FORMATS, "classifier='token'; the model has 'gap'"),
+    (GAP, {}, ("timm.safetensors", "a.keras", "a.weights.h5"), "classifier='gap'; the model has 'token'"),
+    (
+        {"classifier": "map", "class_token": True},
+        {"classifier": "map", "class_token": True, "num_heads": 4},
+        ("timm.safetensors", "a.keras", "a.weights.h5"),
+        "num_heads=2; the model has 4",
+    ),
+    (
+        {"classifier": "gap", "norm_position": "after_pooling"},
+        {"classifier": "gap"},
+        ("a.keras", "a.weights.h5", "timm.safetensors"),
+        "norm_position='after_pooling'; the model has 'before_pooling'",
+    ),
+    (FIXED, {"position_embedding": "none"}, ("a.npz", "a.keras", "a.weights.h5"), "position_embedding='sincos2d'"),
+    ({"position_embedding": "none"}, FIXED, ("a.npz", "a.keras", "a.weights.h5"), "position_embedding='none'"),
+    (
+        {**FIXED, "position_placement": "every"},
+        FIXED,
+        ("a.keras", "a.weights.h5"),
+        "position_placement='every'; the model has 'stem'",
+    ),
+]
+ROWS = [(theirs, ours, name, words) for theirs, ours, names, words in CHANGES for name in names]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "name", "words"), ROWS)
+def test_a_built_model_takes_no_file_of_another(make_model, weights_of, logits_of, tmp_path, theirs, ours, name, words):
+    source, model = make_model(seed=1, **theirs), make_model(seed=2, **ours)
+    path, before = save(source, tmp_path / name), weights_of(model)
+    with pytest.raises((ValueError, UserWarning), match=words) as caught:
+        keras_vit.load_weights(model, path)
+    if caught.type is UserWarning:
+        model = make_model(seed=2, **ours)
+        with pytest.warns(UserWarning, match=words):
+            report = keras_vit.load_weights(model, path)
+        assert any(words in note for note in report.notes)
+    else:
+        after = weights_of(model)
+        assert all(np.array_equal(after[path], before[path]) for path in before)
+    # the same weights in the other model do not compute the same: the refusal has a reason
+    for variable, value in zip(model.weights, source.weights, strict=True):
+        if variable.shape == value.shape:
+            variable.assign(value)
+    assert np.abs(logits_of(model) - logits_of(source)).max() > 1e-6
+
+
+@pytest.mark.parametrize(("theirs", "ours", "name", "words"), [row for row in ROWS if row[2] in FORMATS[4:]])
+def test_keras_own_load_weights_compares_as_well(make_model, weights_of, tmp_path, theirs, ours, name, words):
+    model = make_model(seed=2, **ours)
+    path, before = save(make_model(seed=1, **theirs), tmp_path / name), weights_of(model)
+    with pytest.raises((ValueError, UserWarning), match=words) as caught:
+        model.load_weights(path)
+    after = weights_of(model)
+    assert caught.type is UserWarning or all(np.array_equal(after[path], before[path]) for path in before)
+
+
+def test_keras_split_weights_are_compared_as_well(make_model, tmp_path):
+    source, path = make_model(seed=1), tmp_path / "a.weights.json"
+    source.save_weights(path, max_shard_size=1e-5)
+    make_model(seed=2).load_weights(path)
+    with pytest.raises(ValueError, match="num_heads=2; the model has 4"):
+        make_model(num_heads=4).load_weights(path)
+
+
+@pytest.mark.parametrize(("theirs", "ours", "name", "words"), [row for row in ROWS if "num_heads" not in row[1]])
+def test_create_model_builds_what_the_file_states(make_model, in_zoo, logits_of, tmp_path, theirs, ours, name, words):
+    source = make_model(seed=1, **theirs)
+    explicit = {"class_token": True} if "class_token" in theirs else {}
+    model = in_zoo("vit")(save(source, tmp_path / name), **explicit)
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_row_of_other_heads_takes_no_file(make_model, in_zoo, tmp_path, name):
+    with pytest.raises(ValueError, match="num_heads=4; the model has 2|needs"):
+        in_zoo("vit")(save(make_model(num_heads=4), tmp_path / name))
+
+
+# kind, changes, how its fields lie in the config.json of a folder with the arrays of others, words
+HF = {"model_type": "vit", "num_attention_heads": 2, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6}
+FOLDERS = [
+    ("huggingface", {**HF, "num_attention_heads": 4}, "num_heads=4; the model has 2"),
+    ("huggingface", {**HF, "hidden_act": "relu"}, "hidden_act must be one of"),
+    ("huggingface", {**HF, "hidden_act": "quick_gelu"}, "hidden_act must be one of"),
+    ("huggingface", {**HF, "hidden_act": "gelu"}, "gelu='erf'; the model has 'tanh'"),
+    ("huggingface", {**HF, "layer_norm_eps": 1e-12}, "epsilon=1e-12; the model has 1e-06"),
+    ("huggingface", {**HF, "num_hidden_layers": 3}, "num_layers=3; the model has 2"),
+    ("huggingface", {**HF, "patch_size": 2}, "patch_size=.2, 2.; the model has .4, 4."),
+    ("huggingface", {**HF, "hidden_size": 16}, "hidden_dim=16; the model has 8"),
+    ("huggingface", {**HF, "qkv_bias": False}, "qkv_bias=False; the model has True"),
+    ("huggingface", {**HF, "pooler_act": "relu"}, "pooler_act must be 'tanh'"),
+    ("huggingface", {**HF, "patch_size": 4, "image_size": [8, 32]}, "2 x 8 -> 4 x 4"),
+    ("huggingface", {**HF, "patch_size": 4, "image_size": 64}, "states a grid of 16 x 16 patches; its table has 17"),
+    ("huggingface", {**HF, "use_mean_pooling": True}, "config.json also has use_mean_pooling"),
+    ("huggingface", {"model_type": "beit"}, "model_type must be 'vit' or 'deit'; got 'beit'"),
+    ("timm", {"architecture": "vit_base_patch16_rpn_224"}, "must be one .* got 'vit_base_patch16_rpn_224'"),
+    ("timm", {"architecture": "vit_base_patch16_xp_224"}, "architecture must be one"),
+    ("timm", {"architecture": "vit_small_patch16_36x1_224"}, "architecture must be one"),
+    ("timm", {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "architecture must be one"),
+    ("timm", {"architecture": "vit_base_patch16_rope_224"}, "architecture must be one"),
+    ("timm", {"architecture": "beit_base_patch16_224"}, "architecture must be one"),
+    ("timm", {"architecture": "vit_tiny_patch4_16"}, "num_heads=3; the model has 2"),
+    ("timm", {"model_args": {"num_heads": 4}}, "num_heads=4; the model has 2"),
+    ("timm", {"model_args": {"act_layer": "relu"}}, "act_layer in model_args must be one of"),
+    ("timm", {"model_args": {"act_layer": "gelu"}}, "gelu='erf'; the model has 'tanh'"),
+    ("timm", {"model_args": {"norm_layer": "rmsnorm"}}, "norm_layer in model_args must be one of"),
+    ("timm", {"model_args": {"block_fn": "ResPostBlock"}}, "block_fn in model_args is nothing that keras_vit builds"),
+    ("timm", {"model_args": {"pre_norm": True}}, "pre_norm in model_args must be False"),
+    ("timm", {"model_args": {"qk_norm": True}}, "qk_norm=True; the model has False"),
+    ("timm", {"model_args": {"class_token": False}}, "class_token=False; the model has True"),
+    ("timm", {"model_args": {"img_size": [8, 32], "patch_size": 4}}, "2 x 8 -> 4 x 4"),
+    ("timm", {"global_pool": "avg"}, "classifier='gap'; the model has 'token'"),
+    ("timm", {"global_pool": "map"}, "classifier='map'; the model has 'token'"),
+    ("timm", {"global_pool": "avgmax"}, "global_pool in model_args must be one of"),
+]
+
+
+@pytest.fixture
+def foreign_folder(make_model, save_foreign, tmp_path):
+    """Function of a layout and of a config.json that writes both, without our metadata."""
+
+    def write(layout, values):
+        save_foreign(make_model(seed=1), tmp_path / "model.safetensors", layout)
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(("layout", "values", "words"), FOLDERS)
+def test_a_config_json_is_not_passed_over(make_model, foreign_folder, layout, values, words):
+    """Refused, or warned of, or what it changes is in the report."""
+    folder = foreign_folder(layout, values)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            said = str(keras_vit.load_weights(make_model(), folder))
+        except ValueError as error:
+            said = str(error)
+    said += "\n".join(str(warning.message) for warning in warned)
+    with pytest.raises(ValueError, match=words):
+        raise ValueError(said)
+
+
+@pytest.mark.parametrize(
+    ("layout", "values", "expected"),
+    [
+        ("huggingface", HF, {"gelu": "tanh", "epsilon": 1e-6}),
+        ("timm", {"global_pool": "avg", "model_args": {"num_heads": 2}}, {"classifier": "gap", "class_token": True}),
+        ("timm", {"model_args": {"act_layer": "gelu_tanh"}}, {"gelu": "tanh"}),
+        ("timm", {"model_args": {"norm_layer": "layernorm"}}, {"epsilon": 1e-6}),
+    ],
+)
+def test_what_a_config_json_states_is_built(make_model, foreign_folder, in_zoo, logits_of, layout, values, expected):
+    model = in_zoo("vit")(foreign_folder(layout, values))
+    assert {name: getattr(model.config, name) for name in expected} == expected
+    source = make_model(seed=1, **{"gelu": "erf", "epsilon": 1e-12 if layout == "huggingface" else 1e-6, **expected})
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("name", ["a.npz", "timm.safetensors", "a.weights.h5"])
+def test_integers_are_no_weights(make_model, weights_of, tmp_path, name, dtype):
+    path = save(make_model(seed=1), tmp_path / name)
+    array_of = {"a.npz": "embedding/kernel", "timm.safetensors": "patch_embed.proj.weight"}
+    if name == "a.weights.h5":
+        import h5py
+
+        with h5py.File(path, "r+") as file:
+            group = file["layers/patch_encoder/projection/vars"]
+            values = np.asarray(group["0"])
+            del group["0"]
+            group["0"] = values.astype(dtype)
+    else:
+        read = np.load if name == "a.npz" else safetensors.numpy.load_file
+        arrays = dict(read(path))
+        arrays[array_of[name]] = arrays[array_of[name]].astype(dtype)
+        write = (lambda path, arrays: np.savez(path, **arrays)) if name == "a.npz" else _save_safetensors
+        write(path, arrays)
+    model = make_model(seed=2)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match="dtype .*, the model needs float32 .convert the file with its scales"):
+        keras_vit.load_weights(model, path)
+    after = weights_of(model)
+    assert all(np.array_equal(after[path], before[path]) for path in before)
+
+
+def _save_safetensors(path, arrays):
+    safetensors.numpy.save_file(arrays, path)
+
+
+def test_floats_are_no_quantised_weights(make_model, tmp_path):
+    path = save(make_model(seed=1), tmp_path / "a.npz")
+    model = make_model(seed=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.quantize("int8")
+    with pytest.raises(ValueError, match="the model needs int8 .quantize after loading"):
+        keras_vit.load_weights(model, path)
+
+
+@pytest.mark.parametrize("name", ["a.npz", "timm.safetensors", "folder", "a.keras", "a.weights.h5"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bilinear_antialias", "bicubic"])
+def test_the_protocol_is_the_same_from_every_format(make_model, in_zoo, tmp_path, caplog, name, interpolation):
+    source = make_model(seed=1)
+    source.preprocessing = keras_vit.Preprocessing(
+        size=18, crop=16, interpolation=interpolation, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)
+    )
+    path = save(source, tmp_path / name)
+    is_told = "other libraries resize images otherwise" in caplog.text
+    assert is_told == (name == "folder" and interpolation == "bilinear")
+    assert in_zoo("vit")(path).preprocessing == source.preprocessing
+    model = make_model(seed=2)
+    keras_vit.load_weights(model, path)
+    assert model.preprocessing == source.preprocessing
+
+
+def test_an_edited_preprocessor_config_wins_over_our_metadata(make_model, in_zoo, tmp_path):
+    folder = save(make_model(seed=1), tmp_path / "folder")
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "image_mean": [0.1, 0.1, 0.1]}))
+    model = in_zoo("vit")(folder)
+    assert (model.preprocessing.mean, model.preprocessing.interpolation) == ((0.1, 0.1, 0.1), "bilinear_antialias")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"do_resize": False}, "do_resize must be True"),
+        ({"do_rescale": False}, "do_rescale must be True"),
+        ({"rescale_factor": 1.0}, "rescale_factor must be 1 / 255"),
+    ],
+)
+def test_a_step_that_is_left_out_is_not_passed_over(make_model, tmp_path, values, words):
+    folder = save(make_model(seed=1), tmp_path / "folder")
+    path = folder / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    with pytest.raises(ValueError, match=rf"preprocessor_config.json': {words}"):
+        keras_vit.load_weights(make_model(), folder)
+
+
+def test_a_norm_before_and_after_taking_one_token_are_the_same(make_model, logits_of, tmp_path):
+    source, model = make_model(seed=1, norm_position="after_pooling"), make_model(seed=2)
+    keras_vit.load_weights(model, save(source, tmp_path / "a.keras"))
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
