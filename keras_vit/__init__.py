@@ -8,13 +8,19 @@ import importlib
 import sys
 
 try:
-    import keras  # noqa: F401
+    import keras
 except ModuleNotFoundError as error:  # it names no more than the module of the backend
     raise ModuleNotFoundError(
         f"keras_vit needs the backend of Keras, and {error.name} is not installed: "
         "pip install tensorflow, or pip install jax and KERAS_BACKEND=jax",
         name=error.name,
     ) from error
+else:  # before anything that another version may have moved is imported
+    from keras_vit import versions as _versions
+
+    _versions.check_version("keras", keras.__version__)
+    if keras.backend.backend() == "tensorflow":
+        _versions.check_version("tensorflow", sys.modules["tensorflow"].__version__)
 
 from keras_vit import logs as _logs
 from keras_vit.checkpoints.load import load_weights

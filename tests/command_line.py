@@ -1,5 +1,6 @@
 """Runs commands for the tests of the command line and takes apart what they print."""
 
+import logging
 import os
 import pathlib
 import re
@@ -15,7 +16,12 @@ TI16 = ["--model", "ViT-Ti_16", "--weights", "ViT-Ti_16.npz"]
 
 def run(capsys, *words):
     """Exit code, standard output and standard error of a command."""
-    code = main([str(word) for word in words])
+    root = logging.getLogger()
+    kept, root.handlers = root.handlers, []  # those of pytest, which no command has
+    try:
+        code = main([str(word) for word in words])
+    finally:
+        root.handlers = kept
     output = capsys.readouterr()
     return code, output.out, output.err
 

@@ -1,5 +1,6 @@
 """A server of published files on the loopback interface, and what it answers."""
 
+import hashlib
 import http.server
 import io
 import pathlib
@@ -16,7 +17,6 @@ ARRAYS = {
 }
 RELEASE = releases.find_release("R50+ViT-B_16", "imagenet21k+imagenet2012")
 QUOTED = "/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz"
-FINAL = "models/keras_vit/imagenet21k+imagenet2012/R50+ViT-B_16.npz"
 
 
 def npz(arrays=None):
@@ -48,6 +48,9 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.requests = []
         self.answer = lambda handler: send(handler, npz())
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        digest = hashlib.sha256(f"@{self.address}".encode()).hexdigest()
+        self.final = f"models/keras_vit/mirror-{digest[:16]}/{RELEASE.path}"  # where the cache keeps the file
 
     def handle_error(self, request, client_address):
         """Stays silent: clients that break off are part of the tests."""

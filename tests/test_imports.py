@@ -15,7 +15,7 @@ LAUNCHER = pathlib.Path(__file__).parents[1] / "keras_vit_command.py"
 
 # From the bottom up. Rooms of one floor do not know each other, but for config, which uses checks.
 FLOORS = (
-    ("checks", "files", "logs", "typing"),
+    ("checks", "files", "logs", "typing", "versions"),
     ("config",),
     ("compat",),
     ("layers",),

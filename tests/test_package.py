@@ -1,6 +1,7 @@
 """The package as a thing: its files, its names, its version, what is installed with it."""
 
 import ast
+import itertools
 import os
 import pathlib
 import re
@@ -12,6 +13,7 @@ import yaml
 from built import setup_arguments
 
 import keras_vit
+from keras_vit import versions
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 SOURCES = sorted([*REPOSITORY.glob("keras_vit/**/*.py"), REPOSITORY / "keras_vit_command.py"])
@@ -121,6 +123,37 @@ def test_every_bound_is_a_lower_one_or_explained(metadata):
     for bound in bounds:
         if "<" in bound or "==" in bound:
             assert re.search(rf'"{re.escape(bound)}".*#', source), f"{bound} needs a reason beside it"
+
+
+def test_keras_and_tensorflow_are_bounded_as_the_import_checks(metadata):
+    extras = metadata["extras_require"]
+    bounds = {*metadata["install_requires"], *itertools.chain.from_iterable(extras.values())}
+    for package, (oldest, end) in versions.TESTED.items():
+        own = {bound for bound in bounds if re.match(rf"{package}(-cpu|-tpu|-serving-api)?[<>=]", bound)}
+        assert f"{package}>={oldest},<{end}" in own
+        assert all(bound.endswith(f",<{end}") for bound in own), own
+        versions.check_version(package, f"{oldest}.0")
+
+
+@pytest.mark.parametrize(
+    ("package", "version"),
+    [
+        ("keras", "3.16.0.dev2026102704"),
+        ("keras", "3.11.3"),
+        ("keras", "2.15.0"),
+        ("keras", "4.0"),
+        ("tensorflow", "2.22.0-rc1"),
+        ("tensorflow", "2.19.1"),
+    ],
+)
+def test_an_untested_version_is_one_clear_sentence_at_import(package, version, tmp_path):
+    program = f"import {package}; {package}.__version__ = {version!r}; import keras_vit"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    oldest, end = versions.TESTED[package]
+    tested = f"{package}>={oldest},<{end}"
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: keras_vit needs {tested}; got {package} {version} (pip install '{tested}')"
+    )
 
 
 def _names(requirements):

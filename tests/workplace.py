@@ -1,7 +1,5 @@
 """A folder with the files that the examples of the documentation and of `keras-vit --help` speak of."""
 
-import contextlib
-import io
 import json
 
 import keras
@@ -25,10 +23,9 @@ def make(folder):
         for index in range(2):
             _draw(rng).save(folder / "pictures" / name / f"{index}.jpg")
     np.savez(folder / "drawings.npz", **_arrays("train", 20), **_arrays("test", 8))
-    with contextlib.redirect_stdout(io.StringIO()):
-        official = _with_head(keras_vit.ViT_Ti16(), rng)
-        keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
-        _with_head(small_model(), rng).save(folder / "model.keras")
+    official = _with_head(keras_vit.ViT_Ti16(), rng)
+    keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
+    _with_head(small_model(), rng).save(folder / "model.keras")
     keras.utils.clear_session()
     (folder / "val" / CLASSES[0]).mkdir(parents=True)
     for number in range(1, 4):

@@ -3,10 +3,13 @@
 import contextlib
 import errno
 import glob
+import hashlib
 import http.client
 import os
 import pathlib
+import re
 import time
+import typing
 import urllib.error
 import urllib.parse
 import uuid
@@ -14,6 +17,8 @@ import warnings
 import zipfile
 
 from keras_vit.checkpoints import damage, npz
+from keras_vit.checkpoints.transfer import TooLarge, redacted, transfer
+from keras_vit.logs import LOGGER
 
 URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"
 
@@ -24,9 +29,10 @@ _STALE_SECONDS = 24 * 3600  # a transfer still alive wrote to its file more rece
 def fetch(release, *, validate=None, cache_dir=None):
     """Returns the path of a published file in the cache, after downloading it if it is not there yet.
 
-    The file is downloaded by `keras.utils.get_file`, with its progress bar, under a temporary name in
-    `models/keras_vit/<directory>` of the cache, checked (see `check_archive`) and only then renamed. Whatever
-    goes wrong, nothing of it stays. A cached file that fails the check is downloaded again, with a warning.
+    The file is downloaded under a temporary name in `models/keras_vit/<directory>` of the cache, within the bounds of
+    `most_bytes` and of `transfer`, checked (see `check_archive`) and only then renamed. Each value of
+    `KERAS_VIT_WEIGHTS_URL` has a folder of its own in `models/keras_vit`. Whatever goes wrong, nothing of it stays. A
+    cached file that fails the check is downloaded again, with a warning.
 
     Args:
         release: a `keras_vit.checkpoints.releases.Release` that is a file, none of the hub.
@@ -39,9 +45,9 @@ def fetch(release, *, validate=None, cache_dir=None):
 
     Raises:
         FileNotFoundError: if there is no such file at the base address.
-        ConnectionError: if the server cannot be reached, refuses, or breaks off before the last byte.
+        ConnectionError: if the server cannot be reached, refuses, is too slow, or breaks off before the last byte.
         OSError: if the cache cannot be written.
-        ValueError: if what came is no valid checkpoint, or the base address is none.
+        ValueError: if what came is too large or no valid checkpoint, or the base address is none.
     """
     url = release_url(release)
     path = _cache_folder(release, cache_dir) / f"{release.file}.npz"
@@ -55,7 +61,7 @@ def fetch(release, *, validate=None, cache_dir=None):
     _remove_stale(path)
     partial = path.with_name(f".{release.file}.{uuid.uuid4().hex}.partial.npz")
     try:
-        _download(url, partial)
+        _download(url, partial, most_bytes(release))
         try:
             _check(partial, validate)
         except ValueError as error:
@@ -69,18 +75,59 @@ def fetch(release, *, validate=None, cache_dir=None):
     return path
 
 
+def most_bytes(release):
+    """Largest number of bytes that a release may have: 5 % and 1 MiB above its stated size, which is rounded."""
+    return round(1.05 * release.bytes) + 2**20
+
+
 def release_url(release):
     """Returns the quoted address of a release; its path below `KERAS_VIT_WEIGHTS_URL` where that is set.
+
+    The user and the password of that variable are left out.
 
     Raises:
         ValueError: if the variable's value is no `https`, `http` or `file` address.
     """
-    base = os.environ.get(URL_VARIABLE)
-    if not base:
+    base = _base()
+    if base is None:
         return urllib.parse.quote(release.address, safe="/:")
-    if urllib.parse.urlsplit(base).scheme not in _SCHEMES:
-        raise ValueError(f"{URL_VARIABLE} must begin with one of {', '.join(_SCHEMES)} and ://; got {base!r}")
-    return f"{base.rstrip('/')}/{urllib.parse.quote(release.path)}"
+    return f"{base.address}/{urllib.parse.quote(release.path)}"
+
+
+class _Base(typing.NamedTuple):
+    """What `KERAS_VIT_WEIGHTS_URL` says: the address without a login, the login, and its folder in the cache."""
+
+    address: str
+    login: str | None
+    folder: str
+
+
+def _base():
+    value = os.environ.get(URL_VARIABLE)
+    if not value:
+        return None
+    try:
+        parts = urllib.parse.urlsplit(value)
+        is_valid = _is_base(parts)
+    except ValueError:  # its message may repeat the password
+        is_valid = False
+    if not is_valid:
+        shown = re.sub(r"^(\w+://)?.*@", r"\1", value, flags=re.DOTALL)
+        raise ValueError(
+            f"{URL_VARIABLE} must begin with one of {', '.join(_SCHEMES)} and ://, and have no ? or #; got {shown!r}"
+        )
+    host = parts.netloc.rpartition("@")[2]
+    address = urllib.parse.urlunsplit(parts._replace(netloc=host)).rstrip("/")
+    login = None
+    if parts.username is not None:
+        login = ":".join(urllib.parse.unquote(text or "") for text in (parts.username, parts.password))
+    digest = hashlib.sha256(f"{parts.username or ''}@{address}".encode()).hexdigest()
+    return _Base(address, login, f"mirror-{digest[:16]}")
+
+
+def _is_base(parts):
+    has_host = bool(parts.hostname) or parts.scheme == "file"
+    return parts.scheme in _SCHEMES and has_host and parts.port != 0 and not (parts.query or parts.fragment)
 
 
 def keras_home():
@@ -98,7 +145,7 @@ def check_archive(path):
     checksum that the archive states. Members are read in chunks, so that memory stays small.
     """
     with damage.explained("a whole .npz was expected", path), zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
+        members = npz.members(archive)
         if not members:
             raise ValueError("the archive is empty, where arrays were expected")
         for member in members:
@@ -116,7 +163,8 @@ def _check(path, validate):
 
 def _cache_folder(release, cache_dir):
     home = keras_home() if cache_dir is None else pathlib.Path(cache_dir)
-    return home.expanduser() / "models" / "keras_vit" / release.directory
+    base = _base()
+    return home.expanduser() / "models" / "keras_vit" / (base.folder if base else "") / release.directory
 
 
 def _remove_stale(path):
@@ -127,20 +175,19 @@ def _remove_stale(path):
                 partial.unlink()
 
 
-def _download(url, partial):
-    import keras
-
-    folder = partial.parent
-    if not os.access(folder, os.W_OK):  # get_file would go to /tmp without a word
+def _download(url, partial, most):
+    folder, base = partial.parent, _base()
+    if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, "cache must be writable; KERAS_HOME sets another", str(folder))
+    LOGGER.info("Downloading %s to %s", url, folder)
     try:
-        keras.utils.get_file(fname=partial.name, origin=url, cache_dir=str(folder), cache_subdir="")
-    except Exception as error:
-        # get_file raises a bare Exception in place of urllib's errors, which say more
-        cause = error.__context__ if type(error) is Exception and error.__context__ else error
-        if not isinstance(cause, (OSError, http.client.HTTPException)):
-            raise
-        raise _transfer_error(url, partial, cause) from error
+        with open(partial, "wb") as file:
+            transfer(url, file, most, base.login if base else None)
+    except TooLarge as error:
+        limit = f"expected at most {most} bytes, 5 % and 1 MiB above the size of the release, at {url}"
+        raise ValueError(f"{limit}; {error}") from error
+    except (OSError, http.client.HTTPException) as cause:
+        raise _transfer_error(url, partial, cause) from cause
 
 
 def _transfer_error(url, partial, cause):
@@ -148,7 +195,7 @@ def _transfer_error(url, partial, cause):
     if isinstance(cause, urllib.error.HTTPError):
         cause.close()
         kind = FileNotFoundError if cause.code == 404 else ConnectionError
-        return kind(f"expected a file at {url}; the server answered {cause.code} {cause.reason}; {remedy}")
+        return kind(f"expected a file at {url}; the server answered {cause.code} {redacted(str(cause.msg))}; {remedy}")
     reason = cause.reason if isinstance(cause, urllib.error.URLError) else cause
     if isinstance(reason, FileNotFoundError):  # of a file:// address
         return FileNotFoundError(f"expected a file at {url}; there is none; {remedy}")

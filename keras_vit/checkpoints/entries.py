@@ -48,6 +48,20 @@ class Checkpoint:
     preprocessor: Mapping | None = None
 
 
+def from_float8(codes, dtype):
+    """Returns the values of float8 numbers as float32.
+
+    Args:
+        codes: array of bytes, one per number.
+        dtype: `F8_E4M3` (finite, as `ml_dtypes.float8_e4m3fn`) or `F8_E5M2`, arXiv 2209.05433.
+    """
+    codes = codes.astype("<u2")
+    if dtype == "F8_E5M2":
+        return (codes << 8).view("<f2").astype("float32")  # the upper half of a float16
+    values = ((codes & 0x80) << 8 | (codes & 0x7F) << 7).view("<f2").astype("float32") * 2**8  # biases 15 and 7
+    return np.where(codes & 0x7F == 0x7F, np.float32(np.nan), values)
+
+
 def as_float32(array, name):
     """Returns bfloat16, also where np.save stored it as 2-byte void, and the other floating types as float32.
 

@@ -10,11 +10,13 @@ import h5py
 
 from keras_vit.checkpoints import damage, json_object
 from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
+from keras_vit.checkpoints.npz import DEFLATE_LIMIT
 from keras_vit.config.unseen import KEY
 
 # What h5py raises where a file's bytes are wrong, beside damage.DAMAGE.
 _BAD_HDF5 = (ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError)
-_DEFLATE_LIMIT = 1032  # zlib's format cannot compress better
+_CHUNK_SLACK = 16  # times the array; a chunk is decompressed whole
+_SMALL_CHUNK = 2**20  # bytes
 _HEAP = b"GCOL\1\0\0\0"  # how a global heap collection of HDF5 begins: signature, version, reserved
 
 
@@ -125,8 +127,14 @@ def _check_storage(dataset):
         raise _Refused(f"must hold its arrays itself; {dataset.name!r} lies in another file, which is not opened")
     if dataset.shape is None:
         raise _Refused(f"must hold arrays; {dataset.name!r} is empty")
-    stored = dataset.id.get_storage_size() * (_DEFLATE_LIMIT if dataset.chunks else 1)
-    needed = math.prod(dataset.shape) * dataset.dtype.itemsize
+    stored = dataset.id.get_storage_size() * (DEFLATE_LIMIT if dataset.chunks else 1)
+    try:
+        itemsize = dataset.dtype.itemsize
+    except TypeError as error:  # such as numbers of HDF5 that NumPy does not have
+        raise _Refused(f"must hold numbers; array {dataset.name!r} is of another type: {error}") from error
+    needed = math.prod(dataset.shape) * itemsize
+    if dataset.chunks and math.prod(dataset.chunks) * itemsize > max(_CHUNK_SLACK * needed, _SMALL_CHUNK):
+        raise _Refused(f"must hold its arrays in chunks of their size; {dataset.name!r} has chunks of {dataset.chunks}")
     if needed > stored:
         raise _Refused(f"must be whole; {dataset.name!r} of shape {dataset.shape} needs {needed} bytes, not {stored}")
 

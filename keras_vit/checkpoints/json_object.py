@@ -2,7 +2,7 @@
 
 import json
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20  # as Python's objects they take up to 25 times as much
 
 
 def parse(name, size, read):

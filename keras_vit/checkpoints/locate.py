@@ -4,7 +4,7 @@ import os
 import pathlib
 
 from keras_vit.checkpoints import hub
-from keras_vit.checkpoints.download import fetch
+from keras_vit.checkpoints.download import fetch, most_bytes
 from keras_vit.checkpoints.releases import find_address, find_release
 
 _SUFFIXES = (".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin", ".ckpt", ".pkl")
@@ -32,7 +32,7 @@ def locate(weights, model, image_size):
         raise TypeError(f"weights must be a path, the name of a release or hf://org/repo; got {weights!r}")
     text = os.fspath(weights)
     if text.startswith(hub.PREFIX):
-        return hub.fetch_repository(text), find_address(model, text)
+        return _fetch_repository(text, release := find_address(model, text)), release
     path = pathlib.Path(text).expanduser()
     if path.exists() or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
         return path, None
@@ -42,4 +42,9 @@ def locate(weights, model, image_size):
         if path.suffix == ".npz":  # the name of a published file, or a path
             raise FileNotFoundError(f"there is no such file here, and {error}") from None
         raise
-    return (hub.fetch_repository(release.address) if release.is_on_hub else fetch(release)), release
+    return (_fetch_repository(release.address, release) if release.is_on_hub else fetch(release)), release
+
+
+def _fetch_repository(address, release):
+    """Fetches a repository; that of a release may be as large as the release."""
+    return hub.fetch_repository(address, **({} if release is None else {"most": most_bytes(release)}))

@@ -33,7 +33,7 @@ def evaluate(args):
     """Prints the accuracy on labelled pictures."""
     source = open_source(args)
     model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr):  # the bar of Keras
         accuracy = keras_vit.evaluate(
             model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty(), labels=args.real_labels
         )

@@ -25,6 +25,7 @@ def guarded(work):
     A user's mistake ends in one line on standard error and 2, Ctrl-C in 130, a reader that leaves, such as `head`, in
     141. `KERAS_VIT_DEBUG=1` shows the traceback as well. Whatever is no user's mistake is raised.
     """
+    _open_closed_streams()
     try:
         code = _code_of(work)
         sys.stdout.flush()  # a reader that has left shows here at the latest
@@ -35,9 +36,10 @@ def guarded(work):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except _USER_ERRORS as error:
-        if os.environ.get(DEBUG_VARIABLE) == "1":
-            traceback.print_exc()
-        print(f"keras-vit: error: {one_line(describe(error))}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # standard error may have no room or no reader
+            if os.environ.get(DEBUG_VARIABLE) == "1":
+                traceback.print_exc()
+            print(f"keras-vit: error: {one_line(describe(error))}", file=sys.stderr)
         return 2
 
 
@@ -64,6 +66,13 @@ def one_line(text):
     hidden = len(lines) - _SHOWN_LINES
     more = f"; and {hidden} lines more ({DEBUG_VARIABLE}=1 shows them)" if hidden > 0 else ""
     return "; ".join(lines[:_SHOWN_LINES]).replace(":;", ":") + more
+
+
+def _open_closed_streams():
+    """Standard streams that the caller has closed become the null device, before another file takes their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # which takes the lowest number that is free
 
 
 def _code_of(work):

@@ -1,8 +1,6 @@
 """`keras-vit list` and `keras-vit info`: what there is and what it costs, without pictures."""
 
-import contextlib
 import importlib.util
-import io
 import itertools
 import re
 
@@ -54,13 +52,11 @@ def list_models(args):
 
 
 def info(args):
-    """Prints what a model is, what it eats, answers and costs and, with weights, how they fit."""
-    report = io.StringIO()
+    """Prints what a model is, what it eats, answers and costs; the report on how weights fit goes to standard error."""
     if args.weights is None and not args.model.endswith(".keras"):
         model, _ = build_deferred(lambda: build_model(args))  # only looked at: G/14 would take 7 GB
     else:
-        with contextlib.redirect_stdout(report):
-            model = build_model(args)
+        model = build_model(args)
     costs = layer_costs(model)
     macs = sum(cost.macs for cost in costs)
     values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": f"{macs:,}"}
@@ -77,7 +73,6 @@ def info(args):
         print()
         rows = [(*names, f"{training_exaflops(macs, examples):.4g}") for *names, examples in trainings]
         _print_table(("training of this model", "pictures", "exaFLOPs"), rows, left=(0, 1))
-    print(report.getvalue(), end="")
 
 
 def _print_models(names):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 import warnings
 
 import keras
@@ -28,13 +27,12 @@ def open_model(args):
         raise ValueError(
             f"--weights must be given with --model {args.model}: a file, or a name from keras-vit list --weights"
         )
-    with contextlib.redirect_stdout(sys.stderr):
-        model = build_model(args)
-        if any(getattr(args, name) is not None for name in _PICTURES):
-            is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
-            model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
-            if is_assumed:  # mean and std still are
-                model.assume_preprocessing()
+    model = build_model(args)
+    if any(getattr(args, name) is not None for name in _PICTURES):
+        is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
+        model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
+        if is_assumed:  # mean and std still are
+            model.assume_preprocessing()
     return model
 
 
@@ -46,7 +44,7 @@ def check_without_model(args):
 
 
 def build_model(args):
-    """The model as its file says, or with random weights; what is printed on the way is the load report."""
+    """The model as its file says, or with random weights."""
     changes = {name: getattr(args, name) for name in _ARCHITECTURE if getattr(args, name) is not None}
     _check_model(args)
     if args.model.endswith(_SAVED):
@@ -137,8 +135,7 @@ def _saved_model(args, changes):
 def _classes_of(weights, model, image_size):
     """Number of classes of a file's head, None without one; the file is downloaded if it has to be."""
     size = image_size if isinstance(image_size, tuple) else (image_size, image_size)
-    with contextlib.redirect_stdout(sys.stderr):  # the progress bar
-        path, _ = locate(weights, model, size)
+    path, _ = locate(weights, model, size)
     return describe(open_checkpoint(path)).classes
 
 

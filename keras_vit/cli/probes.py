@@ -25,7 +25,7 @@ def probe(args):
             "--validation, --hold-out or --arrays with x_test and y_test must be given: pictures to measure on"
         )
     model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr):  # the bar of Keras
         result = keras_vit.evaluation.few_shot(
             model,
             train,

@@ -51,7 +51,7 @@ def train(args):
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
             raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no pictures of its own")
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr):  # the bars of Keras
             result = keras_vit.train(
                 recipe,
                 source,
@@ -76,7 +76,7 @@ def export(args):
         raise ValueError("--no-check must be left out with --check")
     model = open_model(args)
     options = {name: getattr(args, name) for name in _EXPORT_OPTIONS}
-    with contextlib.redirect_stdout(sys.stderr), users_mistakes(keras_vit.serving.ExportError):
+    with users_mistakes(keras_vit.serving.ExportError):
         folder = keras_vit.export(model, args.output, check=args.check or not args.no_check, **options)
     print(folder)
 
@@ -85,8 +85,7 @@ def convert(args):
     """Writes a model's weights in the layout of other code and prints the path."""
     if not args.model.endswith(".keras") and args.weights is None:
         raise ValueError(f"--weights must be given with --model {args.model}")
-    with contextlib.redirect_stdout(sys.stderr):
-        model = build_model(args)
+    model = build_model(args)
     if args.layout == "keras":
         _save(model, args.output)
     else:

@@ -4,8 +4,10 @@ On three axes Keras puts a reshape between product and bias, behind which Tensor
 nor the GELU that oneDNN computes in the same pass: so they run on a matrix. OpenVINO sees through neither form to the
 norm before, copies what is split after a product, and quantises no product that is scaled after it: it gets products of
 three axes, one for each part, with the scale in their weights. Other backends multiply tensors of any rank, and a TPU
-would copy them for a reshape. Delete this file when Keras multiplies three axes without reshapes;
-tests/compat/test_projections.py tells.
+would copy them for a reshape. On four axes Keras before 3.15 leaves the broadcast to TensorFlow 2.20 and 2.21, whose
+product of (batch, 1, rows, dim) and (dim, units) is wrong and writes outside of its memory with oneDNN. Delete this
+file when Keras multiplies three axes without reshapes and 3.15 is the oldest one; tests/compat/test_projections.py
+tells.
 """
 
 import keras

@@ -33,6 +33,12 @@ def sublayers(model):
     return list(model._flatten_layers(include_self=False, recursive=True))
 
 
+def keep_beside_graph(model, layer):
+    """Makes an attribute of a functional model that is outside of its graph a sub-layer, as Keras does from 3.15 on."""
+    if not any(layer is known for known in model._layers):
+        model._layers.append(layer)
+
+
 class InnerLayer(typing.NamedTuple):
     """A layer inside a model.
 

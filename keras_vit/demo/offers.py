@@ -1,7 +1,5 @@
 """Offers: the models and weights that a page lets its visitors choose from; nothing else is ever opened."""
 
-import contextlib
-import sys
 
 from keras_vit import checks
 from keras_vit.checkpoints.releases import find_release
@@ -68,8 +66,7 @@ class Offers:
         if self._is_given(name, weights):
             return self._given[2]
         if (name, weights) not in self._opened:
-            with contextlib.redirect_stdout(sys.stderr):  # the load report
-                model = _open(name, weights)
+            model = _open(name, weights)
             while len(self._opened) >= _KEPT:
                 self._opened.pop(next(iter(self._opened)))
             self._opened[name, weights] = model

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.projections import on_rows
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.typing import Tensor
 
@@ -52,7 +53,7 @@ class PatchMerging(keras.layers.Layer):
             maps = ops.pad(maps, ((0, 0), (0, rows % 2), (0, columns % 2), (0, 0)))
         rows, columns = (rows + 1) // 2, (columns + 1) // 2
         joined = ops.transpose(ops.reshape(maps, (-1, rows, 2, columns, 2, dim)), (0, 1, 3, 4, 2, 5))
-        return self.reduction(self.norm(ops.reshape(joined, (-1, rows, columns, 4 * dim))))
+        return on_rows(self.reduction, self.norm(ops.reshape(joined, (-1, rows, columns, 4 * dim))))
 
     def compute_output_shape(self, input_shape):
         if len(input_shape) != 4 or None in input_shape[1:]:

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.projections import on_rows
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.layers.self_attention import softmax_at_least_float32
 from keras_vit.typing import Size, Tensor
@@ -74,14 +75,13 @@ class WindowAttention(keras.layers.Layer):
         query, key, value = self._split(windows)
         weights = ops.cast(self._weights(query, key, regions), value.dtype)
         heads = ops.transpose(ops.matmul(weights, value), (0, 1, 3, 2, 4))  # (batch, windows, tokens, heads, head_dim)
-        return self.output_projection(ops.reshape(heads, (-1, *windows.shape[1:])))
+        return on_rows(self.output_projection, ops.reshape(heads, (-1, *windows.shape[1:])))
 
     def _split(self, windows):
         """Query, key and value, each (batch, windows, heads, tokens, head_dim)."""
         _, count, length, dim = windows.shape
-        fused = ops.reshape(
-            self.query_key_value(windows), (-1, count, length, 3, self.num_heads, dim // self.num_heads)
-        )
+        fused = on_rows(self.query_key_value, windows)
+        fused = ops.reshape(fused, (-1, count, length, 3, self.num_heads, dim // self.num_heads))
         return ops.unstack(ops.transpose(fused, (3, 0, 1, 4, 2, 5)), 3)
 
     def _weights(self, query, key, regions):

@@ -12,6 +12,7 @@ from keras_vit import checks
 from keras_vit.compat.label_forms import CrossEntropy
 from keras_vit.compat.loss_shares import added_loss
 from keras_vit.compat.outermost import is_outermost
+from keras_vit.compat.sublayers import keep_beside_graph
 from keras_vit.models.base import Model
 from keras_vit.models.distillation_losses import LOSSES, DistillationLoss, to_logits
 from keras_vit.models.encoders import find_encoder
@@ -103,6 +104,7 @@ class Distiller(Model):
         super().__init__(inputs=inputs, outputs=student(inputs), name=name or f"{student.name}_distiller")
         self.student = student
         self.teacher = teacher
+        keep_beside_graph(self, teacher)
         self.mode = mode
         self.alpha = float(alpha)
         self.temperature = temperature

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.sublayers import keep_beside_graph
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption
 from keras_vit.layers.patch_prediction import PatchPrediction
 from keras_vit.models.base import Model, head_dtype
@@ -129,6 +130,7 @@ class MaskedPatchPrediction(Model):
         self._patch_shape = patch_shape
         self._corruption, self._blocks, self._head = corruption, blocks, head
         self.encoder = encoder  # a sub-layer beside the graph, so that all of it is saved
+        keep_beside_graph(self, encoder)
 
     def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
         self,

@@ -4,15 +4,15 @@ import contextlib
 import os
 import pathlib
 import shutil
-import uuid
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 
-from keras_vit import checks
+from keras_vit import checks, files
 from keras_vit.data import pictures as readers
 from keras_vit.evaluation.outputs import has_zero_head
+from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.in_tensorflow import write_in_tensorflow
@@ -25,6 +25,7 @@ from keras_vit.typing import PathLike
 __all__ = ["ExportError", "export"]
 
 _SAMPLES = 8
+_PARTIAL = ".partial-"
 
 
 def export(
@@ -49,7 +50,8 @@ def export(
     """Writes `path/<version>/`: a model that answers without this package.
 
     It is written under a hidden name, run in a fresh process and compared with the model in memory, and then renamed: a
-    version folder is whole or not there, and none is ever changed. The largest difference is printed.
+    version folder is whole or not there, and none is ever changed. The largest difference is reported to the logger
+    `keras_vit`.
 
     `saved_model` is for TensorFlow Serving and needs TensorFlow alone. Signatures, the batch size open in all:
 
@@ -107,7 +109,7 @@ def export(
         FileNotFoundError: if a picture of `check` or `calibration` is not there.
         OSError: if there is no room, or no right to write.
         ExportError: if the model cannot be written in the format, does not run or answers otherwise than in memory.
-            Nothing is left of it; only a process that is killed leaves its hidden folder, `.VERSION-...`.
+            Nothing is left of it; what a killed process leaves, `.partial-...`, the next export into `path` deletes.
     """
     checks.check_choice("format", format, FORMATS)
     _check_model(model, checks.check_flag("force", force))
@@ -124,12 +126,12 @@ def export(
     }
     options = resolve_options(format, given)
     FORMATS[format].check(model, {name for name, value in given.items() if value is not None}, **options)
-    files = _files(check, options.get("max_pixels"))
-    if tolerance is not None and not files:
+    samples = _files(check, options.get("max_pixels"))
+    if tolerance is not None and not samples:
         raise ValueError(f"tolerance belongs to a check; got tolerance={tolerance!r} with check=False")
     tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
-    check_packages(format, options, is_checked=bool(files))
-    pixels = _read(model, files)
+    check_packages(format, options, is_checked=bool(samples))
+    pixels = _read(model, samples)
     described = _described(options)
     if options.get("calibration") is not None:
         options["calibration"] = resized(model, _read(model, calibration))
@@ -142,10 +144,11 @@ def export(
         raise _exists(target)
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    partial = path / f".{version}-{uuid.uuid4().hex}"  # TensorFlow Serving looks at numbers alone
+    files.remove_abandoned(path, _PARTIAL)
+    partial = path / files.partial_name(_PARTIAL)  # TensorFlow Serving looks at numbers alone
     try:
         _write(model, partial, format, options)
-        found = self_check(model, partial, format, files, pixels, tolerance) if files else None
+        found = self_check(model, partial, format, samples, pixels, tolerance) if samples else None
         write_model_card(model, partial / "model_card.json", format, described, found)
         _publish(partial, target)
     finally:
@@ -153,7 +156,7 @@ def export(
         if is_new and not target.exists():
             with contextlib.suppress(OSError):  # another export has begun in it
                 path.rmdir()
-    print(f"Exported {target}: {found or 'not checked'}")
+    LOGGER.info("Exported %s: %s", target, found or "not checked")
     return target
 
 

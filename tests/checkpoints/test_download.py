@@ -1,36 +1,37 @@
 """Downloads against a server on the loopback interface: what arrives, where, and the cache."""
 
+import base64
 import os
 import threading
 import time
 
 import numpy as np
 import pytest
-from download_server import FINAL, QUOTED, RELEASE, files, flipped, npz, send
+from download_server import QUOTED, RELEASE, files, flipped, npz, send
 
 from keras_vit.checkpoints import download, releases
 
 
-def test_success_then_no_second_request(server, tmp_path, capsys):
+def test_success_then_no_second_request(server, tmp_path, caplog):
     path = download.fetch(RELEASE, cache_dir=tmp_path)
-    assert path == tmp_path / FINAL
+    assert path == tmp_path / server.final
     assert path.read_bytes() == npz()
-    assert "Downloading data from http://127.0.0.1" in capsys.readouterr().out
+    assert caplog.messages == [f"Downloading {server.address}{QUOTED} to {path.parent}"]
     assert download.fetch(RELEASE, cache_dir=str(tmp_path)) == path
     assert server.requests == [QUOTED]
-    assert files(tmp_path) == [FINAL]
+    assert files(tmp_path) == [server.final]
 
 
 def test_keras_home_is_the_default_cache(server, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    assert download.fetch(RELEASE) == tmp_path / FINAL
+    assert download.fetch(RELEASE) == tmp_path / server.final
 
 
 def test_without_keras_home_the_cache_is_in_the_users_home(server, tmp_path, monkeypatch):
     monkeypatch.delenv("KERAS_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert download.fetch(RELEASE) == tmp_path / ".keras" / FINAL
+    assert download.fetch(RELEASE) == tmp_path / ".keras" / server.final
 
 
 def test_base_address(monkeypatch):
@@ -51,6 +52,63 @@ def test_addresses_of_another_bucket(monkeypatch):
     assert download.release_url(release) == "https://storage.googleapis.com" + path
     monkeypatch.setenv(download.URL_VARIABLE, "http://mirror.example/weights/")
     assert download.release_url(release) == "http://mirror.example/weights" + path
+
+
+def test_each_base_address_has_a_cache_of_its_own(server, tmp_path, monkeypatch):
+    monkeypatch.delenv(download.URL_VARIABLE)
+    published = tmp_path / "models" / "keras_vit" / RELEASE.path
+    published.parent.mkdir(parents=True)
+    published.write_bytes(npz({"a": np.zeros(1)}))
+    assert download.fetch(RELEASE, cache_dir=tmp_path) == published
+    port = server.server_port
+    bases = [server.address, f"http://localhost:{port}", f"http://me:pw@127.0.0.1:{port}", f"{server.address}/"]
+    paths = []
+    for base in bases:
+        monkeypatch.setenv(download.URL_VARIABLE, base)
+        paths.append(download.fetch(RELEASE, cache_dir=tmp_path))
+    assert paths[3] == paths[0]  # a slash at the end is the same address
+    assert len({published, *paths}) == 4
+    assert len(server.requests) == 3
+
+
+def test_a_login_is_sent_and_never_shown(server, tmp_path, monkeypatch, caplog):
+    sent = []
+
+    def answer(handler):
+        sent.append(handler.headers["Authorization"])
+        send(handler, npz()) if len(sent) == 1 else handler.send_error(403, "Not you")
+
+    server.answer = answer
+    monkeypatch.setenv(download.URL_VARIABLE, server.address.replace("//", "//me:s%40cret@"))
+    path = download.fetch(RELEASE, cache_dir=tmp_path)
+    assert sent == ["Basic " + base64.b64encode(b"me:s@cret").decode()]
+    path.write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="is damaged") as warned, pytest.raises(ConnectionError) as error:
+        download.fetch(RELEASE, cache_dir=tmp_path)
+    assert f"at {server.address}{QUOTED}; the server answered 403 Not you" in str(error.value)
+    shown = [str(path), str(error.value), *caplog.messages, *(str(item.message) for item in warned)]
+    shown += [str(error.value.__cause__), *files(tmp_path)]
+    assert not any("cret" in text or "me:" in text for text in shown), shown
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "http://me:secret@host:a/b",  # a port that is no number
+        "http://me:sec/ret@host/a",
+        "http://me:secret@host/a?key=1",
+        "http://me:secret@host/a#b",
+        "http://me:secret@[host/a",
+        "gs://me:secret@host",
+        "me:secret@host/a",
+        "http://me:secret@/a",
+    ],
+)
+def test_a_base_address_that_is_none_is_refused_without_its_password(base, monkeypatch):
+    monkeypatch.setenv(download.URL_VARIABLE, base)
+    with pytest.raises(ValueError, match=f"{download.URL_VARIABLE} must begin with one of https, http, file") as error:
+        download.release_url(RELEASE)
+    assert "sec" not in str(error.value) and error.value.__cause__ is error.value.__context__ is None
 
 
 def test_file_address_serves_a_local_mirror(tmp_path, monkeypatch):
@@ -80,21 +138,21 @@ def test_validate_decides_on_the_checked_file_before_it_gets_its_name(server, tm
     assert files(tmp_path) == []
     server.answer = lambda handler: send(handler, npz({"head/kernel": np.zeros((4, 10))}))
     download.fetch(RELEASE, cache_dir=tmp_path, validate=validate)
-    assert files(tmp_path) == [FINAL]
+    assert files(tmp_path) == [server.final]
 
 
 def test_damaged_file_in_the_cache_is_replaced_with_a_warning(server, tmp_path):
-    final = tmp_path / FINAL
+    final = tmp_path / server.final
     final.parent.mkdir(parents=True)
     final.write_bytes(flipped())
     with pytest.warns(UserWarning, match=r"R50\+ViT-B_16\.npz is damaged and is downloaded again: .*CRC"):
         assert download.fetch(RELEASE, cache_dir=tmp_path) == final
     assert final.read_bytes() == npz()
-    assert files(tmp_path) == [FINAL]
+    assert files(tmp_path) == [server.final]
 
 
 def test_leftovers_of_killed_processes(server, tmp_path):
-    folder = (tmp_path / FINAL).parent
+    folder = (tmp_path / server.final).parent
     folder.mkdir(parents=True)
     old = folder / ".R50+ViT-B_16.0123.partial.npz"
     young = folder / ".R50+ViT-B_16.4567.partial.npz"
@@ -129,10 +187,10 @@ def test_two_downloads_at_once_do_not_meet(server, tmp_path):
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert results == [tmp_path / FINAL] * 2
+    assert results == [tmp_path / server.final] * 2
     assert results[0].read_bytes() == npz()
     assert len(server.requests) == 2
-    assert files(tmp_path) == [FINAL]
+    assert files(tmp_path) == [server.final]
 
 
 def test_members_may_be_compressed_and_of_any_plain_type(tmp_path):

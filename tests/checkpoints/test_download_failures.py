@@ -1,18 +1,21 @@
 """Downloads that fail: what is said, what is refused, and that nothing stays behind."""
 
 import contextlib
+import dataclasses
 import errno
 import os
 import signal
 import socket
 import threading
+import time
+import urllib.error
+import urllib.request
 
-import keras
 import numpy as np
 import pytest
-from download_server import ARRAYS, FINAL, QUOTED, RELEASE, archive, files, flipped, npy, npz, send, wait_for
+from download_server import ARRAYS, QUOTED, RELEASE, archive, files, flipped, npy, npz, send, wait_for
 
-from keras_vit.checkpoints import download
+from keras_vit.checkpoints import download, transfer
 
 
 def test_missing_file(server, tmp_path):
@@ -104,8 +107,8 @@ def test_connection_closed_in_the_middle_shows_no_final_name_meanwhile(server, t
     server.answer = answer
     with pytest.raises(ConnectionError, match=r"expected the whole file at http://127"):
         download.fetch(RELEASE, cache_dir=tmp_path)
-    assert len(seen) == 1 and seen[0] != FINAL
-    assert seen[0].startswith("models/keras_vit/imagenet21k+imagenet2012/.R50+ViT-B_16.")
+    assert len(seen) == 1 and seen[0] != server.final
+    assert seen[0].startswith(server.final.replace("R50+ViT-B_16.npz", ".R50+ViT-B_16."))
     assert seen[0].endswith(".partial.npz")
     assert files(tmp_path) == []
 
@@ -154,15 +157,128 @@ def test_unwritable_cache_is_refused_rather_than_replaced(server, tmp_path, monk
 
 
 def test_full_disk_is_no_connection_error(server, tmp_path, monkeypatch):
-    def get_file(**kwargs):
+    def transfer(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(keras.utils, "get_file", get_file)
+    monkeypatch.setattr(download, "transfer", transfer)
     with pytest.raises(OSError, match=r"downloading http://127.* failed: No space left") as error:
         download.fetch(RELEASE, cache_dir=tmp_path)
     assert not isinstance(error.value, ConnectionError)
     assert error.value.errno == errno.ENOSPC
-    assert error.value.filename == str((tmp_path / FINAL).parent)
+    assert error.value.filename == str((tmp_path / server.final).parent)
+
+
+# Bounds of size and time
+
+
+SMALL = dataclasses.replace(RELEASE, bytes=20_000)
+MOST = 21_000 + 2**20
+
+
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_more_than_the_release_has_is_not_written(server, tmp_path, is_announced):
+    sent = []
+
+    def answer(handler):
+        with contextlib.suppress(OSError):
+            send(handler, b"", length=2**40 if is_announced else False)
+            while True:  # for ever
+                sent.append(handler.wfile.write(bytes(2**16)))
+
+    server.answer = answer
+    with pytest.raises(ValueError, match=f"expected at most {MOST} bytes, .* at http://127.*; the server sends [0-9]+"):
+        download.fetch(SMALL, cache_dir=tmp_path)
+    assert sum(sent) < MOST + 8 * 2**20  # what the system's buffers take
+    assert files(tmp_path) == []
+
+
+def test_a_release_may_be_as_large_as_the_bound(server, tmp_path):
+    array = np.zeros(MOST - 200, "uint8")
+    content = npz({"a": array, "b": np.zeros(0)})
+    exact = dataclasses.replace(RELEASE, bytes=round((len(content) - 2**20) / 1.05))
+    assert download.most_bytes(exact) - len(content) in (0, 1)
+    server.answer = lambda handler: send(handler, content)
+    assert download.fetch(exact, cache_dir=tmp_path).stat().st_size == len(content)
+
+
+@pytest.mark.parametrize("where", ["body", "header", "status", "chunk"])
+def test_a_server_that_drips_is_left(server, tmp_path, monkeypatch, where):
+    monkeypatch.setattr(transfer, "WINDOW", 0.3)
+    released = threading.Event()
+    start = {
+        "body": b"HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n",
+        "header": b"HTTP/1.1 200 OK\r\nX-Long: ",
+        "status": b"HTTP/1.1 200 ",
+        "chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+    }[where]
+
+    def answer(handler):
+        with contextlib.suppress(OSError):
+            handler.wfile.write(start)
+            while not released.wait(0.02):
+                handler.wfile.write(b"a")
+
+    server.answer = answer
+    message = r"at http://127.*the transfer failed: fewer than 1024 bytes per second came during 0\.3 seconds"
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match=message):
+        download.fetch(RELEASE, cache_dir=tmp_path)
+    assert time.monotonic() - began < 3
+    released.set()
+    assert files(tmp_path) == []
+
+
+def test_the_pace_is_that_of_the_last_minute():
+    pace, done = transfer.Pace(0.0), 0
+    assert not pace.is_too_slow(59.9, 0)
+    assert pace.is_too_slow(60.0, 60 * 1024 - 1)
+    pace = transfer.Pace(0.0)
+    for second in range(1, 200):  # 1 KiB/s is enough
+        done += 1024
+        assert not pace.is_too_slow(float(second), done)
+    assert pace.is_too_slow(200.0, done)
+    pace = transfer.Pace(0.0)
+    assert not pace.is_too_slow(1.0, 10**9)
+    assert [pace.is_too_slow(float(second), 10**9) for second in (30, 60, 61, 62)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:,a", "http://me:secret@127.0.0.1/"])
+def test_a_redirect_to_another_kind_of_address_is_refused(server, tmp_path, target):
+    def answer(handler):
+        handler.send_response(302, "Found")
+        handler.send_header("Location", target)
+        handler.end_headers()
+
+    server.answer = answer
+    with pytest.raises(ConnectionError, match=r"the server answered 302 .*[Rr]edirect") as error:
+        download.fetch(RELEASE, cache_dir=tmp_path)
+    assert "secret" not in str(error.value)
+    assert files(tmp_path) == []
+
+
+def test_https_is_not_left_for_http():
+    request = urllib.request.Request("https://host/a")
+    follow = transfer._Redirects().redirect_request
+    assert follow(request, None, 302, "Found", {}, "https://other/b").full_url == "https://other/b"
+    with pytest.raises(urllib.error.HTTPError, match="a redirect to http://host/b, which is not followed"):
+        follow(request, None, 302, "Found", {}, "http://host/b")
+
+
+def test_a_redirect_is_followed_without_the_login(server, tmp_path, monkeypatch):
+    sent = []
+
+    def answer(handler):
+        sent.append((handler.path, handler.headers["Authorization"] is None))
+        if len(sent) > 1:
+            return send(handler, npz())
+        handler.send_response(302)
+        handler.send_header("Location", server.address.replace("127.0.0.1", "localhost") + "/else")
+        handler.end_headers()
+
+    server.answer = answer
+    monkeypatch.setenv(download.URL_VARIABLE, server.address.replace("//", "//me:secret@"))
+    download.fetch(RELEASE, cache_dir=tmp_path)
+    assert sent == [(QUOTED, False), ("/else", True)]
 
 
 def test_every_single_wrong_byte_in_an_archive_is_a_value_error_or_harmless(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
-from keras_vit.checkpoints import hub
+from keras_vit.checkpoints import hub, json_object
 from keras_vit.checkpoints.labels import label_set
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import find_release
@@ -309,6 +309,37 @@ def test_without_huggingface_hub(monkeypatch):
 def test_an_endpoint_that_is_no_hub(monkeypatch):
     monkeypatch.setattr(Handler, "do_HEAD", lambda handler: handler.reply(200, {}))
     with pytest.raises(ConnectionError, match="hf://org/repo is not whole in the cache and cannot be fetched"):
+        hub.fetch_repository("hf://org/repo")
+
+
+# Bounds
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_above_its_bound_is_not_fetched(name, publish, make_model, tmp_path):
+    folder = publish(make_model())
+    if name.endswith(".json"):
+        (folder / name).write_bytes(b" " * (json_object.MAX_BYTES + 1))
+    with pytest.raises(ValueError, match=rf"hf://org/repo: {name} must not exceed \d+ bytes; the hub sends \d+"):
+        hub.fetch_repository("hf://org/repo", most=4000)
+    assert name not in cached(tmp_path)
+
+
+def test_split_weights_share_the_bound(publish, make_model):
+    folder = publish(make_model())
+    split(folder)
+    total = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    with pytest.raises(ValueError, match="model-00003-of-00003.safetensors must not exceed"):
+        hub.fetch_repository("hf://org/repo", most=total - 1)
+    hub.fetch_repository("hf://org/repo", most=total)
+
+
+def test_an_old_huggingface_hub_is_told_apart(publish, make_model, monkeypatch):
+    import huggingface_hub
+
+    publish(make_model())
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo_id, filename, revision: None)
+    with pytest.raises(ImportError, match=r"hf://org/repo' needs huggingface_hub>=1\.2; got .*install --upgrade"):
         hub.fetch_repository("hf://org/repo")
 
 

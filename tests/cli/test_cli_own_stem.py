@@ -7,7 +7,7 @@ import keras_vit
 from keras_vit.cli import main
 
 
-def test_another_size_and_other_classes(tmp_path, capsys):
+def test_another_size_and_other_classes(tmp_path, capsys, caplog):
     inputs = keras.Input((None, None, 3))
     stem = keras.Model(inputs, keras.layers.Conv2D(6, 3, strides=4, padding="same")(inputs), name="cnn")
     config = keras_vit.ViTConfig(
@@ -19,4 +19,4 @@ def test_another_size_and_other_classes(tmp_path, capsys):
     assert main(["info", str(tmp_path / "mine.keras"), "--image-size", "64"]) == 0
     shown = capsys.readouterr().out
     assert "image_size                   64 64" in shown and "a, b, c" in shown
-    assert "4 x 4 -> 8 x 8 (align_corners)" in shown  # the positions
+    assert "4 x 4 -> 8 x 8 (align_corners)" in caplog.text  # the positions

@@ -100,6 +100,20 @@ class TestConsoleScript:
         [step] = re.findall(r"saved at step (\d+), the same call goes on from there\n$", said)
         assert (tmp_path / "checkpoints" / f"step-{int(step):09d}.safetensors").exists()
 
+    @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+    @pytest.mark.parametrize(
+        ("words", "code"),
+        [("--help", 0), ("list --nonsense", 2), pytest.param("list ViT-Ti*", 0, marks=pytest.mark.slow)],
+    )
+    def test_closed_streams(self, closed, words, code):
+        command = [sys.executable, keras_vit_command.__file__, *words.split()]
+        environment = {**os.environ, "PYTHONPATH": launcher_folder()}
+        shell = ["bash", "-c", f'exec "$@" {closed}', "bash", *command]
+        done = subprocess.run(shell, env=environment, capture_output=True, text=True)
+        assert done.returncode == code and "Traceback" not in done.stderr
+        assert (done.stdout == "") == (code == 2 or ">&-" in closed.split())
+        assert (done.stderr == "") == (code == 0 or "2>&-" in closed.split())
+
     def test_reader_that_leaves(self):
         command = [sys.executable, keras_vit_command.__file__, "--help"]
         buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # argparse itself swallows the error of a write

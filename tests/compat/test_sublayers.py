@@ -3,7 +3,7 @@
 import keras
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.compat.sublayers import inner_layers, owned_variables, sublayers
+from keras_vit.compat.sublayers import inner_layers, keep_beside_graph, owned_variables, sublayers
 
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=12, classes=3
@@ -71,3 +71,14 @@ def test_owners_of_variables():
     assert list(owned) == [weight.path for weight in model.weights]
     dense = model.get_layer("block_00").mlp.dense1
     assert owned["block_00/mlp/dense1/bias"] == (dense, "block_00/mlp/dense1/1")
+
+
+def test_a_layer_beside_the_graph_is_kept_once():
+    model, layer = _model(), keras.layers.Dense(2)
+    layer.build((1, 3))
+    before = len(model.weights)
+    for _ in range(2):
+        model.beside = layer
+        keep_beside_graph(model, layer)
+    assert len(model.weights) == before + 2
+    assert [other for other in sublayers(model) if other is layer] == [layer]

@@ -129,7 +129,7 @@ def kill_exports(model, folder, seconds):
     for wait in seconds:
         process = exporter(folder)
         assert process.stdout.readline() == "ready\n"
-        while wait is None and not any(path.name.startswith(".2-") for path in folder.iterdir()):
+        while wait is None and not any(path.name.startswith(".partial-") for path in folder.iterdir()):
             time.sleep(0.01)
         time.sleep(wait or 0.0)
         process.send_signal(signal.SIGKILL)
@@ -145,7 +145,9 @@ def kill_exports(model, folder, seconds):
 @pytest.mark.slow
 def test_a_killed_export_leaves_whole_versions(model, tmp_path):
     assert list(kill_exports(model, tmp_path, [None])) == [1]
+    assert len(list(tmp_path.glob(".*"))) == 1
     assert export(model, tmp_path, check=False) == tmp_path / "2"
+    assert list(tmp_path.glob(".*")) == []
 
 
 @pytest.mark.slow
@@ -286,10 +288,10 @@ def test_a_quantised_model(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_small_limit_is_kept_by_the_pictures_of_the_check(model, tmp_path, capsys):
+def test_a_small_limit_is_kept_by_the_pictures_of_the_check(model, tmp_path, caplog):
     options = {"max_pixels": 500, "signatures": ("serving_default",), "tolerance": 0.5}
     assert export(model, tmp_path, **options) == tmp_path / "1"
-    assert re.search("Exported .*at most 0.5 is allowed.*top-1 the same for 8 of 8 pictures", capsys.readouterr().out)
+    assert re.search("Exported .*at most 0.5 is allowed.*top-1 the same for 8 of 8 pictures", caplog.text)
     with pytest.raises(ExportError, match="must read what it is checked on; it answers 'a picture of 50 x 40 pixels"):
         export(model, tmp_path, max_pixels=500, signatures=("serving_default",), check=[encode(picture(0))])
 
