@@ -103,7 +103,9 @@ def resize(preprocessing, image):
 
 
 def standardise(preprocessing, image):
-    """The second half of `apply`: from the scale [0, 255] to `(x / 255 - mean) / std`."""
+    """The second half of `apply`: from the scale [0, 255] to `(x / 255 - mean) / std`, unless the model does that."""
+    if preprocessing.in_model:
+        return tf.cast(image, tf.float32)
     mean = [255.0 * value for value in preprocessing.mean]
     std = [255.0 * value for value in preprocessing.std]
     if len({*zip(mean, std, strict=True)}) == 1:

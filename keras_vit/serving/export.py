@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.data import pictures as readers
 from keras_vit.evaluation.outputs import has_zero_head
-from keras_vit.models.base import ImageModel
+from keras_vit.models.base import ImageModel, check_model
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.in_tensorflow import write_in_tensorflow
 from keras_vit.serving.model_card import write_model_card
@@ -226,8 +226,7 @@ def _described(options):
 
 
 def _check_model(model, force):
-    if not isinstance(model, ImageModel):
-        raise TypeError(f"model must be a model of keras_vit; got {type(model).__name__}")
+    check_model(model)
     if not model.config.include_top:
         raise ValueError("model must have a head to answer with classes; got one built with include_top=False")
     if len(model.output.shape) != 2:

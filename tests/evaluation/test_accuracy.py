@@ -169,7 +169,7 @@ def test_real_pictures_by_their_wordnet_ids(real_data):
 def test_refusals(tmp_path):
     model = tiny()
     source = from_arrays(IMAGES, LABELS, NAMES)
-    inputs = IMAGES.astype(np.float32)
+    inputs = IMAGES.astype(np.float32) / 127.5 - 1.0
     dataset = tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(20)
     one_hot = tf.data.Dataset.from_tensor_slices((inputs, np.eye(6)[LABELS])).batch(20)
     too_high = tf.data.Dataset.from_tensor_slices((inputs, LABELS + 2)).batch(45)
