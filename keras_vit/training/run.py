@@ -20,9 +20,10 @@ from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
 from keras_vit.logs import LOGGER
-from keras_vit.models import MaskedPatchPrediction, with_rescaling
+from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
+from keras_vit.models.rescaled import of_pixels
 from keras_vit.training.build import build, check_classes
 from keras_vit.training.checkpoint_files import held, write_atomically
 from keras_vit.training.curves import draw_curves
@@ -234,7 +235,7 @@ class _Run:
         """The compiled model, which may have the one that is saved inside, and its epochs and steps per epoch."""
         epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
         is_rescaled = self.recipe.input_dtype == "uint8" and not isinstance(self.model, Distiller)
-        model = with_rescaling(self.model) if is_rescaled else self.model
+        model = of_pixels(self.model) if is_rescaled else self.model
         self.recipe.compile(model, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
         return model, epochs, steps_per_epoch
 

@@ -271,6 +271,14 @@ def test_pixels_are_rescaled_in_the_model(result, source, tmp_path):
     assert keras.models.load_model(tmp_path / "best.keras").input_shape == (None, 8, 8, 1)
 
 
+@pytest.mark.parametrize("input_dtype", ["float32", "uint8"])
+def test_a_model_that_includes_its_preprocessing_is_given_pixels(input_dtype, result, source, tmp_path):
+    recipe, config = RECIPE.replace(input_dtype=input_dtype), CONFIG.replace(include_preprocessing=True)
+    run = train(recipe, source, tmp_path, model=config, validation=source, verbose=0)
+    np.testing.assert_allclose(run.history["loss"], result.history["loss"], rtol=1e-3)
+    np.testing.assert_allclose(run.history["val_loss"], result.history["val_loss"], rtol=2e-3)
+
+
 def test_a_loss_that_is_no_number_ends_the_run(source, tmp_path):
     model = VisionTransformer(CONFIG)
     model.layers[-1].bias.assign([np.nan, 0.0])
