@@ -166,7 +166,8 @@ def _preprocessing(ours, beside, checkpoint):
 
 def _exact(ours, checkpoint):
     try:
-        return None if ours.get("preprocessing") is None else Preprocessing.from_dict(ours["preprocessing"])
+        stated = ours.get("preprocessing")
+        return None if stated is None else Preprocessing.from_dict(stated).replace(in_model=False)  # the weights are any
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"the preprocessing in the metadata of {str(checkpoint.path)!r}: {error}") from error
 
