@@ -29,7 +29,18 @@ FLOORS = (
     ("cli",),
 )
 RANKS = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
-WITHOUT_TENSORFLOW = ("checks", "files", "logs", "typing", "config", "layers", "models", "checkpoints", "zoo", "analysis")
+WITHOUT_TENSORFLOW = (
+    "checks",
+    "files",
+    "logs",
+    "typing",
+    "config",
+    "layers",
+    "models",
+    "checkpoints",
+    "zoo",
+    "analysis",
+)
 STANDARD_LIBRARY_ONLY = (
     "keras_vit.cli.parser",
     "keras_vit.cli.argument_groups",
