@@ -167,7 +167,8 @@ def _preprocessing(ours, beside, checkpoint):
 def _exact(ours, checkpoint):
     try:
         stated = ours.get("preprocessing")
-        return None if stated is None else Preprocessing.from_dict(stated).replace(in_model=False)  # the weights are any
+        # The same weights serve a model with `include_preprocessing` and one without.
+        return None if stated is None else Preprocessing.from_dict(stated).replace(in_model=False)
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"the preprocessing in the metadata of {str(checkpoint.path)!r}: {error}") from error
 

@@ -30,6 +30,8 @@ def locate(weights, model, image_size):
     """
     if not isinstance(weights, (str, os.PathLike)):
         raise TypeError(f"weights must be a path, the name of a release or hf://org/repo; got {weights!r}")
+    if not os.fspath(weights):
+        raise ValueError("weights must not be empty ('.' is the current folder); got weights=''")
     text = os.fspath(weights)
     if text.startswith(hub.PREFIX):
         return _fetch_repository(text, release := find_address(model, text)), release

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import pathlib
 import warnings
 import zipfile
 
@@ -56,7 +55,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     if not known:
         raise ValueError(f"no other code reads files of {model.config.name}: use model.save")
     checks.check_choice("layout", layout, known)
-    path = pathlib.Path(path)
+    path = checks.check_path("path", path)
     is_folder = layout == "huggingface" and path.suffix == ""
     suffix = ".npz" if layout == "official" else ".safetensors"
     if not is_folder and path.suffix != suffix:

@@ -67,7 +67,7 @@ def train_pipeline(
 
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)); with `mix` the labels are
-        float32 (batch, classes), of sum 1.
+        float32 (batch, classes), of sum 1. Its attribute `steps_per_epoch` is the number of full batches of one pass.
 
     Raises:
         TypeError: if `source` is no `ImageSource` or `preprocessing` no `Preprocessing`.

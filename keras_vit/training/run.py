@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib.util
 import json
 import os
@@ -20,7 +19,6 @@ from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
 from keras_vit.logs import LOGGER
-from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.rescaled import of_pixels
@@ -43,7 +41,7 @@ from keras_vit.training.recipe import DATASETS, Recipe
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.saving import save_model
-from keras_vit.training.state import check_same_run
+from keras_vit.training.state import check_same_run, run_identity
 from keras_vit.typing import PathLike
 
 _METRICS = ("loss", "accuracy", "mean_absolute_error")
@@ -137,12 +135,14 @@ def train(
     checks.check_integer("checkpoint_every", checkpoint_every)
     verbose = verbosity(verbose)
     workdir = checks.check_workdir(workdir)
+    if weights is not None:
+        checks.check_path("weights", weights)
     with _enter(strategy) as devices:
         source, validation = _find_sources(recipe, source, validation)
         keras.utils.set_random_seed(recipe.seed)
         model = build(recipe, source, model, weights)
         check_classes(model, source, validation)
-        identity = _identity(recipe, source, validation, model, weights)
+        identity = run_identity(recipe, source, validation, model, weights)
         options: dict[str, Any] = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
         run = _Run(recipe, source, validation, model, workdir, devices, identity, **options)
         return run.finished() or run.train()
@@ -338,37 +338,6 @@ def _open(name, pictures):
     if pictures.size == 0:
         raise ValueError(f"{name} must have pictures; got none")
     return pictures
-
-
-def _identity(recipe, source, validation, model, weights):
-    """What makes another run of it if it changes."""
-    encoder = find_encoder(model)
-    structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
-    identity = {
-        "recipe": recipe.to_dict(),
-        "model": encoder.config.to_dict(),
-        "preprocessing": encoder.preprocessing.to_dict(),
-        "weights": encoder.weights_source if weights is None else str(weights),
-        "weights_file": _file_digest(weights),
-    }
-    if isinstance(model, MaskedPatchPrediction):
-        identity["masked_patches"] = model.settings
-    if isinstance(model, Distiller):
-        identity["distillation"] = model.identity()
-    identity |= {
-        "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
-        "data": source.fingerprint(),
-        "validation": None if validation is None else validation.fingerprint(),
-    }
-    return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
-
-
-def _file_digest(weights):
-    """Of the contents of a file of weights; None of what is no file, such as a published name."""
-    if weights is None or not os.path.isfile(weights):
-        return None
-    with open(weights, "rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:16]
 
 
 def _last_accuracy(history):

@@ -1,11 +1,15 @@
 """The state of a training run: every variable of model, optimizer and metrics as arrays, and what tells runs apart."""
 
+import hashlib
 import json
+import os
 
 import keras
 import numpy as np
 
-from keras_vit.models.distillation import student_of
+from keras_vit.models import MaskedPatchPrediction
+from keras_vit.models.distillation import Distiller, student_of
+from keras_vit.models.encoders import find_encoder
 from keras_vit.training import workers
 from keras_vit.training.checkpoint_files import CheckpointError
 
@@ -58,6 +62,40 @@ def describe_optimizer(optimizer):
     except NotImplementedError:  # a schedule that cannot tell its settings
         description = {"class_name": type(optimizer).__name__}
     return _without_names(json.loads(json.dumps(description, default=str)))
+
+
+def run_identity(recipe, source, validation, model, weights):
+    """Returns what makes another run of one of `train` if it changes, as JSON values.
+
+    The arguments are those of `train`, with sources of images and a built model.
+    """
+    encoder = find_encoder(model)
+    structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
+    identity = {
+        "recipe": recipe.to_dict(),
+        "model": encoder.config.to_dict(),
+        "preprocessing": encoder.preprocessing.to_dict(),
+        "weights": encoder.weights_source if weights is None else str(weights),
+        "weights_file": _file_digest(weights),
+    }
+    if isinstance(model, MaskedPatchPrediction):
+        identity["masked_patches"] = model.settings
+    if isinstance(model, Distiller):
+        identity["distillation"] = model.identity()
+    identity |= {
+        "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
+        "data": source.fingerprint(),
+        "validation": None if validation is None else validation.fingerprint(),
+    }
+    return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
+
+
+def _file_digest(weights):
+    """Of the contents of a file of weights; None of what is no file, such as a published name."""
+    if weights is None or not os.path.isfile(weights):
+        return None
+    with open(weights, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:16]
 
 
 def check_same_run(folder, saved, run):

@@ -112,6 +112,15 @@ def test_the_nearest_size_is_taken(fetched):
     assert fetched[0].file == "ViT-B_16-224" and fetched[1].file == "ViT-B_16"
 
 
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="weights must not be empty"):
+        find("")
+    with pytest.raises(ValueError, match="path must be a path that is not empty"):
+        keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=32, classes=2), "", "huggingface")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_unknown_releases():
     with pytest.raises(ValueError, match=r"weights='jft300m' is no file of ViT-Ti_16; published for it are 'augreg/"):
         find("jft300m")

@@ -3,7 +3,6 @@ import dataclasses
 import json
 import re
 import shutil
-import sys
 
 import keras
 import numpy as np
@@ -13,7 +12,6 @@ from picture_sets import encode, write_folder
 from keras_vit import Model, VisionTransformer, ViTConfig, files
 from keras_vit.data import eval_pipeline, from_arrays, from_folder
 from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, progress, train
-from keras_vit.training.curves import draw_curves
 
 CONFIG = ViTConfig(
     name="toy",
@@ -327,19 +325,6 @@ def test_a_full_disk_at_the_end(source, tmp_path, monkeypatch):
     assert (tmp_path / "model.keras").exists()
 
 
-def test_curves_need_matplotlib(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert not draw_curves([{"step": 1, "loss": 2.0}], tmp_path / "curves.png")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_curves(tmp_path):
-    pytest.importorskip("matplotlib")
-    rows = [{"step": step, "loss": 1 / step, "accuracy": 0.5, "learning_rate": 0.1} for step in (1, 2, 3)]
-    assert draw_curves(rows, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
 def test_pictures_may_be_folders(tmp_path):
     for part, classes in (("learn", [0, 1]), ("measure", [0, 2])):
         write_folder(tmp_path / part, [encode(image) for image in np.zeros((2, 8, 8, 1), "uint8")], classes)
@@ -368,6 +353,7 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
         ),
         ({"workdir": None}, TypeError, "workdir must be a path; got NoneType"),
         ({"workdir": __file__}, ValueError, "workdir must be a folder, or not exist yet; "),
+        ({"weights": ""}, ValueError, "weights must be a path that is not empty"),
         ({"source": ""}, ValueError, "source must be a path that is not empty"),
         ({"validation": ""}, ValueError, "validation must be a path that is not empty"),
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be an integer of at least 1; got"),
