@@ -42,7 +42,6 @@ from keras_vit.models import (
     features,
     freeze,
     resize,
-    with_rescaling,
 )
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
 from keras_vit.zoo import create_model, list_models, list_weights
@@ -93,7 +92,6 @@ __all__ = [
     "resize",
     "resize_position_embedding",
     "save_weights",
-    "with_rescaling",
 ]
 __all__ += list(_layers) + list(_CONSTRUCTORS) + list(_ON_FIRST_TOUCH)
 

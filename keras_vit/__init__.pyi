@@ -39,7 +39,6 @@ from keras_vit.models import clone as clone
 from keras_vit.models import features as features
 from keras_vit.models import freeze as freeze
 from keras_vit.models import resize as resize
-from keras_vit.models import with_rescaling as with_rescaling
 from keras_vit.serving import export as export
 from keras_vit.training import train as train
 from keras_vit.training.distribution import distribution as distribution

@@ -3,6 +3,8 @@
 import difflib
 import math
 import numbers
+import os
+import pathlib
 from collections.abc import Collection
 from typing import Any, TypeVar
 
@@ -67,6 +69,23 @@ def check_flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False; got {name}={value!r}")
     return value
+
+
+def check_path(name: str, value: Any) -> pathlib.Path:
+    """Returns `value` as a path; an empty string is refused, which would be the current folder."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} must be a path; got {type(value).__name__}")
+    if not os.fspath(value):
+        raise ValueError(f"{name} must be a path that is not empty ('.' is the current folder); got {name}={value!r}")
+    return pathlib.Path(value)
+
+
+def check_workdir(value: Any) -> pathlib.Path:
+    """Returns the folder of a run as a path; a file is refused."""
+    path = check_path("workdir", value)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"workdir must be a folder, or not exist yet; {path} is a file")
+    return path
 
 
 def check_pair(name: str, value: Any) -> tuple[int, int]:

@@ -1,5 +1,7 @@
 """The argument checks: what they return, and messages that name argument, expectation and value."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,9 @@ ACCEPTED = [
     (lambda v: checks.check_positive("epsilon", v), 1e-12, 1e-12),
     (lambda v: checks.check_positive("epsilon", v), 3, 3.0),
     (lambda v: checks.check_flag("flag", v), False, False),
+    (lambda v: checks.check_path("file", v), "a/b", pathlib.Path("a/b")),
+    (lambda v: checks.check_path("file", v), pathlib.Path("."), pathlib.Path(".")),
+    (lambda v: checks.check_workdir(v), "new/run", pathlib.Path("new/run")),
     (lambda v: checks.check_pair("size", v), 224, (224, 224)),
     (lambda v: checks.check_pair("size", v), [224, 320], (224, 320)),
     (lambda v: checks.check_pair("size", v), (np.int32(2), 3), (2, 3)),
@@ -148,3 +153,12 @@ def test_refused_values_are_named_with_what_was_expected(check, value, message):
     with pytest.raises(ValueError) as caught:
         check(value)
     assert str(caught.value) == message
+
+
+def test_paths_that_are_empty_or_none_are_refused():
+    with pytest.raises(ValueError, match=r"^file must be a path that is not empty \('.' is the .*; got file=''$"):
+        checks.check_path("file", "")
+    with pytest.raises(TypeError, match="^file must be a path; got NoneType$"):
+        checks.check_path("file", None)
+    with pytest.raises(ValueError, match=f"^workdir must be a folder, or not exist yet; {__file__} is a file$"):
+        checks.check_workdir(__file__)

@@ -60,7 +60,6 @@ PAGES = {
             "features",
             "freeze",
             "resize",
-            "with_rescaling",
         ),
     ),
     "configs": Page(

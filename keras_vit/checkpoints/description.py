@@ -123,8 +123,10 @@ def _describe_arrays(layout, names, checkpoint, family):
     """A file whose arrays have the names of others: what our metadata and the files beside it state."""
     ours, beside = _metadata(checkpoint), read_config_json(checkpoint, family)
     stated = {**ours["config"], **beside.fields}
-    if layout == "timm" and "classifier" in beside.fields:  # which may leave out a class token that is there
+    if layout == "timm" and "classifier" in beside.fields:  # what is beside the pooling shows in the names
         stated.setdefault("class_token", "cls_token" in checkpoint.entries)
+        is_after = "fc_norm.weight" in checkpoint.entries
+        stated.setdefault("norm_position", "after_pooling" if is_after else "before_pooling")
     usual = {"gelu": names.gelu, "epsilon": names.epsilon, "stem.style": names.stem_style}
     usual |= _window(checkpoint) if family == "swin" else {}
     folded = [fold(names, name) for name in checkpoint.entries]

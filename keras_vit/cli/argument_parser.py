@@ -44,10 +44,19 @@ class Parser(argparse.ArgumentParser):
 
 
 class VerbParser(Parser):
-    """Misses no required argument before an option that is misspelt: it may be that argument."""
+    """Misses no required argument before an option that is misspelt: it may be that argument.
+
+    An empty word is a mistake: as a path it would be the current folder.
+    """
 
     def parse_known_args(self, args=None, namespace=None):
         words = list(args)
+        for before, word in zip([None, *words], words, strict=False):
+            option, equals, value = word.partition("=")
+            if not word:
+                option = before if before and before.startswith("-") else f"a word of {self._name()}"
+            if not word or (option in self._option_string_actions and equals and not value):
+                self.error(f"{option} must not be empty; got {word!r}")
         for word in words[: words.index("--")] if "--" in words else words:
             if _OPTION.fullmatch(word) and not self._is_known(word):
                 self.error(self._unknown(word))

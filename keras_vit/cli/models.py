@@ -11,7 +11,7 @@ from keras_vit import checks
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.models.base import ImageModel
+from keras_vit.models.base import ImageModel, described
 from keras_vit.zoo import variant_name
 
 _SAVED = ".keras"
@@ -117,7 +117,7 @@ def _saved_model(args, changes):
     describe(open_checkpoint(args.model))  # says what is wrong with the file, if anything is
     model = keras.models.load_model(args.model, compile=False)
     if not isinstance(model, ImageModel):
-        raise TypeError(f"--model must be a model of keras_vit; {args.model} holds a {type(model).__name__}")
+        raise TypeError(f"--model must be a model of keras_vit; {args.model} holds a {described(model)}")
     if not changes:
         return model
     config, description = model.config.replace(**changes), model.get_config()

@@ -17,12 +17,13 @@ from keras_vit.compat.label_errors import labels_in_words
 from keras_vit.compat.loss_shares import check_parts
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
-# method -> its arguments that count steps, which Keras would exceed
-_WHOLE_EPOCHS = {
-    "fit": ("steps_per_epoch", "validation_steps"),
-    "evaluate": ("steps",),
-    "predict": ("steps",),
+# method -> its data, each with the argument that counts the steps, which Keras would exceed
+_STEPS_OF = {
+    "fit": {"x": "steps_per_epoch", "validation_data": "validation_steps"},
+    "evaluate": {"x": "steps"},
+    "predict": {"x": "steps"},
 }
+_ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 _OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
 
 
@@ -101,14 +102,29 @@ class DistributedFit(_OwnFit):
         arguments = inspect.signature(getattr(keras.Model, method)).bind(self, *args, **kwargs).arguments
         arguments.pop("self")
         arguments.update(arguments.pop("kwargs", {}))
-        for name in _WHOLE_EPOCHS[method]:
-            steps = arguments.get(name)
+        for name, counted_by in _STEPS_OF[method].items():
+            steps = arguments.get(counted_by)
             if steps and steps % self.steps_per_execution:
                 raise ValueError(
-                    f"{name} must be divisible by steps_per_execution; got {name}={steps}, "
+                    f"{counted_by} must be divisible by steps_per_execution; got {counted_by}={steps}, "
                     f"steps_per_execution={self.steps_per_execution}"
                 )
-        for name in ("x", "validation_data"):
             if name in arguments:
+                if steps is None:
+                    _check_end(method, name, counted_by, arguments[name])
                 arguments[name] = self._shared_out(arguments[name])
         return arguments
+
+
+def _check_end(method, name, counted_by, data):
+    """Raises on data without end, with which Keras would go on for ever."""
+    cardinality = getattr(data, "cardinality", None)  # of tf.data a method, of tf.distribute a number
+    cardinality = cardinality() if callable(cardinality) else cardinality
+    if cardinality is None or int(cardinality) != _ENDLESS:
+        return
+    steps = getattr(data, "steps_per_epoch", None)
+    known = "the number of images divided by the batch size" if steps is None else f"{steps} are one pass"
+    raise ValueError(
+        f"{counted_by} must be given to {method}, as {name} is a dataset without end (tf.data.INFINITE_CARDINALITY); "
+        f"got {counted_by}=None ({known})"
+    )

@@ -77,6 +77,8 @@ class ImageConfig(Config):
         classifier_activation: activation of the head, such as `"softmax"`; None gives logits.
         channels: channels of the input picture.
         dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None is the global policy.
+        include_preprocessing: True builds a model of pixel values from 0 to 255, uint8 or float, in the model's image
+            size, whose layer `preprocessing` maps them by the mean and standard deviation of `model.preprocessing`.
 
     Raises:
         ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
@@ -91,12 +93,18 @@ class ImageConfig(Config):
     classifier_activation: str | None = None
     channels: int = 3
     dtype: str | None = None
+    include_preprocessing: bool = False
 
     def __post_init__(self):
         self._check(check_string, "name")
         self._check(checks.check_pair, "image_size")
         self._check(checks.check_integer, "classes", "channels")
-        self._check(checks.check_flag, "include_top")
+        self._check(checks.check_flag, "include_top", "include_preprocessing")
+        if self.include_preprocessing and self.channels not in (1, 3):
+            raise ValueError(
+                f"include_preprocessing=True needs images of 1 or 3 channels; got channels={self.channels} (scale the "
+                "images yourself)"
+            )
         self._check_optional(check_string, "classifier_activation")
         self._check_optional(_policy_name, "dtype")
 

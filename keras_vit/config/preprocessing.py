@@ -31,6 +31,8 @@ class Preprocessing(Config):
         interpolation: `bilinear` (TensorFlow's, not antialiased: the official code), `bilinear_antialias` and
             `bicubic` (antialiased, as in Pillow and timm), `area` or `nearest`.
         mean, std: one number per channel on the scale [0, 1]; their length is the number of channels, 1 or 3.
+        in_model: True for a model built with `include_preprocessing`, which maps by `mean` and `std` itself: what is
+            prepared stays on the scale [0, 255]. A model sets it.
 
     Raises:
         ValueError: on a value out of range or a crop that exceeds `size`.
@@ -41,6 +43,7 @@ class Preprocessing(Config):
     interpolation: str = "bilinear"
     mean: Sequence[float] = (0.5, 0.5, 0.5)
     std: Sequence[float] = (0.5, 0.5, 0.5)
+    in_model: bool = False
 
     def __post_init__(self):
         checks.check_choice("interpolation", self.interpolation, INTERPOLATIONS)
@@ -48,6 +51,7 @@ class Preprocessing(Config):
         resized = checks.check_pair("size", self.size)
         self._set(size=resized[0] if is_shorter_side else resized, mean=_floats("mean", self.mean))
         self._set(std=_floats("std", self.std))
+        self._check(checks.check_flag, "in_model")
         if self.crop is not None:
             self._set(crop=checks.check_pair("crop", self.crop))
             if any(side > limit for side, limit in zip(self.crop, resized, strict=True)):
@@ -68,6 +72,13 @@ class Preprocessing(Config):
     def channels(self) -> int:
         """Channels of the result: 1 (grey) or 3 (red, green, blue)."""
         return len(self.mean)
+
+    @property
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation that the result was mapped by: those of the fields unless `in_model`."""
+        if self.in_model:
+            return (0.0,) * self.channels, (1 / 255,) * self.channels
+        return tuple(self.mean), tuple(self.std)
 
     def at(self, image_size: Size) -> Self:
         """Returns the same protocol for another input size: exact resizes follow it, resize and crop keep their ratio.
@@ -102,7 +113,8 @@ class Preprocessing(Config):
         inputs = np.asarray(inputs, "float32")
         if inputs.ndim < 1 or inputs.shape[-1] != self.channels:
             raise ValueError(f"inputs must have {self.channels} channels in the last axis; got shape {inputs.shape}")
-        return np.clip(inputs * np.asarray(self.std, "float32") + np.asarray(self.mean, "float32"), 0.0, 1.0)
+        mean, std = (np.asarray(values, "float32") for values in self.statistics)
+        return np.clip(inputs * std + mean, 0.0, 1.0)
 
 
 def _floats(name, values):

@@ -1,11 +1,14 @@
 """Encoded pictures (files, bytes) and PIL images to pixels; what is no picture, or too large, is refused."""
 
+import contextlib
 import io
 import os
 import warnings
 
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
+import PIL.ImageOps
 import tensorflow as tf
 
 from keras_vit.data import pixel_limit, preprocessing
@@ -56,7 +59,7 @@ def decode(name, contents, channels):
 
 
 def from_pil(name, image):
-    """The pixels of a PIL image: uint8 (height, width, 1 or 3), or float32 on [0, 255] if it has 16 bits."""
+    """The pixels of a PIL image, upright: uint8 (height, width, 1 or 3), or float32 on [0, 255] if it has 16 bits."""
     _check_sides(name, *reversed(image.size))
     if image.mode in ("I", "F"):
         raise ValueError(
@@ -64,18 +67,33 @@ def from_pil(name, image):
             "give numpy.asarray(image) with value_range=(darkest, brightest)"
         )
     try:
+        image = _upright(image)
         if image.mode.startswith("I;16"):
             return (np.asarray(image).astype(np.float32) / 257.0)[..., None]
+        if image.mode in ("RGB", "RGBA"):  # without a copy of all pixels
+            return np.asarray(image)[..., :3]
         pixels = np.asarray(image.convert("L" if image.mode in _GREY_MODES else "RGB"))
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{name} must be a PIL image that can be read; {error}") from None
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
+def _upright(image):
+    image.load()
+    with warnings.catch_warnings(), contextlib.suppress(Exception):  # damaged EXIF is no reason to refuse an image
+        warnings.simplefilter("ignore")
+        if image.getexif().get(PIL.ExifTags.Base.Orientation, 1) != 1:
+            return PIL.ImageOps.exif_transpose(image)
+    return image
+
+
 def _check_header(name, contents):
     """Returns the format's name, once the header is found to be one that can be decoded."""
     if not contents:
         raise ValueError(f"{name} must be a picture ({_FORMATS}); it is empty (0 bytes)")
+    if contents[:4] == b"RIFF":  # a WebP: to open an animated one, Pillow allocates its pixels
+        width, height = pixel_limit.header_sides(tf.constant(contents)).numpy()
+        _check_sides(name, height or 1, width or 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large pictures and of damage to what is not read here
@@ -89,14 +107,18 @@ def _check_header(name, contents):
             f"{len(contents)} bytes, {_beginning(contents)}"
         ) from None
     _check_sides(name, height, width)
+    limit = pixel_limit.MAX_PIXELS // 3
+    if height * width > limit and image_format in ("JPEG", "MPO") and pixel_limit.is_progressive(contents):
+        _check_sides(name, height, width, limit, " as a progressive JPEG")
     return image_format
 
 
-def _check_sides(name, height, width):
+def _check_sides(name, height, width, limit=None, of_kind=""):
+    limit = pixel_limit.MAX_PIXELS if limit is None else limit
     if not height or not width:
         raise ValueError(f"{name} must have a height and a width above 0; got {height} x {width} pixels")
-    if height * width > pixel_limit.MAX_PIXELS:
-        raise ValueError(f"{name} must have at most {pixel_limit.MAX_PIXELS:,} pixels; got {height} x {width} pixels")
+    if height * width > limit:
+        raise ValueError(f"{name} must have at most {limit:,} pixels{of_kind}; got {height} x {width} pixels")
 
 
 def _beginning(contents):

@@ -27,7 +27,8 @@ def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Image
 
     Raises:
         FileNotFoundError: no such folder.
-        ValueError: a file instead of a folder, no class folders, or a class folder without pictures.
+        ValueError: a file instead of a folder, no class folders, a class folder without pictures, or a name that is
+            no UTF-8.
     """
     folder = pathlib.Path(path)
     if not folder.exists():
@@ -45,6 +46,8 @@ def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Image
             f"every class folder must hold pictures ending in {', '.join(endings)}; "
             f"{len(empty)} of {len(classes)} in {path} hold none: {', '.join(empty[:5])}"
         )
+    for name in itertools.chain((entry.path for entry in classes), *files):
+        _check_name(name)
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(found) for found in files])
     return _from_files(tuple(itertools.chain(*files)), labels, [entry.name for entry in classes])
 
@@ -57,6 +60,14 @@ def _from_files(files, labels, class_names):
         return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
 
     return from_lookup(lookup, class_names, len(files), files, labels=labels)
+
+
+def _check_name(path):
+    """Raises on a name that labels, files and messages cannot hold; Python reads its bytes as lone surrogates."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"names of folders and files must be UTF-8; got {os.fsencode(path)!r}: rename it") from None
 
 
 def _visible(folder):

@@ -43,8 +43,8 @@ def preprocess(
         images: a path, the bytes of an encoded file, a `PIL.Image.Image`, an array (height, width), (height,
             width, channels) or (pictures, height, width, channels), or a list or tuple of any of these but
             the last. Arrays are NumPy arrays or what `np.asarray` takes (TensorFlow, JAX), with 1, 3 or 4
-            channels; a fourth channel, alpha, is dropped. The EXIF orientation is ignored, as in the official
-            code.
+            channels; a fourth channel, alpha, is dropped. The EXIF orientation of JPEG, PNG and WebP files and of
+            PIL images is applied, as browsers do; the official code ignores it.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
         value_range: darkest and brightest value of the arrays among `images`, such as `(0, 255)`. None is the
             type's own range for unsigned integers (uint8: 0 to 255) and `(0, 1)` for floats; signed integers

@@ -114,7 +114,9 @@ def train_pipeline(
         before=int(has_partner),
     )
     steps = tf.data.INFINITE_CARDINALITY if repeat else max(order.steps - start_step, 0)
-    return _finished(dataset, steps, batch_size // count if repeat or drop_remainder else None)
+    dataset = _finished(dataset, steps, batch_size // count if repeat or drop_remainder else None)
+    dataset.steps_per_epoch = max(source.size // batch_size, 1)  # for the message of a fit without it
+    return dataset
 
 
 def eval_pipeline(

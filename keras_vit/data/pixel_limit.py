@@ -30,7 +30,7 @@ def jpeg_shape(contents, max_pixels=None):
     sides = tf.cast(shape[:2], tf.float64)
 
     def checked():
-        times = 1.0 + 2.0 * tf.cast(_is_progressive(contents), tf.float64)
+        times = 1.0 + 2.0 * tf.cast(is_progressive(contents), tf.float64)
         return limited(shape, tf.concat([sides, [times]], 0), max_pixels)
 
     # Most are small, and each operation costs them.
@@ -77,7 +77,7 @@ def limited(value, sides, max_pixels=None):
         return tf.identity(value)
 
 
-def _is_progressive(contents):
+def is_progressive(contents):
     """Whether the marker of a progressive frame is among the bytes; coded pixels do not hold it, a thumbnail may."""
     data = tf.io.decode_raw(contents, tf.uint8)
     return tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xC2))

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
-from keras_vit.data import gif
+from keras_vit.data import gif, orientation
 from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole levels
@@ -22,7 +22,7 @@ def decode(contents, channels, max_pixels=None):
 
     Reads JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
     bit, not compressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, 16 bits
-    are cut to the upper 8. The EXIF orientation is ignored, as in the official code (`tf.io.decode_image`).
+    are cut to the upper 8. The EXIF orientation is applied, see `orientation.upright`.
 
     Args:
         contents: scalar string tensor, a whole encoded file.
@@ -39,8 +39,7 @@ def decode(contents, channels, max_pixels=None):
     checks.check_choice("channels", channels, (1, 3))
     image = tf.cond(
         tf.io.is_jpeg(contents),
-        # TensorFlow's default is a coarser transform, up to 20 levels from Pillow's result and no faster.
-        lambda: tf.io.decode_jpeg(limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE"),
+        lambda: _decode_jpeg(contents, max_pixels),
         lambda: _decode_no_jpeg(limited_other(contents, max_pixels), max_pixels),
     )
     image.set_shape((None, None, 3))
@@ -104,7 +103,9 @@ def resize(preprocessing, image):
 
 
 def standardise(preprocessing, image):
-    """The second half of `apply`: from the scale [0, 255] to `(x / 255 - mean) / std`."""
+    """The second half of `apply`: from the scale [0, 255] to `(x / 255 - mean) / std`, unless the model does that."""
+    if preprocessing.in_model:
+        return tf.cast(image, tf.float32)
     mean = [255.0 * value for value in preprocessing.mean]
     std = [255.0 * value for value in preprocessing.std]
     if len({*zip(mean, std, strict=True)}) == 1:
@@ -116,12 +117,22 @@ def standardise(preprocessing, image):
     return tf.ensure_shape(tf.reshape(rows, tf.shape(image)), image.shape)
 
 
+def _decode_jpeg(contents, max_pixels):
+    # TensorFlow's default is a coarser transform, up to 20 levels from Pillow's result and no faster.
+    image = tf.io.decode_jpeg(limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE")
+    return orientation.upright(image, contents, is_jpeg=True)
+
+
 def _decode_no_jpeg(contents, max_pixels):
     kinds = [
         (_is_palette_bmp(contents), lambda: _decode_palette_bmp(contents)),
         (gif.is_gif(contents), lambda: _decode_other(gif.first_frame(contents, max_pixels))),
     ]
-    return tf.case(kinds, default=lambda: _decode_other(contents))
+    return tf.case(kinds, default=lambda: _decode_png_bmp_webp(contents))
+
+
+def _decode_png_bmp_webp(contents):
+    return orientation.upright(_decode_other(contents), contents, is_jpeg=False)
 
 
 def _decode_other(contents):

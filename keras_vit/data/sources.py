@@ -1,8 +1,11 @@
 """ImageSource: labelled pictures in a fixed order, read lazily, one picture at a time; and arrays as a source."""
 
+import contextlib
 import dataclasses
+import hashlib
+import os
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +13,9 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.typing import PathLike, Tensor
+
+_SAMPLED = 256  # images that `fingerprint` reads
+_READ_TWICE = 8  # of them, to see whether reading gives the same again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +159,47 @@ class ImageSource:
 
         return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, known)
 
+    def fingerprint(self) -> dict[str, Any]:
+        """Describe the images so that other ones are recognised; a folder that was moved keeps its fingerprint.
+
+        The names of the last folder and file, and `labels`, are all taken. Of the images, and of the labels where
+        `labels` is None, 256 spread evenly are read (without lookup the first 256; all where there are fewer).
+
+        Returns:
+            JSON values by name: `images` and `classes`, their numbers, and digests of `class_names`, `files`, `labels`
+            and `contents`. None stands for files that are not known, and for contents that are not the same when they
+            are read twice, as of a random function in `map_pictures`.
+        """
+        contents, sampled_labels = self._sampled_digests(_SAMPLED)
+        again, _ = self._sampled_digests(_READ_TWICE)
+        labels = sampled_labels if self.labels is None else self.labels
+        names = None if self.files is None else ("/".join(f.split(os.sep)[-2:]) for f in self.files)
+        return {
+            "images": self.size,
+            "classes": len(self.class_names),
+            "class_names": _digest("\n".join(self.class_names).encode()),
+            "files": None if names is None else _digest("\n".join(names).encode("utf-8", "surrogateescape")),
+            "labels": _digest(np.asarray(labels, np.int64).tobytes()),
+            "contents": _digest("".join(contents).encode()) if again == contents[: len(again)] else None,
+        }
+
+    def _sampled_digests(self, most):
+        """(Digests of the images, labels) of the first `most` of those that `fingerprint` reads and that are whole."""
+        if self.lookup is None:
+            dataset = self.dataset.take(most)
+        else:
+            places = np.linspace(0, self.size - 1, min(self.size, _SAMPLED)).astype(np.int64)[:most]
+            dataset = tf.data.Dataset.from_tensor_slices(places).map(self.lookup).ignore_errors()
+        options = tf.data.Options()
+        options.autotune.enabled = False  # as in the pipelines, whose iterators end at once
+        contents, labels = [], []
+        with contextlib.suppress(tf.errors.OpError):  # of a source without lookup, which ends there
+            for element in dataset.with_options(options).as_numpy_iterator():
+                image = element["image"]
+                contents.append(_digest(image) if self.is_encoded else f"{image.shape}{_digest(image.tobytes())}")
+                labels.append(element["label"])
+        return contents, labels
+
     @property
     def is_encoded(self) -> bool:
         """Whether the pictures are encoded files rather than pixels."""
@@ -216,6 +263,10 @@ def check_class_names(names):
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"class_names must be a sequence of texts, one per class; got class_names={names!r}")
     return tuple(names)
+
+
+def _digest(contents):
+    return hashlib.blake2b(contents, digest_size=8).hexdigest()
 
 
 def _by_shares(labels):

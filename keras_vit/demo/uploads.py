@@ -6,13 +6,13 @@ import pathlib
 import warnings
 
 import numpy as np
-from PIL import Image, ImageOps
+import tensorflow as tf
+from PIL import Image
 
-from keras_vit.data import encoded
+from keras_vit.data import encoded, pixel_limit
 
 MAX_BYTES = 20_000_000
 MAX_PIXELS = 64_000_000  # as an exported model takes by default; 25,000 x 25,000 grey pixels fit in 20 MB otherwise
-_ORIENTATION = 0x0112  # EXIF's tag: how the camera was held
 
 
 def read_picture(path):
@@ -36,30 +36,20 @@ def read_picture(path):
 
 def read_bytes(name, contents):
     """Reads the bytes of such a file, which messages call `name`; see `read_picture`."""
-    orientation = _check_header(name, contents)
-    return _upright(np.asarray(encoded.decode(name, contents, 3)), orientation)
+    _check_header(name, contents)
+    return np.asarray(encoded.decode(name, contents, 3))
 
 
 def _check_header(name, contents):
-    """Raises where the header claims too many pixels; returns EXIF's orientation.
+    """Raises where the header claims too many pixels.
 
     Of what Pillow cannot read, the package's decoder says later what is wrong.
     """
-    width = height = 0
-    orientation = 1
+    width, height = pixel_limit.header_sides(tf.constant(contents)).numpy()  # 0 of a JPEG
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with Image.open(io.BytesIO(contents)) as header:
-            width, height = header.size
-            orientation = header.getexif().get(_ORIENTATION, 1)
+        if not width:
+            with Image.open(io.BytesIO(contents)) as header:
+                width, height = header.size
     if width * height > MAX_PIXELS:
         raise ValueError(f"{name} must have at most {MAX_PIXELS:,} pixels; got {height} x {width}")
-    return orientation
-
-
-def _upright(pixels, orientation):
-    if orientation == 1:
-        return pixels
-    image = Image.fromarray(pixels)
-    image.getexif()[_ORIENTATION] = orientation
-    return np.asarray(ImageOps.exif_transpose(image))

@@ -19,6 +19,7 @@ from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.class_report import ClassReport, ClassTally
 from keras_vit.evaluation.real_labels import right_answers
 from keras_vit.models.base import ImageModel
+from keras_vit.models.input_range import looked_at
 from keras_vit.typing import PathLike
 
 
@@ -129,6 +130,7 @@ def evaluate(
         if preprocessing is not None:
             raise ValueError("preprocessing is for folders and sources; a dataset gives what the model takes")
         _check_elements(data.element_spec)
+        data = looked_at(model, "evaluate", data)
     else:
         raise TypeError(
             "data must be a folder, an ImageSource or a batched tf.data.Dataset of (inputs, labels); "

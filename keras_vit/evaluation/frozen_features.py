@@ -7,8 +7,10 @@ from keras import ops
 from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.inference import inference
 from keras_vit.data.preprocessing import check
+from keras_vit.evaluation.outputs import check_who_maps
 from keras_vit.models import ImageModel, features
 from keras_vit.models.encoders import find_encoders
+from keras_vit.models.input_range import looked_at
 
 
 class FrozenFeatures:
@@ -61,6 +63,7 @@ class FrozenFeatures:
                 f"preprocessing must give pictures of shape {taken} for this model; got {shape} from {preprocessing}: "
                 "preprocessing.at(image_size) fits it to a size"
             )
+        check_who_maps(self.model, preprocessing)
         return preprocessing
 
     def reader(self, compiled):
@@ -73,6 +76,7 @@ class FrozenFeatures:
             bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(verbose))
             found, labels, step = [], [], 0
             for step, (inputs, numbers) in enumerate(batches, start=1):
+                inputs = looked_at(self.model, "features", inputs) if step == 1 else inputs
                 found.append(self._checked(run(inputs)))
                 labels.append(numbers)
                 bar.update(step, finalize=False)

@@ -5,6 +5,7 @@ import numpy as np
 
 from keras_vit.compat.inference import inference
 from keras_vit.data.preprocessing import check
+from keras_vit.models.base import described
 
 
 def check_classifier(model):
@@ -13,7 +14,7 @@ def check_classifier(model):
     if config is None or not hasattr(config, "classes"):
         raise ValueError(
             "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...); "
-            f"got {type(model).__name__} without a config"
+            f"got {described(model)}, without a config"
         )
     if not config.include_top:
         raise ValueError(
@@ -48,6 +49,22 @@ def check_preprocessing(model, preprocessing):
         raise ValueError(
             f"preprocessing must give pictures of shape {taken} for this model; "
             f"got {given} from {preprocessing}: preprocessing.at(image_size) fits it to a size"
+        )
+    check_who_maps(model, preprocessing)
+
+
+def check_who_maps(model, preprocessing):
+    """Raises a `ValueError` where both a model and `preprocessing` map by mean and std, or neither does."""
+    own = getattr(model, "preprocessing", None)
+    if own is not None and own.in_model != preprocessing.in_model:
+        raise ValueError(
+            f"preprocessing must have in_model={own.in_model} for {model.name}, built with "
+            f"include_preprocessing={own.in_model}; got {preprocessing} (replace(in_model={own.in_model}) changes it)"
+        )
+    if own is not None and own.in_model and (own.mean, own.std) != (preprocessing.mean, preprocessing.std):
+        raise ValueError(
+            f"preprocessing must have the mean and std that {model.name} maps by itself, {own.mean} and {own.std}; got "
+            f"{preprocessing} (set model.preprocessing)"
         )
 
 

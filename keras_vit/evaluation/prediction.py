@@ -9,6 +9,7 @@ from keras_vit import checks
 from keras_vit.data import pictures
 from keras_vit.evaluation import outputs
 from keras_vit.models.base import ImageModel
+from keras_vit.models.input_range import looked_at
 
 _BATCH_SIZE = 32
 
@@ -70,6 +71,7 @@ def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> 
     outputs.check_classifier(model)
     checks.check_integer("top", top)
     _warn_of_zero_head(model)
+    inputs = looked_at(model, "predict_prepared", np.asarray(inputs))
     rows = outputs.probabilities(model, outputs.scorer(model, compiled=False)(inputs))
     return [_best(row, model.labels, top) for row in rows]
 

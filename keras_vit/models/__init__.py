@@ -10,7 +10,6 @@ from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze
 from keras_vit.models.heads import check_pools, with_head
 from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
-from keras_vit.models.rescaled import with_rescaling
 from keras_vit.models.resnet import BiTResNet
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
@@ -35,7 +34,6 @@ __all__ = [
     "resize",
     "with_dtype",
     "with_head",
-    "with_rescaling",
 ]
 
 # class of a config -> class of its model

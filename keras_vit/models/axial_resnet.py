@@ -7,7 +7,7 @@ import keras
 from keras_vit.config import AxialResNetConfig, Preprocessing
 from keras_vit.layers.axial_attention import batch_norm
 from keras_vit.layers.axial_bottleneck import HE_NORMAL, AxialStage
-from keras_vit.models.base import ImageModel, make_head, model_name
+from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -51,7 +51,7 @@ class AxialResNet(ImageModel):
     ) -> None:
         config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
-        maps = _root(inputs, config)
+        maps = _root(with_standardisation(inputs, config), config)
         for index, num_units in enumerate(config.stage_sizes):
             stage = AxialStage(
                 num_units,

@@ -20,6 +20,12 @@ from keras_vit.models.layer_states import enable_lora_as_in, layer_states, resto
 from keras_vit.models.loss_warnings import warn_of_loss
 from keras_vit.typing import PathLike, Size, Tensor
 
+ADVICE = (
+    "prepare them as keras_vit.preprocess does, (x / 255 - mean) / std, or build the model with "
+    "include_preprocessing=True, which takes pixel values from 0 to 255"
+)
+_STANDARDISATION = "preprocessing"  # the layer of a model with include_preprocessing
+
 # a function that gives a model of the class it is given
 ModelT = TypeVar("ModelT", bound="ImageModel")
 
@@ -32,7 +38,25 @@ class Model(ResumableFit, DistributedFit, keras.Model):
     of the package are of this kind already. Clipping, gradient accumulation, averages, several steps per execution,
     metrics and dropout are right under every strategy of tf.distribute, with the stock optimizers; `compile` takes
     `microbatches` besides.
+
+    Warns:
+        UserWarning: where the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
+            of this package takes, such as pixel values from 0 to 255.
     """
+
+    def _checked(self, method, args, kwargs):
+        from keras_vit.models.input_range import looked_at  # which is about what this module defines
+
+        arguments = super()._checked(method, args, kwargs)
+        for name in ("x", "validation_data"):
+            data = arguments.get(name)
+            if arguments.get("_use_cached_eval_dataset") or data is None:
+                continue
+            if name == "validation_data" and isinstance(data, tuple):
+                arguments[name] = (looked_at(self, method, data[0]), *data[1:])
+            else:
+                arguments[name] = looked_at(self, method, data)
+        return arguments
 
 
 class ImageModel(Model):
@@ -91,7 +115,10 @@ class ImageModel(Model):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """`Preprocessing` of the pictures; its size is the model's. Setting None takes the official one."""
+        """`Preprocessing` of the pictures; its size is the model's. Setting None takes the official one.
+
+        Of a model with `include_preprocessing`, its `in_model` is True, and a new mean and std are those of the layer.
+        """
         return self._preprocessing
 
     @preprocessing.setter
@@ -113,7 +140,14 @@ class ImageModel(Model):
                 f"preprocessing must give pictures of the model's {_picture_channels(config)} channels; "
                 f"got {value.channels}"
             )
-        self._preprocessing, self._preprocessing_source = value, source
+        self._preprocessing = value.replace(in_model=config.include_preprocessing)
+        self._preprocessing_source = source
+        if config.include_preprocessing:
+            layer, (scale, offset) = self.get_layer(_STANDARDISATION), standardisation(value)
+            if (layer.scale, layer.offset) != (scale, offset):
+                layer.scale, layer.offset = scale, offset
+                # Compiled functions hold the old values.
+                self.train_function = self.test_function = self.predict_function = None
 
     @property
     def preprocessing_source(self) -> str:
@@ -143,12 +177,8 @@ class ImageModel(Model):
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         dtype = keras.backend.standardize_dtype(keras.tree.flatten(inputs)[0].dtype)  # Keras takes lists and dicts, too
-        if "int" in dtype:
-            warnings.warn(
-                f"{self.name} takes pictures that are prepared, as keras_vit.preprocess does; got {dtype}: "
-                "keras_vit.predict prepares them, and keras_vit.with_rescaling(model) is a model of uint8 pixels",
-                stacklevel=2,
-            )
+        if "int" in dtype and not self._config.include_preprocessing:
+            warnings.warn(f"{self.name} takes images that are prepared; got {dtype}: {ADVICE}", stacklevel=2)
         return super().call(inputs, training=training, mask=mask)
 
     def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
@@ -245,6 +275,22 @@ class ImageModel(Model):
 def model_name(variant):
     """Folds a variant's name to an identifier: `"R50+ViT-B_16"` -> `"r50_vit_b16"`."""
     return variant.replace("_", "").replace("-", "_").replace("+", "_").lower()
+
+
+def with_standardisation(images, config):
+    """Returns what the first layers of a config's model get: the images, or what the layer `preprocessing` gives."""
+    if not config.include_preprocessing:
+        return images
+    # The values follow `ImageModel.preprocessing`. In bfloat16 the pixel values above 128 would come in twos.
+    return keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(images)
+
+
+def standardisation(preprocessing):
+    """Returns scale and offset from pixel values on [0, 255] to (x / 255 - mean) / std, as `Rescaling` takes them."""
+    mean, std = preprocessing.mean, preprocessing.std
+    # Of rank 3, which Keras leaves as they are under image_data_format="channels_first".
+    scale, offset = [1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
+    return [[scale]], [[offset]]
 
 
 def make_head(config, name="head", kernel_initializer="zeros"):
@@ -348,8 +394,20 @@ def _copy(model, description, method):
 def check_model(model):
     """Returns `model` if it is one of this package; raises `TypeError` otherwise."""
     if not isinstance(model, ImageModel):
-        raise TypeError(f"model must be a model of keras_vit; got {type(model).__name__}")
+        raise TypeError(f"model must be a model of keras_vit; got {described(model)}")
     return model
+
+
+def described(model):
+    """Returns what a message calls an object that is no model of this package, and what to give where that is known."""
+    layers = model.layers if isinstance(model, keras.Model) else ()
+    name = type(model).__name__
+    inside = [layer.name for layer in layers if isinstance(layer, ImageModel)]
+    if inside:
+        return f"{name} around one (give model.get_layer({inside[0]!r}))"
+    if any(type(layer).__module__.startswith("keras_vit.layers") for layer in layers):
+        return f"{name} with its layers, as keras.models.clone_model gives (keras_vit.clone(model) copies a model)"
+    return name
 
 
 def _value(variable):

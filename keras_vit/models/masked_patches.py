@@ -13,7 +13,7 @@ from keras_vit import checks
 from keras_vit.compat.sublayers import keep_beside_graph
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption
 from keras_vit.layers.patch_prediction import PatchPrediction
-from keras_vit.models.base import Model, head_dtype
+from keras_vit.models.base import Model, described, head_dtype
 from keras_vit.models.features import features
 from keras_vit.models.patch_targets import COLORS, TARGETS, cut_patches, join_patches
 from keras_vit.models.vit import VisionTransformer
@@ -238,8 +238,7 @@ class MaskedPatchPrediction(Model):
 
     def _patches(self, images):
         """Patches (batch, patches, height, width, channels) of levels in [0, 1]."""
-        preprocessing = self.encoder.preprocessing
-        mean, std = (np.array(values, "float32") for values in (preprocessing.mean, preprocessing.std))
+        mean, std = (np.array(values, "float32") for values in self.encoder.preprocessing.statistics)
         return cut_patches(ops.cast(images, "float32") * std + mean, self.encoder.config.grid_size)
 
     def _compared(self, images, y_pred, sample_weight):
@@ -267,7 +266,7 @@ def _check_encoder(encoder):
     if not isinstance(encoder, VisionTransformer):
         raise TypeError(
             "encoder must be a keras_vit.VisionTransformer, which has an embedding for each patch; "
-            f"got {type(encoder).__name__}"
+            f"got {described(encoder)}"
         )
     config = encoder.config
     if config.channels not in (1, 3):

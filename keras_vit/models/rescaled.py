@@ -1,15 +1,15 @@
-"""with_rescaling: a model that takes the pixels of pictures, so that a quarter of the bytes goes to the device."""
+"""of_pixels: a model of pixel values around another, whose weights it shares: for exports and for training on uint8."""
 
 import keras
 
 from keras_vit import checks
-from keras_vit.models.base import ImageModel, Model, check_model
+from keras_vit.models.base import ImageModel, Model, check_model, standardisation
 
 DTYPES = ("uint8", "float32")
 
 
-def with_rescaling(model: ImageModel, dtype: str = "uint8") -> Model:
-    """Returns a model of pictures as they are decoded around `model`, whose weights it shares.
+def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
+    """Returns a model of images as they are decoded around `model`, or the model if it has `include_preprocessing`.
 
     Args:
         model: a model of this package; its `preprocessing` says what the pixels become.
@@ -23,13 +23,11 @@ def with_rescaling(model: ImageModel, dtype: str = "uint8") -> Model:
         TypeError: if the model is none of this package.
         ValueError: on another dtype.
     """
-    preprocessing = check_model(model).preprocessing
     checks.check_choice("dtype", dtype, DTYPES)
+    if check_model(model).config.include_preprocessing:
+        return model
+    scale, offset = standardisation(model.preprocessing)
     pixels = keras.Input(model.input_shape[1:], dtype=dtype, name="pixels")
-    rescaling = keras.layers.Rescaling(
-        scale=[1 / (255 * std) for std in preprocessing.std],
-        offset=[-mean / std for mean, std in zip(preprocessing.mean, preprocessing.std, strict=True)],
-        dtype="float32",  # in bfloat16 the levels above 128 would come in twos
-        name="rescaling",
-    )
+    # in bfloat16 the levels above 128 would come in twos
+    rescaling = keras.layers.Rescaling(scale, offset, dtype="float32", name="rescaling")
     return Model(pixels, model(rescaling(pixels)), name=f"{model.name}_of_pixels")

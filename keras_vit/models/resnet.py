@@ -9,7 +9,7 @@ from keras_vit.config import BiTConfig, Preprocessing
 from keras_vit.layers.bottleneck import GROUPS
 from keras_vit.layers.resnet_stage import ResNetStage
 from keras_vit.layers.std_conv import StdConv2D
-from keras_vit.models.base import ImageModel, make_head, model_name
+from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
 
 # max_pool_padding of BiTConfig -> the value around the map. ONNX Runtime 1.31 takes a border of just 0 for that of its
 # own max-pool, which is minus infinity, and exported models gave other logits: zero is a hair below it.
@@ -80,7 +80,7 @@ class BiTResNet(ImageModel):
     ) -> None:
         config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
-        outputs = _classify(_body(_root(inputs, config), config), config)
+        outputs = _classify(_body(_root(with_standardisation(inputs, config), config), config), config)
         super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
         self._describe(config, preprocessing, labels)
 

@@ -3,6 +3,7 @@
 import keras
 
 from keras_vit.config import FeatureMapConfig, ResNetConfig
+from keras_vit.models.base import with_standardisation
 from keras_vit.models.resnet import resnet_stem
 
 
@@ -18,6 +19,7 @@ def apply_stem(images, config, stem):
         TypeError: if `stem` is no keras model.
         ValueError: if both say something, or the model does not take the pictures or ends in no feature map.
     """
+    images = with_standardisation(images, config)
     if stem is None:
         if isinstance(config.stem, FeatureMapConfig):
             raise ValueError(f"stem must be the model that config.stem describes; got None and {config.stem}")

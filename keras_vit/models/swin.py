@@ -11,7 +11,7 @@ from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.patch_merging import PatchMerging
 from keras_vit.layers.pooling import GlobalAveragePooling
 from keras_vit.layers.swin_block import SwinBlock
-from keras_vit.models.base import ImageModel, make_head, model_name
+from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -52,7 +52,7 @@ class SwinTransformer(ImageModel):
     ) -> None:
         config = self._check_config(config)
         inputs = keras.Input((*config.image_size, config.channels), name="images")
-        outputs = inputs
+        outputs = with_standardisation(inputs, config)
         for layer in _layers(config):
             outputs = layer(outputs)
         super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))

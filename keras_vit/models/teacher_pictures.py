@@ -32,9 +32,10 @@ def convert(images, source, target):
         images = ops.cast(images, "float32")
         images = ops.einsum("yr,brcd->bycd", vertical, images)
         images = ops.einsum("xc,bycd->byxd", horizontal, images)
-    if (source.mean, source.std) != (target.mean, target.std):
-        scale = np.divide(source.std, target.std)
-        offset = np.subtract(source.mean, target.mean) / np.asarray(target.std)
+    if source.statistics != target.statistics:
+        (old_mean, old_std), (mean, std) = source.statistics, target.statistics
+        scale = np.divide(old_std, std)
+        offset = np.subtract(old_mean, mean) / np.asarray(std)
         images = ops.cast(images, "float32") * scale.astype("float32") + offset.astype("float32")
     return images
 

@@ -13,7 +13,7 @@ from keras_vit import checks, files
 from keras_vit.data import pictures as readers
 from keras_vit.evaluation.outputs import has_zero_head
 from keras_vit.logs import LOGGER
-from keras_vit.models.base import ImageModel
+from keras_vit.models.base import ImageModel, check_model
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.in_tensorflow import write_in_tensorflow
 from keras_vit.serving.model_card import write_model_card
@@ -56,8 +56,8 @@ def export(
     `saved_model` is for TensorFlow Serving and needs TensorFlow alone. Signatures, the batch size open in all:
 
     - `serving_default`: `image_bytes`, string (batch,), whole files (JPEG, PNG, BMP, GIF, of which the first frame
-      counts, or WebP that is not animated) -> `classes`, string (batch, k), and `scores`, float32 (batch, k), likeliest
-      first;
+      counts, or WebP that is not animated), turned as their EXIF says -> `classes`, string (batch, k), and `scores`,
+      float32 (batch, k), likeliest first;
     - `images`: `images`, float32 (batch, height, width, channels) of any size, levels in [0, 255] -> `logits`, float32
       (batch, classes); called `scores` if the model ends in an activation;
     - `images_uint8`: the same of uint8;
@@ -83,7 +83,8 @@ def export(
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable picture fails its whole
             request, and there is no output `error`.
         max_pixels: (saved_model) height times width that a picture may claim, 64 million by default; its header is read
-            before memory is taken. One of so many takes about 200 MB. A progressive JPEG may have a third as many.
+            before memory is taken. One of so many takes about 200 MB, 400 MB if EXIF turns it, 750 MB as a BMP. A
+            progressive JPEG may have a third as many.
         jit_compile: (saved_model) whether XLA compiles the model, for each batch size anew.
         compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None is the model's own. Weights stay float32.
         quantization: (litert, openvino) `"int8"`: of the weights for litert (dynamic range); of weights and
@@ -228,8 +229,7 @@ def _described(options):
 
 
 def _check_model(model, force):
-    if not isinstance(model, ImageModel):
-        raise TypeError(f"model must be a model of keras_vit; got {type(model).__name__}")
+    check_model(model)
     if not model.config.include_top:
         raise ValueError("model must have a head to answer with classes; got one built with include_top=False")
     if len(model.output.shape) != 2:

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.compat.graph_forms import CONVERTER, written_for
-from keras_vit.models import check_not_quantized, with_dtype, with_rescaling
+from keras_vit.models import check_not_quantized, with_dtype
+from keras_vit.models.rescaled import of_pixels
 from keras_vit.serving.erfc import teach_tf2onnx
 from keras_vit.serving.outputs import class_scores
 from keras_vit.serving.quiet import without_bars, without_notes
@@ -108,6 +109,6 @@ def _of_pixels(model):
     """The model in float32, with the standardisation in front of it."""
     if model.dtype_policy.name != "float32" or model.config.dtype != "float32":
         model = with_dtype(model, "float32")
-    pixels = with_rescaling(model, dtype="float32")
+    pixels = of_pixels(model, dtype="float32")
     pixels(np.zeros((1, *model.input_shape[1:]), np.float32))  # Keras exports models that have been called
     return pixels

@@ -36,7 +36,10 @@ def _build(recipe, labels, model, weights):
         raise ValueError(f"model must be given: recipe {recipe.name!r} has none of its own")
     config = recipe.model if model is None else model
     if not isinstance(config, ImageConfig):
-        raise TypeError(f"model must be a model of keras_vit, a config, a name or None; got {type(model).__name__}")
+        raise TypeError(
+            f"model must be a model of keras_vit, a config, a name or None; got {type(model).__name__} "
+            "(keras_vit.Model(inputs, outputs) makes one of the layers of any Keras model)"
+        )
     built = build_model(recipe.configure(config.replace(classes=len(labels))), labels=labels)
     if weights is not None:
         load_weights(built, weights)

@@ -1,19 +1,31 @@
 """Checkpoints as files: one safetensors file per step, which is whole or is not there."""
 
 import contextlib
+import errno
 import json
 import os
 import pathlib
 import re
+import zlib
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_vit.files import replace_file
+from keras_vit.training.folder_lock import hold
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
-_FORMAT = 1
+_FORMAT = 2
+_ERROR_NUMBER = re.compile(r"(?:os error |errno = )(\d+)")  # of the system, as safetensors and HDF5 quote it
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_REMEDIES = {
+    **dict.fromkeys(_NO_ROOM, "free some room"),
+    errno.EROFS: "the file system is read-only: make it writable",
+    errno.EACCES: "this user may not write there: change the permissions",
+    errno.EPERM: "this user may not write there: change the permissions",
+    errno.EFBIG: "the file exceeds the largest size that the process or the file system allows: raise that limit",
+}
 
 
 class CheckpointError(RuntimeError):
@@ -55,11 +67,14 @@ class CheckpointFolder:
         """
         path = self.path(step)
         dtypes = {name: array.dtype.name for name, array in arrays.items()}
-        header = json.dumps({"format": _FORMAT, "step": step, "dtypes": dtypes, "state": state})
+        stored = {name: _as_stored(array) for name, array in arrays.items()}
+        checksums = {name: _array_checksum(array) for name, array in stored.items()}
+        values = {"format": _FORMAT, "step": step, "dtypes": dtypes, "checksums": checksums, "state": state}
+        header = json.dumps(values)
+        metadata = {"checkpoint": header, "checksum": _text_checksum(header)}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            stored = {name: _as_stored(array) for name, array in arrays.items()}
-            replace_file(path, lambda partial: save_file(stored, partial, {"checkpoint": header}))
+            replace_file(path, lambda partial: save_file(stored, partial, metadata))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(self._not_written(step, error)) from error
         for old in self.steps()[: -1 - self._keep]:
@@ -69,31 +84,46 @@ class CheckpointFolder:
         """Returns (arrays, state) of a checkpoint.
 
         Raises:
-            CheckpointError: if the file is none that `write` has written.
+            CheckpointError: if the file is none that `write` has written, or an array or the header does not have the
+                checksum (CRC-32) that it was written with.
         """
         path = self.path(step)
         try:
             with safe_open(path, "np") as file:
-                header = json.loads(file.metadata()["checkpoint"])
+                metadata = file.metadata()
+                header = json.loads(metadata["checkpoint"])
                 if header["format"] != _FORMAT:
-                    raise CheckpointError(f"{path} must be of format {_FORMAT}; got format {header['format']!r}")
+                    raise CheckpointError(
+                        f"{path} must be of format {_FORMAT}; got format {header['format']!r}: {self._without(step)}"
+                    )
+                if metadata["checksum"] != _text_checksum(metadata["checkpoint"]):
+                    raise ValueError("the checksum of its header is wrong")
                 dtypes = header["dtypes"]
                 if set(dtypes) != set(file.keys()) or header["step"] != step:
                     raise ValueError("its header belongs to other arrays")
-                arrays = {name: file.get_tensor(name).view(np.dtype(dtype)) for name, dtype in dtypes.items()}
+                arrays = {}
+                for name, dtype in dtypes.items():
+                    array = file.get_tensor(name)
+                    if _array_checksum(array) != header["checksums"][name]:
+                        raise ValueError(f"the checksum of its array {name} is wrong")
+                    arrays[name] = array.view(np.dtype(dtype))
                 return arrays, header["state"]
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{path} is damaged ({error}); without it, the run goes on from the checkpoint before it"
-            ) from error
+            raise CheckpointError(f"{path} is damaged ({error}): {self._without(step)}") from error
+
+    def _without(self, step):
+        """What happens without a checkpoint that cannot be used."""
+        earlier = [other for other in self.steps() if other < step]
+        if not earlier:
+            return "it is the only one; delete it, and the same command starts the run anew"
+        return f"delete it, and the same command resumes from step {earlier[-1]}, the checkpoint before it"
 
     def _not_written(self, step, error):
         steps = self.steps()
-        if not steps:
-            return f"no checkpoint of step {step} could be written to {self.folder}: {error}"
+        whole = f"the one of step {steps[-1]} is whole" if steps else "there is no earlier one"
+        then = f"the same command {'resumes from it' if steps else 'starts the run anew'}"
         return (
-            f"no checkpoint of step {step} could be written to {self.folder}: {error}; "
-            f"the one of step {steps[-1]} is whole: once there is room, the same command goes on from it"
+            f"no checkpoint of step {step} could be written to {self.folder}: {error}; {whole}; {_remedy(error, then)}"
         )
 
 
@@ -108,13 +138,40 @@ def disk_errors(path):
     """Makes a sentence of what the disk refuses while `path` is written."""
     try:
         yield
+    except BlockingIOError:  # a sentence already, of `folder_lock.hold`
+        raise
     except OSError as error:
-        raise CheckpointError(
-            f"{path} could not be written: {error}; once there is room, the same command goes on"
-        ) from error
+        remedy = _remedy(error, "the same command resumes")
+        raise CheckpointError(f"{path} could not be written: {error}; {remedy}") from error
+
+
+@contextlib.contextmanager
+def held(workdir):
+    """`folder_lock.hold`, with a CheckpointError where the disk is full or refuses."""
+    with contextlib.ExitStack() as lock:
+        with disk_errors(workdir):
+            lock.enter_context(hold(workdir))
+        yield
+
+
+def _remedy(error, then):
+    """What to do about an error of the system, and what comes after that."""
+    quoted = _ERROR_NUMBER.search(str(error))
+    number = int(quoted[1]) if quoted else getattr(error, "errno", None)
+    return f"{_REMEDIES.get(number, 'mend that')}, then {then}"
+
+
+def _array_checksum(array):
+    """CRC-32 of an array: of its dtype, its shape and its bytes."""
+    form = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
+    return zlib.crc32(array.reshape(-1).view("u1"), form)
+
+
+def _text_checksum(text):
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _as_stored(array):
-    """The array with the dtypes that NumPy lacks, such as bfloat16, as integers of their size."""
+    """The array in one piece, with the dtypes that NumPy lacks, such as bfloat16, as integers of their size."""
     array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray gives a scalar an axis
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array

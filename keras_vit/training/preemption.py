@@ -68,9 +68,11 @@ class Requests:
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted, self.strongest = True, max(self.strongest, 1)
-        # In the midst of another print, or where nobody listens, it is not told.
+        # Not to the logger: a handler of signals may stand in the midst of a message to it. In the midst of another
+        # output, or where nobody listens, it is not told.
         with contextlib.suppress(RuntimeError, ValueError, OSError, AttributeError):
-            print(("\n" if sys.stderr.isatty() else "") + _TOLD, file=sys.stderr, flush=True)
+            sys.stderr.write(("\n" if sys.stderr.isatty() else "") + _TOLD + "\n")
+            sys.stderr.flush()
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.compat.learning_rate import learning_rate_at
+from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.saving import save_model
 
@@ -55,7 +56,7 @@ class Progress(keras.callbacks.Callback):
 
 
 class TimeLeft(keras.callbacks.Callback):
-    """Prints once, after half a minute of steps, how long the remaining ones will take; it must stand after `Progress`.
+    """Logs once, after half a minute of steps, how long the remaining ones will take; it must stand after `Progress`.
 
     Args:
         batch_size: pictures per step.
@@ -85,9 +86,11 @@ class TimeLeft(keras.callbacks.Callback):
         speed = logs["images_per_second"]
         seconds = steps * self._batch_size / speed
         if seconds >= _WORTH_TELLING:
-            below_the_bar = "\n" if self.params["verbose"] == 1 else ""
+            if self.params["verbose"] == 1:  # ends the line of Keras's bar
+                sys.stdout.write("\n")
+                sys.stdout.flush()
             pace = f"{speed:,.{0 if speed >= 10 else 1}f} pictures a second"
-            print(f"{below_the_bar}about {_duration(seconds)} left at {pace}{self._besides}", flush=True)
+            LOGGER.info(f"about {_duration(seconds)} left at {pace}{self._besides}")
 
 
 class StepTable(keras.callbacks.Callback):
@@ -218,13 +221,28 @@ def _duration(seconds):
 
 
 def _rows_until(path, step):
-    """Returns (columns, lines with their ends: header and the rows up to `step`); (None, []) without a file."""
+    """Returns (columns, lines with their ends: header and the rows up to `step`); (None, []) without a whole header.
+
+    A last line without an end was being written when the process was killed.
+    """
     if step == 0 or not path.exists():
         return None, []
-    with open(path, encoding="utf-8", newline="") as file:
-        header, *lines = file.readlines() or [""]
-    kept = [line for line in lines if line.endswith("\n") and int(line.split(",")[0]) <= step]
-    return (header.strip().split(",") if header else None), [header, *kept]
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    if not whole:
+        return None, []
+    columns, kept = whole[0].strip().split(","), [whole[0]]
+    for number, line in enumerate(whole, 1):
+        first, *others = line.strip().split(",")
+        is_row = first == "step" if number == 1 else first.isdecimal() and len(others) == len(columns) - 1
+        if not is_row:
+            raise ValueError(
+                f"{path} must be the table of steps that this run has written; line {number} is {line[:60]!r}: "
+                "delete or move the file, and the same command resumes with a new one"
+            )
+        if number > 1 and int(first) <= step:
+            kept.append(line)
+    return columns, kept
 
 
 def _csv_text(columns, rows, header=True):

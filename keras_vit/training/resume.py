@@ -1,9 +1,9 @@
 """Resume: a killed run goes on at the step of its last checkpoint, inside the epoch, as if nothing had happened."""
 
 import concurrent.futures
+import contextlib
 import json
 import math
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +11,10 @@ import keras
 import numpy as np
 
 from keras_vit import checks
+from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.files import remove_partial
 from keras_vit.training import callback_states, preemption, workers
-from keras_vit.training.checkpoint_files import CheckpointFolder
+from keras_vit.training.checkpoint_files import CheckpointFolder, held
 from keras_vit.training.state import check_same_run, describe_optimizer, read_state, write_state
 from keras_vit.typing import PathLike
 
@@ -44,7 +45,8 @@ class Resume(keras.callbacks.Callback):
     the next step.
 
     A `Resume` and the data that begin at its `step` are for one `fit`. The model must be one of this package:
-    `keras_vit.Model(inputs, outputs)` makes one of any layers. With several workers, `workdir` must be a folder that
+    `keras_vit.Model(inputs, outputs)` makes one of any layers, `keras_vit.Model(model.inputs[0], model.outputs[0])`
+    of a `keras.Sequential`. With several workers, `workdir` must be a folder that
     all of them see; the first writes.
 
     Args:
@@ -52,7 +54,7 @@ class Resume(keras.callbacks.Callback):
         every_steps: steps from one checkpoint to the next.
         keep: number of earlier checkpoints to keep beside the newest.
         run: dict of JSON values that tells one run from another, such as a recipe. A checkpoint of a run with other
-            values is refused.
+            values is refused. `{"data": source.fingerprint()}` recognises other images.
 
     Attributes:
         step: number of steps done, counted from the beginning of the run: the batch at which the data must start.
@@ -60,7 +62,8 @@ class Resume(keras.callbacks.Callback):
     Raises:
         ValueError: from `fit`, on a second `fit`, on arguments with which it cannot resume, such as arrays, and on a
             checkpoint of another run or of another optimizer than the model was compiled with.
-        CheckpointError: on a checkpoint that cannot be written, or one that does not fit the model.
+        BlockingIOError: from `fit`, if another process trains in `workdir`.
+        CheckpointError: on a checkpoint that cannot be written, is damaged or does not fit the model.
         NonFiniteError: when the loss or a weight is no finite number; no such checkpoint is written.
         Preempted: after SIGTERM.
         Interrupted: after Ctrl-C; after a second one the `KeyboardInterrupt` of Python.
@@ -71,9 +74,8 @@ class Resume(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._every = checks.check_integer("every_steps", every_steps)
-        self._files = CheckpointFolder(
-            pathlib.Path(workdir) / "checkpoints", checks.check_integer("keep", keep, minimum=0)
-        )
+        self._workdir = checks.check_workdir(workdir)
+        self._files = CheckpointFolder(self._workdir / "checkpoints", checks.check_integer("keep", keep, minimum=0))
         self._run = json.loads(json.dumps(run or {}))  # as a file gives it back: tuples are lists
         self._thread = self._write = None
         self._is_used = False
@@ -91,7 +93,7 @@ class Resume(keras.callbacks.Callback):
             What `model.fit` returns, the `History`.
 
         Raises:
-            ValueError, CheckpointError, NonFiniteError, Preempted, Interrupted: as the class says.
+            ValueError, BlockingIOError, CheckpointError, NonFiniteError, Preempted, Interrupted: as the class says.
         """
         if self._is_used:
             raise ValueError(
@@ -99,6 +101,10 @@ class Resume(keras.callbacks.Callback):
                 "make the Resume, and the data from its step, anew before each fit"
             )
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
+        with held(self._workdir) if workers.is_chief(model) else contextlib.nullcontext():
+            return self._run_alone(model, fit, arguments)
+
+    def _run_alone(self, model, fit, arguments):
         self._check_step(model)
         self._optimizer = describe_optimizer(model.optimizer)  # now: in a run its learning rate may be changed
         others = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not self]
@@ -124,10 +130,7 @@ class Resume(keras.callbacks.Callback):
     def set_model(self, model):
         super().set_model(model)
         if self._thread is None:
-            raise TypeError(
-                "Resume needs a model of keras_vit, whose fit can begin inside an epoch; "
-                f"got {type(model).__name__} (keras_vit.Model(inputs, outputs) makes one)"
-            )
+            raise TypeError(_not_resumable(model))
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
@@ -162,6 +165,12 @@ class Resume(keras.callbacks.Callback):
         return max(self._files.steps(), default=0)
 
     def _check_step(self, model):
+        if self._saved_step() != self.step:
+            raise ValueError(
+                f"the newest checkpoint in {self._files.folder} must be the one of step {self.step}, as it was when "
+                f"this Resume was made; it is of step {self._saved_step()} now: make the Resume, and the data from its "
+                "step, anew"
+            )
         steps = workers.gather(model, [np.int64(self.step)] * len(workers.local_replicas(model)))
         if len(set(steps.tolist())) > 1:
             raise ValueError(
@@ -241,6 +250,21 @@ class Resume(keras.callbacks.Callback):
 
 def _one_thread():
     return concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
+
+
+def _not_resumable(model):
+    """Why `fit` did not call `run_fit`."""
+    if isinstance(model, ResumableFit):
+        return "Resume must be given once to fit, in the list callbacks; got a second one, or one in a CallbackList"
+    if not (getattr(model, "built", False) and getattr(model, "inputs", None)):
+        remedy = "make it of layers, as keras_vit.Model(inputs, outputs)"
+    else:  # in the structure that the model takes: Keras warns of a list of one
+        is_chain = isinstance(model, keras.Sequential)
+        ends = "model.inputs[0], model.outputs[0]" if is_chain else "model.input, model.output"
+        remedy = f"train keras_vit.Model({ends}), which has the same layers and weights"
+    return (
+        f"Resume needs a model of keras_vit, whose fit can begin inside an epoch; got {type(model).__name__}: {remedy}"
+    )
 
 
 def _check_arguments(model, arguments):

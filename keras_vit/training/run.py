@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import zipfile
 from typing import Any
 
 import keras
@@ -18,11 +19,13 @@ from keras_vit.data import eval_pipeline, from_folder, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
-from keras_vit.models import MaskedPatchPrediction, with_rescaling
+from keras_vit.logs import LOGGER
+from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
+from keras_vit.models.rescaled import of_pixels
 from keras_vit.training.build import build, check_classes
-from keras_vit.training.checkpoint_files import disk_errors, write_atomically
+from keras_vit.training.checkpoint_files import held, write_atomically
 from keras_vit.training.curves import draw_curves
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.progress import (
@@ -110,7 +113,7 @@ def train(
         checkpoint_every: steps from one checkpoint to the next.
         max_corrupt: largest share in [0, 1] of the pictures of a source that may be unreadable, see `train_pipeline`.
         verbose: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent; `"auto"` draws the bar on a terminal
-            and in a notebook, and prints lines into files and pipes.
+            and in a notebook, and prints lines into files and pipes. All else goes to the logger `keras_vit`.
 
     Returns:
         A `TrainResult`.
@@ -119,9 +122,12 @@ def train(
         TypeError: if the model is none of this package, or the pictures are neither folder nor source.
         ValueError: on an unknown recipe, strategy or `verbose`, a recipe without what was left None, a model, source
             and validation whose classes differ, a source without pictures or with too many unreadable ones, and a
-            `workdir` of another run.
+            `workdir` of another run: of another recipe, model, file of weights, source or validation (see
+            `ImageSource.fingerprint`).
         FileNotFoundError: if there is no such folder of pictures.
-        CheckpointError: if the disk is full; what was there before is still whole.
+        BlockingIOError: if another process trains in `workdir`.
+        CheckpointError: if the disk is full or refuses, and what was there before is still whole; if the newest
+            checkpoint is damaged.
         NonFiniteError: when the loss or a weight is no finite number.
         Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
         Interrupted: after Ctrl-C while the steps are done, with everything saved; it is a `KeyboardInterrupt`. A second
@@ -130,13 +136,13 @@ def train(
     recipe = _find_recipe(recipe)
     checks.check_integer("checkpoint_every", checkpoint_every)
     verbose = verbosity(verbose)
-    workdir = pathlib.Path(workdir)
+    workdir = checks.check_workdir(workdir)
     with _enter(strategy) as devices:
         source, validation = _find_sources(recipe, source, validation)
         keras.utils.set_random_seed(recipe.seed)
         model = build(recipe, source, model, weights)
         check_classes(model, source, validation)
-        identity = _identity(recipe, source, model, weights)
+        identity = _identity(recipe, source, validation, model, weights)
         options: dict[str, Any] = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
         run = _Run(recipe, source, validation, model, workdir, devices, identity, **options)
         return run.finished() or run.train()
@@ -166,12 +172,14 @@ class _Run:
     verbose: int
 
     def train(self):
+        with held(self.workdir) if self.devices.is_chief else contextlib.nullcontext():
+            return self.finished() or self._train()  # it may have ended since it was looked at
+
+    def _train(self):
         resume = Resume(self.workdir, self.checkpoint_every, run=self.identity)
         trained, epochs, steps_per_epoch = self._compiled()
         data = self.devices.dataset(lambda shard: self._training_data(resume.step, shard))
         measured = self.validation and self.devices.dataset(self._validation_data)
-        with disk_errors(self.workdir):
-            self.workdir.mkdir(parents=True, exist_ok=True)
         if self.devices.is_chief:
             remove_partial(self.workdir)
             _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
@@ -195,19 +203,22 @@ class _Run:
 
     def finished(self):
         """The result of a run that has come to its end in `workdir`, with its weights in the model; None otherwise."""
-        try:
-            report = json.loads((self.workdir / "history.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        path = self.workdir / "history.json"
+        if not path.exists():
             return None
-        check_same_run(self.workdir, report.get("run"), self.identity)
+        with _named(path, path):
+            report = json.loads(path.read_text(encoding="utf-8"))
+            identity, history, accuracy = (report[name] for name in ("run", "history", "accuracy"))
+        check_same_run(self.workdir, identity, self.identity)
         self._compiled()
-        saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
+        with _named(self.workdir / "model.keras", path):
+            saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
         model = student_of(self.model)
         for variable, value in zip(model.weights, saved.weights, strict=True):
             variable.assign(keras.ops.convert_to_numpy(value))
         find_encoder(model).labels = find_encoder(saved).labels
         self._say(f"{self.workdir} holds this run, finished")
-        return TrainResult(model, report["history"], report["accuracy"])
+        return TrainResult(model, history, accuracy)
 
     def _plan(self, epochs, steps_per_epoch, step):
         """What is going to be done, in one line."""
@@ -218,13 +229,13 @@ class _Run:
 
     def _say(self, sentence):
         if self.verbose and self.devices.is_chief:
-            print(sentence)
+            LOGGER.info(sentence)
 
     def _compiled(self):
         """The compiled model, which may have the one that is saved inside, and its epochs and steps per epoch."""
         epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
         is_rescaled = self.recipe.input_dtype == "uint8" and not isinstance(self.model, Distiller)
-        model = with_rescaling(self.model) if is_rescaled else self.model
+        model = of_pixels(self.model) if is_rescaled else self.model
         self.recipe.compile(model, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
         return model, epochs, steps_per_epoch
 
@@ -282,9 +293,22 @@ class _Run:
             "run": self.identity,
         }
         _write_json(self.workdir / "history.json", report)
-        if self.verbose:
-            print(_table(rows))
-            print(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
+        self._say(_table(rows))
+        self._say(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
+
+
+@contextlib.contextmanager
+def _named(path, report):
+    """Names a file of a finished run that cannot be read; without the report, the run writes both anew."""
+    try:
+        yield
+    except PermissionError:  # names the file, which may be whole
+        raise
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} must be the file that a finished run has written; got {type(error).__name__}: {error}: "
+            f"delete {report}, and the same command writes both again from the last checkpoint"
+        ) from error
 
 
 def _find_recipe(recipe: str | Recipe) -> Recipe:
@@ -305,7 +329,7 @@ def _find_sources(recipe, source, validation):
 def _open(name, pictures):
     """The `ImageSource` of one argument, which may be a folder."""
     if isinstance(pictures, (str, os.PathLike)):
-        return from_folder(pictures)
+        return from_folder(checks.check_path(name, pictures))
     if not isinstance(pictures, ImageSource):
         raise TypeError(
             f"{name} must be a folder of class folders or an ImageSource, such as keras_vit.data.from_arrays gives; "
@@ -316,20 +340,35 @@ def _open(name, pictures):
     return pictures
 
 
-def _identity(recipe, source, model, weights):
+def _identity(recipe, source, validation, model, weights):
     """What makes another run of it if it changes."""
-    names = hashlib.sha256("\n".join(source.class_names).encode()).hexdigest()[:16]
+    encoder = find_encoder(model)
+    structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
     identity = {
         "recipe": recipe.to_dict(),
-        "model": find_encoder(model).config.to_dict(),
-        "weights": None if weights is None else str(weights),
-        "data": {"pictures": source.size, "classes": len(source.class_names), "class_names": names},
+        "model": encoder.config.to_dict(),
+        "preprocessing": encoder.preprocessing.to_dict(),
+        "weights": encoder.weights_source if weights is None else str(weights),
+        "weights_file": _file_digest(weights),
     }
     if isinstance(model, MaskedPatchPrediction):
         identity["masked_patches"] = model.settings
     if isinstance(model, Distiller):
         identity["distillation"] = model.identity()
+    identity |= {
+        "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
+        "data": source.fingerprint(),
+        "validation": None if validation is None else validation.fingerprint(),
+    }
     return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
+
+
+def _file_digest(weights):
+    """Of the contents of a file of weights; None of what is no file, such as a published name."""
+    if weights is None or not os.path.isfile(weights):
+        return None
+    with open(weights, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()[:16]
 
 
 def _last_accuracy(history):

@@ -9,6 +9,20 @@ from keras_vit.models.distillation import student_of
 from keras_vit.training import workers
 from keras_vit.training.checkpoint_files import CheckpointError
 
+# what digests in the identity of a run are of, for messages
+_DIGESTS = {
+    f"{part}.{name}": f"the {things} of the {images} images"
+    for part, images in (("data", "training"), ("validation", "validation"))
+    for name, things in (
+        ("class_names", "class names"),
+        ("files", "file names"),
+        ("labels", "labels"),
+        ("contents", "contents"),
+    )
+}
+_DIGESTS["structure"] = "the layers of the model, or which of them are trained,"
+_DIGESTS["weights_file"] = "the contents of the file of weights"
+
 
 def read_state(model):
     """Returns dict from name to array, copies of the values of now.
@@ -59,9 +73,17 @@ def check_same_run(folder, saved, run):
     """
     for path, before, now in _differences("", saved, run):
         raise ValueError(
-            f"{folder} holds the checkpoints of another run: {path} is {before!r} there, {now!r} here; "
+            f"{folder} holds the checkpoints of another run: {_difference(path, before, now)}; "
             "take another workdir, or delete that folder to begin anew"
         )
+
+
+def _difference(path, before, now):
+    """Two values as a sentence; of digests what they are of."""
+    if path == "validation":
+        there, here = (f"{'no ' * (value is None)}validation images" for value in (before, now))
+        return f"it has {there} there, {here} here"
+    return f"{_DIGESTS[path]} differ" if path in _DIGESTS else f"{path} is {before!r} there, {now!r} here"
 
 
 def _without_names(values):

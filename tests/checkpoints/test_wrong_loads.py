@@ -194,6 +194,18 @@ def test_what_a_config_json_states_is_built(make_model, foreign_folder, in_zoo, 
     np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
 
 
+@pytest.mark.parametrize("norm_position", ["before_pooling", "after_pooling"])
+def test_timm_average_pooling_is_built_with_the_norm_that_the_file_has(
+    make_model, save_foreign, in_zoo, logits_of, tmp_path, norm_position
+):
+    source = make_model(seed=1, **GAP, norm_position=norm_position, gelu="erf")
+    save_foreign(source, tmp_path / "model.safetensors", "timm")
+    (tmp_path / "config.json").write_text(json.dumps({"global_pool": "avg"}))
+    model = in_zoo("vit")(tmp_path)
+    assert model.config.norm_position == norm_position
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
 @pytest.mark.parametrize("name", ["a.npz", "timm.safetensors", "a.weights.h5"])
 def test_integers_are_no_weights(make_model, weights_of, tmp_path, name, dtype):

@@ -1,10 +1,11 @@
 """A mistake on the command line is one line and an exit code; a fault of ours is raised."""
 
+import os
 import re
 import shlex
 
 import pytest
-from command_line import error_of, run
+from command_line import SAVED, error_of, run
 
 from keras_vit.cli import failures
 
@@ -199,3 +200,23 @@ class TestFailures:
 
 def _raise(error):
     raise error
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["train", "--recipe", "quickstart", "--workdir", ""], "--workdir"),
+        (["train", "--recipe", "quickstart", "--workdir="], "--workdir"),
+        (["train", "--recipe", "quickstart", "--workdir", "run", "--folder", ""], "--folder"),
+        (["export", *SAVED, "--output", ""], "--output"),
+        (["convert", *SAVED, "--layout", "keras", "--output", ""], "--output"),
+        (["explain", "cat.jpg", *SAVED, "-o", ""], "-o"),
+        (["predict", "", *SAVED], "a word of predict"),
+        (["predict", "cat.jpg", "", *SAVED], "a word of predict"),
+        (["info", ""], "a word of info"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch, capsys, command, named):
+    monkeypatch.chdir(tmp_path)
+    assert error_of(run(capsys, *command)).startswith(f"{named} must not be empty; got '")
+    assert os.listdir() == []

@@ -235,3 +235,48 @@ def test_the_first_step_is_traced_once():
     model.compile("adam", "mse")
     model.fit(np.ones((6, 4)), np.ones((6, 2)), batch_size=2, verbose=0)
     assert model.traced == 1 and int(model.optimizer.iterations) == 3
+
+
+class TestDataWithoutEnd:
+    """Keras would go on for ever."""
+
+    @pytest.fixture
+    def model(self):
+        inputs = keras.Input((8, 8, 1))
+        model = keras_vit.Model(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(inputs)))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    @pytest.fixture
+    def batches(self):
+        source, _ = keras_vit.data.from_digits()
+        preprocessing = keras_vit.Preprocessing(size=8, mean=(0.5,), std=(0.5,))
+        return keras_vit.data.train_pipeline(source, preprocessing, 64)
+
+    @pytest.mark.parametrize(
+        ("method", "data", "steps"),
+        [
+            ("fit", "x", "steps_per_epoch"),
+            ("fit", "validation_data", "validation_steps"),
+            ("evaluate", "x", "steps"),
+            ("predict", "x", "steps"),
+        ],
+    )
+    def test_it_is_refused_with_the_steps_of_one_pass(self, model, batches, method, data, steps):
+        arguments = {"x": batches.take(1), data: batches}
+        with pytest.raises(ValueError) as raised:
+            getattr(model, method)(**arguments, verbose=0)
+        assert str(raised.value) == (
+            f"{steps} must be given to {method}, as {data} is a dataset without end (tf.data.INFINITE_CARDINALITY); "
+            f"got {steps}=None (22 are one pass)"  # 1438 // 64
+        )
+        assert int(model.optimizer.iterations) == 0
+
+    def test_without_a_known_size_the_error_says_how_it_is_computed(self, model, batches):
+        with pytest.raises(ValueError, match=r"got steps_per_epoch=None \(the number of images divided by the batch"):
+            model.fit(batches.map(lambda *batch: batch))
+
+    def test_with_steps_or_an_end_it_is_trained_on(self, model, batches):
+        model.fit(batches, steps_per_epoch=2, validation_data=batches, validation_steps=1, shuffle=False, verbose=0)
+        model.fit(batches.take(1), shuffle=False, verbose=0)
+        assert int(model.optimizer.iterations) == 3

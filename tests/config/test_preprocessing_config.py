@@ -42,6 +42,7 @@ def test_default_preprocessing_is_the_official_one():
         "interpolation": "bilinear",
         "mean": [0.5, 0.5, 0.5],
         "std": [0.5, 0.5, 0.5],
+        "in_model": False,
     }
 
 

@@ -44,6 +44,7 @@ EVERYTHING = {
     "merged_tokens": 5,
     "channels": 1,
     "dtype": "mixed_bfloat16",
+    "include_preprocessing": True,
     "stem": ResNetConfig(stage_sizes=(1, 2), width_factor=0.5, style="timm", gn_epsilon=1e-4, std_epsilon=1e-7),
 }
 EVERYTHING["patch_size"] = (2, 3)  # of the feature map of 4 x 6

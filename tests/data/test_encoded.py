@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from keras_vit.data import encoded
+from keras_vit.data import encoded, pixel_limit
 
 COLOUR = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8))
 
@@ -55,6 +55,21 @@ def test_what_is_no_picture_is_refused_by_name():
     for kind, (contents, message) in REFUSED.items():
         with pytest.raises(ValueError, match=f"(?s)folder/cat.jpg must .*{message}"):
             print(kind, encoded.decode("folder/cat.jpg", contents, 3).shape)  # shown where nothing is raised
+
+
+def test_a_progressive_jpeg_beyond_its_limit_is_not_called_damaged(monkeypatch):
+    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 9_000)
+    with pytest.raises(
+        ValueError, match="^cat.jpg must have at most 3,000 pixels as a progressive JPEG; got 50 x 61 pixels$"
+    ):
+        encoded.decode("cat.jpg", encode(COLOUR.resize((61, 50)), "JPEG", progressive=True), 3)
+
+
+def test_an_animated_webp_beyond_the_limit_is_not_called_damaged():
+    animated = bytearray(encode(COLOUR, "WEBP", save_all=True, append_images=[COLOUR.rotate(90)]))
+    animated[24:30] = (16_382).to_bytes(3, "little") * 2
+    with pytest.raises(ValueError, match="^a.webp must have at most 178,956,970 pixels; got 16383 x 16383 pixels$"):
+        encoded.decode("a.webp", bytes(animated), 3)
 
 
 def test_large_pictures_below_the_limit_pass_the_header_without_a_warning():

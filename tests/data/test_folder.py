@@ -1,5 +1,7 @@
 """from_folder: order, names, laziness and refusals."""
 
+import os
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -55,6 +57,17 @@ def test_folder_takes_names_that_are_not_ascii(tmp_path):
     (tmp_path / "köter").mkdir()
     (tmp_path / "köter" / "größe 1.png").write_bytes(b"bytes")
     assert elements(from_folder(tmp_path)) == [(b"bytes", 0)]
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9/1.png", b"cat/caf\xe9.png"])
+def test_names_that_are_no_utf_8_are_refused_at_once(name, tmp_path):
+    path = os.path.join(os.fsencode(tmp_path), name)
+    os.mkdir(os.path.dirname(path))
+    with open(path, "wb") as file:
+        file.write(b"bytes")
+    with pytest.raises(ValueError, match=r"^names of .* must be UTF-8; got b'.*caf\\xe9.*': rename it$") as error:
+        from_folder(tmp_path)
+    str(error.value).encode()  # it can be printed
 
 
 def test_folder_refusals(tmp_path, folder):

@@ -67,13 +67,6 @@ def test_decode_cuts_16_bits_to_the_upper_8():
     np.testing.assert_array_equal(image[..., 0], levels >> 8)
 
 
-def test_decode_ignores_the_exif_orientation():
-    exif = PIL.Image.Exif()
-    exif[0x0112] = 6  # turn by 90 degrees
-    turned = preprocessing.decode(encode(COLOUR, "JPEG", exif=exif), 3)
-    np.testing.assert_array_equal(turned, preprocessing.decode(ENCODED["jpeg"], 3))
-
-
 def test_decode_refuses_what_is_no_whole_picture():
     for kind, contents in UNREADABLE.items():
         with pytest.raises(tf.errors.InvalidArgumentError):

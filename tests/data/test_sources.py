@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import encode, stream, write_folder
+from picture_sets import encode, stream, write_folder, write_records
 
-from keras_vit.data import ImageSource, from_arrays, from_folder
+from keras_vit.data import ImageSource, from_arrays, from_folder, from_tfrecord, sources
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 1), dtype=np.uint8)
 LABELS = np.array([3, 1, 2, 0, 1, 1, 2, 3, 0, 2])
@@ -182,3 +182,68 @@ def test_cached_refuses_what_does_not_fit():
     shorter = ImageSource(from_arrays(IMAGES, LABELS).dataset.take(4), ("a",) * 4, 10)
     with pytest.raises(ValueError, match="must give 10 pictures, as its size says; it gave 4"):
         shorter.cached()
+
+
+class TestFingerprint:
+    def test_each_change_shows_in_its_own_value(self):
+        def changed(images=IMAGES, labels=LABELS, names="abcd"):
+            other = from_arrays(images, labels, class_names=tuple(names)).fingerprint()
+            return {name for name in plain if plain[name] != other[name]}
+
+        plain = from_arrays(IMAGES, LABELS, class_names=tuple("abcd")).fingerprint()
+        assert plain["images"] == 10 and plain["classes"] == 4 and plain["files"] is None
+        assert changed() == set()
+        assert changed(images=255 - IMAGES) == {"contents"}
+        assert changed(images=IMAGES.transpose(0, 2, 1, 3)) == {"contents"}
+        assert changed(labels=LABELS[::-1]) == {"labels"}
+        assert changed(names="abdc") == {"class_names"}
+        assert changed(names="abcde") == {"class_names", "classes"}
+        assert changed(images=IMAGES[:9], labels=LABELS[:9]) == {"images", "labels", "contents"}
+
+    def test_a_moved_folder_keeps_it_and_renamed_or_rewritten_files_do_not(self, tmp_path):
+        contents = [encode(image) for image in IMAGES]
+        folder = write_folder(tmp_path / "here", contents, LABELS)
+        before = from_folder(folder).fingerprint()
+        folder = folder.rename(tmp_path / "there")
+        assert from_folder(folder).fingerprint() == before
+        (folder / "001" / "0001.png").write_bytes(contents[0])
+        rewritten = from_folder(folder).fingerprint()
+        assert {name for name in before if before[name] != rewritten[name]} == {"contents"}
+        (folder / "001" / "0001.png").rename(folder / "001" / "0000.png")
+        assert from_folder(folder).fingerprint() == {**rewritten, "files": from_folder(folder).fingerprint()["files"]}
+        assert from_folder(folder).fingerprint()["files"] != before["files"]
+
+    def test_mapped_split_and_streamed_images_have_their_own(self):
+        source = from_arrays(IMAGES, LABELS)
+        inverted = source.map_pictures(lambda image: 255 - image)
+        assert inverted.fingerprint() == from_arrays(255 - IMAGES, LABELS).fingerprint()
+        assert source.split(0.5, seed=1)[0].fingerprint() != source.split(0.5, seed=2)[0].fingerprint()
+        assert stream(source).fingerprint() == source.fingerprint()  # of up to 256 images
+        assert stream(inverted).fingerprint() != source.fingerprint()
+        assert dataclasses.replace(source, labels=None).fingerprint() == source.fingerprint()
+
+    def test_records_tell_labels_and_images(self, tmp_path):
+        contents = [encode(image) for image in IMAGES]
+        files = [
+            write_records(tmp_path / name, contents, labels)[0] for name, labels in (("a", LABELS), ("b", LABELS[::-1]))
+        ]
+        first, second = (from_tfrecord([file], class_names=tuple("abcd")).fingerprint() for file in files)
+        assert {name for name in first if first[name] != second[name]} == {"labels"}
+
+    def test_it_is_quick_for_large_folders(self, tmp_path, monkeypatch):
+        """At most 256 of the files are read, evenly from the first to the last."""
+        source = from_folder(write_folder(tmp_path, [b"no image"] * 300, np.arange(300) % 3))
+        read = []
+        monkeypatch.setattr(sources, "_digest", lambda data: read.append(data) or "0")
+        source.fingerprint()
+        assert read.count(b"no image") == 256 + 8
+
+    def test_a_random_function_and_unreadable_files_make_no_other_images(self, tmp_path):
+        noise = from_arrays(IMAGES, LABELS).map_pictures(
+            lambda image: tf.cast(tf.random.uniform(tf.shape(image), 0, 256, "int32"), "uint8")
+        )
+        tf.random.set_seed(None)
+        assert noise.fingerprint()["contents"] is None
+        source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
+        (tmp_path / "000" / "0003.png").unlink()
+        assert source.fingerprint()["contents"] == source.fingerprint()["contents"] is not None

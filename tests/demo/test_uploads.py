@@ -1,5 +1,6 @@
 """What visitors send: pictures of every kind, and what is refused in a sentence."""
 
+import io
 import struct
 import zlib
 
@@ -23,6 +24,15 @@ def claiming(width, height):
     start = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
     end = b"\0\0\0\0IEND" + struct.pack(">I", zlib.crc32(b"IEND"))
     return start + end
+
+
+def animated(width, height):
+    """An animated WebP whose header claims a size."""
+    stream = io.BytesIO()
+    picture().save(stream, "WEBP", save_all=True, append_images=[picture().rotate(90)])
+    data = bytearray(stream.getvalue())
+    data[24:30] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return bytes(data)
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.bmp", "a.jpg", "a.webp"])
@@ -70,10 +80,11 @@ def test_photos_are_turned_upright(tmp_path, orientation):
             "^x.png must be a picture .*; it is none or its header is damaged: 9 bytes, starts with just te",
         ),
         (claiming(9_000, 8_000), "^x.png must have at most 64,000,000 pixels; got 8000 x 9000"),
-        (claiming(20_000, 20_000), "^x.png must have at most 178,956,970 pixels"),
+        (claiming(20_000, 20_000), "^x.png must have at most 64,000,000 pixels; got 20000 x 20000"),
+        (animated(9_000, 8_000), "^x.png must have at most 64,000,000 pixels; got 8000 x 9000"),
         (claiming(10, 10), "^x.png must be a whole picture"),
     ],
-    ids=["empty", "text", "too many pixels", "far too many pixels", "cut short"],
+    ids=["empty", "text", "too many pixels", "far too many pixels", "an animation", "cut short"],
 )
 def test_what_is_no_picture_is_refused_without_its_place(tmp_path, contents, message):
     (tmp_path / "x.png").write_bytes(contents)

@@ -65,6 +65,23 @@ def test_a_folder_gives_what_its_arrays_give(tmp_path):
     assert result == Accuracy(45, {k: int((expected < k).sum()) for k in (1, 5)}, "by leading index")
 
 
+def test_images_are_turned_as_their_exif_says(tmp_path):
+    """In evaluate and in predict; where it is ignored, every second of these is upside down."""
+    model, exif = tiny(), PIL.Image.Exif()
+    exif[0x0112] = 3
+    files = []
+    for n, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True)):
+        (tmp_path / NAMES[label]).mkdir(exist_ok=True)
+        files.append(tmp_path / NAMES[label] / f"{n}.png")
+        options, turn = ({"exif": exif}, PIL.Image.Transpose.ROTATE_180) if n % 2 else ({}, None)
+        stored = PIL.Image.fromarray(image) if turn is None else PIL.Image.fromarray(image).transpose(turn)
+        stored.save(files[-1], **options)
+    expected, result = places(model), evaluate(model, tmp_path)
+    assert result.correct == {k: int((expected < k).sum()) for k in (1, 5)}
+    answers = keras_vit.predict(model, files, top=6)
+    assert [[name for name, _ in row].index(NAMES[n]) for row, n in zip(answers, LABELS, strict=True)] == [*expected]
+
+
 def test_a_dataset_of_model_inputs():
     model = tiny(labels=None)
     inputs = IMAGES.astype(np.float32) / 127.5 - 1.0
@@ -152,7 +169,7 @@ def test_real_pictures_by_their_wordnet_ids(real_data):
 def test_refusals(tmp_path):
     model = tiny()
     source = from_arrays(IMAGES, LABELS, NAMES)
-    inputs = IMAGES.astype(np.float32)
+    inputs = IMAGES.astype(np.float32) / 127.5 - 1.0
     dataset = tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(20)
     one_hot = tf.data.Dataset.from_tensor_slices((inputs, np.eye(6)[LABELS])).batch(20)
     too_high = tf.data.Dataset.from_tensor_slices((inputs, LABELS + 2)).batch(45)

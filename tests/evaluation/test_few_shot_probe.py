@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import VisionTransformer, ViTConfig, with_rescaling
+from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.evaluation import FewShotProbe, few_shot
+from keras_vit.models.rescaled import of_pixels
 
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=12, num_layers=1, num_heads=2, mlp_dim=16, classes=3
@@ -82,7 +83,7 @@ def test_another_callback_can_watch_it(tmp_path):
 
 def test_of_a_model_around_one_it_measures_that_one():
     model = tiny()
-    wrapper = with_rescaling(model, "float32")
+    wrapper = of_pixels(model, "float32")
     probe = FewShotProbe(DATA, DATA, **OPTIONS)
     history = fit(wrapper, probe, inputs=INPUTS * 127.5 + 127.5, epochs=1)
     assert history["fewshot_3"] == [few_shot(model, DATA, DATA, **OPTIONS).mean[3]]

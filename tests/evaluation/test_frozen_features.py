@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from families import FAMILIES
 
-from keras_vit import Preprocessing, VisionTransformer, ViTConfig, with_rescaling
+from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.evaluation.frozen_features import FrozenFeatures
+from keras_vit.models.rescaled import of_pixels
 
 SIZES = {"image_size": 16, "patch_size": 8, "hidden_dim": 12, "num_layers": 2, "num_heads": 2, "mlp_dim": 16}
 IMAGES = np.random.default_rng(0).normal(size=(5, 16, 16, 3)).astype(np.float32)
@@ -95,7 +96,7 @@ def test_of_a_model_around_one_it_is_that_one():
     model = tiny()
     inside = keras.Input((20, 20, 3))
     cropped = keras.layers.CenterCrop(16, 16)(inside)
-    for wrapper in (with_rescaling(model), keras.Model(inside, keras.layers.Dense(4)(model(cropped)))):
+    for wrapper in (of_pixels(model), keras.Model(inside, keras.layers.Dense(4)(model(cropped)))):
         frozen = FrozenFeatures(wrapper)
         assert (frozen.model, frozen.layer) == (model, "pooling")
         assert frozen.preprocessing(None) == model.preprocessing

@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import Preprocessing, VisionTransformer, ViTConfig, with_rescaling
+from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import evaluate, few_shot, linear_probe, predict
+from keras_vit.models.rescaled import of_pixels
 
 SLOW = pytest.mark.slow
 NAMES = ("dark", "middle", "light")
@@ -95,7 +96,7 @@ def test_preprocessing_of_the_pictures_goes_with_the_head():
 
 def test_of_a_model_around_one_it_is_that_one_s():
     model = tiny()
-    probe = linear_probe(with_rescaling(model), DATA)
+    probe = linear_probe(of_pixels(model), DATA)
     assert probe.model is model and type(probe.as_model()) is VisionTransformer
 
 

@@ -114,7 +114,7 @@ def test_refusals():
             "tiny was built with include_top=False",
         ),
         (tiny(classifier="unpooled"), PICTURES, 5, r"shape \(None, 4\); tiny gives \(None, 4, 4\)"),
-        (keras.Sequential([keras.Input((4,))]), PICTURES, 5, "got Sequential without a config"),
+        (keras.Sequential([keras.Input((4,))]), PICTURES, 5, "got Sequential, without a config"),
         (model, PICTURES, 0, "top must be an integer of at least 1; got top=0"),
         (model, PICTURES, 1.5, "top must be an integer"),
         (model, [], 5, "at least one picture"),

@@ -14,6 +14,7 @@ from scipy import ndimage
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer
+from keras_vit.models.rescaled import of_pixels
 
 PREPROCESSING = Preprocessing(size=20, crop=16, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
 LABELS = ("ant", "bee", "cat", "dog", "eel")
@@ -161,6 +162,24 @@ def test_keras_clone_model_gives_equal_outputs(changes, make_model, pictures, ru
     np.testing.assert_allclose(run(copy, pictures(model)), run(model, pictures(model)), atol=1e-6)
 
 
+@pytest.mark.parametrize("use", ["clone", "features", "predict", "evaluate", "export", "masked"])
+def test_a_plain_copy_of_keras_is_refused_with_what_to_use(use, make_model, tmp_path):
+    model = make_model()
+    uses = {
+        "clone": keras_vit.clone,
+        "features": lambda model: keras_vit.features(model, "head"),
+        "predict": lambda model: keras_vit.predict(model, "a.png"),
+        "evaluate": lambda model: keras_vit.evaluate(model, "folder"),
+        "export": lambda model: keras_vit.export(model, tmp_path),
+        "masked": keras_vit.MaskedPatchPrediction,
+    }
+    inside = keras.Sequential([model, keras.layers.Softmax()])
+    with pytest.raises((TypeError, ValueError), match=r"\(keras_vit.clone\(model\) copies a model\)"):
+        uses[use](keras.models.clone_model(model))
+    with pytest.raises((TypeError, ValueError), match=f"got Sequential around one .give model.get_layer.'{model.name}"):
+        uses[use](inside)
+
+
 @pytest.mark.parametrize("make", [keras_vit.clone, lambda model: keras_vit.resize(model, 32)], ids=["clone", "resize"])
 @pytest.mark.parametrize("model", [None, "ViT-B_16", keras.Sequential])
 def test_copies_of_other_models_are_refused(make, model):
@@ -295,9 +314,9 @@ def test_inputs_may_be_named_or_listed(make_model, pictures):
 def test_levels_instead_of_prepared_pictures_are_warned_of(dtype, make_model):
     model = make_model()
     levels = np.zeros((1, *model.input_shape[1:]), dtype)
-    with pytest.warns(UserWarning, match=f"takes pictures that are prepared, .*; got {dtype}: keras_vit.predict"):
+    with pytest.warns(UserWarning, match=f"takes images that are prepared; got {dtype}: prepare them .* include_pre"):
         model.predict(levels, verbose=0)
-    keras_vit.with_rescaling(model).predict(levels.astype("uint8"), verbose=0)
+    of_pixels(model).predict(levels.astype("uint8"), verbose=0)
 
 
 def test_labels_become_a_tuple_and_can_be_taken_away(make_model):

@@ -6,6 +6,7 @@ import pytest
 import keras_vit
 from keras_vit import Distiller
 from keras_vit.compat.label_forms import CrossEntropy
+from keras_vit.models.rescaled import of_pixels
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def test_refusal_of_arguments(student, arguments, message):
         (lambda _: make_teacher(classes=4), "student's number of classes; got 4 in 'teacher', 5 in 'tiny'"),
         (lambda _: make_teacher("sigmoid"), "teacher must give logits or softmax; 'teacher' ends in sigmoid"),
         (lambda student: student, "teacher must share no weights with the student; 'tiny' does"),
-        (lambda student: keras_vit.with_rescaling(keras_vit.clone(student)), "'tiny_of_pixels' takes uint8 of"),
+        (lambda student: of_pixels(keras_vit.clone(student)), "'tiny_of_pixels' takes uint8 of"),
         (
             lambda _: keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten()]),
             r"takes .* \(None, 8, 8, 3\)",
@@ -61,7 +62,7 @@ def test_refusal_of_students(student, make_model):
         Distiller(make_teacher(), student)
     with pytest.raises(ValueError, match="student must give logits or softmax; 'tiny' ends in sigmoid"):
         Distiller(make_model(classifier_activation="sigmoid"), make_teacher())
-    rescaled, other = keras_vit.with_rescaling(student), make_model(channels=1)
+    rescaled, other = of_pixels(student), make_model(channels=1)
     with pytest.raises(ValueError, match="'tiny_of_pixels' does something else with them first"):
         Distiller(rescaled, keras_vit.clone(student))
     with pytest.raises(ValueError, match="the student's 1 channels; got 3 channels in 'tiny'"):

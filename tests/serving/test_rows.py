@@ -1,6 +1,10 @@
 """One picture that cannot be read spoils no other: zeros, empty classes and the reason in its own row."""
 
+import io
+
 import numpy as np
+import PIL.Image
+import PIL.ImageOps
 import pytest
 import tensorflow as tf
 from drawn import encode, picture
@@ -17,6 +21,8 @@ BAD = {
     PNG[:60]: "a PNG that is damaged, cut short, too large inside or of a rare kind",
     encode(picture(0, (70, 60)), "GIF"): "a picture of 60 x 70 pixels; 4,000 are the most",
     encode(picture(0, (70, 60)), "JPEG"): "a picture of 60 x 70 pixels; 4,000 are the most",
+    encode(picture(0, (40, 50)), "JPEG", progressive=True): "a picture of 50 x 40 pixels; 1,333 are the most of a "
+    "progressive JPEG",
     b"GIF89a": "a GIF that is damaged, cut short, too large inside or of a rare kind",
     b"RIFF____WEBPVP8X" + b"\xff" * 20: "a picture of 16777216 x 16777216 pixels; 4,000 are the most",
 }
@@ -77,3 +83,21 @@ def test_the_strict_variant_fails_as_a_whole(strict):
     for bad in BAD:
         with pytest.raises(tf.errors.InvalidArgumentError):
             strict["serving_default"](tf.constant([PNG, bad]))
+
+
+def test_images_are_read_upright(strict):
+    """Of every orientation of EXIF, in both byte orders, as Pillow turns the image."""
+    files, upright = [], []
+    for endian in "<>":
+        for value in range(1, 9):
+            exif = PIL.Image.Exif()
+            exif.endian, exif[0x0112] = endian, value
+            contents = encode(picture(value), "PNG", exif=exif.tobytes())
+            turned = PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(contents)))
+            jpeg = encode(picture(value), "JPEG", exif=exif.tobytes(), quality=95)
+            files += [contents, jpeg]
+            # the same pixels of the JPEG, without loss
+            turned_jpeg = PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(jpeg)))
+            upright += [encode(turned.copy(), "PNG", exif=b""), encode(turned_jpeg.convert("RGB"), "PNG", exif=b"")]
+    answers, expected = (strict["features"](tf.constant(rows))["features"] for rows in (files, upright))
+    np.testing.assert_allclose(answers, expected, atol=1e-5)

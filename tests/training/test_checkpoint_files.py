@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import pathlib
@@ -5,6 +6,7 @@ import pathlib
 import ml_dtypes
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 import keras_vit.files
@@ -66,7 +68,7 @@ def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, module, ca
         files.write(2, ARRAYS, STATE)
     assert str(raised.value) == (
         f"no checkpoint of step 2 could be written to {tmp_path}: [Errno 28] No space left on device; "
-        "the one of step 1 is whole: once there is room, the same command goes on from it"
+        "the one of step 1 is whole; free some room, then the same command resumes from it"
     )
     assert os.listdir(tmp_path) == ["step-000000001.safetensors"]
     assert files.read(1)[1]["epochs"] == [0, 1]
@@ -118,16 +120,45 @@ def test_damage_is_told(tmp_path, damage):
         os.rename(files.path(1), files.path(2))
     else:
         files.path(2).write_bytes(content[:-1] if damage == "cut" else b"x" * 100)
-    with pytest.raises(CheckpointError, match="step-000000002.safetensors is damaged .* from the checkpoint before it"):
+    before = "starts the run anew" if damage == "other step" else "resumes from step 1, the checkpoint before it"
+    with pytest.raises(CheckpointError, match=f"step-000000002.safetensors is damaged .* delete it, and .* {before}"):
         files.read(2)
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path):
+    """Header, state, names, shapes and arrays: one bit of every byte of the file."""
+    files = CheckpointFolder(tmp_path)
+    files.write(1, ARRAYS, STATE)
+    files.write(2, ARRAYS, STATE)
+    content = files.path(2).read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        files.path(2).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="step-000000002.safetensors .* resumes from step 1, the checkpoint"):
+            files.read(2)
+
+
+def test_the_array_of_a_flipped_bit_is_named(tmp_path):
+    files = CheckpointFolder(tmp_path)
+    files.write(1, ARRAYS, STATE)
+    content = bytearray(files.path(1).read_bytes())
+    content[content.index(ARRAYS["matrix"].tobytes()) + 5] ^= 1
+    files.path(1).write_bytes(content)
+    with pytest.raises(CheckpointError) as raised:
+        files.read(1)
+    assert str(raised.value) == (
+        f"{files.path(1)} is damaged (the checksum of its array matrix is wrong): it is the only one; "
+        "delete it, and the same command starts the run anew"
+    )
 
 
 def test_another_format_is_told(tmp_path, monkeypatch):
     files = CheckpointFolder(tmp_path)
-    monkeypatch.setattr(checkpoint_files, "_FORMAT", 2)
+    monkeypatch.setattr(checkpoint_files, "_FORMAT", 9)
     files.write(1, ARRAYS, STATE)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="must be of format 1; got format 2"):
+    with pytest.raises(CheckpointError, match="must be of format 2; got format 9"):
         files.read(1)
 
 
@@ -139,8 +170,29 @@ def test_a_failed_write_of_any_file_leaves_the_earlier_and_no_other(tmp_path):
         partial.write_text("half")
         raise OSError("disk full")
 
-    with pytest.raises(CheckpointError, match="model.keras could not be written: disk full; once there is room"):
+    with pytest.raises(CheckpointError, match="model.keras could not be written: disk full; mend that, then the same"):
         write_atomically(path, half_a_file)
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
     write_atomically(path, lambda partial: partial.write_text("new"))
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG, errno.EIO])
+@pytest.mark.parametrize("quoted", [False, True])
+def test_only_a_disk_without_room_is_called_so(tmp_path, monkeypatch, number, quoted):
+    def fail(*_):
+        error = OSError(number, os.strerror(number))
+        raise (
+            SafetensorError(f"Error while serializing: I/O error: {error.strerror} (os error {number})")
+            if quoted
+            else error
+        )
+
+    monkeypatch.setattr(checkpoint_files, "save_file", fail)
+    with pytest.raises(CheckpointError) as raised:
+        CheckpointFolder(tmp_path).write(1, ARRAYS, STATE)
+    said = str(raised.value)
+    assert os.strerror(number) in said and said.endswith("then the same command starts the run anew")
+    assert ("free some room" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
+    assert ("read-only: make it writable" in said) == (number == errno.EROFS)
+    assert ("change the permissions" in said) == (number == errno.EACCES)

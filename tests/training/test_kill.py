@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from killed_runs import STEPS, Runs, check_equal, step_rows
 
+from keras_vit.training.folder_lock import NAME
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -31,6 +33,7 @@ def check_reads(workdir, starts):
     reads = pathlib.Path(f"{workdir}-reads.txt").read_text().splitlines()
     assert len(reads) <= starts - 1
     assert all(re.fullmatch(r"step-\d{9}\.safetensors", os.path.basename(read)) for read in reads)
+    assert not (workdir / NAME).exists()
     assert not list(workdir.rglob(".*")) and len(os.listdir(workdir / "checkpoints")) == 2  # nothing half written
 
 
@@ -74,7 +77,7 @@ def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     assert code == 1
     failed = int(re.search(r"CheckpointError: no checkpoint of step (\d+) could be .*File too large", said)[1])
     assert failed in (20, 21)  # that of step 20 may still have been in the writing
-    assert f"the one of step {failed - 1} is whole: once there is room, the same command goes on from it" in said
+    assert f"the one of step {failed - 1} is whole; the file exceeds the largest size" in said
 
     assert runs.run(workdir)[0] == 0
     check_equal(workdir, unbroken)

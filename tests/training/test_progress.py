@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.training import progress
-from keras_vit.training.progress import TimeLeft, shortest, verbosity
+from keras_vit.training.progress import StepTable, TimeLeft, shortest, verbosity
 
 
 def stream(module="io", is_terminal=False):
@@ -85,7 +85,7 @@ class TestTimeLeft:
     """Eight steps of ten pictures an epoch, at four pictures a second or a rate of its own."""
 
     @pytest.fixture
-    def run(self, monkeypatch, capsys):
+    def run(self, monkeypatch, caplog, capsys):
         def run(epochs=3, validates=False, verbose=2, speed=4.0, start=(0, 0)):
             clock = [0.0]
             monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
@@ -98,9 +98,11 @@ class TestTimeLeft:
                 told.on_epoch_begin(epoch)
                 for batch in range(start[1] if epoch == start[0] else 0, 8):
                     told.on_train_batch_end(batch, {"images_per_second": speed})
-                    said = capsys.readouterr().out
-                    if said:
-                        lines[epoch, batch] = said
+                    drawn = capsys.readouterr()
+                    assert drawn.err == ""
+                    if caplog.records or drawn.out:
+                        lines[epoch, batch] = drawn.out + "\n".join(caplog.messages)
+                    caplog.clear()
                     clock[0] += 10 / speed
             return lines
 
@@ -108,14 +110,14 @@ class TestTimeLeft:
 
     def test_once_after_half_a_minute(self, run):
         # twelve steps of 2.5 seconds lie behind the first one then; the other 67 take 168 seconds
-        assert run(epochs=10) == {(1, 4): "about 3 minutes left at 4.0 pictures a second\n"}
+        assert run(epochs=10) == {(1, 4): "about 3 minutes left at 4.0 pictures a second"}
 
     def test_validation_is_not_counted(self, run):
-        line = "about 2.2 hours left at 4.0 pictures a second, validation not counted\n"
+        line = "about 2.2 hours left at 4.0 pictures a second, validation not counted"
         assert run(epochs=400, validates=True) == {(1, 4): line}
 
     def test_below_a_bar(self, run):
-        assert run(epochs=10, verbose=1) == {(1, 4): "\nabout 3 minutes left at 4.0 pictures a second\n"}
+        assert run(epochs=10, verbose=1) == {(1, 4): "\nabout 3 minutes left at 4.0 pictures a second"}
 
     def test_a_short_rest_is_not_worth_it(self, run):
         assert run(epochs=3) == {}
@@ -135,3 +137,52 @@ class TestTimeLeft:
     )
     def test_units(self, seconds, text):
         assert progress._duration(seconds) == text
+
+
+class TestStepTable:
+    """What is left of `steps.csv` where a run resumes at step 2, and the row of step 3 behind it."""
+
+    @pytest.fixture
+    def resumed(self, tmp_path):
+        def resumed(content, step=2):
+            path = tmp_path / "steps.csv"
+            path.write_bytes(content)
+            table = StepTable(path, SimpleNamespace(step=step), steps_per_epoch=8)
+            table.on_train_begin()
+            table.on_epoch_begin(0)
+            table.on_train_batch_end(step, {"loss": 0.5})
+            return path.read_text()
+
+        return resumed
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b"step,epoch,loss\n1,1,2.0\n2,1,1.0\n", "step,epoch,loss\n1,1,2.0\n2,1,1.0\n3,1,0.5\n"),
+            (b"step,epoch,loss\n1,1,2.0\n2,1,1.0\n3,1,0.7\n", "step,epoch,loss\n1,1,2.0\n2,1,1.0\n3,1,0.5\n"),
+            (b"step,epoch,loss\n1,1,2.0\n2,1,1.", "step,epoch,loss\n1,1,2.0\n3,1,0.5\n"),
+            (b"step,epoch,loss", "step,epoch,loss\n3,1,0.5\n"),
+            (b"step,epo", "step,epoch,loss\n3,1,0.5\n"),
+            (b"", "step,epoch,loss\n3,1,0.5\n"),
+        ],
+    )
+    def test_what_was_cut_short_is_left_out(self, resumed, content, expected):
+        assert resumed(content) == expected
+
+    @pytest.mark.parametrize(
+        ("content", "line", "shown"),
+        [
+            (b"garbage\n", 1, r"'garbage\\n'"),
+            (b"\xff\x00\x01\n1,1,2.0\n", 1, ""),
+            (b"step,epoch,loss\n1,1,2.0\ngarbage\n", 3, r"'garbage\\n'"),
+            (b"step,epoch,loss\n1,1,2.01,1,2.0\n", 2, r"'1,1,2.01,1,2.0\\n'"),
+            (b"step,epoch,loss\n\x00\x00\n", 2, ""),
+        ],
+    )
+    def test_garbage_is_named_with_its_file_and_line(self, resumed, tmp_path, content, line, shown):
+        with pytest.raises(
+            ValueError, match=f"{tmp_path / 'steps.csv'} must be the table .*; line {line} is .*{shown}"
+        ):
+            resumed(content)
+        assert (tmp_path / "steps.csv").read_bytes() == content
+        assert resumed(b"") == "step,epoch,loss\n3,1,0.5\n"  # as after deleting it

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import BiTResNet, VisionTransformer, ViTConfig, with_rescaling
+from keras_vit import BiTResNet, VisionTransformer, ViTConfig
+from keras_vit.models.rescaled import of_pixels
 from keras_vit.training import RECIPES, Recipe
 
 PLAIN = {
@@ -166,7 +167,7 @@ class TestModels:
 
 def test_both_heads_of_a_distilled_model_need_standardised_pictures():
     model = VisionTransformer(CONFIG.replace(distilled=True))
-    for trained in (model, with_rescaling(model)):
+    for trained in (model, of_pixels(model)):
         with pytest.raises(ValueError, match="input_dtype must be 'float32' for a distilled model.*; got .*'uint8'"):
             Recipe(**PLAIN, input_dtype="uint8").compile(trained)
 

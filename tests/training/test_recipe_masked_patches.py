@@ -63,7 +63,7 @@ def result(eagerly, source, workdir):
     return train(RECIPE, source, workdir, model=of_pixels(), validation=source, verbose=0)
 
 
-def test_pixels_have_no_accuracy_but_a_report(result, workdir, capsys):
+def test_pixels_have_no_accuracy_but_a_report(result, workdir):
     report = json.loads((workdir / "history.json").read_text())
     assert result.accuracy is None and report["accuracy"] is None and report["history"] == result.history
     names = {"loss", "mean_absolute_error"}
@@ -84,7 +84,7 @@ def test_best_model_is_that_of_the_lowest_loss(result, source, workdir):
 
 
 @pytest.mark.slow
-def test_the_same_call_goes_on_and_shows_its_table(result, source, tmp_path, monkeypatch, capsys):
+def test_the_same_call_goes_on_and_shows_its_table(result, source, tmp_path, monkeypatch, caplog):
     class Killed(Exception):
         pass
 
@@ -99,8 +99,7 @@ def test_the_same_call_goes_on_and_shows_its_table(result, source, tmp_path, mon
         assert again.history[name] == result.history[name]
     for ours, theirs in zip(again.model.get_weights(), result.model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    said = capsys.readouterr().out
-    table = said[said.index("      epoch") :].splitlines()
+    table = next(said for said in caplog.messages if said.startswith("      epoch")).splitlines()
     expected = ["epoch", "step", "loss", "mean_absolute_error", "val_loss", "val_mean_absolute_error"]
     assert table[0].split() == expected and table[1].split()[0] == "best"
 

@@ -10,9 +10,10 @@ import threading
 import keras
 import numpy as np
 import pytest
+from safetensors import safe_open
 from short_runs import STEPS, KillAt, Killed, X, Y, data, end_state, fit, make_model
 
-from keras_vit import VisionTransformer, ViTConfig
+from keras_vit import Model, VisionTransformer, ViTConfig
 from keras_vit.data import from_digits, train_pipeline
 from keras_vit.training import CheckpointError, NonFiniteError, Resume, checkpoint_files
 
@@ -155,6 +156,27 @@ def test_a_full_disk_ends_the_run_at_the_next_step(tmp_path, monkeypatch, unbrok
     assert end_state(*fit(tmp_path)) == unbroken
 
 
+def test_a_damaged_checkpoint_is_not_resumed_from_and_the_one_before_is(tmp_path, unbroken):
+    with pytest.raises(Killed):
+        fit(tmp_path, KillAt(11))
+    path = tmp_path / "checkpoints" / "step-000000010.safetensors"
+    with safe_open(path, "np") as file:
+        array = file.get_tensor(next(name for name in file.keys() if name.startswith("optimizer.00003")))  # noqa: SIM118
+    content = bytearray(path.read_bytes())
+    content[content.index(array.tobytes()) + 1] ^= 4
+    path.write_bytes(content)
+    model = make_model()
+    before = model.get_weights()
+    with pytest.raises(
+        CheckpointError, match="array optimizer.00003.* delete it, and the same command resumes from step 6"
+    ):
+        fit(tmp_path, model=model)
+    for weight, value in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    path.unlink()
+    assert end_state(*fit(tmp_path)) == unbroken
+
+
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
     poison = keras.callbacks.Callback()  # from the next step on, the loss is none
     poison.on_train_batch_end = lambda batch, logs: batch == 3 and poison.model.layers[-1].bias.assign([np.nan] * 3)
@@ -239,11 +261,61 @@ def test_another_number_of_steps_per_epoch_is_refused(tmp_path):
         make_model().fit(data(), steps_per_epoch=5, epochs=9, callbacks=[Resume(tmp_path)], shuffle=False)
 
 
-def test_a_plain_keras_model_is_told_what_it_needs(tmp_path):
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    model.compile("sgd", "mse")
-    with pytest.raises(TypeError, match=r"needs a model of keras_vit.*; got Sequential \(keras_vit.Model\(inputs, out"):
-        model.fit(X, np.zeros((90, 3)), callbacks=[Resume(tmp_path)], verbose=0)
+def _sequential():
+    return keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dropout(0.3), keras.layers.Dense(3)]
+    )
+
+
+class _Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = keras.layers.Dense(3)
+
+    def call(self, inputs):
+        return self.head(inputs)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (_sequential, "got Sequential: train keras_vit.Model(model.inputs[0], model.outputs[0]), which has the same"),
+        (
+            lambda: keras.Model(*[keras.Input((4,))] * 2),
+            "got Functional: train keras_vit.Model(model.input, model.outp",
+        ),
+        (_Subclassed, "got _Subclassed: make it of layers, as keras_vit.Model(inputs, outputs)"),
+        (make_model, "Resume must be given once to fit, in the list callbacks; got a second one, or one in a Callback"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [{"x": X, "y": Y}, {"x": data(), "steps_per_epoch": STEPS}])
+def test_a_model_that_cannot_resume_is_told_what_it_needs(tmp_path, make, said, arguments):
+    model = make()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    callbacks = [Resume(tmp_path)]
+    if make is make_model:
+        arguments = {"x": data(), "steps_per_epoch": STEPS}
+        callbacks.append(Resume(tmp_path))
+    with pytest.raises(TypeError) as raised:
+        model.fit(**arguments, callbacks=callbacks, shuffle=False, verbose=0)
+    assert said in str(raised.value)
+    assert int(model.optimizer.iterations) == 0 and os.listdir(tmp_path) == []
+
+
+def test_a_sequential_model_resumes_as_the_error_says(tmp_path):
+    def run(workdir, *others):
+        keras.utils.set_random_seed(1)
+        sequential = _sequential()
+        model = Model(sequential.inputs[0], sequential.outputs[0])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
+        model, history = fit(workdir, *others, model=model, epochs=2)
+        assert sequential.get_weights()[0].tolist() == model.get_weights()[0].tolist()
+        return end_state(model, history)
+
+    expected = run(tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(tmp_path / "broken", KillAt(8))
+    assert run(tmp_path / "broken") == expected
 
 
 def test_wrong_arguments(tmp_path):
@@ -251,6 +323,8 @@ def test_wrong_arguments(tmp_path):
         Resume(tmp_path, every_steps=0)
     with pytest.raises(ValueError, match="keep must be an integer of at least 0; got keep=-1"):
         Resume(tmp_path, keep=-1)
+    with pytest.raises(ValueError, match="workdir must be a path that is not empty"):
+        Resume("")
     assert os.listdir(tmp_path) == []
 
 

@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import json
 import re
+import shutil
 import sys
 
 import keras
@@ -116,9 +117,12 @@ def test_tables(result, workdir):
     np.testing.assert_allclose([float(row["learning_rate"]) for row in steps], rates, rtol=1e-5)
 
 
-def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monkeypatch):
+def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monkeypatch, caplog, capsys):
     monkeypatch.setattr(Model, "fit", None)
     again = train(RECIPE, source, workdir, validation=source, verbose=0)
+    assert caplog.messages == []
+    train(RECIPE, source, workdir, validation=source)
+    assert caplog.messages == [f"{workdir} holds this run, finished"] and capsys.readouterr() == ("", "")
     assert (again.history, again.accuracy) == (result.history, result.accuracy)
     assert again.model.compiled and result.model.compiled
     for ours, theirs in zip(again.model.get_weights(), result.model.get_weights(), strict=True):
@@ -130,7 +134,95 @@ def test_a_folder_of_another_run_is_refused(result, source, workdir):
         train(RECIPE.replace(learning_rate=0.02), source, workdir, validation=source)
 
 
-def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("history.json", b"garbage"),
+        ("history.json", b"\xff\x00"),
+        ("history.json", b"[]"),
+        ("history.json", b"{}"),
+        ("model.keras", b"garbage"),
+        ("model.keras", None),
+    ],
+)
+def test_a_finished_run_with_a_damaged_file_is_finished_again(result, source, workdir, tmp_path, name, content):
+    damaged = shutil.copytree(workdir, tmp_path / "run")
+    if content is None:
+        (damaged / name).unlink()
+    else:
+        (damaged / name).write_bytes(content)
+    with pytest.raises(
+        ValueError, match=f"{damaged / name} must be the file that .* delete {damaged / 'history.json'}, and"
+    ):
+        train(RECIPE, source, damaged, validation=source, verbose=0)
+    (damaged / "history.json").unlink()
+    if content == b"{}":
+        again = train(RECIPE, source, damaged, validation=source, verbose=0)
+        assert again.history["val_loss"] == result.history["val_loss"] and again.accuracy == result.accuracy
+        assert json.loads((damaged / "history.json").read_text())["history"] == again.history
+
+
+def _pixels(source):
+    elements = list(source.dataset.as_numpy_iterator())
+    return np.stack([e["image"] for e in elements]), np.array([e["label"] for e in elements])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("permuted labels", "the labels of the training images differ"),
+        ("inverted images", "the contents of the training images differ"),
+        ("mapped images", "the contents of the training images differ"),
+        ("fewer images", "data.images is 40 there, 39 here"),
+        ("other validation", "the contents of the validation images differ"),
+        ("no validation", "it has validation images there, no validation images here"),
+        ("frozen layers", "the layers of the model, or which of them are trained, differ"),
+        ("other standardisation", "preprocessing.mean is"),
+    ],
+)
+def test_other_data_in_the_folder_of_a_finished_run_are_refused(result, source, workdir, change, sentence):
+    images, labels = _pixels(source)
+    arguments = {"source": source, "validation": source}
+    if change in ("frozen layers", "other standardisation"):
+        arguments["model"] = VisionTransformer(CONFIG)
+    match change:
+        case "permuted labels":
+            arguments["source"] = from_arrays(images, np.roll(labels, 1), class_names=source.class_names)
+        case "inverted images":
+            arguments["source"] = from_arrays(255 - images, labels, class_names=source.class_names)
+        case "mapped images":
+            arguments["source"] = source.map_pictures(lambda image: 255 - image)
+        case "fewer images":
+            arguments["source"] = source.take(range(39))
+        case "other validation":
+            arguments["validation"] = from_arrays(images[::-1], labels, class_names=source.class_names)
+        case "no validation":
+            arguments["validation"] = None
+        case "frozen layers":
+            arguments["model"].get_layer("block_00").trainable = False
+        case _:
+            arguments["model"].preprocessing = arguments["model"].preprocessing.replace(mean=(0.4,))
+    with pytest.raises(ValueError, match=f"holds the checkpoints of another run: {sentence}"):
+        train(RECIPE, workdir=workdir, verbose=0, **arguments)
+    built = VisionTransformer(CONFIG)
+    assert train(RECIPE, source, workdir, model=built, validation=source, verbose=0).history == result.history
+
+
+def test_another_file_of_weights_of_the_same_name_is_another_run(source, tmp_path):
+    def run(seed):
+        model = VisionTransformer(CONFIG)
+        model.get_layer("head").kernel.assign(np.full((16, 2), seed + 1))
+        model.save_weights(tmp_path / "start.weights.h5")
+        return train(
+            RECIPE.replace(epochs=1), source, tmp_path / "run", weights=tmp_path / "start.weights.h5", verbose=0
+        )
+
+    run(0)
+    with pytest.raises(ValueError, match="another run: the contents of the file of weights differ"):
+        run(1)
+
+
+def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, capsys):
     class Killed(Exception):
         pass
 
@@ -147,13 +239,15 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_WORTH_TELLING", 0)
     again = train(RECIPE, source, tmp_path, validation=source)  # into a pipe: no bar is drawn
     assert again.history["loss"] == result.history["loss"]
-    said = capsys.readouterr().out
-    assert said.startswith(
-        "15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10 with the weights of then\n"
+    drawn = capsys.readouterr().out  # by Keras
+    assert "Epoch 1/3" not in drawn and "Epoch 2/3" in drawn and not set("\b\r") & set(drawn)
+    plan, left, table, saved = caplog.messages
+    assert plan == (
+        "15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10 with the weights of then"
     )
-    assert "Epoch 1/3" not in said and "Epoch 2/3" in said and not set("\b\r") & set(said)
-    assert re.search(r"^about 0 minutes left at [\d,]+ pictures a second, validation not counted$", said, re.MULTILINE)
-    table = said[said.index("      epoch") :].splitlines()
+    assert re.fullmatch(r"about 0 minutes left at [\d,]+ pictures a second, validation not counted", left)
+    assert saved.startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
+    table = table.splitlines()
     assert table[0].split() == ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
     assert table[2].split()[:4] == ["last", "3", "15", f"{result.history['loss'][-1]:.4f}"]
 
@@ -175,6 +269,14 @@ def test_pixels_are_rescaled_in_the_model(result, source, tmp_path):
     history = train(RECIPE.replace(input_dtype="uint8"), source, tmp_path, validation=source, verbose=0).history
     np.testing.assert_allclose(history["loss"], result.history["loss"], rtol=1e-3)
     assert keras.models.load_model(tmp_path / "best.keras").input_shape == (None, 8, 8, 1)
+
+
+@pytest.mark.parametrize("input_dtype", ["float32", "uint8"])
+def test_a_model_that_includes_its_preprocessing_is_given_pixels(input_dtype, result, source, tmp_path):
+    recipe, config = RECIPE.replace(input_dtype=input_dtype), CONFIG.replace(include_preprocessing=True)
+    run = train(recipe, source, tmp_path, model=config, validation=source, verbose=0)
+    np.testing.assert_allclose(run.history["loss"], result.history["loss"], rtol=1e-3)
+    np.testing.assert_allclose(run.history["val_loss"], result.history["val_loss"], rtol=2e-3)
 
 
 def test_a_loss_that_is_no_number_ends_the_run(source, tmp_path):
@@ -259,6 +361,15 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
     [
         ({"recipe": "slowstart"}, ValueError, "recipe must be one of "),
         ({"source": None}, ValueError, "source must be given: recipe 'toy' has no pictures of its own"),
+        (
+            {"workdir": ""},
+            ValueError,
+            "workdir must be a path that is not empty ('.' is the current folder); got workdir=",
+        ),
+        ({"workdir": None}, TypeError, "workdir must be a path; got NoneType"),
+        ({"workdir": __file__}, ValueError, "workdir must be a folder, or not exist yet; "),
+        ({"source": ""}, ValueError, "source must be a path that is not empty"),
+        ({"validation": ""}, ValueError, "validation must be a path that is not empty"),
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be an integer of at least 1; got"),
         ({"strategy": "bogus"}, ValueError, "strategy must be one of 'auto', 'one', 'mirrored', "),
         ({"strategy": 2}, ValueError, "got strategy=2"),

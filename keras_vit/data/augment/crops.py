@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.config.preprocessing import INTERPOLATIONS
+from keras_vit.data import orientation
 from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import values
 from keras_vit.data.pixel_limit import jpeg_shape
@@ -135,7 +136,7 @@ def cut(contents, channels, window):
     if contents.dtype != tf.string:
         return _slice(ops.match_channels(contents, channels), window)
     image = tf.cond(
-        _is_whole_jpeg(contents),
+        _can_be_cut(contents),
         lambda: ops.match_channels(_cut_jpeg(contents, window), channels),
         lambda: _slice(ops.decode(contents, channels), window),
     )
@@ -147,11 +148,11 @@ def _slice(image, window):
     return image[top : top + height, left : left + width]
 
 
-def _is_whole_jpeg(contents):
+def _can_be_cut(contents):
     # A file cut short lacks the end marker. Decoding a window would pass over it where the window lies above the
-    # damage; decoding all of it raises, whatever the window.
+    # damage; decoding all of it raises, whatever the window. A window is of the image as EXIF turns it.
     ends = tf.strings.substr(contents, -2, 2) == b"\xff\xd9"
-    return tf.logical_and(tf.io.is_jpeg(contents), ends)
+    return tf.io.is_jpeg(contents) & ends & ~orientation.is_turned(contents, is_jpeg=True)
 
 
 def _cut_jpeg(contents, window):
