@@ -6,7 +6,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import warnings
 
 import keras
 import numpy as np
@@ -287,7 +286,7 @@ def test_lora_and_head_alone_learn(family, model, tmp_path):
 def test_int8_agrees_with_float_and_survives_saving(model, tmp_path, quick_collection):
     """Each logit within a fifth of the deviation of the logits; at most 0.03 to 0.11 of it was measured."""
     quantized = keras_vit.clone(model)
-    _quantize(quantized)
+    quantized.quantize("int8")
     images, expected = _pictures(16), _run(model, _pictures(16))
     logits = _run(quantized, images)
     assert 0 < np.abs(logits - expected).max() < 0.2 * expected.std()
@@ -304,12 +303,6 @@ def quick_collection():
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-def _quantize(model):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
-        model.quantize("int8")
 
 
 @pytest.mark.slow

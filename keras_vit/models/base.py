@@ -231,6 +231,16 @@ class ImageModel(Model):
         is_known = self._preprocessing_source != "assumed"
         weights_files.state(filepath, to_text(self._config, self._preprocessing if is_known else None))
 
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Quantise the dense layers as `keras.Model.quantize` does, without a warning for each other layer.
+
+        Args:
+            *args, **kwargs: as of `keras.Model.quantize`, such as `"int8"`.
+        """
+        with warnings.catch_warnings():  # Keras warns of each layer that has nothing to quantise
+            warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
+            super().quantize(*args, **kwargs)
+
     def get_config(self):
         return {
             "config": self._config.to_dict(),

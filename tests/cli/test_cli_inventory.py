@@ -142,4 +142,4 @@ class TestListAndInfo:
         code, out, err = run(capsys, "info", "model.keras", "--image-size", 32, "--gelu", "erf", "--classes", 7)
         assert code == 0
         assert re.search(r"^gelu +erf$", out, re.MULTILINE) and re.search(r"^classes +7$", out, re.MULTILINE)
-        assert "2 x 2 -> 4 x 4" in err and "the file was trained with gelu='tanh'" in err
+        assert "2 x 2 -> 4 x 4" in err and "the file states gelu='tanh'" in err

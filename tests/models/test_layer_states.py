@@ -2,7 +2,6 @@
 
 import gc
 import json
-import warnings
 
 import keras
 import numpy as np
@@ -24,12 +23,6 @@ def _quick_collection():
 def _reopened(model, folder):
     model.save(folder / "model.keras")
     return [keras.models.load_model(folder / "model.keras"), keras_vit.clone(model), keras_vit.resize(model, 32)]
-
-
-def _quantize(model, *args, **kwargs):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
-        model.quantize(*args, **kwargs)
 
 
 def _as_json(states):
@@ -71,7 +64,7 @@ def test_a_frozen_model(make_model, tmp_path):
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_quantised_models(mode, make_model, pictures, run, tmp_path):
     model = make_model(qkv_bias=False)
-    _quantize(model, mode)
+    model.quantize(mode)
     modes = {inner.path: inner.layer.quantization_mode for inner in inner_layers(model)}
     assert modes["block_01/mlp/dense1"] == modes["head"] == mode
     images = pictures(model)
@@ -87,7 +80,7 @@ def test_quantised_models(mode, make_model, pictures, run, tmp_path):
 def test_quantised_in_part_and_with_quantisers_of_ones_own(make_model, pictures, run, tmp_path):
     model = make_model()
     quantizer = keras.quantizers.AbsMaxQuantizer(axis=0, value_range=(-100, 100))
-    _quantize(model, config=keras.quantizers.Int8QuantizationConfig(quantizer, None), filters="dense")
+    model.quantize(config=keras.quantizers.Int8QuantizationConfig(quantizer, None), filters="dense")
     assert [path.split("/")[1] for path in layer_states(model)] == ["mlp"] * 4
     for again in _reopened(model, tmp_path)[:2]:
         assert _as_json(layer_states(again)) == _as_json(layer_states(model))

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 
 import keras
 import numpy as np
@@ -274,9 +273,7 @@ def test_weights_bring_their_preprocessing(model, tmp_path):
 @pytest.mark.slow
 def test_a_quantised_model(model, tmp_path):
     quantized = keras_vit.clone(model)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
-        quantized.quantize("int8")
+    quantized.quantize("int8")
     for options in ({"format": "litert"}, {"format": "openvino"}, {"compute_dtype": "bfloat16"}):
         with pytest.raises(ValueError, match="model must not be quantised for "):
             export(quantized, tmp_path / "toy", **options)
