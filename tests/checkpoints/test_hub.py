@@ -335,10 +335,8 @@ def test_split_weights_share_the_bound(publish, make_model):
 
 
 def test_an_old_huggingface_hub_is_told_apart(publish, make_model, monkeypatch):
-    import huggingface_hub
-
     publish(make_model())
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo_id, filename, revision: None)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda repo_id, filename, revision: None)
     with pytest.raises(ImportError, match=r"hf://org/repo' needs huggingface_hub>=1\.2; got .*install --upgrade"):
         hub.fetch_repository("hf://org/repo")
 
