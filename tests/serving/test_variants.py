@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit.serving import export
 
 VARIANTS = {
+    "pixels": ("ViT-Ti_16", {"image_size": 32, "classes": 9, "include_preprocessing": True}),
     "plain": ("ViT-Ti_16", {}),
     "gap": ("ViT-Ti_16", {"classifier": "gap"}),
     "map": ("ViT-Ti_16", {"classifier": "map"}),
