@@ -11,6 +11,7 @@ from typing import Any
 from keras_vit import checks
 from keras_vit.checkpoints import labels as label_sets
 from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.follow import follow, followed_note
 from keras_vit.checkpoints.load import WeightsMismatch, make_plan
 from keras_vit.checkpoints.locate import locate
 from keras_vit.checkpoints.read_ahead import read_ahead
@@ -26,7 +27,6 @@ from keras_vit.config import (
     SwinConfig,
     ViTConfig,
 )
-from keras_vit.config.unseen import differences
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
@@ -52,7 +52,6 @@ _SIZES = {
     "G": (1664, 8192, 16, 48, _SCALING),
 }
 _WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # of an architecture, that are sides of its arrays
-_FOLLOWED = ("classifier", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
 _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 
 
@@ -254,7 +253,7 @@ def create_model(
     description = describe(checkpoint, config.family)
     known = release.preprocessing if release else description.preprocessing
     about["preprocessing"] = preprocessing or _at_size(known, config) or about["preprocessing"]
-    followed = _follow(row, config, arguments, description)
+    followed = follow(config, description, row.architecture, arguments)
     model, pending = build_deferred(lambda: build_model(followed, **about))
     try:
         plan = make_plan(model, checkpoint)
@@ -263,7 +262,7 @@ def create_model(
     order = [id(variable) for variable in pending if id(variable) in plan.values]
     initialise(pending, read_ahead(plan.values, order))
     plan.note_on(model)
-    notes = plan.report.notes + _built_as(config, followed)
+    notes = plan.report.notes + followed_note(config, followed)
     if labels is None and plan.head_loaded:
         model.labels, note = _labels(config, description, release)
         notes += note
@@ -292,7 +291,7 @@ def _fits(row, config, checkpoint, description):
     if row.config_class.family != config.family or not widths <= sides:  # which spares to build most of them
         return False
     try:
-        candidate = _follow(row, row.config(image_size=config.image_size), {}, description)
+        candidate = follow(row.config(image_size=config.image_size), description, row.architecture)
         make_plan(build_deferred(lambda: build_model(candidate))[0], checkpoint)
     except ValueError:  # also of a size that its patches do not divide
         return False
@@ -323,32 +322,6 @@ def _signature(variant):
             annotation = Size if field.type == Pair else field.type
             parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=annotation))
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
-
-
-def _follow(row, config, arguments, description):
-    """Takes from the weights what the row and the arguments leave open."""
-    changes = {
-        name: value
-        for name, value in description.known.items()
-        if hasattr(config, name) and name not in row.architecture and arguments.get(name) is None
-    }
-    if not isinstance(config, ViTConfig):
-        return config.replace(**changes)
-    # A head that read pre_logits is only right behind them; a new head does without, as the paper's fine-tuning.
-    if config.representation_size is None and config.include_top and config.classes == description.classes:
-        changes["representation_size"] = description.representation_size
-    if config.stem is not None:
-        known = description.known.items()
-        stem = {name.removeprefix("stem."): value for name, value in known if name.startswith("stem.")}
-        changes["stem"] = config.stem.replace(**stem)
-    return config.replace(**changes)
-
-
-def _built_as(config, followed):
-    """A note on the arguments, other than GELU and epsilons, that the file states otherwise than the defaults."""
-    found = differences({name: getattr(followed, name) for name in _FOLLOWED if hasattr(followed, name)}, config)
-    stated = ", ".join(f"{name}={theirs!r}" for name, theirs, _ in found)
-    return (f"built with {stated}, as the file states",) if found else ()
 
 
 def _at_size(preprocessing, config):

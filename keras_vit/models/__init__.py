@@ -4,7 +4,8 @@ from typing import Any
 
 from keras_vit.config import AxialResNetConfig, BiTConfig, ImageConfig, SwinConfig, ViTConfig
 from keras_vit.models.axial_resnet import AxialResNet
-from keras_vit.models.base import ImageModel, Model, check_not_quantized, clone, resize, with_dtype
+from keras_vit.models.base import ImageModel, Model
+from keras_vit.models.copies import check_not_quantized, clone, resize, with_dtype
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.features import features
 from keras_vit.models.freeze import freeze

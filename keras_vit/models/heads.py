@@ -8,7 +8,8 @@ import numpy as np
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.compat.sublayers import inner_layers, owned_variables
 from keras_vit.config import UNPOOLED_CLASSIFIERS, Preprocessing
-from keras_vit.models.base import ModelT, check_model
+from keras_vit.models.base import check_model
+from keras_vit.models.copies import ModelT
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 

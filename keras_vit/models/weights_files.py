@@ -10,7 +10,7 @@ from keras_vit.config.unseen import KEY, from_text, unseen
 from keras_vit.files import replace_file
 from keras_vit.layers import AddPositionEmbs
 
-_MAX_JSON = 64 * 2**20  # bytes
+_MAX_JSON = 16 * 2**20  # bytes
 
 
 def state(filepath, text):

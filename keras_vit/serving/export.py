@@ -136,7 +136,7 @@ def export(
     described = _described(options)
     if options.get("calibration") is not None:
         options["calibration"] = resized(model, _read(model, calibration))
-    path = pathlib.Path(path)
+    path = checks.check_path("path", path)
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"path must be a folder or not exist yet; {path} is a file")
     version = _next_version(path) if version is None else checks.check_integer("version", version)

@@ -13,17 +13,8 @@ from keras_vit import Model, VisionTransformer, ViTConfig, files
 from keras_vit.data import eval_pipeline, from_arrays, from_folder
 from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, progress, train
 
-CONFIG = ViTConfig(
-    name="toy",
-    image_size=8,
-    patch_size=4,
-    hidden_dim=16,
-    num_layers=1,
-    num_heads=2,
-    mlp_dim=16,
-    classes=2,
-    channels=1,
-)
+NUMBERS = {"patch_size": 4, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
+CONFIG = ViTConfig(name="toy", image_size=8, classes=2, channels=1, **NUMBERS)
 RECIPE = Recipe(
     name="toy",
     source="this test",
