@@ -126,9 +126,9 @@ ROWS = {
         "ViT_Ti16 'dropot_rate' dropout_rate",
     ),
     "unknown release": (
-        lambda room: keras_vit.ViT_Ti16(weights="imagenet"),
+        lambda room: keras_vit.ViT_Ti16(weights="jft300m"),
         ValueError,
-        "weights='imagenet' ViT-Ti_16 published 'augreg/",
+        "weights='jft300m' ViT-Ti_16 published 'augreg/",
     ),
     "release of another model": (
         lambda room: keras_vit.ViT_Ti16(weights="sam"),

@@ -98,8 +98,8 @@ class File:
         odd = [name for name in rule.theirs if self.entries[name].is_floating != is_float]
         if odd:
             kind = f"dtype {self.entries[odd[0]].dtype}, the model needs {variable.dtype}"
-            hint = " (convert the file with its scales to floating point)" if is_float else " (quantize after loading)"
-            return Source(variable, rule.theirs, problem=f"{odd[0]}: {kind}{hint}")
+            hint = "convert the file with its scales to floating point" if is_float else "quantize after loading"
+            return Source(variable, rule.theirs, problem=f"{odd[0]}: {kind} ({hint})")
         wrong = [name for name in rule.theirs if self.entries[name].shape != wanted]
         if not wrong:
             return Source(variable, rule.theirs, lambda: self._join(variable, rule, shape))
