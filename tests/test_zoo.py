@@ -100,6 +100,7 @@ ARGUMENTS = {
     "labels": None,
     "name": None,
     "dtype": None,
+    "include_preprocessing": False,
     "distilled": False,
 }
 COMMON = ("weights", "image_size", "classes", "include_top", "classifier_activation", "channels", "preprocessing")
