@@ -104,7 +104,7 @@ ARGUMENTS = {
     "distilled": False,
 }
 COMMON = ("weights", "image_size", "classes", "include_top", "classifier_activation", "channels", "preprocessing")
-COMMON += ("labels", "name", "dtype")
+COMMON += ("labels", "name", "dtype", "include_preprocessing")
 OF_ALL = {name: ARGUMENTS[name] for name in COMMON}
 SWIN_ARGUMENTS = {
     **OF_ALL,
