@@ -61,7 +61,7 @@ _ON_FIRST_TOUCH = {
     "evaluate": "keras_vit.evaluation",
     "export": "keras_vit.serving",
     "predict": "keras_vit.evaluation",
-    "preprocess": "keras_vit.data.pictures",
+    "preprocess": "keras_vit.data.images",
     "serving": "keras_vit.serving",
     "train": "keras_vit.training",
     "training": "keras_vit.training",

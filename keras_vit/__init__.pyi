@@ -23,7 +23,7 @@ from keras_vit.config import Preprocessing as Preprocessing
 from keras_vit.config import ResNetConfig as ResNetConfig
 from keras_vit.config import SwinConfig as SwinConfig
 from keras_vit.config import ViTConfig as ViTConfig
-from keras_vit.data.pictures import preprocess as preprocess
+from keras_vit.data.images import preprocess as preprocess
 from keras_vit.evaluation import evaluate as evaluate
 from keras_vit.evaluation import predict as predict
 from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers

@@ -223,7 +223,7 @@ def create_model(
             a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see `list_weights`) or any
             published file's name; or `hf://org/repo`. Arguments that a release needs, such as `distilled` or
             `window_size`, follow it unless they are given.
-        preprocessing: `Preprocessing` of the pictures; None takes that of the weights, else the official one.
+        preprocessing: `Preprocessing` of the images; None takes that of the weights, else the official one.
         labels: names of the classes; None takes those of the weights.
         name: name of the keras model.
         image_size: (height, width) of the input in pixels, or one integer; the position table is resized to it.
@@ -325,7 +325,7 @@ def _signature(variant):
 
 
 def _at_size(preprocessing, config):
-    """The same protocol at the config's size, None where there is none for pictures of its channels."""
+    """The same protocol at the config's size, None where there is none for images of its channels."""
     fits = preprocessing is not None and preprocessing.channels == config.channels
     return preprocessing.at(config.image_size) if fits else None
 

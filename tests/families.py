@@ -24,7 +24,7 @@ _PATCHES = "must be divisible by patch_size"
 
 
 def tiny_cnn():
-    """A CNN of a user, for pictures of any size."""
+    """A CNN of a user, for images of any size."""
     inputs = keras.Input((None, None, 3))
     x = keras.layers.Conv2D(8, 3, 2, "same", name="conv")(inputs)
     x = keras.layers.ReLU(name="relu")(keras.layers.BatchNormalization(name="norm")(x))
@@ -32,7 +32,7 @@ def tiny_cnn():
 
 
 def resnet50():
-    """The CNN of Keras that a hybrid can stand on; a map of 1 x 1 for pictures of 32."""
+    """The CNN of Keras that a hybrid can stand on; a map of 1 x 1 for images of 32."""
     return keras.applications.ResNet50(weights=None, include_top=False)
 
 

@@ -72,22 +72,22 @@ def layers() -> None:
     keras_vit.TransformerBlock(num_heads=3)  # type: ignore[call-arg]
 
 
-def pictures() -> None:
+def predictions() -> None:
     model = keras_vit.ViT_Ti16()
     images = keras_vit.preprocess(["cat.jpg", pathlib.Path("dog.jpg"), b"bytes"], model.preprocessing)
     assert_type(images, np.ndarray)
     for label, score in keras_vit.predict(model, "cat.jpg", top=3)[0]:
         assert_type((label, score), tuple[str, float])
-    found = keras_vit.evaluate(model, "pictures", top=(1, 5))
+    found = keras_vit.evaluate(model, "images", top=(1, 5))
     assert_type(found.top, dict[int, float])
     assert_type(found.report(), str)
     keras_vit.preprocess(3.5, model.preprocessing)  # type: ignore[arg-type]
     keras_vit.preprocess("cat.jpg", "bicubic")  # type: ignore[arg-type]
-    keras_vit.evaluate(model, "pictures", topp=5)  # type: ignore[call-arg]
+    keras_vit.evaluate(model, "images", topp=5)  # type: ignore[call-arg]
 
 
 def training() -> None:
-    rest, held_out = keras_vit.data.from_folder("pictures").split(0.5)
+    rest, held_out = keras_vit.data.from_folder("images").split(0.5)
     recipe = keras_vit.training.RECIPES["vit/finetune/cifar10"].replace(steps=2)
     assert_type(recipe, keras_vit.training.Recipe)
     with keras_vit.distribution("mirrored") as devices:

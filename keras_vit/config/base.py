@@ -75,7 +75,7 @@ class ImageConfig(Config):
         classes: number of logits.
         include_top: False ends the model at the pooled features.
         classifier_activation: activation of the head, such as `"softmax"`; None gives logits.
-        channels: channels of the input picture.
+        channels: channels of the input image.
         dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None is the global policy.
         include_preprocessing: True builds a model of pixel values from 0 to 255, uint8 or float, in the model's image
             size, whose layer `preprocessing` maps them by the mean and standard deviation of `model.preprocessing`.

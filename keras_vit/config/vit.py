@@ -62,7 +62,7 @@ class ViTConfig(ImageConfig):
             training the model returns the logits of both heads, otherwise their mean.
         attention: `global`, all tokens to all tokens, or `axial`, each block a row block and a column block
             (appendix D.6).
-        stem: `ResNetConfig` of the ResNet of a hybrid, None to cut the patches from the picture.
+        stem: `ResNetConfig` of the ResNet of a hybrid, None to cut the patches from the image.
 
     Raises:
         ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
@@ -127,7 +127,7 @@ class ViTConfig(ImageConfig):
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """Rows and columns of what the patches are cut from: the picture, or the feature map of the stem."""
+        """Rows and columns of what the patches are cut from: the image, or the feature map of the stem."""
         return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property

@@ -25,7 +25,7 @@ def features(model: keras.Model, names: Sequence[str], grid: bool = True) -> ker
             stand in all the places of the first tokens that they hold.
 
     Returns:
-        A keras model from pictures to the list of outputs in the order of `names`; of one name, to that output.
+        A keras model from images to the list of outputs in the order of `names`; of one name, to that output.
 
     Raises:
         TypeError: if the model is none of this package.

@@ -30,7 +30,7 @@ def with_head(
         kernel: array (dim, classes), dim that of the features which the head reads.
         bias: array (classes,).
         labels: sequence of names, one per class, or None.
-        preprocessing: `Preprocessing` of its pictures; None is the model's.
+        preprocessing: `Preprocessing` of its images; None is the model's.
 
     Returns:
         A model of the same class and config but for `classes`, `include_top=True` and `classifier_activation=None`;
@@ -54,7 +54,7 @@ def with_head(
 
 
 def check_pools(model: keras.Model) -> None:
-    """Refuses a model whose head does not read one vector per picture, or would not with a head.
+    """Refuses a model whose head does not read one vector per image, or would not with a head.
 
     Args:
         model: a model of this package.

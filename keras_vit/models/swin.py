@@ -16,7 +16,7 @@ from keras_vit.models.base import ImageModel, make_head, model_name, with_standa
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SwinTransformer(ImageModel):
-    """A Swin Transformer: picture -> patches -> stages of windowed blocks -> pooled features -> logits.
+    """A Swin Transformer: image -> patches -> stages of windowed blocks -> pooled features -> logits.
 
     The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `patch_map`, `patch_norm`
     and `dropout`, for each stage s from 1 its blocks `stage_{s}_block_00` and so on, the stage's result `stage_{s}`
@@ -26,7 +26,7 @@ class SwinTransformer(ImageModel):
 
     Args:
         config: a `SwinConfig`.
-        preprocessing: `Preprocessing` of its pictures; None is the official one of ViT at the config's image size,
+        preprocessing: `Preprocessing` of its images; None is the official one of ViT at the config's image size,
             values in [-1, 1]; Swin's own is that of the zoo's `Swin_T` and so on.
         labels: sequence of names, one per logit, or None.
         name: name of the keras model; None takes the config's, folded to letters, digits and underscores.

@@ -28,7 +28,7 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ImageModel):
-    """A Vision Transformer: picture -> patches -> tokens -> blocks -> pooled features -> logits.
+    """A Vision Transformer: image -> patches -> tokens -> blocks -> pooled features -> logits.
 
     The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `class_token` (class
     token, distillation token and registers), `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`,
@@ -48,10 +48,10 @@ class VisionTransformer(ImageModel):
 
     Args:
         config: a `ViTConfig`.
-        stem: any keras model from pictures to one feature map (batch, rows, columns, channels), for a hybrid on a
+        stem: any keras model from images to one feature map (batch, rows, columns, channels), for a hybrid on a
             CNN of your own: the patches are cut from the map, of `config.patch_size` cells each. None cuts them from
             what `config.stem` says.
-        preprocessing: `Preprocessing` of its pictures; None is the official one at the config's image size.
+        preprocessing: `Preprocessing` of its images; None is the official one at the config's image size.
         labels: sequence of names, one per logit, or None.
         name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
 
@@ -61,7 +61,7 @@ class VisionTransformer(ImageModel):
 
     Raises:
         TypeError: if `config` is no `ViTConfig` or `stem` no keras model.
-        ValueError: if `stem` does not take the config's pictures or does not end in a feature map.
+        ValueError: if `stem` does not take the config's images or does not end in a feature map.
     """
 
     config_class = ViTConfig

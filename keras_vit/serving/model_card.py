@@ -46,6 +46,6 @@ def _check(check):
         "largest_differences": check.differences,
         "tolerance": check.tolerance,
         "of": "the largest number of the model's output, or of 1 if that is less",
-        "pictures": check.count,
+        "images": check.count,
         "same_top1": check.agreement,
     }

@@ -240,7 +240,7 @@ _CONTRADICTIONS = (
     ),
     (
         lambda r: r.loss == MASKED_PATCHES and r.input_dtype != "float32",
-        "loss 'masked_patches' makes its targets of standardised pictures, so input_dtype must be 'float32'",
+        "loss 'masked_patches' makes its targets of standardised images, so input_dtype must be 'float32'",
         ("loss", "input_dtype"),
     ),
     (

@@ -24,7 +24,7 @@ def model(real_data):
 # 157 of all 200 with the upper half of the patches and 24 with the lower; 169 are right whole
 @pytest.mark.slow
 def test_answers_rest_on_the_patches_that_rollout_ranks_highest(model, real_data):
-    """Half of the patches keep their pixels, the rest get the picture's mean colour."""
+    """Half of the patches keep their pixels, the rest get the image's mean colour."""
     source = keras_vit.data.from_folder(real_data / "imagenet200")
     classes = np.array([int(name.split("_")[0]) for name in source.class_names])
     inputs, labels = map(np.concatenate, zip(*keras_vit.data.pipeline.eval_batches(source, CROPPED, 50), strict=True))

@@ -90,7 +90,7 @@ def weights_of():
 
 @pytest.fixture
 def logits_of():
-    """Function of a model that returns its logits for two random pictures."""
+    """Function of a model that returns its logits for two random images."""
 
     def logits(model):
         images = np.random.default_rng(0).normal(size=(2, *model.input.shape[1:])).astype("float32")

@@ -22,8 +22,8 @@ def folder(tmp_path):
         (tmp_path / name).mkdir()
         for file in files:
             PIL.Image.fromarray(IMAGES[len(file), ..., 0]).save(tmp_path / name / file)
-    (tmp_path / "dog" / "notes.txt").write_text("not a picture")
-    (tmp_path / "dog" / ".hidden.png").write_text("not a picture")
+    (tmp_path / "dog" / "notes.txt").write_text("not an image")
+    (tmp_path / "dog" / ".hidden.png").write_text("not an image")
     (tmp_path / ".cache").mkdir()
     (tmp_path / "list.csv").write_text("not a class")
     return tmp_path
@@ -75,9 +75,9 @@ def test_folder_refusals(tmp_path, folder):
         from_folder(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="list.csv is a file"):
         from_folder(folder / "list.csv")
-    with pytest.raises(ValueError, match="one sub-folder of pictures per class; there are none in .*dog"):
+    with pytest.raises(ValueError, match="one sub-folder of images per class; there are none in .*dog"):
         from_folder(folder / "dog")
-    (folder / "fox" / "no_picture.jpg").mkdir(parents=True)
+    (folder / "fox" / "no_image.jpg").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"ending in .jpg, .*; 1 of 4 in .* hold none: fox"):
         from_folder(folder)
     with pytest.raises(ValueError, match="extensions must be a sequence.*got extensions='.jpg'"):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit import Preprocessing, preprocess
 from keras_vit.data import eval_pipeline, from_folder, orientation, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
-from keras_vit.demo.uploads import read_picture
+from keras_vit.demo.uploads import read_image
 
 IMAGE = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((45, 36))
 ORIENTATION, THUMBNAIL_IFD = 0x0112, 1
@@ -110,7 +110,7 @@ def test_files_and_pil_images_and_uploads_agree(photos):
     files = sorted((folder / "class").iterdir())
     protocol = Preprocessing(size=24)
     expected = preprocess(shown, protocol)
-    for images in (files, [path.read_bytes() for path in files], [read_picture(path) for path in files]):
+    for images in (files, [path.read_bytes() for path in files], [read_image(path) for path in files]):
         np.testing.assert_array_equal(preprocess(images, protocol), expected)
     np.testing.assert_array_equal(preprocess([PIL.Image.open(path) for path in files], protocol), expected)
 

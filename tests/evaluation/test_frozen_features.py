@@ -1,4 +1,4 @@
-"""FrozenFeatures: which vector stands for a picture, for every kind of model."""
+"""FrozenFeatures: which vector stands for an image, for every kind of model."""
 
 import functools
 
@@ -137,7 +137,7 @@ def test_refusals():
         ("ViT-B_16", None, TypeError, "model must be a keras model, .*; got str"),
         (both, None, ValueError, "contains 'tiny', 'other': give one of them"),
         (model, "block_5", ValueError, "must be layers of the model, among .*; got 'block_5'"),
-        (relative, "relative_positions", ValueError, r"one vector or map per picture; got an output of shape \("),
+        (relative, "relative_positions", ValueError, r"one vector or map per image; got an output of shape \("),
         (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "of one input and one"),
         (
             keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]),
@@ -150,5 +150,5 @@ def test_refusals():
         with pytest.raises(error, match=message):
             print(message, FrozenFeatures(given, layer))  # shown where nothing is raised
     other.get_layer("encoder_norm").beta.assign(np.full(12, np.nan))
-    with pytest.raises(ValueError, match="other gives NaN or infinity in pooling for some pictures"):
+    with pytest.raises(ValueError, match="other gives NaN or infinity in pooling for some images"):
         read(FrozenFeatures(other))

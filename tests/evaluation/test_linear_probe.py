@@ -88,7 +88,7 @@ def test_a_source_gives_the_same_head_with_names():
 
 
 @SLOW
-def test_preprocessing_of_the_pictures_goes_with_the_head():
+def test_preprocessing_of_the_images_goes_with_the_head():
     protocol = Preprocessing(size=16, mean=(0.4,) * 3, std=(0.3,) * 3)
     probe = linear_probe(tiny(), SOURCE, preprocessing=protocol)
     assert probe.as_model().preprocessing == protocol

@@ -118,14 +118,14 @@ def tiny(**changes):
 
 
 def graph_macs(model):
-    """Multiply-accumulates of every product in TensorFlow's graph of the model on one picture."""
+    """Multiply-accumulates of every product in TensorFlow's graph of the model on one image."""
     import tensorflow as tf
 
     graphs = []
 
-    def run(picture):
+    def run(image):
         graphs.append(tf.compat.v1.get_default_graph())
-        return model(picture, training=False)
+        return model(image, training=False)
 
     keras.src.backend.compute_output_spec(run, keras.KerasTensor((1, *model.input.shape[1:]), model.input.dtype))
     operations = graphs[0].get_operations()
@@ -274,7 +274,7 @@ class TestFormulas:
         model = keras.Model(inputs, keras.layers.Dense(2)(tiny()(inputs)))
         assert count_macs(model) == count_macs(tiny()) + 5 * 2
 
-    def test_costs_add_up_and_follow_the_picture(self):
+    def test_costs_add_up_and_follow_the_image(self):
         model = tiny(classifier="map", num_registers=1)
         costs = layer_costs(model)
         assert [cost.name for cost in costs] == [layer.name for layer in model.layers[1:]]

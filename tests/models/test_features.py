@@ -15,9 +15,9 @@ from keras_vit import SwinConfig, SwinTransformer, VisionTransformer, features
         ({"classifier": "gap", "image_size": (24, 8)}, 0, (6, 2)),
     ],
 )
-def test_maps_are_the_patch_tokens_in_raster_order(changes, prefix, grid, make_model, pictures, run):
+def test_maps_are_the_patch_tokens_in_raster_order(changes, prefix, grid, make_model, make_images, run):
     model = make_model(**changes)
-    names, images = ["block_01", "patch_encoder", "encoder_norm"], pictures(model)
+    names, images = ["block_01", "patch_encoder", "encoder_norm"], make_images(model)
     maps = run(features(model, names), images)
     tokens = run(keras.Model(model.input, [model.get_layer(name).output for name in names]), images)
     for name, map_, sequence in zip(names, maps, tokens, strict=True):
@@ -28,12 +28,12 @@ def test_maps_are_the_patch_tokens_in_raster_order(changes, prefix, grid, make_m
                 np.testing.assert_array_equal(map_[:, row, column], sequence[:, skipped + row * grid[1] + column])
 
 
-def test_without_grid_every_output_is_as_the_layer_gives_it(make_model, pictures, run):
+def test_without_grid_every_output_is_as_the_layer_gives_it(make_model, make_images, run):
     model = make_model(representation_size=6)
     names = ["class_token", "block_00", "pooling", "pre_logits", "head"]
-    outputs = run(features(model, names, grid=False), pictures(model))
+    outputs = run(features(model, names, grid=False), make_images(model))
     assert [output.shape[1:] for output in outputs] == [(17, 16), (17, 16), (16,), (6,), (5,)]
-    np.testing.assert_array_equal(outputs[-1], run(model, pictures(model)))
+    np.testing.assert_array_equal(outputs[-1], run(model, make_images(model)))
 
 
 def test_outputs_that_are_no_tokens_stay_as_they_are(make_model):
@@ -62,7 +62,7 @@ def test_tokens_of_a_swin_become_the_map_of_their_stage(run):
     np.testing.assert_array_equal(last, last_map)
 
 
-def test_the_map_of_a_stem_of_ones_own_is_that_of_this_models_pictures(make_config, run):
+def test_the_map_of_a_stem_of_ones_own_is_that_of_this_models_images(make_config, run):
     inputs = keras.Input((None, None, 3))
     stem = keras.Model(inputs, keras.layers.Conv2D(6, 2, 2, name="conv")(inputs), name="mine")
     model = VisionTransformer(make_config(patch_size=2), stem=stem)
@@ -72,11 +72,11 @@ def test_the_map_of_a_stem_of_ones_own_is_that_of_this_models_pictures(make_conf
     assert tokens.shape == (2, 4, 4, 16)
 
 
-def test_a_layer_that_was_called_outside_the_model_as_well(make_model, pictures, run):
+def test_a_layer_that_was_called_outside_the_model_as_well(make_model, make_images, run):
     model = make_model()
-    before = run(features(model, ["block_00"]), pictures(model))
+    before = run(features(model, ["block_00"]), make_images(model))
     model.get_layer("block_00")(keras.Input((17, 16)))
-    np.testing.assert_array_equal(run(features(model, ["block_00"]), pictures(model)), before)
+    np.testing.assert_array_equal(run(features(model, ["block_00"]), make_images(model)), before)
 
 
 def test_a_layer_that_the_model_calls_several_times_is_refused(make_model):
@@ -91,12 +91,12 @@ def test_a_model_of_another_package_is_refused():
         features(keras.Sequential(), "dense")
 
 
-def test_weights_are_shared(make_model, pictures, run):
+def test_weights_are_shared(make_model, make_images, run):
     model = make_model()
     blocks = features(model, ["block_01"])
-    before = run(blocks, pictures(model))
+    before = run(blocks, make_images(model))
     model.get_layer("block_01").mlp.dense2.bias.assign(np.full(16, 9.0))
-    assert np.abs(run(blocks, pictures(model))[0] - before[0]).max() > 5
+    assert np.abs(run(blocks, make_images(model))[0] - before[0]).max() > 5
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_wrong_names_are_refused(names, message, make_model):
         features(make_model(), names)
 
 
-def test_one_name_gives_an_output_that_layers_can_be_put_on(make_model, pictures):
+def test_one_name_gives_an_output_that_layers_can_be_put_on(make_model, make_images):
     model = make_model()
     maps = features(model, "block_00")
     assert tuple(maps.output.shape) == (None, 4, 4, 16)
     inputs = keras.Input((16, 16, 3))
     on_top = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(maps(inputs)))
-    images = pictures(model)
+    images = make_images(model)
     expected = keras.ops.convert_to_numpy(maps(images)).mean(axis=(1, 2))
     np.testing.assert_allclose(keras.ops.convert_to_numpy(on_top(images)), expected, atol=1e-5)

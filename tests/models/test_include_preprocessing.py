@@ -81,7 +81,7 @@ def test_images_are_mapped_once_by_predict_and_evaluate():
     source = keras_vit.data.from_arrays(PIXELS, [0, 1], ["a", "b", "c"])
     first, second = (keras_vit.evaluate(model, source) for model in (plain, pixels))
     assert first == second
-    np.testing.assert_allclose(pixels.preprocessing.to_pictures(PIXELS), PIXELS / 255, atol=1e-6)
+    np.testing.assert_allclose(pixels.preprocessing.to_images(PIXELS), PIXELS / 255, atol=1e-6)
     with pytest.raises(ValueError, match="preprocessing must have in_model=True for toy, built with include_preproc"):
         keras_vit.evaluate(pixels, source, preprocessing=PROTOCOL)
     with pytest.raises(ValueError, match="must have the mean and std that toy maps by itself"):

@@ -23,7 +23,7 @@ def pair(make_model, **changes):
 
 
 def in_fours(images):
-    """Pictures in which every row of 4 x 4 patches has one patch four times."""
+    """Images in which every row of 4 x 4 patches has one patch four times."""
     rows = images[:, :, :4]
     return np.concatenate([rows] * 4, axis=2)
 
@@ -121,10 +121,10 @@ def test_features_stand_in_all_places_of_the_first_tokens(make_model, images, ru
     tokens, sizes, groups = run(keras.Model(model.input, model.get_layer("block_01").output), images)
     maps = run(features(model, "block_01"), images)
     assert (tokens.shape, maps.shape) == ((6, 11, 16), (6, 4, 4, 16))
-    for picture in range(6):
-        places = groups[picture].astype(int)
-        np.testing.assert_array_equal(np.bincount(places), sizes[picture])
-        np.testing.assert_array_equal(maps[picture].reshape(16, 16), tokens[picture][places[1:]])
+    for image in range(6):
+        places = groups[image].astype(int)
+        np.testing.assert_array_equal(np.bincount(places), sizes[image])
+        np.testing.assert_array_equal(maps[image].reshape(16, 16), tokens[image][places[1:]])
     np.testing.assert_array_equal(run(features(model, "block_01", grid=False), images)[:, 1:], maps.reshape(6, 16, 16))
 
 
@@ -136,28 +136,24 @@ class TestAnalysis:
         groups = run(keras.Model(model.input, model.get_layer("block_01").output[2]), images).astype(int)
         for block in blocks:
             np.testing.assert_allclose(block.sum(-1), 1, atol=1e-5)
-        for picture, first in enumerate(groups):
+        for image, first in enumerate(groups):
             for number in range(18):  # those in one token are alike
                 for axis in (1, 2):
-                    rows = np.compress(first == first[number], blocks[2][picture], axis=axis)
+                    rows = np.compress(first == first[number], blocks[2][image], axis=axis)
                     np.testing.assert_array_equal(rows, np.take(rows, [0] * rows.shape[axis], axis=axis))
         for block, graph in zip(blocks, run(attention_model(model), images), strict=True):
             np.testing.assert_allclose(graph, block, atol=1e-6)
 
     def test_weights_of_equal_tokens_are_those_of_the_plain_model(self, make_model, images):
         merging, plain = pair(make_model, position_embedding="none", num_layers=2, merged_tokens=8)
-        pictures = in_fours(images)
-        for merged, expected in zip(
-            attention_weights(merging, pictures), attention_weights(plain, pictures), strict=True
-        ):
+        blocky = in_fours(images)
+        for merged, expected in zip(attention_weights(merging, blocky), attention_weights(plain, blocky), strict=True):
             np.testing.assert_allclose(merged, expected, atol=1e-5)
-        rollout = attention_rollout(merging, pictures)
-        np.testing.assert_allclose(rollout, attention_rollout(plain, pictures), atol=1e-5)
-        np.testing.assert_allclose(
-            keras.ops.convert_to_numpy(make_rollout_model(merging)(pictures)), rollout, atol=1e-5
-        )
-        distance = mean_attention_distance(plain, pictures)
-        np.testing.assert_allclose(mean_attention_distance(merging, pictures), distance, atol=1e-4)
+        rollout = attention_rollout(merging, blocky)
+        np.testing.assert_allclose(rollout, attention_rollout(plain, blocky), atol=1e-5)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(make_rollout_model(merging)(blocky)), rollout, atol=1e-5)
+        distance = mean_attention_distance(plain, blocky)
+        np.testing.assert_allclose(mean_attention_distance(merging, blocky), distance, atol=1e-4)
 
 
 def test_bfloat16_is_near_float32(make_model, images, run):
@@ -179,9 +175,9 @@ def test_masked_patches_are_predicted_at_their_places(norm_position, make_model)
     encoder = make_model(**MERGING, classifier="gap", norm_position=norm_position)
     model = keras_vit.MaskedPatchPrediction(encoder, "pixels", seed=0)
     model.compile("sgd")
-    pictures = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
-    assert np.isfinite(model.fit(pictures, verbose=0, batch_size=4).history["loss"]).all()
-    assert model.reconstruct(pictures).predicted.shape == pictures.shape
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    assert np.isfinite(model.fit(images, verbose=0, batch_size=4).history["loss"]).all()
+    assert model.reconstruct(images).predicted.shape == images.shape
 
 
 @pytest.mark.slow

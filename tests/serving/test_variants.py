@@ -34,4 +34,4 @@ def test_they_agree(family, tmp_path):
         folder = export(model, tmp_path, **options)
         check = json.loads((folder / "model_card.json").read_text())["check"]
         print(family, options, check)
-        assert max(check["largest_differences"].values()) < 1e-4 and check["same_top1"] == check["pictures"] == 8
+        assert max(check["largest_differences"].values()) < 1e-4 and check["same_top1"] == check["images"] == 8

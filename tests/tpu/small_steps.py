@@ -20,7 +20,7 @@ STEPS_OF_A_RUN = 20_000  # longer than any warm-up
 
 
 class Step(typing.NamedTuple):
-    """A training step: the compiled model, and (shape, dtype) of the pictures and of the labels."""
+    """A training step: the compiled model, and (shape, dtype) of the images and of the labels."""
 
     model: keras.Model
     images: tuple
@@ -77,12 +77,12 @@ def _recomputed():
 
 
 def _bytes_in():
-    """Pictures of bytes, rescaled inside the model, with the labels that MixUp gives."""
-    pictures = keras.Input((32, 64, 3), dtype="uint8")
-    outputs = _vit(dropout_rate=0.1)(keras.layers.Rescaling(1 / 127.5, -1.0)(pictures))
+    """Images of bytes, rescaled inside the model, with the labels that MixUp gives."""
+    images = keras.Input((32, 64, 3), dtype="uint8")
+    outputs = _vit(dropout_rate=0.1)(keras.layers.Rescaling(1 / 127.5, -1.0)(images))
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
     metrics = ["accuracy", keras.metrics.TopKCategoricalAccuracy(3)]
-    return _step(keras_vit.Model(pictures, outputs), loss=loss, metrics=metrics, is_mixed=True)
+    return _step(keras_vit.Model(images, outputs), loss=loss, metrics=metrics, is_mixed=True)
 
 
 def _several_labels():

@@ -221,7 +221,7 @@ class TestTotalSteps:
         [warning] = caught
         assert str(warning.message).startswith(message)
 
-    def test_an_epoch_has_a_step_however_few_pictures_there_are(self):
+    def test_an_epoch_has_a_step_however_few_images_there_are(self):
         assert Recipe(**{**PLAIN, "steps": 7}).total_steps(1) == (7, 1)
 
     def test_epochs_hold_whole_executions(self):
@@ -229,7 +229,7 @@ class TestTotalSteps:
         assert recipe.total_steps(4 * 7) == (5, 12)  # 8.6 passes; 5 executions
 
     def test_refuses(self):
-        with pytest.raises(ValueError, match="batch_size must not exceed the number of pictures; got batch_size=4, 3"):
+        with pytest.raises(ValueError, match="batch_size must not exceed the number of images; got batch_size=4, 3"):
             Recipe(**EPOCHS).total_steps(3)
         with pytest.raises(ValueError, match="divide the steps of an epoch; got steps_per_execution=2, 3 steps"):
             Recipe(**EPOCHS, steps_per_execution=2).total_steps(12)

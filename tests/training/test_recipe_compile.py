@@ -165,7 +165,7 @@ class TestModels:
         recipe.compile(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
 
 
-def test_both_heads_of_a_distilled_model_need_standardised_pictures():
+def test_both_heads_of_a_distilled_model_need_standardised_images():
     model = VisionTransformer(CONFIG.replace(distilled=True))
     for trained in (model, of_pixels(model)):
         with pytest.raises(ValueError, match="input_dtype must be 'float32' for a distilled model.*; got .*'uint8'"):

@@ -197,7 +197,7 @@ def test_bit_decays_weights_as_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("examples", "picture_size", "name", "steps", "sides", "mix"),
+    ("examples", "image_size", "name", "steps", "sides", "mix"),
     [
         (19_999, 300, "small", 500, (448, 384), ()),
         (20_000, (95, 97), "medium", 10_000, (160, 128), ("mixup(0.1)",)),
@@ -205,8 +205,8 @@ def test_bit_decays_weights_as_the_paper():
         (500_000, 96, "large", 20_000, (448, 384), ("mixup(0.1)",)),
     ],
 )
-def test_bit_hyperrule(examples, picture_size, name, steps, sides, mix):
-    recipe = bit_hyperrule(examples, picture_size)
+def test_bit_hyperrule(examples, image_size, name, steps, sides, mix):
+    recipe = bit_hyperrule(examples, image_size)
     assert recipe.name == f"bit/finetune/{name}"
     assert (recipe.steps, recipe.mix, recipe.learning_rate, recipe.batch_size) == (steps, mix, 0.003, 512)
     assert (recipe.augment[0], recipe.image_size[0]) == (f"random_crop({sides[0]})", sides[1])

@@ -1,4 +1,4 @@
-"""Changing levels: the colour operations of RandAugment on uint8 pictures, and colour jitter.
+"""Changing levels: the colour operations of RandAugment on uint8 images, and colour jitter.
 
 Where Pillow and the original TensorFlow code differ in rounding, each function says which one it follows.
 """
@@ -66,7 +66,7 @@ def solarize_add(image, addition):
 
 def color(image, factor):
     """Away from its grey version (0) to itself (1) and beyond. The grey is Pillow's; the original's TensorFlow
-    grey differs by a level at some pixels. A grey picture stays as it is."""
+    grey differs by a level at some pixels. A grey image stays as it is."""
     return _blend(tf.repeat(ops.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
 
 
@@ -104,7 +104,7 @@ def color_jitter(strength):
         strength: from 0 to 1; DeiT's is 0.3, Swin's is 0.4.
 
     Returns:
-        Function of kind `picture` (see `Operation`).
+        Function of kind `image` (see `Operation`).
     """
     strength = values.check_number("strength", strength, 0.0, 1.0)
 

@@ -11,12 +11,12 @@ GREY = 128  # what the original RandAugment fills with
 
 
 def flip():
-    """Mirrors every second picture left to right. Returns a function of kind `picture` (see `Operation`)."""
+    """Mirrors every second image left to right. Returns a function of kind `image` (see `Operation`)."""
     return tf.image.stateless_random_flip_left_right
 
 
 def shift():
-    """Moves by up to an eighth of the sides, filled with black. Returns a function of kind `picture`."""
+    """Moves by up to an eighth of the sides, filled with black. Returns a function of kind `image`."""
 
     def move(image, seed):
         height, width, _ = image.shape
@@ -28,14 +28,14 @@ def shift():
 
 
 def cutout(size, fill=GREY):
-    """Fills one square per picture (arXiv 1708.04552); its centre is anywhere, so that it may be cut by the border.
+    """Fills one square per image (arXiv 1708.04552); its centre is anywhere, so that it may be cut by the border.
 
     Args:
         size: side of the square in pixels, even.
         fill: level on [0, 255].
 
     Returns:
-        Function of kind `picture` (see `Operation`).
+        Function of kind `image` (see `Operation`).
     """
     checks.check_integer("size", size)
     checks.check_divisible("size", (size,), "2, as the square has a centre", (2,))
@@ -65,7 +65,7 @@ def fill_where(image, is_row, is_column, levels):
     """`image` with `levels` where both flags, of its rows and of its columns, are set."""
     inside = is_row[:, None] & tf.repeat(is_column, image.shape[-1])[None, :]
     inside = tf.reshape(tf.cast(inside, image.dtype), image.shape)
-    # Products of whole pictures: tf.where takes several times as long.
+    # Products of whole images: tf.where takes several times as long.
     return image * (1 - inside) + levels * inside
 
 
@@ -128,5 +128,5 @@ def _gather_nearest(image, matrix, fill):
 
 
 def _nearest(place):
-    """Rounded to whole numbers, halves away from 0, as in TensorFlow's own transform of pictures."""
+    """Rounded to whole numbers, halves away from 0, as in TensorFlow's own transform of images."""
     return tf.cast(tf.sign(place) * tf.floor(tf.abs(place) + 0.5), tf.int32)

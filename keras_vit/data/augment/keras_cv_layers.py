@@ -22,7 +22,7 @@ def build(name, args, kwargs):
     not go on with the same numbers. The operations of this package do.
 
     Args:
-        name: of a layer that changes pictures alone, such as "RandomCutout".
+        name: of a layer that changes images alone, such as "RandomCutout".
         args, kwargs: of the layer.
 
     Raises:
@@ -46,12 +46,12 @@ def _find(name):
         raise ValueError(f"keras_cv.{name} changes labels too; use mix=('mixup(0.2)',) or mix=('cutmix(1.0)',)")
     if name not in layers:
         hint = checks.suggestion(name, layers, most=3, cutoff=0.5) or f"; there are {', '.join(sorted(layers))}"
-        raise ValueError(f"keras_cv has no layer {name!r} that changes pictures{hint}")
+        raise ValueError(f"keras_cv has no layer {name!r} that changes images{hint}")
     return layers[name]
 
 
 def _layers():
-    """{name: class} of the layers of keras-cv that change pictures and keep their shape."""
+    """{name: class} of the layers of keras-cv that change images and keep their shape."""
     try:
         import keras_cv
     except ImportError as error:

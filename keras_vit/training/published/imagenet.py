@@ -78,7 +78,7 @@ RECIPES = (
     ),
     Recipe(
         name="deit/finetune-384",
-        source="facebookresearch/deit, README (lr and min-lr 5e-6, so constant, 2 nodes of 8 with 32 pictures each)",
+        source="facebookresearch/deit, README (lr and min-lr 5e-6, so constant, 2 nodes of 8 with 32 images each)",
         warmup_epochs=5,
         warmup_learning_rate=1e-6,
         schedule="constant",

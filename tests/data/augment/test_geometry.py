@@ -6,7 +6,7 @@ from augmented import IMAGE, check_determinism, draw
 
 
 @pytest.mark.parametrize("text", ["flip", "shift", "cutout(16)"])
-def test_the_seed_determines_the_picture(text):
+def test_the_seed_determines_the_image(text):
     check_determinism(text)
 
 

@@ -35,7 +35,7 @@ def run(text, images=IMAGES):
         "keras_cv.RandomFlip('horizontal')",
     ],
 )
-def test_layers_change_pictures_inside_a_data_set(text):
+def test_layers_change_images_inside_a_data_set(text):
     results = run(text)
     assert len(np.unique(results.reshape(16, -1), axis=0)) > 4
 
@@ -62,7 +62,7 @@ def test_layers_keep_float32_under_another_policy():
     ("text", "message"),
     [
         ("keras_cv.RandomCutOut(0.2, 0.2)", r"has no layer 'RandomCutOut'.*did you mean 'RandomCutout'"),
-        ("keras_cv.xyzzy", "has no layer 'xyzzy' that changes pictures; there are AugMix, AutoContrast"),
+        ("keras_cv.xyzzy", "has no layer 'xyzzy' that changes images; there are AugMix, AutoContrast"),
         ("keras_cv.MixUp()", r"keras_cv.MixUp changes labels too; use mix=\('mixup\(0.2\)',\) or"),
         ("keras_cv.CutMix", "CutMix changes labels too"),
         ("keras_cv.BaseImageAugmentationLayer()", "has no layer 'BaseImageAugmentationLayer'"),
