@@ -95,9 +95,9 @@ ROWS = {
     "no layers": (lambda room: config(num_layers=0), ValueError, "num_layers integer least 1 0"),
     "negative dropout": (lambda room: config(dropout_rate=-0.1), ValueError, "dropout_rate [0,1) -0.1"),
     "certain stochastic depth": (
-        lambda room: config(stochastic_depth_rate=1.0),
+        lambda room: config(drop_path_rate=1.0),
         ValueError,
-        "stochastic_depth_rate [0,1) 1.0",
+        "drop_path_rate [0,1) 1.0",
     ),
     "flag as text": (lambda room: config(qkv_bias="no"), ValueError, "qkv_bias True False 'no'"),
     "class token where none is": (

@@ -86,7 +86,7 @@ ARGUMENTS = {
     "position_placement": "stem",
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
-    "stochastic_depth_rate": 0.0,
+    "drop_path_rate": 0.0,
     "layer_scale_init": None,
     "qkv_bias": True,
     "qk_norm": False,
@@ -112,7 +112,7 @@ SWIN_ARGUMENTS = {
     "mlp_ratio": 4.0,
     "qkv_bias": True,
     "dropout_rate": 0.0,
-    "stochastic_depth_rate": 0.0,
+    "drop_path_rate": 0.0,
     "gelu": "erf",
     "epsilon": 1e-5,
 }

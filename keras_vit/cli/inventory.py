@@ -30,7 +30,7 @@ _JFT_EPOCHS = {
 }
 _JFT_IMAGES = 303_000_000
 _IMAGES = {"digits": 1438}  # training images of the data sets that recipes bring with them
-_RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+_RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 # Fields of a config that a training may choose: with all others equal it is one of the same model.
 _CHOSEN = ("name", "classes", "gelu", "epsilon", "dtype", "remat", *_RATES)
 

@@ -47,7 +47,7 @@ class ViTConfig(ImageConfig):
             `every` or `shared`.
         dropout_rate: rate in [0, 1) after positions, attention output and both MLP layers.
         attention_dropout_rate: rate in [0, 1) on the attention weights.
-        stochastic_depth_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
+        drop_path_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
         layer_scale_init: initial value of LayerScale (arXiv 2103.17239), None for no LayerScale.
         qkv_bias: whether query, key and value projections have biases.
         qk_norm: whether queries and keys are layer-normalised per head.
@@ -83,7 +83,7 @@ class ViTConfig(ImageConfig):
     position_placement: str = "stem"
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
-    stochastic_depth_rate: float = 0.0
+    drop_path_rate: float = 0.0
     layer_scale_init: float | None = None
     qkv_bias: bool = True
     qk_norm: bool = False
@@ -101,7 +101,7 @@ class ViTConfig(ImageConfig):
         self._check(checks.check_pair, "patch_size")
         self._check(checks.check_integer, "hidden_dim", "num_layers", "num_heads", "mlp_dim")
         self._check(lambda name, value: checks.check_integer(name, value, minimum=0), "num_registers", "merged_tokens")
-        self._check(checks.check_rate, "dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+        self._check(checks.check_rate, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
         self._check(checks.check_flag, "qkv_bias", "qk_norm", "remat", "distilled")
         for name, choices in _CHOICES.items():
             self._check_choice(name, choices)

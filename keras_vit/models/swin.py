@@ -81,7 +81,7 @@ def _layers(config):
 
 def _blocks(config, stage):
     """The blocks of a stage; every second one is shifted, and stochastic depth grows linearly over all stages."""
-    rates = np.linspace(0.0, config.stochastic_depth_rate, sum(config.depths))[sum(config.depths[:stage]) :]
+    rates = np.linspace(0.0, config.drop_path_rate, sum(config.depths))[sum(config.depths[:stage]) :]
     for index in range(config.depths[stage]):
         yield SwinBlock(
             config.num_heads[stage],
@@ -89,7 +89,7 @@ def _blocks(config, stage):
             config.window_size,
             shifted=index % 2 == 1,
             dropout_rate=config.dropout_rate,
-            stochastic_depth_rate=float(rates[index]),
+            drop_path_rate=float(rates[index]),
             qkv_bias=config.qkv_bias,
             gelu=config.gelu,
             epsilon=config.epsilon,

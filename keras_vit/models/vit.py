@@ -180,7 +180,7 @@ def _block(config, index):
         "dropout_rate": config.dropout_rate,
         "attention_dropout_rate": config.attention_dropout_rate,
         # grows linearly from 0 to its rate at the last block
-        "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
+        "drop_path_rate": config.drop_path_rate * index / max(config.num_layers - 1, 1),
         "layer_scale_init": config.layer_scale_init,
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,

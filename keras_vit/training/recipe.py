@@ -59,7 +59,7 @@ class Recipe(Config):
             many images as without.
         image_size: pixels, (height, width) or one integer, of the model that `keras_vit.train` builds; a model that is
             built already keeps its own. None leaves it to the model.
-        dropout_rate, attention_dropout_rate, stochastic_depth_rate: what the model must have been built with; None
+        dropout_rate, attention_dropout_rate, drop_path_rate: what the model must have been built with; None
             leaves the choice to the model.
         ema_momentum: in [0, 1), of Keras's average of the weights over the steps (Polyak averaging), which becomes the
             weights when `fit` ends. `keras.callbacks.SwapEMAWeights()` validates with it on the way. None for none.
@@ -108,7 +108,7 @@ class Recipe(Config):
     image_size: Pair | None = None
     dropout_rate: float | None = None
     attention_dropout_rate: float | None = None
-    stochastic_depth_rate: float | None = None
+    drop_path_rate: float | None = None
     ema_momentum: float | None = None
     layer_decay: float | None = None
     microbatches: int = 1

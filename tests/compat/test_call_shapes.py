@@ -44,7 +44,7 @@ def _real_calls(model):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"classifier": "map"}, {"stochastic_depth_rate": 0.1, "num_registers": 2}, {"dtype": "mixed_bfloat16"}],
+    [{}, {"classifier": "map"}, {"drop_path_rate": 0.1, "num_registers": 2}, {"dtype": "mixed_bfloat16"}],
 )
 def test_calls_are_those_of_a_real_run(changes):
     model = _model(**changes)

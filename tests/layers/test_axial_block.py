@@ -146,7 +146,7 @@ def test_every_argument_reaches_both_blocks():
         "mlp_dim": 6,
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.2,
-        "stochastic_depth_rate": 0.3,
+        "drop_path_rate": 0.3,
         "remat": True,
         **EVERYTHING,
     }

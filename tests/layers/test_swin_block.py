@@ -130,7 +130,7 @@ def test_variable_paths(randomise):
 
 
 def test_stochastic_depth_drops_the_branches_of_whole_samples(randomise):
-    block, _ = make_block((2, 2), 2, False, randomise, stochastic_depth_rate=0.5)
+    block, _ = make_block((2, 2), 2, False, randomise, drop_path_rate=0.5)
     maps = np.random.default_rng(1).normal(size=(400, 2, 2, DIM)).astype("float32")
     outputs = keras.ops.convert_to_numpy(block(maps, training=True))
     same = (outputs == maps).all(axis=(1, 2, 3))
@@ -176,7 +176,7 @@ def test_weights_of_another_map_load_with_the_table_resized(randomise, tmp_path)
         ({"window_size": (2, 2)}, r"window_size must be an integer of at least 1; got window_size=\(2, 2\)"),
         ({"shifted": 1}, "shifted must be True or False; got shifted=1"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be a number in \[0, 1\)"),
-        ({"stochastic_depth_rate": -0.1}, r"stochastic_depth_rate must be a number in \[0, 1\)"),
+        ({"drop_path_rate": -0.1}, r"drop_path_rate must be a number in \[0, 1\)"),
         ({"qkv_bias": None}, "qkv_bias must be True or False; got qkv_bias=None"),
         ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
         ({"epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),

@@ -48,7 +48,7 @@ def _block(reference, tokens, weights, gelu, epsilon=1e-6, qkv_bias=True, qk_nor
 
 
 def test_stochastic_depth_drops_either_branch_of_a_sample():
-    block, tokens = TransformerBlock(2, 12, stochastic_depth_rate=0.5), np.zeros((400, 5, 8), "float32")
+    block, tokens = TransformerBlock(2, 12, drop_path_rate=0.5), np.zeros((400, 5, 8), "float32")
     _branches_that_add(block, tokens.shape, attention=1.0, mlp=10.0)
     output = _call(block, tokens, training=True)
     np.testing.assert_array_equal(output, np.broadcast_to(output[:, :1, :1], output.shape))  # whole samples
@@ -94,8 +94,8 @@ def test_block_without_layer_scale_has_no_such_weight():
             r"attention_dropout_rate must be a number in \[0, 1\); got attention_dropout_rate=-1",
         ),
         (
-            {"stochastic_depth_rate": 1.0},
-            r"stochastic_depth_rate must be a number in \[0, 1\); got stochastic_depth_rate=1.0",
+            {"drop_path_rate": 1.0},
+            r"drop_path_rate must be a number in \[0, 1\); got drop_path_rate=1.0",
         ),
         (
             {"layer_scale_init": -1.0},

@@ -30,7 +30,7 @@ SAVED = {
         "representation_size": 6,
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.1,
-        "stochastic_depth_rate": 0.1,
+        "drop_path_rate": 0.1,
         "layer_scale_init": 0.1,
         "qkv_bias": False,
         "qk_norm": True,
@@ -145,7 +145,7 @@ def test_clone_keeps_preprocessing_and_labels(make_model):
 
 
 def test_clone_trains(make_model, make_images):
-    copy = keras_vit.clone(make_model(dropout_rate=0.1, stochastic_depth_rate=0.1))
+    copy = keras_vit.clone(make_model(dropout_rate=0.1, drop_path_rate=0.1))
     copy.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     before = copy.get_weights()
     copy.train_on_batch(make_images(copy), np.array([0, 1, 2]))

@@ -156,7 +156,7 @@ def test_gelu_and_epsilon_reach_every_layer(gelu, epsilon, make_config):
 
 @pytest.mark.parametrize(("num_layers", "rates"), [(1, [0.0]), (2, [0.0, 0.3]), (4, [0.0, 0.1, 0.2, 0.3])])
 def test_stochastic_depth_grows_linearly(num_layers, rates, make_config):
-    model = VisionTransformer(make_config(num_layers=num_layers, stochastic_depth_rate=0.3))
+    model = VisionTransformer(make_config(num_layers=num_layers, drop_path_rate=0.3))
     blocks = [model.get_layer(f"block_{index:02d}") for index in range(num_layers)]
     assert [block.drop_path.rate for block in blocks] == pytest.approx(rates)
 
@@ -256,7 +256,7 @@ def test_gradients_are_finite_and_reach_every_weight(policy, make_model, make_im
     "changes",
     [
         {},
-        {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.5},
+        {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0.5},
         {"dtype": "mixed_bfloat16", "dropout_rate": 0.2},
     ],
     ids=str,
@@ -284,7 +284,7 @@ def _gradients(model, images):
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_fit_lowers_the_loss(remat, make_config):
-    model = VisionTransformer(make_config(remat=remat, dropout_rate=0.05, stochastic_depth_rate=0.1))
+    model = VisionTransformer(make_config(remat=remat, dropout_rate=0.05, drop_path_rate=0.1))
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 5, size=64).astype("int32")
     images = rng.normal(0, 0.3, size=(64, 16, 16, 3)).astype("float32")

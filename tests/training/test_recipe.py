@@ -86,7 +86,7 @@ def test_every_field_survives_json(model):
         image_size=96,
         dropout_rate=0.1,
         attention_dropout_rate=0.2,
-        stochastic_depth_rate=0.3,
+        drop_path_rate=0.3,
         ema_momentum=0.99,
         layer_decay=0.75,
         microbatches=2,
@@ -237,10 +237,10 @@ class TestTotalSteps:
 
 class TestConfigure:
     def test_rates_dtype_remat_and_size_reach_the_config(self):
-        fixed = {"stochastic_depth_rate": 0.1, "dtype": "mixed_bfloat16", "remat": True, "image_size": (16, 12)}
+        fixed = {"drop_path_rate": 0.1, "dtype": "mixed_bfloat16", "remat": True, "image_size": (16, 12)}
         recipe = Recipe(**PLAIN, **fixed)
         assert recipe.configure(VIT) == VIT.replace(**fixed)
-        assert recipe.regularisation == {"stochastic_depth_rate": 0.1}
+        assert recipe.regularisation == {"drop_path_rate": 0.1}
 
     def test_what_a_recipe_leaves_open_stays(self):
         config = VIT.replace(dropout_rate=0.2)

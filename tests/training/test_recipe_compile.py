@@ -141,7 +141,7 @@ class TestModels:
 
     @pytest.mark.parametrize(
         "fixed",
-        [{"stochastic_depth_rate": 0.1}, {"remat": True}, {"dtype": "mixed_bfloat16"}],
+        [{"drop_path_rate": 0.1}, {"remat": True}, {"dtype": "mixed_bfloat16"}],
         ids=lambda fixed: next(iter(fixed)),
     )
     def test_refuses_a_model_that_was_built_otherwise(self, fixed):

@@ -150,8 +150,8 @@ def test_augreg_grid():
             assert RECIPES[name].mix == ((f"mixup({alpha[level]})",) if level in alpha else ())
             common = ("learning_rate", "batch_size", "warmup_steps", "clip_norm", "weight_decay")
             assert fields(name, *common) == (1e-3, 4096, 10_000, 1.0, 0.1)
-    cell = RECIPES["augreg/medium1"].replace(weight_decay=0.03, dropout_rate=0.1, stochastic_depth_rate=0.1)
-    assert cell.regularisation == {"dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
+    cell = RECIPES["augreg/medium1"].replace(weight_decay=0.03, dropout_rate=0.1, drop_path_rate=0.1)
+    assert cell.regularisation == {"dropout_rate": 0.1, "drop_path_rate": 0.1}
 
 
 def test_trainings_on_imagenet():
@@ -164,7 +164,7 @@ def test_trainings_on_imagenet():
     assert fields("deit/imagenet", *deit) == (1e-3, 0.05, 5, 1e-6, 1e-5, 3)
     deit = ("learning_rate", "weight_decay", "epochs", "image_size", "batch_size")
     assert fields("deit/finetune-384", *deit) == (5e-6, 1e-8, 30, (384, 384), 512)
-    assert [fields(f"swin/{size}", "stochastic_depth_rate", "clip_norm") for size in "tsb"] == [
+    assert [fields(f"swin/{size}", "drop_path_rate", "clip_norm") for size in "tsb"] == [
         (0.2, 5.0),
         (0.3, 5.0),
         (0.5, 5.0),

@@ -73,7 +73,7 @@ RECIPES = (
         warmup_learning_rate=1e-6,
         final_learning_rate=1e-5,
         repeats=3,
-        stochastic_depth_rate=0.1,
+        drop_path_rate=0.1,
         **_DEIT,
     ),
     Recipe(
@@ -83,7 +83,7 @@ RECIPES = (
         warmup_learning_rate=1e-6,
         schedule="constant",
         repeats=3,
-        stochastic_depth_rate=0.1,
+        drop_path_rate=0.1,
         **{
             **_DEIT,
             "batch_size": 512,
@@ -104,7 +104,7 @@ RECIPES = (
             warmup_learning_rate=5e-7 * 1024 / 512,
             final_learning_rate=5e-6 * 1024 / 512,
             clip_norm=5.0,
-            stochastic_depth_rate=rate,
+            drop_path_rate=rate,
             **_DEIT,
         )
         for size, rate in _SWIN.items()
