@@ -29,7 +29,7 @@ STUDENT = keras_vit.ViTConfig(
     mlp_dim=192,
     position_embedding="sincos2d",
 )
-HEADS = {1: {"classifier": "gap"}, 2: {"distilled": True}}
+HEADS = {1: {"pooling": "gap"}, 2: {"distilled": True}}
 
 RECIPE = keras_vit.training.Recipe(
     name="distillation",

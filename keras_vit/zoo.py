@@ -101,7 +101,7 @@ def _hybrid(name, size, stage_sizes, patch=1):
 
 
 def _axial(name, size, patch):
-    return _vit(name, size, patch, source=_AXIAL, defaults={"classifier": "gap"}, attention="axial")
+    return _vit(name, size, patch, source=_AXIAL, defaults={"pooling": "gap"}, attention="axial")
 
 
 def _deit(name, size):
@@ -228,7 +228,7 @@ def create_model(
         name: name of the keras model.
         image_size: (height, width) of the input in pixels, or one integer; the position table is resized to it.
         **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Those that are left
-            out and that the file of weights states, such as `gelu`, `epsilon` and `classifier`, are the file's.
+            out and that the file of weights states, such as `gelu`, `epsilon` and `pooling`, are the file's.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.

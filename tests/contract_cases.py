@@ -141,7 +141,7 @@ CASES = (
     (layers.GlobalAveragePooling, [{}, {"num_prefix_tokens": 2}], (5, 6)),
     (layers.LayerScale, [{}, {"init": 0.5}], (4, 6)),
     (
-        layers.MapPooling,
+        layers.AttentionPooling,
         [
             {"num_heads": 2, "mlp_dim": 12},
             {"num_heads": 4, "mlp_dim": 6, "num_prefix_tokens": 2, "gelu": "erf", "epsilon": 1e-5},

@@ -78,11 +78,9 @@ FAMILIES = {
         (({"image_size": (32, 30)}, _PATCHES),),
     ),
     "registers": Family(
-        _vit(
-            num_registers=3, qk_norm=True, position_embedding="learned_2d", position_placement="every", classifier="map"
-        ),
+        _vit(num_registers=3, qk_norm=True, position_embedding="learned_2d", position_placement="every", pooling="map"),
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs_01": (4, 4, 48)},
-        (({"classifier": "first"}, "num_registers must be 0"),),
+        (({"pooling": "first"}, "num_registers must be 0"),),
     ),
     "merging": Family(
         _vit(merged_tokens=5),
@@ -104,10 +102,10 @@ FAMILIES = {
         _vit(patch_size=2), {**_TOKENS, "cnn": (8, 8, 12)}, (({"image_size": (32, 26)}, _PATCHES),), stem=tiny_cnn
     ),
     "axial": Family(
-        _vit(attention="axial", classifier="gap"),
+        _vit(attention="axial", pooling="gap"),
         _TOKENS,
         (
-            ({"classifier": "token"}, "attention='axial' works on the rows and columns of the patch grid"),
+            ({"pooling": "token"}, "attention='axial' works on the rows and columns of the patch grid"),
             ({"image_size": (30, 32)}, _PATCHES),
         ),
     ),
@@ -124,7 +122,7 @@ FAMILIES = {
     "DeiT distilled": Family(
         _vit(gelu="erf", distilled=True),
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
-        (({"classifier": "gap"}, "distilled=True reads the class and the distillation token"),),
+        (({"pooling": "gap"}, "distilled=True reads the class and the distillation token"),),
     ),
     "DeiT-III": Family(_vit(gelu="erf", layer_scale_init=1e-4), _TOKENS, (({"image_size": (28, 32)}, _PATCHES),)),
     "Swin": Family(

@@ -77,7 +77,7 @@ ARGUMENTS = {
     "image_size": 224,
     "classes": 1000,
     "include_top": True,
-    "classifier": "token",
+    "pooling": "token",
     "class_token": None,
     "norm_position": "before_pooling",
     "representation_size": None,
@@ -129,8 +129,8 @@ CONSTRUCTORS = {
     "R50+ViT-B_32": ("R50_ViT_B32", "VisionTransformer", ARGUMENTS),
     "R50+ViT-L_16": ("R50_ViT_L16", "VisionTransformer", ARGUMENTS),
     "R50+ViT-L_32": ("R50_ViT_L32", "VisionTransformer", ARGUMENTS),
-    "AxialViT-B_16": ("AxialViT_B16", "VisionTransformer", {**ARGUMENTS, "classifier": "gap"}),
-    "AxialViT-B_32": ("AxialViT_B32", "VisionTransformer", {**ARGUMENTS, "classifier": "gap"}),
+    "AxialViT-B_16": ("AxialViT_B16", "VisionTransformer", {**ARGUMENTS, "pooling": "gap"}),
+    "AxialViT-B_32": ("AxialViT_B32", "VisionTransformer", {**ARGUMENTS, "pooling": "gap"}),
     "AxialResNet-50": ("AxialResNet_50", "AxialResNet", AXIAL_RESNET_ARGUMENTS),
     "DeiT-Ti_16": ("DeiT_Ti16", "VisionTransformer", ARGUMENTS),
     "DeiT-S_16": ("DeiT_S16", "VisionTransformer", ARGUMENTS),
@@ -232,7 +232,7 @@ class TestWeightsOfAnotherModel:
 
 
 def test_constructor_and_create_model_build_the_same():
-    arguments = {**SMALL, "classifier": "gap", "dropout_rate": 0.1, "labels": list("abcdefg"), "name": "mine"}
+    arguments = {**SMALL, "pooling": "gap", "dropout_rate": 0.1, "labels": list("abcdefg"), "name": "mine"}
     models = [build_deferred(make)[0] for make in (
         lambda: keras_vit.ViT_Ti16(**arguments),
         lambda: keras_vit.create_model("ViT-Ti_16", **arguments),
@@ -292,9 +292,9 @@ def test_constructors_take_keywords_only():
         ("ViT-Ti_16", {"classes": 0}, ValueError, "classes must be an integer of at least 1; got classes=0"),
         (
             "ViT-Ti_16",
-            {"classifier": "tokn"},
+            {"pooling": "tokn"},
             ValueError,
-            "classifier must be one of 'token', .* got classifier='tokn'",
+            "pooling must be one of 'token', .* got pooling='tokn'",
         ),
         (
             "ViT-Ti_16",

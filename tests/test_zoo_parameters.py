@@ -145,7 +145,7 @@ def test_golden_parameter_counts_at_384_pixels(name, count):
 
 def test_mean_of_patches_needs_two_rows_less():
     # neither a class token nor its position
-    assert _count("ViT-B_16", classifier="gap") == PARAMETERS["ViT-B_16"][1] - 2 * 768
+    assert _count("ViT-B_16", pooling="gap") == PARAMETERS["ViT-B_16"][1] - 2 * 768
 
 
 # heads, which no count shows, and layers; arXiv 2010.11929, 2106.10270 and 2106.04560

@@ -20,7 +20,7 @@ def constructors() -> None:
     assert_type(vit.preprocessing, keras_vit.Preprocessing)
     assert_type(vit.labels, tuple[str, ...] | None)
     assert_type(keras_vit.R50_ViT_L32(weights=pathlib.Path("folder")), keras_vit.VisionTransformer)
-    assert_type(keras_vit.AxialViT_B16(classifier="map"), keras_vit.VisionTransformer)
+    assert_type(keras_vit.AxialViT_B16(pooling="map"), keras_vit.VisionTransformer)
     assert_type(keras_vit.Swin_T(include_preprocessing=True), keras_vit.SwinTransformer)
     assert_type(keras_vit.Swin_T(patch_size=4).config, keras_vit.SwinConfig)
     assert_type(keras_vit.BiT_R50x1().config, keras_vit.BiTConfig)

@@ -11,10 +11,10 @@ from keras_vit import checks
 from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.layers import (
+    AttentionPooling,
     AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
-    MapPooling,
     PatchEncoder,
     PatchMerging,
     SwinBlock,
@@ -151,7 +151,7 @@ def _read_token(operations):
     picked = [operation.index for operation in operations if isinstance(operation, TokenPooling)]
     if picked:
         return min(picked)  # of a distilled model the class token
-    if any(isinstance(operation, (GlobalAveragePooling, MapPooling)) for operation in operations):
+    if any(isinstance(operation, (GlobalAveragePooling, AttentionPooling)) for operation in operations):
         return None
     has_class_token = any(isinstance(op, ClassToken) and op.num_class_tokens for op in operations)
     return 0 if has_class_token else None

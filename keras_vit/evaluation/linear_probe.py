@@ -78,7 +78,7 @@ def linear_probe(
 
     Raises:
         TypeError: if the model is and contains none of this package.
-        ValueError: if its classifier is unpooled, there are fewer than two classes, a class has fewer images than
+        ValueError: if it does not pool its tokens, there are fewer than two classes, a class has fewer images than
             shots, an image cannot be read, or the features are not finite.
     """
     checks.check_integer("seed", seed, minimum=0)

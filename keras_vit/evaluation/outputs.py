@@ -25,7 +25,7 @@ def check_classifier(model):
     if len(shape) != 2:
         raise ValueError(
             f"model must give one score per class and image, shape (None, {config.classes}); "
-            f"{config.name} gives {shape}: classifiers such as 'token', 'gap' and 'map' pool the tokens"
+            f"{config.name} gives {shape}: pooling 'token', 'gap' and 'map' give one vector per image"
         )
 
 

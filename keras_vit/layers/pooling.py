@@ -73,7 +73,7 @@ class GlobalAveragePooling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MapPooling(keras.layers.Layer):
+class AttentionPooling(keras.layers.Layer):
     """Multi-head attention pooling: a learned probe attends to the patch tokens, then an MLP (arXiv 2106.04560).
 
     Args:

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.compat.sublayers import inner_layers, owned_variables
-from keras_vit.config import UNPOOLED_CLASSIFIERS, Preprocessing
+from keras_vit.config import UNPOOLED, Preprocessing
 from keras_vit.models.base import check_model
 from keras_vit.models.copies import ModelT
 
@@ -38,7 +38,7 @@ def with_head(
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: if its classifier does not pool, or kernel and bias have other shapes.
+        ValueError: if it does not pool its tokens, or kernel and bias have other shapes.
     """
     check_pools(model)
     description = model.get_config()
@@ -61,13 +61,13 @@ def check_pools(model: keras.Model) -> None:
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: if its classifier is unpooled.
+        ValueError: if it does not pool its tokens.
     """
     config = check_model(model).config
-    if getattr(config, "classifier", None) in UNPOOLED_CLASSIFIERS:
+    if getattr(config, "pooling", None) in UNPOOLED:
         raise ValueError(
-            "model must pool its tokens before the head, as classifiers such as 'token', 'gap' and 'map' do; "
-            f"{config.name} has classifier={config.classifier!r}"
+            "model must pool its tokens before the head, as pooling 'token', 'gap' and 'map' do; "
+            f"{config.name} has pooling={config.pooling!r}"
         )
 
 

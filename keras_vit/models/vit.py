@@ -6,13 +6,13 @@ from typing import Any
 import keras
 
 from keras_vit.compat.outermost import is_outermost
-from keras_vit.config import UNPOOLED_CLASSIFIERS, Preprocessing, ViTConfig
+from keras_vit.config import UNPOOLED, Preprocessing, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
+    AttentionPooling,
     AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
-    MapPooling,
     PatchEncoder,
     TokenPooling,
     TransformerBlock,
@@ -57,7 +57,7 @@ class VisionTransformer(ImageModel):
 
     Shapes:
         (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with an
-        unpooled classifier (batch, tokens, classes); with `include_top=False` the features (batch, dim).
+        unpooled model (batch, tokens, classes); with `include_top=False` the features (batch, dim).
 
     Raises:
         TypeError: if `config` is no `ViTConfig` or `stem` no keras model.
@@ -209,7 +209,7 @@ def _classify(tokens, config):
         average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
         return average(heads), heads
     steps = [norm]
-    if config.classifier not in UNPOOLED_CLASSIFIERS:
+    if config.pooling not in UNPOOLED:
         steps.insert(0 if config.norm_position == "after_pooling" else 1, _pooling(config))
     if config.representation_size is not None:
         pre_logits = keras.layers.Dense(
@@ -234,9 +234,9 @@ def _class_head(tokens, config, suffix="", index=0):
 
 def _pooling(config):
     kwargs = {"dtype": config.dtype, "name": "pooling"}
-    if config.classifier == "gap":
+    if config.pooling == "gap":
         return GlobalAveragePooling(config.num_prefix_tokens, **kwargs)
-    if config.classifier == "map":
+    if config.pooling == "map":
         prefix = config.num_prefix_tokens
-        return MapPooling(config.num_heads, config.mlp_dim, prefix, config.gelu, config.epsilon, **kwargs)
+        return AttentionPooling(config.num_heads, config.mlp_dim, prefix, config.gelu, config.epsilon, **kwargs)
     return TokenPooling(0, **kwargs)  # "token": the class token; "first": the first patch

@@ -46,7 +46,7 @@ def test_strength():
 
 
 def test_a_class_token_that_no_head_reads_does_not_look():
-    model = FAMILIES["plain"].build(class_token=True, classifier="gap")
+    model = FAMILIES["plain"].build(class_token=True, pooling="gap")
     (weights,) = attention_weights(model, make_images(), -1)
     expected = weights[:, :, 1:, 1:].mean(2).reshape(2, 3, 4, 4)
     np.testing.assert_allclose(head_maps(model, make_images()), expected, atol=1e-6)

@@ -111,7 +111,7 @@ def test_another_size_and_16_bits():
     assert maps.dtype == "float32" and np.isfinite(maps).all()
 
 
-@pytest.mark.parametrize("changes", [{"classifier": "gap"}, {"classifier": "map"}])
+@pytest.mark.parametrize("changes", [{"pooling": "gap"}, {"pooling": "map"}])
 def test_a_class_token_that_no_head_reads_is_not_followed(changes):
     """timm's "avg" and the like keep a class token beside their pooling of the patches."""
     model = FAMILIES["plain"].build(class_token=True, **changes)
@@ -124,7 +124,7 @@ def test_a_class_token_that_no_head_reads_is_not_followed(changes):
 
 
 def test_a_head_that_reads_the_first_patch_is_followed_there():
-    model = FAMILIES["plain"].build(classifier="first")
+    model = FAMILIES["plain"].build(pooling="first")
     (weights,) = attention_weights(model, make_images(1), -1)
     expected = (weights[0].mean(0) + np.eye(16))[0].reshape(4, 4) / 2
     np.testing.assert_allclose(attention_rollout(model, make_images(1), layers=-1)[0], expected, atol=1e-6)

@@ -200,7 +200,7 @@ def test_every_variable_has_one_rule(family, layout):
 @pytest.mark.parametrize(
     ("kind", "layout", "changes"),
     [
-        ("vit", "official", {"classifier": "map", "representation_size": 5}),
+        ("vit", "official", {"pooling": "map", "representation_size": 5}),
         ("vit", "timm", {"num_registers": 2, "qk_norm": True, "layer_scale_init": 1.0, "representation_size": 5}),
         ("vit", "huggingface", {"representation_size": 5}),
         ("hybrid", "official", {"representation_size": 5}),
@@ -319,7 +319,7 @@ def test_variants_of_a_layer_have_names_of_their_own(make_kind):
 
 def test_the_norm_after_pooling_has_a_name_of_its_own_in_timm_alone(make_kind):
     configs = {
-        position: make_kind("vit", classifier="gap", norm_position=position).config
+        position: make_kind("vit", pooling="gap", norm_position=position).config
         for position in ("before_pooling", "after_pooling")
     }
     found = {

@@ -44,7 +44,7 @@ def _real_calls(model):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"classifier": "map"}, {"drop_path_rate": 0.1, "num_registers": 2}, {"dtype": "mixed_bfloat16"}],
+    [{}, {"pooling": "map"}, {"drop_path_rate": 0.1, "num_registers": 2}, {"dtype": "mixed_bfloat16"}],
 )
 def test_calls_are_those_of_a_real_run(changes):
     model = _model(**changes)
@@ -191,7 +191,7 @@ def test_unknown_size_is_refused():
 
 
 def test_own_weights():
-    model = _model(classifier="map")
+    model = _model(pooling="map")
     assert [weight.path for weight in own_weights(model.get_layer("pooling"))] == ["pooling/probe"]
     assert own_weights(model.get_layer("block_00")) == [] and own_weights(model) == []
     assert len(own_weights(model.get_layer("head"))) == 2

@@ -24,7 +24,7 @@ EVERYTHING = {
     "image_size": (32, 48),
     "classes": 7,
     "include_top": False,
-    "classifier": "gap",
+    "pooling": "gap",
     "class_token": True,
     "norm_position": "after_pooling",
     "representation_size": 24,
@@ -48,7 +48,7 @@ EVERYTHING = {
     "stem": ResNetConfig(stage_sizes=(1, 2), width_factor=0.5, style="timm", gn_epsilon=1e-4, std_epsilon=1e-7),
 }
 EVERYTHING["patch_size"] = (2, 3)  # of the feature map of 4 x 6
-AXIAL = {**TINY, "attention": "axial", "classifier": "gap", "position_embedding": "learned_2d"}
+AXIAL = {**TINY, "attention": "axial", "pooling": "gap", "position_embedding": "learned_2d"}
 DISTILLED = {**TINY, "distilled": True, "position_placement": "every"}
 OWN_STEM = {**TINY, "stem": FeatureMapConfig(size=(8, 16))}
 INTEGER = "must be an integer of at least"
@@ -98,8 +98,8 @@ REFUSED = [
     ({"epsilon": 0}, [f"epsilon {POSITIVE}", "epsilon=0"]),
     ({"gelu": "exact"}, ["gelu must be one of 'tanh', 'erf'", "gelu='exact'"]),
     (
-        {"classifier": "tokn"},
-        ["classifier must be one of 'token', 'gap', 'map', 'first'", "classifier='tokn'"],
+        {"pooling": "tokn"},
+        ["pooling must be one of 'token', 'gap', 'map', 'first'", "pooling='tokn'"],
     ),
     ({"norm_position": "pre"}, ["norm_position must be one of 'before_pooling', 'after_pooling'", "='pre'"]),
     ({"position_embedding": "sincos"}, ["position_embedding must be one of 'learned'", "='sincos'"]),
@@ -121,32 +121,32 @@ CONTRADICTIONS = [
     ),
     ({"num_heads": 5}, ["hidden_dim must be divisible by num_heads", "hidden_dim=48", "num_heads=5"]),
     (
-        {"classifier": "unpooled", "class_token": True},
-        ["classifier='unpooled'", "class_token must be None or False", "class_token=True"],
+        {"pooling": "unpooled", "class_token": True},
+        ["pooling='unpooled'", "class_token must be None or False", "class_token=True"],
     ),
     (
-        {"classifier": "first", "class_token": True},
-        ["classifier='first'", "class_token must be None or False", "got class_token=True"],
+        {"pooling": "first", "class_token": True},
+        ["pooling='first'", "class_token must be None or False", "got class_token=True"],
     ),
     (
-        {"classifier": "token", "class_token": False},
-        ["classifier='token'", "class_token must be None or True", "got class_token=False"],
+        {"pooling": "token", "class_token": False},
+        ["pooling='token'", "class_token must be None or True", "got class_token=False"],
     ),
     (
-        {"classifier": "token_unpooled", "class_token": False},
-        ["classifier='token_unpooled'", "class_token must be None or True", "got class_token=False"],
+        {"pooling": "token_unpooled", "class_token": False},
+        ["pooling='token_unpooled'", "class_token must be None or True", "got class_token=False"],
     ),
     (
-        {"classifier": "unpooled", "norm_position": "after_pooling"},
-        ["norm_position='after_pooling' needs a classifier that pools", "got classifier='unpooled'"],
+        {"pooling": "unpooled", "norm_position": "after_pooling"},
+        ["norm_position='after_pooling' needs a pooling of tokens", "got pooling='unpooled'"],
     ),
     (
-        {"classifier": "token_unpooled", "norm_position": "after_pooling"},
-        ["norm_position='after_pooling' needs a classifier that pools", "got classifier='token_unpooled'"],
+        {"pooling": "token_unpooled", "norm_position": "after_pooling"},
+        ["norm_position='after_pooling' needs a pooling of tokens", "got pooling='token_unpooled'"],
     ),
     (
-        {"classifier": "first", "num_registers": 2},
-        ["classifier='first'", "num_registers must be 0", "got num_registers=2"],
+        {"pooling": "first", "num_registers": 2},
+        ["pooling='first'", "num_registers must be 0", "got num_registers=2"],
     ),
     (
         {"position_embedding": "sincos2d", "hidden_dim": 42},
@@ -171,13 +171,13 @@ CONTRADICTIONS = [
         {"position_embedding": "relative"},
         ["position_embedding='relative'", "must be 'every' or 'shared'", "got position_placement='stem'"],
     ),
-    ({"attention": "axial"}, ["attention='axial'", "classifier without class token", "got classifier='token'"]),
+    ({"attention": "axial"}, ["attention='axial'", "pooling without class token", "got pooling='token'"]),
     (
-        {"attention": "axial", "classifier": "gap", "class_token": True},
-        ["attention='axial'", "classifier without class token", "class_token=True"],
+        {"attention": "axial", "pooling": "gap", "class_token": True},
+        ["attention='axial'", "pooling without class token", "class_token=True"],
     ),
     (
-        {"attention": "axial", "classifier": "gap", "merged_tokens": 2},
+        {"attention": "axial", "pooling": "gap", "merged_tokens": 2},
         ["attention='axial' needs whole rows and columns", "merged_tokens must be 0; got merged_tokens=2"],
     ),
     (
@@ -189,19 +189,19 @@ CONTRADICTIONS = [
         ["position_placement must be 'stem'; got merged_tokens=2, position_placement='shared'"],
     ),
     (
-        {"attention": "axial", "classifier": "gap", "num_registers": 1},
+        {"attention": "axial", "pooling": "gap", "num_registers": 1},
         ["attention='axial'", "no registers", "num_registers=1"],
     ),
     (
         {
             "attention": "axial",
-            "classifier": "gap",
+            "pooling": "gap",
             "position_embedding": "relative",
             "position_placement": "every",
         },
         ["attention='axial'", "must not be 'relative'"],
     ),
-    ({"distilled": True, "classifier": "gap"}, ["distilled=True", "needs classifier='token'", "='gap'"]),
+    ({"distilled": True, "pooling": "gap"}, ["distilled=True", "needs pooling='token'", "='gap'"]),
     (
         {"distilled": True, "norm_position": "after_pooling"},
         ["distilled=True", "norm_position='before_pooling'", "norm_position='after_pooling'"],
@@ -226,12 +226,12 @@ def test_wrong_values_and_contradictions_are_refused(changes, pieces):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"classifier": "gap", "class_token": True},
-        {"classifier": "map", "class_token": True},
-        {"classifier": "gap", "class_token": False},
-        {"classifier": "first", "class_token": False},
-        {"classifier": "token", "norm_position": "after_pooling"},
-        {"classifier": "unpooled", "num_registers": 3},
+        {"pooling": "gap", "class_token": True},
+        {"pooling": "map", "class_token": True},
+        {"pooling": "gap", "class_token": False},
+        {"pooling": "first", "class_token": False},
+        {"pooling": "token", "norm_position": "after_pooling"},
+        {"pooling": "unpooled", "num_registers": 3},
         {"position_embedding": "sincos2d", "hidden_dim": 8, "num_heads": 2},
     ],
     ids=str,
@@ -319,12 +319,12 @@ def test_resolve_states_the_papers_gelu_and_epsilon_only_where_they_are_open():
         ({}, (4, 4), 1, 1),
         ({"image_size": (32, 48), "patch_size": (16, 8)}, (2, 6), 1, 1),
         ({"num_registers": 4}, (4, 4), 1, 5),
-        ({"classifier": "gap"}, (4, 4), 0, 0),
-        ({"classifier": "gap", "class_token": True, "num_registers": 2}, (4, 4), 1, 3),
-        ({"classifier": "map"}, (4, 4), 0, 0),
-        ({"classifier": "first"}, (4, 4), 0, 0),
-        ({"classifier": "unpooled", "num_registers": 2}, (4, 4), 0, 2),
-        ({"classifier": "token_unpooled"}, (4, 4), 1, 1),
+        ({"pooling": "gap"}, (4, 4), 0, 0),
+        ({"pooling": "gap", "class_token": True, "num_registers": 2}, (4, 4), 1, 3),
+        ({"pooling": "map"}, (4, 4), 0, 0),
+        ({"pooling": "first"}, (4, 4), 0, 0),
+        ({"pooling": "unpooled", "num_registers": 2}, (4, 4), 0, 2),
+        ({"pooling": "token_unpooled"}, (4, 4), 1, 1),
     ],
     ids=str,
 )

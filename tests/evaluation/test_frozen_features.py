@@ -34,8 +34,8 @@ def output_of(model, name, images=IMAGES):
     ("changes", "layer"),
     [
         ({"representation_size": 7}, "pre_logits"),
-        pytest.param({"classifier": "map"}, "pooling", marks=pytest.mark.slow),
-        ({"classifier": "gap", "norm_position": "after_pooling"}, "encoder_norm"),
+        pytest.param({"pooling": "map"}, "pooling", marks=pytest.mark.slow),
+        ({"pooling": "gap", "norm_position": "after_pooling"}, "encoder_norm"),
         ({"include_top": False}, "pooling"),
         pytest.param({"include_top": False, "representation_size": 7}, "pre_logits", marks=pytest.mark.slow),
         ({"dtype": "mixed_bfloat16"}, "pooling"),
@@ -59,9 +59,9 @@ def test_of_a_distilled_model_it_is_the_mean_of_both_tokens(include_top):
     np.testing.assert_allclose(read(frozen), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("classifier", ["unpooled", "token_unpooled"])
-def test_of_an_unpooled_model_it_is_the_mean_of_the_patches(classifier):
-    model = tiny(classifier=classifier, num_registers=2)
+@pytest.mark.parametrize("pooling", ["unpooled", "token_unpooled"])
+def test_of_an_unpooled_model_it_is_the_mean_of_the_patches(pooling):
+    model = tiny(pooling=pooling, num_registers=2)
     prefix = model.config.num_prefix_tokens
     expected = output_of(model, "encoder_norm")[:, prefix:].mean(axis=1)
     np.testing.assert_allclose(read(FrozenFeatures(model)), expected, atol=1e-6)

@@ -24,7 +24,7 @@ SAVED = {
     "plain": {},
     "everything": {
         "image_size": (8, 16),
-        "classifier": "gap",
+        "pooling": "gap",
         "class_token": True,
         "norm_position": "after_pooling",
         "representation_size": 6,
@@ -39,7 +39,7 @@ SAVED = {
         "epsilon": 1e-12,
         "remat": True,
     },
-    "map": {"classifier": "map", "position_embedding": "sincos2d"},
+    "map": {"pooling": "map", "position_embedding": "sincos2d"},
     "bfloat16": {"dtype": "mixed_bfloat16", "position_embedding": "none"},
     "headless": {"include_top": False},
 }
@@ -189,7 +189,7 @@ def test_copies_of_other_models_are_refused(make, model):
 
 
 @pytest.mark.parametrize("image_size", [32, 8, (8, 24), (4, 64)])
-@pytest.mark.parametrize("changes", [{}, {"num_registers": 2}, {"classifier": "gap"}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"num_registers": 2}, {"pooling": "gap"}], ids=str)
 def test_resize_changes_only_the_position_table(image_size, changes, make_model, make_images, run):
     model = make_model(**changes)
     resized = keras_vit.resize(model, image_size)

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import BiTConfig
-from keras_vit.layers import MapPooling, MultiHeadSelfAttention
+from keras_vit.layers import AttentionPooling, MultiHeadSelfAttention
 from keras_vit.models import build_model
 from keras_vit.models.costs import count_macs, layer_costs, training_exaflops
 from keras_vit.models.resnet import BiTResNet
@@ -202,9 +202,9 @@ class TestAgainstTheGraph:
         [
             {},
             {"image_size": (16, 24), "num_registers": 3},
-            {"classifier": "gap", "representation_size": 7, "position_embedding": "sincos2d"},
-            {"classifier": "map", "class_token": True, "qk_norm": True},
-            {"classifier": "unpooled", "layer_scale_init": 0.1, "remat": True},
+            {"pooling": "gap", "representation_size": 7, "position_embedding": "sincos2d"},
+            {"pooling": "map", "class_token": True, "qk_norm": True},
+            {"pooling": "unpooled", "layer_scale_init": 0.1, "remat": True},
             {"merged_tokens": 5, "num_layers": 4},
             {"position_embedding": "relative", "position_placement": "shared", "image_size": (16, 24)},
             {"position_embedding": "learned_2d", "position_placement": "every", "num_layers": 1},
@@ -245,7 +245,7 @@ class TestFormulas:
 
     def test_map_pooling_by_hand(self):
         inputs = keras.Input((9, 8))
-        model = keras.Model(inputs, MapPooling(2, 12, num_prefix_tokens=1)(inputs))
+        model = keras.Model(inputs, AttentionPooling(2, 12, num_prefix_tokens=1)(inputs))
         projections = 8 * 8 + 8 * 8 * 16 + 8 * 8  # query, key and value of 8 tokens, output
         assert count_macs(model) == projections + 2 * 8 * 8 + 2 * 8 * 12
 
@@ -275,7 +275,7 @@ class TestFormulas:
         assert count_macs(model) == count_macs(tiny()) + 5 * 2
 
     def test_costs_add_up_and_follow_the_image(self):
-        model = tiny(classifier="map", num_registers=1)
+        model = tiny(pooling="map", num_registers=1)
         costs = layer_costs(model)
         assert [cost.name for cost in costs] == [layer.name for layer in model.layers[1:]]
         assert sum(cost.parameters for cost in costs) == model.count_params()

@@ -12,7 +12,7 @@ from keras_vit import SwinConfig, SwinTransformer, VisionTransformer, features
     [
         ({}, 1, (4, 4)),
         ({"image_size": (8, 24), "num_registers": 3}, 4, (2, 6)),
-        ({"classifier": "gap", "image_size": (24, 8)}, 0, (6, 2)),
+        ({"pooling": "gap", "image_size": (24, 8)}, 0, (6, 2)),
     ],
 )
 def test_maps_are_the_patch_tokens_in_raster_order(changes, prefix, grid, make_model, make_images, run):
@@ -42,7 +42,7 @@ def test_outputs_that_are_no_tokens_stay_as_they_are(make_model):
 
 
 def test_unpooled_logits_become_maps(make_model):
-    model = make_model(classifier="token_unpooled")
+    model = make_model(pooling="token_unpooled")
     assert tuple(features(model, "head").outputs[0].shape) == (None, 4, 4, 5)
 
 

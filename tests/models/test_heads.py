@@ -103,7 +103,7 @@ def test_another_preprocessing_is_noted(make_model):
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [
-        ({"classifier": "unpooled"}, head(16), "model must pool its tokens .* tiny has classifier='unpooled'"),
+        ({"pooling": "unpooled"}, head(16), "model must pool its tokens .* tiny has pooling='unpooled'"),
         ({}, head(12), r"kernel of the head must have shape \(16, 3\); got \(12, 3\)"),
         ({}, (*head(16), NAMES[:2]), "labels must name each of the 3 classes; got 2 names"),
     ],

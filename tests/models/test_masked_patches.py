@@ -20,13 +20,13 @@ HYBRID = {"patch_size": 2, "stem": ResNetConfig(stage_sizes=(), width_factor=0.5
 ENCODERS = {
     "plain": ({}, (4, 4), (4, 4)),
     "not square": ({"image_size": (8, 24), "patch_size": (4, 8)}, (2, 3), (4, 8)),
-    "registers": ({"num_registers": 2, "classifier": "map"}, (4, 4), (4, 4)),
+    "registers": ({"num_registers": 2, "pooling": "map"}, (4, 4), (4, 4)),
     "distilled": ({"distilled": True}, (4, 4), (4, 4)),
-    "no class token": ({"classifier": "gap", "representation_size": 6}, (4, 4), (4, 4)),
-    "norm after the pooling": ({"norm_position": "after_pooling", "classifier": "gap"}, (4, 4), (4, 4)),
+    "no class token": ({"pooling": "gap", "representation_size": 6}, (4, 4), (4, 4)),
+    "norm after the pooling": ({"norm_position": "after_pooling", "pooling": "gap"}, (4, 4), (4, 4)),
     "relative positions": ({"position_embedding": "relative", "position_placement": "shared"}, (4, 4), (4, 4)),
     "the same positions": ({"position_placement": "shared"}, (4, 4), (4, 4)),
-    "axial": ({"attention": "axial", "classifier": "gap"}, (4, 4), (4, 4)),
+    "axial": ({"attention": "axial", "pooling": "gap"}, (4, 4), (4, 4)),
     "hybrid": ({"image_size": (32, 16), **HYBRID}, (4, 2), (8, 8)),
     "grey": ({"channels": 1, "include_top": False}, (4, 4), (4, 4)),
 }

@@ -17,25 +17,25 @@ BLOCKS = ["block_00", "block_01"]
 # changes to the tiny config -> names of the layers after the input
 NAMES = [
     ({}, ["patch_encoder", "class_token", "position_embs", *BLOCKS, "encoder_norm", "pooling", "head"]),
-    ({"classifier": "gap"}, ["patch_encoder", "position_embs", *BLOCKS, "encoder_norm", "pooling", "head"]),
+    ({"pooling": "gap"}, ["patch_encoder", "position_embs", *BLOCKS, "encoder_norm", "pooling", "head"]),
     (
-        {"classifier": "gap", "class_token": True},
+        {"pooling": "gap", "class_token": True},
         ["patch_encoder", "class_token", "position_embs", *BLOCKS, "encoder_norm", "pooling", "head"],
     ),
     (
-        {"classifier": "map", "norm_position": "after_pooling"},
+        {"pooling": "map", "norm_position": "after_pooling"},
         ["patch_encoder", "position_embs", *BLOCKS, "pooling", "encoder_norm", "head"],
     ),
     (
-        {"classifier": "first", "representation_size": 6},
+        {"pooling": "first", "representation_size": 6},
         ["patch_encoder", "position_embs", *BLOCKS, "encoder_norm", "pooling", "pre_logits", "head"],
     ),
     (
-        {"classifier": "unpooled", "num_registers": 2},
+        {"pooling": "unpooled", "num_registers": 2},
         ["patch_encoder", "class_token", "position_embs", *BLOCKS, "encoder_norm", "head"],
     ),
     (
-        {"classifier": "token_unpooled", "include_top": False, "num_layers": 1},
+        {"pooling": "token_unpooled", "include_top": False, "num_layers": 1},
         ["patch_encoder", "class_token", "position_embs", "block_00", "encoder_norm"],
     ),
     (
@@ -74,13 +74,13 @@ def test_names_of_many_blocks_sort(make_config):
         ({"include_top": False}, (16,)),
         ({"include_top": False, "representation_size": 6}, (6,)),
         ({"representation_size": 6}, (5,)),
-        ({"classifier": "gap", "include_top": False}, (16,)),
-        ({"classifier": "unpooled"}, (16, 5)),
-        ({"classifier": "unpooled", "include_top": False}, (16, 16)),
-        ({"classifier": "unpooled", "representation_size": 6, "include_top": False}, (16, 6)),
-        ({"classifier": "token_unpooled"}, (17, 5)),
-        ({"classifier": "token_unpooled", "num_registers": 4, "include_top": False}, (21, 16)),
-        ({"image_size": (8, 24), "classifier": "unpooled"}, (12, 5)),
+        ({"pooling": "gap", "include_top": False}, (16,)),
+        ({"pooling": "unpooled"}, (16, 5)),
+        ({"pooling": "unpooled", "include_top": False}, (16, 16)),
+        ({"pooling": "unpooled", "representation_size": 6, "include_top": False}, (16, 6)),
+        ({"pooling": "token_unpooled"}, (17, 5)),
+        ({"pooling": "token_unpooled", "num_registers": 4, "include_top": False}, (21, 16)),
+        ({"image_size": (8, 24), "pooling": "unpooled"}, (12, 5)),
         ({"channels": 1}, (5,)),
     ],
     ids=str,
@@ -96,13 +96,13 @@ def test_output_shapes(changes, shape, make_model, make_images, run):
     [
         ({}, lambda tokens: tokens[:, 0]),
         ({"num_registers": 2}, lambda tokens: tokens[:, 0]),
-        ({"classifier": "first"}, lambda tokens: tokens[:, 0]),
-        ({"classifier": "gap"}, lambda tokens: tokens.mean(axis=1)),
+        ({"pooling": "first"}, lambda tokens: tokens[:, 0]),
+        ({"pooling": "gap"}, lambda tokens: tokens.mean(axis=1)),
         (
-            {"classifier": "gap", "class_token": True, "num_registers": 2},
+            {"pooling": "gap", "class_token": True, "num_registers": 2},
             lambda tokens: tokens[:, 3:].mean(axis=1),
         ),
-        ({"classifier": "gap", "norm_position": "after_pooling"}, lambda tokens: tokens.mean(axis=1)),
+        ({"pooling": "gap", "norm_position": "after_pooling"}, lambda tokens: tokens.mean(axis=1)),
     ],
     ids=["token", "token_registers", "first", "gap", "gap_prefix", "gap_after"],
 )
@@ -145,7 +145,7 @@ def test_classifier_activation_gives_probabilities(make_model, make_images, run)
 
 @pytest.mark.parametrize(("gelu", "epsilon"), [(None, None), ("erf", 1e-12)])
 def test_gelu_and_epsilon_reach_every_layer(gelu, epsilon, make_config):
-    model = VisionTransformer(make_config(gelu=gelu, epsilon=epsilon, qk_norm=True, classifier="map"))
+    model = VisionTransformer(make_config(gelu=gelu, epsilon=epsilon, qk_norm=True, pooling="map"))
     layers = list(model._flatten_layers())
     norms = [layer for layer in layers if isinstance(layer, keras.layers.LayerNormalization)]
     assert len(norms) == 2 * 4 + 1 + 1  # two blocks with norms of queries and keys, the pooling's, the encoder's
@@ -205,7 +205,7 @@ def test_names_that_keras_does_not_know_are_refused(changes, message, make_confi
 def test_mixed_precision_computes_in_16_bits_and_ends_in_float32(policy, is_global, make_model, make_images, run):
     if is_global:
         keras.config.set_dtype_policy(policy)
-    model = make_model(dtype=None if is_global else policy, classifier="map", layer_scale_init=0.1)
+    model = make_model(dtype=None if is_global else policy, pooling="map", layer_scale_init=0.1)
     compute = policy.removeprefix("mixed_")
     assert model.config.dtype == policy
     for layer in model.layers[1:-1]:
@@ -216,7 +216,7 @@ def test_mixed_precision_computes_in_16_bits_and_ends_in_float32(policy, is_glob
     logits = model(make_images(model))
     assert keras.backend.standardize_dtype(logits.dtype) == "float32"
     keras.config.set_dtype_policy("float32")
-    exact = run(make_model(classifier="map", layer_scale_init=0.1), make_images(model))
+    exact = run(make_model(pooling="map", layer_scale_init=0.1), make_images(model))
     logits = ops.convert_to_numpy(logits)
     assert np.isfinite(logits).all()
     assert 0 < np.abs(logits - exact).max() < 0.1 * np.abs(exact).max()

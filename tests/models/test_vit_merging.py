@@ -33,10 +33,10 @@ def in_fours(images):
     [
         {},
         {"merged_tokens": 3},
-        {"classifier": "gap", "class_token": True, "num_registers": 2},
-        {"classifier": "gap", "norm_position": "after_pooling"},
-        {"classifier": "map"},
-        {"classifier": "unpooled", "qk_norm": True},
+        {"pooling": "gap", "class_token": True, "num_registers": 2},
+        {"pooling": "gap", "norm_position": "after_pooling"},
+        {"pooling": "map"},
+        {"pooling": "unpooled", "qk_norm": True},
         {"distilled": True},
     ],
     ids=str,
@@ -157,8 +157,8 @@ class TestAnalysis:
 
 
 def test_bfloat16_is_near_float32(make_model, images, run):
-    expected = run(make_model(merged_tokens=3, classifier="gap", position_embedding="none"), in_fours(images))
-    mixed = make_model(merged_tokens=3, classifier="gap", position_embedding="none", dtype="mixed_bfloat16")
+    expected = run(make_model(merged_tokens=3, pooling="gap", position_embedding="none"), in_fours(images))
+    mixed = make_model(merged_tokens=3, pooling="gap", position_embedding="none", dtype="mixed_bfloat16")
     assert keras.backend.standardize_dtype(mixed.get_layer("block_01").output[0].dtype) == "bfloat16"
     assert np.abs(run(mixed, in_fours(images)) - expected).max() < 0.1 * expected.std()
 
@@ -172,7 +172,7 @@ def test_layers_are_frozen_up_to_a_merging_block(make_model):
 
 @pytest.mark.parametrize("norm_position", ["before_pooling", pytest.param("after_pooling", marks=pytest.mark.slow)])
 def test_masked_patches_are_predicted_at_their_places(norm_position, make_model):
-    encoder = make_model(**MERGING, classifier="gap", norm_position=norm_position)
+    encoder = make_model(**MERGING, pooling="gap", norm_position=norm_position)
     model = keras_vit.MaskedPatchPrediction(encoder, "pixels", seed=0)
     model.compile("sgd")
     images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")

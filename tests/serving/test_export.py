@@ -223,7 +223,7 @@ def test_refuses_arguments(model, tmp_path, arguments, message):
 def test_refuses_models(tmp_path):
     for changes, message in (
         ({"include_top": False}, "model must have a head"),
-        ({"classifier": "unpooled"}, "got outputs of shape \\(None, 12, 7\\)"),
+        ({"pooling": "unpooled"}, "got outputs of shape \\(None, 12, 7\\)"),
         ({}, "model must have a trained head: that of toy is all zeros .*force=True exports it"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -233,7 +233,7 @@ def test_refuses_models(tmp_path):
     for label in ("a\nb", ""):
         with pytest.raises(ValueError, match="labels must be names of one line each to be exported"):
             export(make_model(labels=(label, *LABELS[1:])), tmp_path / "toy")
-    axial = make_model(attention="axial", classifier="gap")
+    axial = make_model(attention="axial", pooling="gap")
     with pytest.raises(ValueError, match="model must have blocks with global attention"):
         export(axial, tmp_path / "toy", signatures=("attention",))
     assert not (tmp_path / "toy").exists()

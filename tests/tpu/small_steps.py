@@ -35,7 +35,7 @@ class Step(typing.NamedTuple):
 def _vit(**changes):
     """A ViT of 128 tokens, without a class token that would be the 129th."""
     small = {"patch_size": 4, "hidden_dim": 64, "num_layers": 2, "num_heads": 2, "mlp_dim": 128, "classes": CLASSES}
-    config = {"name": "small", "image_size": (32, 64), "classifier": "gap", **small, **changes}
+    config = {"name": "small", "image_size": (32, 64), "pooling": "gap", **small, **changes}
     return _built(lambda: keras_vit.VisionTransformer(keras_vit.ViTConfig(**config)))
 
 

@@ -154,7 +154,7 @@ VIT_LAYOUTS = {
             "num_heads": "",
             "norm_position": "",
             "position_placement": "",
-            "classifier": r"^(cls|MAPHead_0/probe)$",
+            "pooling": r"^(cls|MAPHead_0/probe)$",
             "position_embedding": r"pos_embedding$",
         },
     ),
@@ -172,7 +172,7 @@ VIT_LAYOUTS = {
         shows={
             "norm_position": "",
             "position_placement": "",
-            "classifier": r"^attn_pool\.latent$",
+            "pooling": r"^attn_pool\.latent$",
             "position_embedding": r"^pos_embed$",
         },
     ),
@@ -196,6 +196,6 @@ VIT_LAYOUTS = {
         gelu="erf",
         epsilon=1e-12,
         resize="bicubic",
-        shows=dict.fromkeys(("norm_position", "position_placement", "classifier", "position_embedding"), ""),
+        shows=dict.fromkeys(("norm_position", "position_placement", "pooling", "position_embedding"), ""),
     ),
 }

@@ -16,7 +16,7 @@ _VIT_S16 = ViTConfig(
     num_layers=12,
     num_heads=6,
     mlp_dim=1536,
-    classifier="gap",
+    pooling="gap",
     position_embedding="sincos2d",
     representation_size=384,
 )
