@@ -52,7 +52,7 @@ class Family:
     config: object
     maps: dict
     refused: tuple = ()
-    lora: tuple = ("query_key_value", "output_projection", "dense1", "dense2")
+    lora: tuple = ("qkv", "proj", "dense1", "dense2")
     rectangle: tuple = (24, 48)
     stem: object = None
 
@@ -115,7 +115,7 @@ FAMILIES = {
         ),
         {"root_conv": (16, 16, 16), "root_pool": (8, 8, 16), "stage_1": (8, 8, 64), "stage_2": (4, 4, 128)},
         (({"num_heads": 3}, "divisible by num_heads"),),
-        lora=("query_key_value", "down", "up"),
+        lora=("qkv", "down", "up"),
         rectangle=(19, 41),
     ),
     "DeiT": Family(_vit(gelu="erf", epsilon=1e-6), _TOKENS, (({"image_size": 36}, _PATCHES),)),
@@ -139,7 +139,7 @@ FAMILIES = {
             "encoder_tokens": (8, 8, 48),
         },
         (({"image_size": (32, 31)}, _PATCHES), ({"num_heads": (5, 4)}, r"num_heads\[0\] must divide")),
-        lora=("query_key_value", "output_projection", "dense1", "dense2", "reduction"),
+        lora=("qkv", "proj", "dense1", "dense2", "reduction"),
         rectangle=(22, 36),  # 11 x 18 patches, which the windows do not divide
     ),
     "BiT": Family(

@@ -71,8 +71,8 @@ def axial_resnet(stage_sizes=(3, 4, 6, 3), heads=8, side=224, classes=1000):
 
     def attention(channels, length):
         relative_positions = (2 * length - 1) * 2 * channels // heads
-        query_key_value = channels * 2 * channels + norm(2 * channels)
-        return query_key_value + relative_positions + norm(3 * heads) + norm(2 * channels)
+        qkv = channels * 2 * channels + norm(2 * channels)
+        return qkv + relative_positions + norm(3 * heads) + norm(2 * channels)
 
     def unit(inputs, channels, length, is_first):
         outputs = 2 * channels

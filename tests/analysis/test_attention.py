@@ -25,7 +25,7 @@ def by_hand(model, images):
         gamma, beta = (keras.ops.convert_to_numpy(weight) for weight in (layer.norm1.gamma, layer.norm1.beta))
         centred = tokens - tokens.mean(-1, keepdims=True)
         normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.epsilon) * gamma + beta
-        projection = layer.attention.query_key_value
+        projection = layer.attention.qkv
         fused = normal @ keras.ops.convert_to_numpy(projection.kernel) + keras.ops.convert_to_numpy(projection.bias)
         query, key, _ = np.split(fused.reshape(*fused.shape[:2], 3, layer.attention.num_heads, -1), 3, axis=2)
         logits = np.einsum("bqhd,bkhd->bhqk", query[:, :, 0], key[:, :, 0]) / np.sqrt(query.shape[-1])

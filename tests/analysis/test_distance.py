@@ -41,7 +41,7 @@ def test_distance_in_a_rectangle_of_rectangles():
 def test_even_attention_of_an_axial_model():
     model = FAMILIES["axial"].build(image_size=(24, 32))
     for weight in model.trainable_weights:
-        if "query_key_value" in weight.path:
+        if "qkv" in weight.path:
             weight.assign(np.zeros(weight.shape))
     rows, columns = mean_attention_distance(model, make_images(1, (24, 32)), [0, 1])
     along_row = 8 * np.abs(np.subtract.outer(range(4), range(4))).mean()

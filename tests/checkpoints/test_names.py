@@ -11,8 +11,8 @@ HEADS = 3
 # end of the path of ours -> shape of one piece of it, in a model of width 12 with 3 heads
 SHAPES = {
     "patch_encoder/projection/kernel": (4, 5, 3, 12),
-    "query_key_value/kernel": (12, 12),
-    "output_projection/kernel": (12, 12),
+    "qkv/kernel": (12, 12),
+    "proj/kernel": (12, 12),
     "class_token/class_token": (1, 1, 12),
     "class_token/registers": (1, 4, 12),
     "pooling/probe": (1, 1, 12),
@@ -271,7 +271,7 @@ def test_detect(arrays, family, layout):
 def test_find_rule_fills_in_the_numbers(make_kind):
     config = make_kind("vit").config
     official, timm, huggingface = (layout_of("vit", layout) for layout in ("official", "timm", "huggingface"))
-    rule = names.find_rule(official, "block_07/attention/query_key_value/kernel", config)
+    rule = names.find_rule(official, "block_07/attention/qkv/kernel", config)
     assert rule.theirs == tuple(f"{ATTENTION}{part}/kernel" for part in ("query", "key", "value"))
     assert rule.form == "heads_last"
     assert names.find_rule(timm, "block_11/layer_scale1/gamma", config).theirs == ("blocks.11.ls1.gamma",)

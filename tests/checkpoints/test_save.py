@@ -300,7 +300,7 @@ def test_real_files_in_both_layouts_hold_the_same(real_data, weights_of):
 
 def test_lora_is_merged_into_the_kernels(make_model, tmp_path):
     model = make_model(seed=1)
-    for dense in (model.get_layer("block_00").attention.query_key_value, model.get_layer("head")):
+    for dense in (model.get_layer("block_00").attention.qkv, model.get_layer("head")):
         dense.enable_lora(2)
         dense.lora_kernel_a.assign(np.random.default_rng(0).normal(size=dense.lora_kernel_a.shape))
         dense.lora_kernel_b.assign(np.random.default_rng(1).normal(size=dense.lora_kernel_b.shape))

@@ -59,7 +59,7 @@ def test_shapes_and_depths_of_a_block():
     tokens = (1, 1 + 2 * 3, 8)
     names = [(call.depth, call.layer.name) for call in found]
     start = names.index((0, "block_01"))
-    assert names[start + 1 : start + 5] == [(1, "norm1"), (1, "attention"), (2, "query_key_value"), (2, "dropout")]
+    assert names[start + 1 : start + 5] == [(1, "norm1"), (1, "attention"), (2, "qkv"), (2, "dropout")]
     rows = tokens[1:] if keras.backend.backend() == "tensorflow" else tokens  # see compat/projections.py
     assert found[start + 3].input_shapes == (rows,) and found[start + 3].output_shape == (*rows[:-1], 24)
     assert found[start].output_shape == tokens

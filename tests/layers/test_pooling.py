@@ -43,7 +43,7 @@ def test_map_pooling_is_one_query_over_the_patches_then_an_mlp(num_heads, prefix
         key, value = np.split(key_value, 2, axis=1)
         heads = [np.split(x, num_heads, axis=-1) for x in (query[None], key, value)]
         pooled = np.concatenate([reference.attention(*parts)[0][0] for parts in zip(*heads, strict=True)])
-        pooled = pooled @ weights["output_projection/kernel"] + weights["output_projection/bias"]
+        pooled = pooled @ weights["proj/kernel"] + weights["proj/bias"]
         normed = reference.layer_norm(pooled, weights["norm/gamma"], weights["norm/beta"], 1e-3)
         np.testing.assert_allclose(output, pooled + reference.mlp(normed, *mlp, gelu), atol=2e-5)
 
@@ -66,12 +66,12 @@ def test_map_pooling_starts_xavier_uniform(check_uniform, initial):
     weights = initial(layer)
     for part in (weights["query/kernel"], *np.split(weights["key_value/kernel"], 2, axis=1)):
         check_uniform(part, math.sqrt(6 / (2 * 128)))
-    check_uniform(weights["output_projection/kernel"], math.sqrt(6 / (2 * 128)))
+    check_uniform(weights["proj/kernel"], math.sqrt(6 / (2 * 128)))
     for name in ("dense1", "dense2"):
         check_uniform(weights[f"mlp/{name}/kernel"], math.sqrt(6 / (128 + 256)))
     limit = math.sqrt(6 / (1 + 128))
     assert 0.9 * limit < np.abs(weights["probe"]).max() <= limit
-    for name in ("query/bias", "key_value/bias", "output_projection/bias"):
+    for name in ("query/bias", "key_value/bias", "proj/bias"):
         assert not weights[name].any()
 
 

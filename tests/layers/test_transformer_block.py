@@ -33,11 +33,11 @@ def _block(reference, tokens, weights, gelu, epsilon=1e-6, qkv_bias=True, qk_nor
         return [weights[f"{name}/{kind}"] for kind in kinds]
 
     fused = (
-        weights["attention/query_key_value/kernel"],
-        weights.get("attention/query_key_value/bias", np.zeros(24)),
+        weights["attention/qkv/kernel"],
+        weights.get("attention/qkv/bias", np.zeros(24)),
     )
     norms = [pair(f"attention/{n}_norm", "gamma", "beta") for n in ("query", "key")] if qk_norm else None
-    projection = pair("attention/output_projection", "kernel", "bias")
+    projection = pair("attention/proj", "kernel", "bias")
     scale1, scale2 = (weights[f"layer_scale{i}/gamma"] if layer_scale_init else 1.0 for i in (1, 2))
     normed = reference.layer_norm(tokens, *pair("norm1", "gamma", "beta"), epsilon)
     branch, scores = reference.self_attention(normed, 2, fused, projection, norms, epsilon)
@@ -117,7 +117,7 @@ def _branches_that_add(block, shape, attention, mlp):
     for weight in block.weights:
         if weight.path.endswith(("kernel", "bias")):
             weight.assign(np.zeros(weight.shape))
-    block.attention.output_projection.bias.assign(np.full(8, attention))
+    block.attention.proj.bias.assign(np.full(8, attention))
     block.mlp.dense2.bias.assign(np.full(8, mlp))
 
 

@@ -84,7 +84,7 @@ def test_paths_of_weights():
         "root_norm/moving_mean",
         "stage_1/unit_01/shortcut/kernel",
         "stage_1/unit_02/height_attention/relative_positions",
-        "stage_2/unit_01/width_attention/query_key_value/kernel",
+        "stage_2/unit_01/width_attention/qkv/kernel",
         "stage_2/unit_01/up_norm/gamma",
         "head/bias",
     ):

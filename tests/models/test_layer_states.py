@@ -41,14 +41,14 @@ def test_frozen_parts_of_blocks(make_model, tmp_path):
     model = make_model()
     model.get_layer("block_00").trainable = False
     model.get_layer("block_00").mlp.dense2.trainable = True  # thawed inside a frozen block
-    model.get_layer("block_01").attention.query_key_value.trainable = False
+    model.get_layer("block_01").attention.qkv.trainable = False
     assert layer_states(model) == {
         "block_00": {"trainable": False},
         "block_00/mlp/dense2": {"trainable": True},
-        "block_01/attention/query_key_value": {"trainable": False},
+        "block_01/attention/qkv": {"trainable": False},
     }
     expected = [weight.path for weight in model.trainable_weights]
-    assert "block_00/mlp/dense2/kernel" in expected and "block_01/attention/query_key_value/bias" not in expected
+    assert "block_00/mlp/dense2/kernel" in expected and "block_01/attention/qkv/bias" not in expected
     for again in _reopened(model, tmp_path):
         assert _trainable(again) == _trainable(model)
         assert [weight.path for weight in again.trainable_weights] == expected

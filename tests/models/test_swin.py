@@ -42,11 +42,11 @@ NAMES = [
 BLOCK_PATHS = [
     "norm1/gamma",
     "norm1/beta",
-    "attention/query_key_value/kernel",
-    "attention/query_key_value/bias",
+    "attention/qkv/kernel",
+    "attention/qkv/bias",
     "attention/relative_position_bias/embedding",
-    "attention/output_projection/kernel",
-    "attention/output_projection/bias",
+    "attention/proj/kernel",
+    "attention/proj/bias",
     "norm2/gamma",
     "norm2/beta",
     "mlp/dense1/kernel",
@@ -233,7 +233,7 @@ def test_head_and_projections_start_as_a_cut_normal_of_0_02():
     for path in (
         "head/kernel",
         "stage_1_downsample/reduction/kernel",
-        "stage_3_block_00/attention/query_key_value/kernel",
+        "stage_3_block_00/attention/qkv/kernel",
     ):
         assert np.abs(kernels[path]).max() <= 0.04
         assert kernels[path].std() == pytest.approx(0.88 * 0.02, rel=0.05)

@@ -315,8 +315,8 @@ def test_lora_on_a_blocks_dense_layer(make_model, make_images, run):
 @pytest.mark.parametrize(
     "part",
     [
-        "attention.query_key_value",
-        *(pytest.param(part, marks=pytest.mark.slow) for part in ("attention.output_projection", "mlp.dense1")),
+        "attention.qkv",
+        *(pytest.param(part, marks=pytest.mark.slow) for part in ("attention.proj", "mlp.dense1")),
         "mlp.dense2",
     ],
 )

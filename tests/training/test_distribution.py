@@ -144,7 +144,7 @@ def test_jax_takes_all_devices(on_jax):
 def test_model_parallel_leaves_what_the_devices_do_not_divide(on_jax):
     parts = on_jax["parts"]
     assert on_jax["replicas"] == 1  # one part of the batch
-    assert parts["block_00/attention/query_key_value/kernel"] == [14, 42]  # 42 / 4 is no whole number
+    assert parts["block_00/attention/qkv/kernel"] == [14, 42]  # 42 / 4 is no whole number
     assert parts["block_00/mlp/dense1/kernel"] == [14, 6]  # of (14, 24)
     assert parts["block_00/mlp/dense2/kernel"] == [6, 14]
 
