@@ -19,9 +19,9 @@ AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
 
 def keras_vit(folder, kind):
     import keras_vit as package
-    from keras_vit.data import eval_pipeline, from_folder, train_pipeline
+    from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 
-    source = from_folder(folder)
+    source = from_directory(folder)
     if kind == "evaluation":
         preprocessing = package.Preprocessing(size=SHORTER, crop=(SIZE, SIZE))
         source = source.take(np.arange(math.lcm(source.size, BATCH)) % source.size)  # the last batch is whole, too

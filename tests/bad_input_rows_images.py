@@ -47,7 +47,7 @@ ROWS = {
     "folder as an image": (
         lambda room: keras_vit.predict(room.model, room.folder),
         ValueError,
-        "folder image from_folder",
+        "folder image from_directory",
     ),
     "no images": (lambda room: keras_vit.predict(room.model, []), ValueError, "images least one []"),
     "image of zero height": (
@@ -108,7 +108,7 @@ ROWS = {
         "path folder x",
     ),
     "folder without classes": (
-        lambda room: keras_vit.data.from_folder(room.folder),
+        lambda room: keras_vit.data.from_directory(room.folder),
         ValueError,
         "path sub-folder class",
     ),

@@ -25,7 +25,7 @@ def encode(image, image_format="PNG", **options):
 
 
 def write_folder(path, contents, labels, ending="png"):
-    """Class folders; the order of `from_folder` is that of labels, then numbers."""
+    """Class folders; the order of `from_directory` is that of labels, then numbers."""
     for number, (data, label) in enumerate(zip(contents, labels, strict=True)):
         (path / f"{label:03}").mkdir(exist_ok=True, parents=True)
         (path / f"{label:03}" / f"{number:04}.{ending}").write_bytes(data)

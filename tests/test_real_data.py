@@ -93,7 +93,7 @@ def test_few_shot_accuracy_of_small_images(real_data):
 
 def test_wrong_mean_and_deviation_show(real_data):
     wrong = dataclasses.replace(CROPPED, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    images = keras_vit.data.from_folder(real_data / "imagenet200").take(range(0, 200, 4))
+    images = keras_vit.data.from_directory(real_data / "imagenet200").take(range(0, 200, 4))
     accuracy = keras_vit.evaluate(_model(real_data), images, preprocessing=wrong)
     assert 16 <= accuracy.correct[1] <= 32  # of 50; the share of the reference is 24, of right ones 42
 

@@ -87,7 +87,7 @@ def predictions() -> None:
 
 
 def training() -> None:
-    rest, held_out = keras_vit.data.from_folder("images").split(0.5)
+    rest, held_out = keras_vit.data.from_directory("images").split(0.5)
     recipe = keras_vit.training.RECIPES["vit/finetune/cifar10"].replace(steps=2)
     assert_type(recipe, keras_vit.training.Recipe)
     with keras_vit.distribution("mirrored") as devices:

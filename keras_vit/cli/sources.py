@@ -80,7 +80,7 @@ def _kind(args):
 
 def _open(args, kind, where):
     if kind == "folder":
-        return keras_vit.data.from_folder(where)
+        return keras_vit.data.from_directory(where)
     keys = {name: getattr(args, name) for name in _KEYS if getattr(args, name) is not None}
     if kind == "tfds":
         return keras_vit.data.from_tfds(args.tfds, where, data_dir=args.data_dir, **keys)

@@ -22,7 +22,7 @@ def check_file(path):
     """Raises unless `path` is a file that can be opened."""
     if os.path.isdir(path):
         raise ValueError(
-            f"{os.fspath(path)} is a folder, not an image: give its files, or use keras_vit.data.from_folder"
+            f"{os.fspath(path)} is a folder, not an image: give its files, or use keras_vit.data.from_directory"
         )
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no image file {os.fspath(path)}")

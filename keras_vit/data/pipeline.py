@@ -179,7 +179,7 @@ def _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable):
 def _check_source(source):
     if not isinstance(source, ImageSource):
         raise TypeError(
-            f"source must be an ImageSource, such as keras_vit.data.from_folder(...); got {type(source).__name__}"
+            f"source must be an ImageSource, such as keras_vit.data.from_directory(...); got {type(source).__name__}"
         )
     if source.size < 1:
         raise ValueError("source must hold at least one image; it is empty")

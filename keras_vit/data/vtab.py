@@ -106,7 +106,7 @@ def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed
     written), so that a rare class may be missing.
 
     Args:
-        source: an `ImageSource` with lookup, such as of `from_folder` or `from_arrays`.
+        source: an `ImageSource` with lookup, such as of `from_directory` or `from_arrays`.
         test: the `ImageSource` to test on, with the same classes; None takes the images of `source` that were not
             drawn.
         seed: integer; the same seed draws the same images.

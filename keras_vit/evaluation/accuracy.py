@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.checkpoints.labels import label_set
 from keras_vit.config import Preprocessing
-from keras_vit.data import from_folder
+from keras_vit.data import from_directory
 from keras_vit.data.pipeline import eval_batches
 from keras_vit.data.sources import ImageSource, LabelledData
 from keras_vit.evaluation import outputs
@@ -121,7 +121,7 @@ def evaluate(
     top = tuple(checks.check_integer("top", k) for k in top)
     checks.check_integer("batch_size", batch_size)
     if isinstance(data, (str, os.PathLike)):
-        data = from_folder(data)
+        data = from_directory(data)
     if isinstance(data, ImageSource):
         preprocessing = model.preprocessing if preprocessing is None else preprocessing
         outputs.check_preprocessing(model, preprocessing)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
-from keras_vit.data import from_folder
+from keras_vit.data import from_directory
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.pipeline import eval_batches
 from keras_vit.data.sources import ImageSource
@@ -71,7 +71,7 @@ def numbered_names(labels):
 
 def _open(name, data, frozen, preprocessing, batch_size):
     if isinstance(data, (str, os.PathLike)):
-        data = from_folder(data)
+        data = from_directory(data)
     if isinstance(data, ImageSource):
         return SourceImages(name, data, frozen.preprocessing(preprocessing), batch_size)
     if hasattr(data, "as_numpy_iterator"):

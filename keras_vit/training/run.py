@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import ImageConfig
-from keras_vit.data import eval_pipeline, from_folder, train_pipeline
+from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
@@ -329,7 +329,7 @@ def _find_sources(recipe, source, validation):
 def _open(name, images):
     """The `ImageSource` of one argument, which may be a folder."""
     if isinstance(images, (str, os.PathLike)):
-        return from_folder(checks.check_path(name, images))
+        return from_directory(checks.check_path(name, images))
     if not isinstance(images, ImageSource):
         raise TypeError(
             f"{name} must be a folder of class folders or an ImageSource, such as keras_vit.data.from_arrays gives; "

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from image_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
 
-from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_folder, from_tfrecord, train_pipeline
+from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_directory, from_tfrecord, train_pipeline
 from keras_vit.data.pipeline import eval_batches
 
 SIZE = 12
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def source(folder):
-    return from_folder(folder)
+    return from_directory(folder)
 
 
 def labels_of(dataset, count=None):
@@ -53,7 +53,7 @@ def test_in_training_the_next_readable_image_of_the_batch_takes_the_place(source
 
 
 def test_nothing_else_moves(source, tmp_path):
-    whole = from_folder(write_folder(tmp_path / "whole", [encode(image) for image in numbered(SIZE)], range(SIZE)))
+    whole = from_directory(write_folder(tmp_path / "whole", [encode(image) for image in numbered(SIZE)], range(SIZE)))
     options = {"seed": 3, "max_corrupt": 0.2, "augment": ("flip",)}
     expected = labels_of(train_pipeline(whole, LEVELS, 5, **options), 6)
     found = labels_of(train_pipeline(source, LEVELS, 5, **options), 6)
@@ -120,7 +120,7 @@ def test_a_run_of_unreadable_images_stops(folder):
     for number in range(4, SIZE):
         path = folder / f"{number:03}" / f"{number:04}.png"
         path.write_bytes(b"no image")
-    dataset = train_pipeline(from_folder(folder), LEVELS, 1, shuffle=False, max_corrupt=0.3)
+    dataset = train_pipeline(from_directory(folder), LEVELS, 1, shuffle=False, max_corrupt=0.3)
     with pytest.raises(tf.errors.OpError) as raised:
         batches(dataset, 5)
     assert str(data_error(raised.value)) == (

@@ -82,7 +82,7 @@ def test_large_images_below_the_limit_pass_the_header_without_a_warning():
 def test_files_must_exist_and_be_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"no image file {tmp_path / 'cat.png'}"):
         encoded.check_file(tmp_path / "cat.png")
-    with pytest.raises(ValueError, match=f"{tmp_path} is a folder, not an image.*from_folder"):
+    with pytest.raises(ValueError, match=f"{tmp_path} is a folder, not an image.*from_directory"):
         encoded.check_file(tmp_path)
 
 

@@ -11,7 +11,7 @@ from keras_vit.data import (
     ImageSource,
     eval_pipeline,
     from_arrays,
-    from_folder,
+    from_directory,
     from_tfds,
     from_tfrecord,
     train_pipeline,
@@ -37,7 +37,7 @@ def sources(tmp_path_factory):
     stored = [int(e["number"]) for e in _in_file_order(builder)]
     return {
         "arrays": from_arrays(images, labels, NAMES),
-        "folder": from_folder(write_folder(path / "folder", contents, labels)),
+        "folder": from_directory(write_folder(path / "folder", contents, labels)),
         "tfrecord": from_tfrecord(records, class_names=NAMES),
         "tfds": prepared.take([stored.index(n) for n in order]),
     }

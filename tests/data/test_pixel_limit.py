@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from image_sets import LEVELS, batches, encode, numbered, write_folder
 
-from keras_vit.data import from_folder, pixel_limit, preprocessing, train_pipeline
+from keras_vit.data import from_directory, pixel_limit, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP")
@@ -75,7 +75,7 @@ def test_a_pipeline_skips_and_names_them(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 64)
     contents = [encode(image) for image in numbered(6)]
     contents[4] = blank(8, 9, "PNG")
-    source = from_folder(write_folder(tmp_path, contents, range(6)))
+    source = from_directory(write_folder(tmp_path, contents, range(6)))
     with caplog.at_level(logging.WARNING, "keras_vit.data"):
         [(_, labels)] = batches(train_pipeline(source, LEVELS, 6, shuffle=False, max_corrupt=0.2), 1)
     assert labels.tolist() == [0, 1, 2, 3, 5, 5]

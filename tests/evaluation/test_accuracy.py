@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.data import from_arrays, from_folder
+from keras_vit.data import from_arrays, from_directory
 from keras_vit.evaluation import Accuracy, evaluate
 
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
@@ -160,7 +160,7 @@ def test_text_and_progress(capsys):
 def test_real_images_by_their_wordnet_ids(real_data):
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     model = keras_vit.create_model("ViT-Ti_16", weights=weights, classes=1000)
-    source = from_folder(real_data / "imagenet200").take(range(0, 200, 10))
+    source = from_directory(real_data / "imagenet200").take(range(0, 200, 10))
     result = evaluate(model, source, preprocessing=Preprocessing(size=248, crop=224, interpolation="bicubic"))
     assert result.matching == "by WordNet id"
     assert result.correct[1] >= 18  # 19 of 20

@@ -7,7 +7,7 @@ from image_sets import encode, stream, write_folder, write_records
 from sklearn.datasets import load_digits
 
 from keras_vit import Preprocessing
-from keras_vit.data import ImageSource, from_arrays, from_folder, from_tfds, from_tfrecord
+from keras_vit.data import ImageSource, from_arrays, from_directory, from_tfds, from_tfrecord
 from keras_vit.evaluation.labelled import match_labels, open_labelled
 
 LEVELS = Preprocessing(size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)  # leaves the levels as they are
@@ -85,7 +85,7 @@ def test_a_set_of_tensorflow_datasets(tmp_path):
 
 def test_labels_are_read_without_the_images(tmp_path):
     write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS)
-    source = from_folder(tmp_path)
+    source = from_directory(tmp_path)
     for file in source.files:
         (tmp_path / file).unlink()
     np.testing.assert_array_equal(opened(source).labels, LABELS)

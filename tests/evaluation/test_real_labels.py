@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.checkpoints.labels import label_set
-from keras_vit.data import from_arrays, from_folder
+from keras_vit.data import from_arrays, from_directory
 from keras_vit.evaluation import evaluate, read_real_labels
 from keras_vit.evaluation.real_labels import right_answers
 
@@ -126,6 +126,6 @@ def test_other_data_and_models_are_refused(tmp_path, images):
         evaluate(tiny(classes=6), images, labels=real)
     with pytest.raises(FileNotFoundError):
         evaluate(tiny(), images, labels=tmp_path / "none.json")
-    few = from_folder(images).take([0])  # image 2, which has no answer
+    few = from_directory(images).take([0])  # image 2, which has no answer
     with pytest.raises(ValueError, match="data must hold an image with a right answer; .* has none for all 1"):
         evaluate(tiny(), few, labels=real)

@@ -10,7 +10,7 @@ import pytest
 from image_sets import encode, write_folder
 
 from keras_vit import Model, VisionTransformer, ViTConfig, files
-from keras_vit.data import eval_pipeline, from_arrays, from_folder
+from keras_vit.data import eval_pipeline, from_arrays, from_directory
 from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, progress, train
 
 NUMBERS = {"patch_size": 4, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
@@ -293,7 +293,7 @@ def test_max_corrupt_is_that_of_both_pipelines(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (8, 8, 8), "uint8")
     contents = [encode(image[..., None]) for image in noise]
     contents[3] = contents[3][:-14]
-    source = from_folder(write_folder(tmp_path / "images", contents, np.arange(8) % 2))
+    source = from_directory(write_folder(tmp_path / "images", contents, np.arange(8) % 2))
     recipe = RECIPE.replace(epochs=1, batch_size=4, warmup_steps=0)
     result = train(recipe, source, tmp_path / "run", validation=source, max_corrupt=0.2, verbose=0)
     assert np.isfinite(result.history["val_loss"]).all()

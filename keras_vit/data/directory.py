@@ -1,4 +1,4 @@
-"""from_folder: images that lie in one folder per class."""
+"""from_directory: images that lie in one folder per class."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ from keras_vit.typing import PathLike
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
-def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
+def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
     """Images in one sub-folder per class; the classes are the sub-folders sorted by name.
 
     Args:
