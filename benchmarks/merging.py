@@ -17,7 +17,7 @@ def inference(merged):
     """The work of a contender."""
     import keras_vit
 
-    return keras_inference(keras_vit.create_model(MODEL, image_size=SIZE, merged_tokens=merged), BATCH)
+    return keras_inference(keras_vit.create_model(MODEL, image_size=SIZE, token_merging=merged), BATCH)
 
 
 def run(options):
@@ -43,7 +43,7 @@ def _tokens_left(merged):
     from keras_vit.compat.initial_values import build_deferred
     from keras_vit.zoo import create_model
 
-    model = build_deferred(lambda: create_model(MODEL, image_size=SIZE, merged_tokens=merged))[0]
+    model = build_deferred(lambda: create_model(MODEL, image_size=SIZE, token_merging=merged))[0]
     output = model.get_layer(f"block_{model.config.num_layers - 1:02d}").output
     return (output[0] if merged else output).shape[1]
 
@@ -52,5 +52,5 @@ def _right(merged, real_data):
     import keras_vit
 
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
-    model = quietly(keras_vit.create_model, MODEL, weights=weights, image_size=SIZE, merged_tokens=merged)
+    model = quietly(keras_vit.create_model, MODEL, weights=weights, image_size=SIZE, token_merging=merged)
     return keras_vit.evaluate(model, real_data / "imagenet200").correct[1]

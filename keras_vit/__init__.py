@@ -39,7 +39,7 @@ from keras_vit.models import (
     SwinTransformer,
     VisionTransformer,
     clone,
-    features,
+    feature_extractor,
     freeze,
     resize,
 )
@@ -84,7 +84,7 @@ __all__ = [
     "VisionTransformer",
     "clone",
     "create_model",
-    "features",
+    "feature_extractor",
     "freeze",
     "list_models",
     "list_weights",

@@ -36,7 +36,7 @@ from keras_vit.models import Model as Model
 from keras_vit.models import SwinTransformer as SwinTransformer
 from keras_vit.models import VisionTransformer as VisionTransformer
 from keras_vit.models import clone as clone
-from keras_vit.models import features as features
+from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.models import freeze as freeze
 from keras_vit.models import resize as resize
 from keras_vit.serving import export as export
@@ -80,7 +80,7 @@ class _ViT(Protocol):
         gelu: str | None = None,
         epsilon: float | None = None,
         remat: bool = False,
-        merged_tokens: int = 0,
+        token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
         """Builds a Vision Transformer; `help` of the constructor describes the arguments."""
@@ -116,7 +116,7 @@ class _AxialViT(Protocol):
         gelu: str | None = None,
         epsilon: float | None = None,
         remat: bool = False,
-        merged_tokens: int = 0,
+        token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
         """Builds a Vision Transformer with axial attention; `help` of the constructor describes the arguments."""

@@ -181,7 +181,7 @@ ROWS = {
         "image_size divisible patch_size (20,20)",
     ),
     "features of no layer": (
-        lambda room: keras_vit.features(room.model, "block_7"),
+        lambda room: keras_vit.feature_extractor(room.model, "block_7"),
         ValueError,
         "names 'block_00' 'block_7'",
     ),

@@ -83,7 +83,7 @@ FAMILIES = {
         (({"pooling": "first"}, "num_registers must be 0"),),
     ),
     "merging": Family(
-        _vit(merged_tokens=5),
+        _vit(token_merging=5),
         {**_TOKENS, "unmerging": (4, 4, 48), "position_embs": (4, 4, 48)},
         (({"position_placement": "every"}, "position_placement must be 'stem'"),),
     ),

@@ -231,7 +231,7 @@ def _sizes_of(model):
 
 
 def test_features_are_maps(name, family, model):
-    maps = keras_vit.features(model, list(family.maps))(_images(2))
+    maps = keras_vit.feature_extractor(model, list(family.maps))(_images(2))
     shapes = [tuple(map_.shape) for map_ in maps]
     assert dict(zip(family.maps, shapes, strict=True)) == {name: (2, *size) for name, size in family.maps.items()}
     assert all(np.isfinite(_array(map_)).all() for map_ in maps)
@@ -244,7 +244,7 @@ def _array(tensor):
 def test_features_move_with_the_image(family, model):
     """The first map changes where the image does."""
     name = next(iter(family.maps))
-    maps = keras_vit.features(model, name)
+    maps = keras_vit.feature_extractor(model, name)
     images = _images(1)
     changed = images.copy()
     changed[:, :8, 24:] += 1.0  # upper right
@@ -323,7 +323,7 @@ def test_hybrid_on_resnet50_of_keras(tmp_path):
     expected = _run(model, images)
     model.save(tmp_path / "resnet50.keras")
     np.testing.assert_allclose(_run(keras.models.load_model(tmp_path / "resnet50.keras"), images), expected, atol=1e-5)
-    maps = keras_vit.features(model, ["resnet50", "block_00"])(images)
+    maps = keras_vit.feature_extractor(model, ["resnet50", "block_00"])(images)
     assert [tuple(map_.shape) for map_ in maps] == [(2, 2, 2, 2048), (2, 2, 2, 24)]
     assert _run(keras_vit.resize(model, (64, 96)), _images(1, (64, 96))).shape == (1, CLASSES)
     keras_vit.freeze(model, "resnet50")

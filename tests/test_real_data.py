@@ -67,7 +67,7 @@ def test_accuracy_with_the_official_protocol(real_data):
 @pytest.mark.slow
 def test_accuracy_with_merged_tokens(real_data):
     """577 tokens become 169: 172 of 200 images are right, and 174 without merging."""
-    model = _model(real_data, image_size=384, merged_tokens=34)
+    model = _model(real_data, image_size=384, token_merging=34)
     assert keras_vit.evaluate(model, real_data / "imagenet200").correct[1] >= 171
 
 

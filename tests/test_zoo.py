@@ -94,7 +94,7 @@ ARGUMENTS = {
     "gelu": None,
     "epsilon": None,
     "remat": False,
-    "merged_tokens": 0,
+    "token_merging": 0,
     "channels": 3,
     "preprocessing": None,
     "labels": None,

@@ -29,7 +29,7 @@ def constructors() -> None:
     keras_vit.ViT_B16("ViT-B_16.npz")  # type: ignore[call-arg]
     keras_vit.ViT_B16(patch_size=16)  # type: ignore[call-arg]
     keras_vit.ViT_B16(image_size="224")  # type: ignore[arg-type]
-    keras_vit.Swin_T(merged_tokens=8)  # type: ignore[call-arg]
+    keras_vit.Swin_T(token_merging=8)  # type: ignore[call-arg]
     keras_vit.BiT_R50x1(labels=3)  # type: ignore[arg-type]
 
 

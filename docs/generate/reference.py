@@ -57,7 +57,7 @@ PAGES = {
             "Distiller",
             "Model",
             "clone",
-            "features",
+            "feature_extractor",
             "freeze",
             "resize",
         ),

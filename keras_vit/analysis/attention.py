@@ -35,7 +35,7 @@ def attention_weights(
     Returns:
         List of float32 arrays in the order of `layers`: weights after softmax and before dropout, whose last axis
         adds up to 1. With global attention (images, heads, query tokens, key tokens), class, distillation and
-        register tokens first, then patches by rows; tokens that were merged (`merged_tokens`) in the places of the
+        register tokens first, then patches by rows; tokens that were merged (`token_merging`) in the places of the
         first tokens, which attend alike and share evenly in what they receive. With an axis of groups in an axial model
         (images, rows, heads, columns, columns) and (images, columns, heads, rows, rows), and in a Swin (images,
         windows, heads, tokens, tokens), see `SwinBlock.attention_scores`.

@@ -55,7 +55,7 @@ class ViTConfig(ImageConfig):
         gelu: `tanh` or `erf`; None is what given weights were trained with, without weights the paper's `tanh`.
         epsilon: of every LayerNorm; None is what given weights were trained with, without weights the paper's 1e-6.
         remat: recompute the blocks in the backward pass to save memory.
-        merged_tokens: how many patch tokens each block merges into others that are alike (ToMe, arXiv 2210.09461), in
+        token_merging: how many patch tokens each block merges into others that are alike (ToMe, arXiv 2210.09461), in
             training and in inference, to save time; at most half of those that are left. 0 merges none. The weights
             are those of a model that merges none.
         distilled: a distillation token after the class token with a head of its own (DeiT, arXiv 2012.12877); in
@@ -91,7 +91,7 @@ class ViTConfig(ImageConfig):
     gelu: str | None = None
     epsilon: float | None = None
     remat: bool = False
-    merged_tokens: int = 0
+    token_merging: int = 0
     distilled: bool = False
     attention: str = "global"
     stem: ResNetConfig | FeatureMapConfig | None = None
@@ -100,7 +100,7 @@ class ViTConfig(ImageConfig):
         super().__post_init__()
         self._check(checks.check_pair, "patch_size")
         self._check(checks.check_integer, "hidden_dim", "num_layers", "num_heads", "mlp_dim")
-        self._check(lambda name, value: checks.check_integer(name, value, minimum=0), "num_registers", "merged_tokens")
+        self._check(lambda name, value: checks.check_integer(name, value, minimum=0), "num_registers", "token_merging")
         self._check(checks.check_rate, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
         self._check(checks.check_flag, "qkv_bias", "qk_norm", "remat", "distilled")
         for name, choices in _CHOICES.items():
@@ -214,14 +214,14 @@ _CONTRADICTIONS = (
         ("position_embedding",),
     ),
     (
-        lambda c: c.merged_tokens and c.position_placement != "stem",
-        "merged_tokens leaves no place to a token behind the first block, so position_placement must be 'stem'",
-        ("merged_tokens", "position_placement"),
+        lambda c: c.token_merging and c.position_placement != "stem",
+        "token_merging leaves no place to a token behind the first block, so position_placement must be 'stem'",
+        ("token_merging", "position_placement"),
     ),
     (
-        lambda c: c.merged_tokens and c.attention == "axial",
-        "attention='axial' needs whole rows and columns of patches, so merged_tokens must be 0",
-        ("merged_tokens",),
+        lambda c: c.token_merging and c.attention == "axial",
+        "attention='axial' needs whole rows and columns of patches, so token_merging must be 0",
+        ("token_merging",),
     ),
     (
         lambda c: c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling"),

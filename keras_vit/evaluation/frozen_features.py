@@ -8,7 +8,7 @@ from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.inference import inference
 from keras_vit.data.preprocessing import check
 from keras_vit.evaluation.outputs import check_who_maps
-from keras_vit.models import ImageModel, features
+from keras_vit.models import ImageModel, feature_extractor
 from keras_vit.models.encoders import find_encoders
 from keras_vit.models.input_range import looked_at
 
@@ -129,7 +129,7 @@ def _name_of(tensor, calls):
 
 def _outputs(model, names):
     if isinstance(model, ImageModel):
-        return features(model, names, grid=True).outputs
+        return feature_extractor(model, names, grid=True).outputs
     known = [layer.name for layer in model.layers]
     if names[0] not in known:
         raise ValueError(f"layer must be one of the model's, among {known}; got {names[0]!r}")

@@ -14,7 +14,7 @@ from keras_vit.compat.sublayers import keep_beside_graph
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption
 from keras_vit.layers.patch_prediction import PatchPrediction
 from keras_vit.models.base import Model, described, head_dtype
-from keras_vit.models.features import features
+from keras_vit.models.feature_extractor import feature_extractor
 from keras_vit.models.patch_targets import COLORS, TARGETS, cut_patches, join_patches
 from keras_vit.models.vit import VisionTransformer
 
@@ -182,7 +182,7 @@ class MaskedPatchPrediction(Model):
         images, size = np.asarray(images, "float32"), self.encoder.input_shape[1:]
         if images.shape[1:] != size:
             raise ValueError(f"images must be of shape (batch, {', '.join(map(str, size))}); got {images.shape}")
-        tokens = features(self.encoder, "patch_encoder", grid=False)(images, training=False)
+        tokens = feature_extractor(self.encoder, "patch_encoder", grid=False)(images, training=False)
         sources, places = self._corruption.draw(tokens, seed)
         predictions = self._head(self._blocks(self._corruption.corrupt(tokens, sources), training=False), places)
         sources, places, predictions = map(ops.convert_to_numpy, (sources, places, predictions))
@@ -279,5 +279,5 @@ def _split(encoder):
     """The patch embeddings in the encoder's graph, and a model from these to the last tokens that are normalised."""
     config = encoder.config
     last = "encoder_norm" if config.norm_position == "before_pooling" else f"block_{config.num_layers - 1:02d}"
-    embeddings, tokens = (features(encoder, name, grid=False).output for name in ("patch_encoder", last))
+    embeddings, tokens = (feature_extractor(encoder, name, grid=False).output for name in ("patch_encoder", last))
     return embeddings, keras.Model(embeddings, tokens, name="blocks")

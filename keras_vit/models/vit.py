@@ -36,11 +36,11 @@ class VisionTransformer(ImageModel):
     `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on. Positions in every block are `position_embs_01` and so
     on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
 
-    With `merged_tokens`, `block_00` and so on give three tensors each: their tokens, fewer in every block, how many of
+    With `token_merging`, `block_00` and so on give three tensors each: their tokens, fewer in every block, how many of
     the first tokens each holds, and in which of them each first token is now (see `MergingTransformerBlock`). After the
     last block, `unmerging` puts each token in all the places of the first tokens that it holds, so that what follows
     is the same as without merging: the mean over the patches is that of the merged tokens by their sizes, and attention
-    pooling is proportional to the sizes. `keras_vit.features` unmerges the blocks' tokens likewise.
+    pooling is proportional to the sizes. `keras_vit.feature_extractor` unmerges the blocks' tokens likewise.
 
     A distilled model returns its pair of logits, (class token's, distillation token's), when called with
     `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. A `Distiller`
@@ -145,7 +145,7 @@ def _encode(tokens, config):
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
         block = _block(config, index)
-        if config.merged_tokens:
+        if config.token_merging:
             tokens, *merged = block(tokens, *merged)
         else:
             tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
@@ -192,8 +192,8 @@ def _block(config, index):
     }
     if config.attention == "axial":
         return AxialTransformerBlock(config.grid_size, **arguments)
-    if config.merged_tokens:
-        return MergingTransformerBlock(config.merged_tokens, config.num_prefix_tokens, **arguments)
+    if config.token_merging:
+        return MergingTransformerBlock(config.token_merging, config.num_prefix_tokens, **arguments)
     return TransformerBlock(**arguments)
 
 

@@ -167,7 +167,7 @@ def test_a_plain_copy_of_keras_is_refused_with_what_to_use(use, make_model, tmp_
     model = make_model()
     uses = {
         "clone": keras_vit.clone,
-        "features": lambda model: keras_vit.features(model, "head"),
+        "features": lambda model: keras_vit.feature_extractor(model, "head"),
         "predict": lambda model: keras_vit.predict(model, "a.png"),
         "evaluate": lambda model: keras_vit.evaluate(model, "folder"),
         "export": lambda model: keras_vit.export(model, tmp_path),

@@ -205,7 +205,7 @@ class TestAgainstTheGraph:
             {"pooling": "gap", "representation_size": 7, "position_embedding": "sincos2d"},
             {"pooling": "map", "class_token": True, "qk_norm": True},
             {"pooling": "unpooled", "layer_scale_init": 0.1, "remat": True},
-            {"merged_tokens": 5, "num_layers": 4},
+            {"token_merging": 5, "num_layers": 4},
             {"position_embedding": "relative", "position_placement": "shared", "image_size": (16, 24)},
             {"position_embedding": "learned_2d", "position_placement": "every", "num_layers": 1},
             {"dtype": "mixed_bfloat16", "num_layers": 1},
@@ -229,7 +229,7 @@ class TestFormulas:
         assert block.macs == tokens * 16 * (3 * 16) + 2 * tokens**2 * 16 + tokens * 16 * 16 + 2 * tokens * 16 * 24
 
     def test_merging_by_hand(self):
-        first, second = [cost for cost in layer_costs(tiny(merged_tokens=5)) if cost.name.startswith("block")]
+        first, second = [cost for cost in layer_costs(tiny(token_merging=5)) if cost.name.startswith("block")]
         # 8 tokens of A with 8 of B by keys of 8 channels, and the means of B over the 5 merged, of 16 channels
         merging = 8 * 8 * 8 + 8 * 5 * 16
         assert first.macs == 17 * 16 * 4 * 16 + 2 * 17**2 * 16 + merging + 2 * 12 * 16 * 24

@@ -63,7 +63,7 @@ def test_predicts_from_what_the_encoder_gives(build, make_images, run, name):
     model = build("pixels", UNCHANGED, **changes)
     encoder, last = model.encoder, "block_01" if name == "norm after the pooling" else "encoder_norm"
     images = make_images(encoder)
-    tokens = run(keras_vit.features(encoder, last, grid=False), images)[:, prefix_of(model) :]
+    tokens = run(keras_vit.feature_extractor(encoder, last, grid=False), images)[:, prefix_of(model) :]
     kernel, bias = model.get_layer("patch_prediction").projection.get_weights()
     found = run(model, images)
     assert found["places"].tolist() == [list(range(grid[0] * grid[1]))] * 3
