@@ -302,7 +302,7 @@ def _check_arguments(variant, arguments):
     known = list(_signature(variant).parameters)
     for name in arguments:
         if name not in known:
-            hint = checks.suggestion(name, known)
+            hint = checks.suggestion(name, known, foreign=checks.FOREIGN_NAMES)
             raise TypeError(
                 f"{constructor_name(variant)} got an unexpected keyword argument {name!r}{hint}; "
                 f"the arguments are {', '.join(known)}"
