@@ -34,8 +34,8 @@ KINDS = {
         "Training: Inception crop and flip",
         _LOADERS,
         "Ours decodes the window alone; tf.image, as in the official JAX code, and the others decode the whole image "
-        "and then cut. All resize bilinearly, Pillow with antialiasing and to whole levels. Keras has no crop of a "
-        "random size: it resizes to 256 x 256 and cuts 224 x 224.",
+        "and then cut. All resize bilinearly, Pillow with antialiasing and to whole pixel values. Keras has no crop of "
+        "a random size: it resizes to 256 x 256 and cuts 224 x 224.",
     ),
     "randaugment": (
         "Training: Inception crop, flip, RandAugment with two operations",
@@ -47,8 +47,8 @@ KINDS = {
     "evaluation": (
         "Evaluation: the shorter side to 256, the middle",
         _LOADERS,
-        "Files in order. All resize bilinearly, Pillow with antialiasing and to whole levels; Keras and keras-cv cut "
-        "the middle square before they resize it.",
+        "Files in order. All resize bilinearly, Pillow with antialiasing and to whole pixel values; Keras and keras-cv "
+        "cut the middle square before they resize it.",
     ),
 }
 

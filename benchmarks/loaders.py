@@ -1,9 +1,9 @@
 """From JPEG files to batches at 224 px, without end, in this package and in its peers, each as its users write it.
 
 Every function makes the work of one contender, see contest.py: the next batch of 32, float32 on [-1, 1], as a step of
-training takes it (with RandAugment uint8 levels come first, as it needs them). Training shuffles; evaluation takes the
-files in order. `kind` is `crop` (Inception crop and flip), `randaugment` (these and RandAugment, two operations) or
-`evaluation` (the shorter side to 256, the middle).
+training takes it (with RandAugment uint8 pixel values come first, as it needs them). Training shuffles; evaluation
+takes the files in order. `kind` is `crop` (Inception crop and flip), `randaugment` (these and RandAugment, two
+operations) or `evaluation` (the shorter side to 256, the middle).
 """
 
 import concurrent.futures

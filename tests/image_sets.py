@@ -10,11 +10,11 @@ import tensorflow as tf
 from keras_vit import Preprocessing
 from keras_vit.data import ImageSource
 
-LEVELS = Preprocessing(size=8, mean=(0.0,), std=(1 / 255,))  # leaves the levels of an 8 x 8 image as they are
+LEVELS = Preprocessing(size=8, mean=(0.0,), std=(1 / 255,))  # leaves the pixel values of an 8 x 8 image as they are
 
 
 def numbered(size, side=8):
-    """Grey images (size, side, side, 1): number n has the level n everywhere, so that a batch shows what it holds."""
+    """Grey images (size, side, side, 1): number n has the value n everywhere, so that a batch shows what it holds."""
     return np.broadcast_to(np.arange(size, dtype=np.uint8)[:, None, None, None], (size, side, side, 1)).copy()
 
 

@@ -61,7 +61,7 @@ def train_pipeline(
         start_step: number of the first batch, from 0.
         shard: `(index, count)`: rows index * batch_size / count to (index + 1) * batch_size / count of every batch,
             equal to those of the whole batch. Of a last batch that is not full, a shard may have no rows.
-        dtype: `"float32"`, or `"uint8"` for levels 0 to 255, rounded, for a model that rescales them itself.
+        dtype: `"float32"`, or `"uint8"` for pixel values 0 to 255, rounded, for a model that rescales them itself.
         max_corrupt: largest share in [0, 1] of the images of the source that may be unreadable. One more, and the
             pipeline raises; `data_error` finds the sentence in what `model.fit` raises.
 

@@ -7,9 +7,9 @@ from keras_vit.config import Preprocessing
 from keras_vit.data import gif, orientation
 from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 
-# Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole levels
-# before it resizes the height. Doing the same gives Pillow's levels but for a few in 10,000, off by one; both
-# axes at once are off by 0.2 levels on average and 7 at most (measured on ImageNet images).
+# Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole values
+# before it resizes the height. Doing the same gives Pillow's values but for a few in 10,000, off by one; both
+# axes at once are off by 0.2 on average and 7 at most (measured on ImageNet images).
 _PILLOW_KERNELS = {"bilinear_antialias": "triangle", "bicubic": "keyscubic"}
 # ITU-R 601-2 luma in 1/65536, as in Pillow: the weights add up to 1, so that grey stays grey.
 _LUMA = (19595, 38470, 7471)
@@ -90,7 +90,7 @@ def resize(preprocessing, image):
 
     With an integer `size`, the longer side is rounded and the crop begins at half the surplus, rounded down,
     as in big_vision (torchvision cuts the longer side off instead, so that its crop may lie a pixel aside).
-    `bicubic` and `bilinear_antialias` give whole levels within [0, 255], as Pillow does; the others are
+    `bicubic` and `bilinear_antialias` give whole pixel values within [0, 255], as Pillow does; the others are
     `tf.image.resize`'s.
     """
     image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
@@ -118,7 +118,7 @@ def standardise(preprocessing, image):
 
 
 def _decode_jpeg(contents, max_pixels):
-    # TensorFlow's default is a coarser transform, up to 20 levels from Pillow's result and no faster.
+    # TensorFlow's default is a coarser transform, up to 20 pixel values from Pillow's result and no faster.
     image = tf.io.decode_jpeg(limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE")
     return orientation.upright(image, contents, is_jpeg=True)
 
@@ -148,7 +148,7 @@ def _is_palette_bmp(contents):
 
 
 def _decode_palette_bmp(contents):
-    # TensorFlow returns the palette's indices as if they were grey levels.
+    # TensorFlow returns the palette's indices as if they were grey values.
     indices = tf.io.decode_bmp(contents)
     header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
     palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 4 * 256), tf.uint8)

@@ -1,4 +1,4 @@
-"""digit_image: from a photo or drawing of one digit to the 8 x 8 grey levels that the digits' model knows."""
+"""digit_image: from a photo or drawing of one digit to the 8 x 8 grey values that the digits' model knows."""
 
 import numpy as np
 from PIL import Image, ImageFilter
@@ -9,7 +9,7 @@ _FINE_SIDE = 64  # height of the digit before it is averaged
 _WIDEST = 48  # and its width at most: the data are 5 to 7 pixels wide
 _MEAN_INK = 0.27  # the data have 0.30 to 0.32, whatever the digit
 _THICKENINGS = 6
-_LEAST_CONTRAST = 24  # grey levels between paper and ink
+_LEAST_CONTRAST = 24  # pixel values between paper and ink
 _PAPER_FILTER = 33  # pixels; wider than a stroke
 
 
@@ -66,7 +66,7 @@ def _ink(grey):
 
 
 def _threshold(ink):
-    """The level that parts the histogram in two with the largest variance between them (N. Otsu, 1979)."""
+    """The pixel value that parts the histogram in two with the largest variance between them (N. Otsu, 1979)."""
     counts = np.bincount(ink.ravel(), minlength=256).astype("float64")
     below, levels = counts.cumsum(), (counts * np.arange(256)).cumsum()
     above = below[-1] - below

@@ -66,7 +66,7 @@ class ImageModel(Model):
         (batch, height, width, channels), float, values as `preprocessing` gives them -> what the subclass says.
 
     Warns:
-        UserWarning: when called with integers, such as levels from 0 to 255, which are not prepared.
+        UserWarning: when called with integers, such as pixel values from 0 to 255, which are not prepared.
     """
 
     config_class: Any = None  # a subclass of `ImageConfig`

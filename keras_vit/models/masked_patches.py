@@ -61,8 +61,8 @@ class MaskedPatchPrediction(Model):
     in `evaluate` too, for there would be nothing to predict, by draws that training knows nothing of.
 
     What the paper leaves open is done so: `round(corruption_rate * patches)` patches are corrupted in every image;
-    what happens to each is drawn by itself; another patch is one of the same image; levels in [0, 1] are cut into 8
-    equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the
+    what happens to each is drawn by itself; another patch is one of the same image; pixel values in [0, 1] are cut into
+    8 equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the
     scale [0, 1]; the learned embedding starts at N(0, 0.02), the head at zero: a model starts at the loss of chance,
     ln 512.
 
@@ -85,8 +85,8 @@ class MaskedPatchPrediction(Model):
     Shapes:
         (batch, height, width, channels), values as `encoder.preprocessing` gives them -> dict of `places`, the numbers
         of the corrupted patches in raster order, int32 (batch, corrupted), and `predictions` (batch, corrupted,
-        outputs): logits of 512 classes; (batch, corrupted, 16, 512) for `downsampled`; height * width * channels levels
-        for `pixels`
+        outputs): logits of 512 classes; (batch, corrupted, 16, 512) for `downsampled`; height * width * channels pixel
+        values for `pixels`
 
     Raises:
         TypeError: if `encoder` is no `VisionTransformer`.
@@ -237,7 +237,7 @@ class MaskedPatchPrediction(Model):
         return TARGETS[self.target]
 
     def _patches(self, images):
-        """Patches (batch, patches, height, width, channels) of levels in [0, 1]."""
+        """Patches (batch, patches, height, width, channels) of pixel values in [0, 1]."""
         mean, std = (np.array(values, "float32") for values in self.encoder.preprocessing.statistics)
         return cut_patches(ops.cast(images, "float32") * std + mean, self.encoder.config.grid_size)
 

@@ -1,7 +1,7 @@
 """What masked patch prediction predicts: the three targets of arXiv 2010.11929, appendix B.1.2, of any patch.
 
-A patch is (height, width, channels) of levels in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a level v is
-bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say. A grey
+A patch is (height, width, channels) of pixel values in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a value v
+is bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say. A grey
 image has 8 classes.
 """
 
@@ -108,7 +108,7 @@ class ColorClasses:
 
 
 class Pixels:
-    """All pixels of a patch, as levels in [0, 1].
+    """All pixels of a patch, as values in [0, 1].
 
     Shapes:
         target and prediction float32 (..., height * width * channels) in the order of an image's axes
@@ -130,7 +130,7 @@ class Pixels:
         return keras.losses.MeanSquaredError()
 
     def metrics(self):
-        """The mean absolute error, of levels in [0, 1]."""
+        """The mean absolute error, of pixel values in [0, 1]."""
         return [keras.metrics.MeanAbsoluteError()]
 
     def images(self, predictions, patch_shape, colors=None):

@@ -58,7 +58,7 @@ def export(
     - `serving_default`: `image_bytes`, string (batch,), whole files (JPEG, PNG, BMP, GIF, of which the first frame
       counts, or WebP that is not animated), turned as their EXIF says -> `classes`, string (batch, k), and `scores`,
       float32 (batch, k), likeliest first;
-    - `images`: `images`, float32 (batch, height, width, channels) of any size, levels in [0, 255] -> `logits`, float32
+    - `images`: `images`, float32 (batch, height, width, channels) of any size, values in [0, 255] -> `logits`, float32
       (batch, classes); called `scores` if the model ends in an activation;
     - `images_uint8`: the same of uint8;
     - `features`: `image_bytes` -> `features`, float32 (batch, dim), what the head reads, with `tokens` those, too;

@@ -4,7 +4,7 @@ import re
 
 _MEANINGS = {
     "serving_default": "The likeliest classes first, with their scores; all classes stand in assets/labels.txt.",
-    "images": "Pixels of any size, levels 0 to 255; one number per class, in the order of assets/labels.txt.",
+    "images": "Pixels of any size, values 0 to 255; one number per class, in the order of assets/labels.txt.",
     "images_uint8": "The same for pixels of one byte.",
     "features": "What the head reads.",
     "attention": "Attention rollout: how much the answer owes to each patch, by rows and columns.",

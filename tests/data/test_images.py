@@ -123,4 +123,4 @@ def test_real_images_are_within_a_level_of_pillow(real_data):
         left, top = (width - 224) // 2, (height - 224) // 2
         resized = image.resize((width, height), PIL.Image.BICUBIC)
         expected = np.asarray(resized.crop((left, top, left + 224, top + 224)), np.float32)
-        assert np.abs((result + 1.0) * 127.5 - expected).mean() < 0.01, file  # in levels of 255
+        assert np.abs((result + 1.0) * 127.5 - expected).mean() < 0.01, file  # of 255

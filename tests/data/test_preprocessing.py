@@ -113,7 +113,7 @@ def test_shorter_side_and_crop_as_pillow(interpolation, pillow):
         resized = image.resize((round(248 * width / shorter), round(248 * height / shorter)), pillow)
         expected = central_crop(np.asarray(resized, np.float32), 224, 200)
         difference = np.abs(preprocessing.resize(protocol, np.asarray(image)) - expected)
-        # One level, where Pillow's fixed-point weights and float32 ones fall on either side of a half. The
+        # One pixel value, where Pillow's fixed-point weights and float32 ones fall on either side of a half. The
         # last image, a column, is resized in the other order, which rounds otherwise.
         is_column = height > 8 * width
         assert difference.max() <= (4 if is_column else 1), (height, width)
@@ -230,7 +230,7 @@ def test_real_images_as_the_reference_fed_them(real_data):
     protocol = Preprocessing(size=248, crop=224, interpolation="bicubic")
     for name, pixels in zip(stored["files"], stored["pixels"], strict=True):
         image = preprocessing.decode((real_data / str(name)).read_bytes(), 3)
-        difference = np.abs(preprocessing.apply(protocol, image) - pixels) * 127.5  # in levels
+        difference = np.abs(preprocessing.apply(protocol, image) - pixels) * 127.5  # of 255
         assert difference.max() < 1.01
         assert difference.mean() < 0.01
 

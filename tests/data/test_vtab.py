@@ -28,7 +28,7 @@ def order(builder):
 
 
 def contents(source):
-    """Highest level, numbers and labels of the images, in order."""
+    """Highest pixel value, numbers and labels of the images, in order."""
     pixels = source.map_images(lambda p: tf.io.decode_png(p, channels=1)) if source.is_encoded else source
     batch = next(pixels.dataset.batch(source.size).as_numpy_iterator())
     bits = batch["image"].reshape(source.size, 16) > 0

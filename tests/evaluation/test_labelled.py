@@ -10,7 +10,7 @@ from keras_vit import Preprocessing
 from keras_vit.data import ImageSource, from_arrays, from_directory, from_tfds, from_tfrecord
 from keras_vit.evaluation.labelled import match_labels, open_labelled
 
-LEVELS = Preprocessing(size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)  # leaves the levels as they are
+LEVELS = Preprocessing(size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)  # leaves the pixel values as they are
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
 LABELS = np.sort(np.arange(12) % 3)  # in the order of class folders
 NAMES = ("000", "001", "002")

@@ -110,7 +110,7 @@ def test_data_size(start, tmp_path, monkeypatch):
 
 @pytest.fixture
 def file_of_arrays(tmp_path):
-    """Path of 60 images to train on and 40 to test on, each of one level that is its own."""
+    """Path of 60 images to train on and 40 to test on, each of one pixel value that is its own."""
     levels = {"train": np.arange(60), "test": np.arange(60, 100)}
     arrays = {f"x_{part}": np.tile(found[:, None, None, None], (1, 4, 4, 3)) for part, found in levels.items()}
     labels = {f"y_{part}": found % 3 for part, found in levels.items()}

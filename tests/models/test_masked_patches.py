@@ -169,7 +169,7 @@ def test_bfloat16(build, make_model, images, run):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_learns(make_config, target):
-    """Grey images of one level each, of four: well below the marginal distribution of the targets, ln 4 = 1.39."""
+    """Grey images of one value each, of four: well below the marginal distribution of the targets, ln 4 = 1.39."""
     levels = np.random.default_rng(1).choice([0.05, 0.35, 0.6, 0.95], size=(32, 1, 1, 1))
     images = np.broadcast_to(2 * levels - 1, (32, 8, 8, 1)).astype("float32")
     model = MaskedPatchPrediction(VisionTransformer(make_config(image_size=8, channels=1, num_layers=1)), target)

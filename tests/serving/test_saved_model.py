@@ -71,7 +71,7 @@ def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model
     expected = model.predict(inputs, verbose=0)
     order = np.argsort(-expected, axis=-1)[:, :3]
     assert classes == [[LABELS[index] for index in row] for row in order]
-    # Pillow and TensorFlow may round a resized pixel to neighbouring levels.
+    # Pillow and TensorFlow may round a resized pixel to neighbouring values.
     np.testing.assert_allclose(logits, expected, atol=0.02)
     np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
     assert np.ptp(expected) > 0.5  # the comparison means something

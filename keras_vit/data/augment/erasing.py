@@ -8,7 +8,7 @@ from keras_vit.data.augment import values
 from keras_vit.data.augment.geometry import fill_where
 
 _ATTEMPTS = 10
-# Mean and standard deviation of ImageNet's levels: noise that is standard normal after DeiT's standardisation.
+# Mean and standard deviation of ImageNet's pixel values: noise that is standard normal after DeiT's standardisation.
 _MEAN = (123.675, 116.28, 103.53)
 _STD = (58.395, 57.12, 57.375)
 

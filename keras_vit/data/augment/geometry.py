@@ -32,7 +32,7 @@ def cutout(size, fill=GREY):
 
     Args:
         size: side of the square in pixels, even.
-        fill: level on [0, 255].
+        fill: pixel value on [0, 255].
 
     Returns:
         Function of kind `image` (see `Operation`).
@@ -50,7 +50,7 @@ def cut_out(image, reach, place, fill=GREY):
         image: (height, width, channels).
         reach: pixels, an integer.
         place: where the centre is, two numbers in [0, 1): down and across.
-        fill: a level.
+        fill: a pixel value.
     """
 
     def covered(length, where):
@@ -75,7 +75,7 @@ def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
     Args:
         image: (height, width, channels). x goes right, y goes down, and (0, 0) is the centre of the first pixel.
         matrix: (a, b, c, d, e, f), numbers or scalar tensors.
-        fill: a level.
+        fill: a pixel value.
         interpolation: NEAREST or BILINEAR.
     """
     if interpolation == "NEAREST":
@@ -98,7 +98,7 @@ def translate(image, distance, axis, fill=GREY):
         image: (height, width, channels).
         distance: pixels, a number or scalar tensor.
         axis: 0 (down) or 1 (right).
-        fill: a level.
+        fill: a pixel value.
     """
     length = image.shape[axis]
     place = _nearest(tf.range(length, dtype=tf.float32) + tf.cast(distance, tf.float32))

@@ -75,7 +75,7 @@ def _construct(name, layer, args, kwargs):
         value_range = given.get("value_range", _SCALE)
         if value_range not in (_SCALE, list(_SCALE)):
             raise ValueError(f"value_range must be (0, 255) here; got value_range={value_range!r}")
-        keras.config.set_dtype_policy("float32")  # also of the layers inside: levels need more than bfloat16
+        keras.config.set_dtype_policy("float32")  # also of the layers inside: pixel values need more than bfloat16
         return layer(*args, **kwargs)
     except (TypeError, ValueError) as error:
         raise ValueError(f"keras_cv.{name} refuses its arguments: {error}") from error

@@ -52,14 +52,14 @@ TIMM_INCREASING = {
     ),
 }
 
-_IMAGENET_MEAN = (124, 116, 104)  # levels; what timm fills with
+_IMAGENET_MEAN = (124, 116, 104)  # pixel values; what timm fills with
 
 
 def randaugment(layers, magnitude):
     """RandAugment with the operations and strengths of the original TensorFlow code.
 
     Each layer draws one of the 16 operations of `ORIGINAL`, all alike, and applies it; the geometric ones go either
-    way, and fill with 128. The levels are rounded down to whole ones first, as in the official code, whose images
+    way, and fill with 128. The pixel values are rounded down to whole ones first, as in the official code, whose images
     are uint8. A magnitude of 0 still changes images: Posterize(0) gives black, Solarize(0) the negative.
 
     Args:
@@ -135,7 +135,7 @@ def _apply_one(table, number, image, strength, sign, down, across):
 def _warp_mean(image, matrix):
     fill = tf.constant(_IMAGENET_MEAN, tf.float32)
     fill = fill if image.shape[-1] == 3 else tf.reduce_mean(fill, keepdims=True)
-    # The operation fills with one level, so the colours are moved to make it 0.
+    # The operation fills with one value, so the colours are moved to make it 0.
     moved = warp(tf.cast(image, tf.float32) - fill, matrix, 0.0, "BILINEAR") + fill
     return tf.cast(tf.round(moved), tf.uint8)
 

@@ -44,7 +44,7 @@ def test_the_layer_is_keras_cvs():
     np.testing.assert_array_equal(run("keras_cv.Grayscale(3)")[0], run("keras_cv.Grayscale(output_channels=3)")[0])
     grey = run("keras_cv.Grayscale(3)")[0]
     np.testing.assert_allclose(grey[..., 0], IMAGES @ np.float32((0.2989, 0.587, 0.114)), atol=1e-3)
-    # value_range is (0, 255) where it is left out: 128 of these levels is half of the range.
+    # value_range is (0, 255) where it is left out: 128 of these values is half of the range.
     solarized = run("keras_cv.Solarization(threshold_factor=(128, 128))")[0]
     whole = np.round(IMAGES)
     np.testing.assert_allclose(solarized, np.where(whole > 128, 255 - whole, whole), atol=1.01)

@@ -94,9 +94,9 @@ def test_operation_is_that_of_pillow(name, magnitude):
     for sign in (1.0, -1.0):
         off, share = differences(apply(ORIGINAL, name, m, sign), EXPECTED[name](m, sign))
         if name == "AutoContrast":
-            assert off.max() <= 1  # Pillow's product of doubles may lie just below a whole level
+            assert off.max() <= 1  # Pillow's product of doubles may lie just below a whole value
         elif name == "Sharpness":
-            # Pillow rounds the smooth image to the nearest level, the original code rounds it down.
+            # Pillow rounds the smooth image to the nearest whole value, the original code rounds it down.
             assert off.max() <= math.ceil(abs(1 - (1.8 * m + 0.1)))
         elif name in ("Rotate", "ShearX", "ShearY"):
             assert share < 0.01  # ties between two pixels, as Pillow counts in 1/65536 of a pixel
