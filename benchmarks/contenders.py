@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 SIZE, CLASSES, WIDTH, LAYERS, HEADS, MLP = 224, 1000, 768, 12, 12, 3072
-GFLOP_OF_A_IMAGE = 35.1  # forward; a step of training takes three times as many
+GFLOP_PER_IMAGE = 35.1  # forward; a step of training takes three times as many
 
 
 def cores():
@@ -122,7 +122,7 @@ def matrix_product(batch, dtype, passes=1):
     import tensorflow as tf
 
     side = 3072
-    products = passes * batch * GFLOP_OF_A_IMAGE * 1e9 / (2 * side**3)
+    products = passes * batch * GFLOP_PER_IMAGE * 1e9 / (2 * side**3)
     count = math.ceil(products)
     left = tf.cast(tf.random.normal((round(side * products / count), side)), dtype)
     right = tf.cast(tf.random.normal((side, side)), dtype)
