@@ -1,8 +1,8 @@
 """What masked patch prediction predicts: the three targets of arXiv 2010.11929, appendix B.1.2, of any patch.
 
-A patch is (height, width, channels) of pixel values in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a value
-v is bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say. A
-grey image has 8 classes.
+A patch is (height, width, channels) of pixel values in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a
+value v is bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say.
+A grey image has 8 classes.
 """
 
 import keras
