@@ -67,12 +67,12 @@ def test_tfds(monkeypatch):
     monkeypatch.setattr(keras_vit.data, "from_tfds", lambda *args, **kwargs: asked.append((args, kwargs)))
     words = ["--tfds", "cifar10", "--split", "train[:98%]", "--data-dir", "d"]
     sources.open_sources(read(*words, "--validation", "train[98%:]"), 0)
-    keys = ["--image-key", "image", "--label-key", "class"]
+    keys = ["--image-key", "photo", "--label-key", "class"]
     sources.open_source(parser.parse(["evaluate", *SAVED, "--tfds", "mnist", "--split", "test", *keys]))
     assert asked == [
         (("cifar10", "train[:98%]"), {"data_dir": "d"}),
         (("cifar10", "train[98%:]"), {"data_dir": "d"}),
-        (("mnist", "test"), {"data_dir": None, "image_key": "image", "label_key": "class"}),
+        (("mnist", "test"), {"data_dir": None, "image_key": "photo", "label_key": "class"}),
     ]
 
 

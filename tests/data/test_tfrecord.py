@@ -51,13 +51,13 @@ def test_records_are_looked_up_and_split(files):
 
 def test_other_features(tmp_path):
     features = {
-        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[CONTENTS[0]])),
+        "photo": tf.train.Feature(bytes_list=tf.train.BytesList(value=[CONTENTS[0]])),
         "class": tf.train.Feature(int64_list=tf.train.Int64List(value=[4])),
         "boxes": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, 1.0])),
     }
     with tf.io.TFRecordWriter(str(tmp_path / "x")) as writer:
         writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-    assert elements(from_tfrecord(tmp_path / "x", image_key="image", label_key="class")) == [(CONTENTS[0], 4)]
+    assert elements(from_tfrecord(tmp_path / "x", image_key="photo", label_key="class")) == [(CONTENTS[0], 4)]
     with pytest.raises(
         ValueError, match=r"image_key must .*'image/encoded', and the records have boxes \(float_list, 2\)"
     ):
@@ -65,7 +65,7 @@ def test_other_features(tmp_path):
     with pytest.raises(
         ValueError, match="label_key must name a feature with one value of int64_list; got label_key='boxes'"
     ):
-        from_tfrecord(tmp_path / "x", image_key="image", label_key="boxes")
+        from_tfrecord(tmp_path / "x", image_key="photo", label_key="boxes")
 
 
 def _at(path, place, change):

@@ -96,7 +96,7 @@ def write_records(path, records, compression=""):
 def test_rows_are_the_answers_of_the_signatures(serving, images, tmp_path):
     (images / "good" / "broken.gz").write_bytes(b"\x1f\x8b and no gzip")
     (images / "good" / "whole.gz").write_bytes(gzip.compress(GOOD["0.png"]))
-    records = [example(image=[contents]) for contents in (*GOOD.values(), *BAD.values())]
+    records = [example(photo=[contents]) for contents in (*GOOD.values(), *BAD.values())]
     write_records(tmp_path / "a.tfrecord", [*records, example(other=[b"x"], third=[]), b"\xff none", *records[:2]])
     write_records(tmp_path / "b.tfrecord.gz", records[:1], "GZIP")
     write_records(tmp_path / "c.tfrecord", records[:3])
@@ -109,7 +109,7 @@ def test_rows_are_the_answers_of_the_signatures(serving, images, tmp_path):
         tmp_path / "d.tfrecord.gz",
         tmp_path / "*.tfrecord*",
         "--image-key",
-        "image",
+        "photo",
         "--features",
         "--batch-size",
         3,
@@ -132,7 +132,7 @@ def test_rows_are_the_answers_of_the_signatures(serving, images, tmp_path):
     unread = {path: found[path] for path in found.keys() - contents}
     reasons = {
         str(images / "good" / "broken.gz"): "not read: ",
-        f"{a}#7": "not read: the record must have one string under --image-key image; its features are other, third",
+        f"{a}#7": "not read: the record must have one string under --image-key photo; its features are other, third",
         f"{a}#8": "not read: the record must be a tf.train.Example",
         f"{tmp_path / 'd.tfrecord.gz'}#0": "not read from here to the end of the file: Error -3 while decompressing",
         f"{c}#2": "not read from here to the end of the file: Not a valid TFRecord.",
@@ -171,7 +171,7 @@ def test_without_features_from_another_folder(serving, images, tmp_path):
         ({"--images": "images"}, "images is a folder: name its files, "),
         ({"--images": None}, "--images or --tfrecord must be given; got neither"),
         ({"--tfrecord": "absent-*"}, "--tfrecord must match files; none matches"),
-        ({"--tfrecord": "records"}, "under --image-key image/encoded; its features are image"),
+        ({"--tfrecord": "records"}, "under --image-key image/encoded; its features are photo"),
         ({"--batch-size": "0"}, "--batch-size must be an integer of at least 1; got --batch-size=0"),
         ({"--shards": "-1"}, "--shards must be an integer of at least 0; got --shards=-1"),
         ({"--output": "rows/"}, "must be a prefix of file names, such as answers/rows; got 'rows/'"),
@@ -185,7 +185,7 @@ def test_arguments_are_checked_first(serving, images, tmp_path, monkeypatch, cap
     for folder, name in (("damaged", "saved_model.pb"), ("old", "rows-00003-of-00007.parquet")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_bytes(b"\xff")
-    write_records(tmp_path / "records", [example(image=[b"x"])])
+    write_records(tmp_path / "records", [example(photo=[b"x"])])
     words = {"--model": "serving/1", "--images": "images/**", "--output": "new/rows"} | changes
     if "--features" in words:
         words["--features"] = ""
