@@ -21,9 +21,9 @@ def test_a_table_is_markdown():
         "What it is.",
         "",
         "|        | images/s |",
-        "|--------|------------|",
-        "| ours   | 5.25       |",
-        "| theirs | 4          |",
+        "|--------|----------|",
+        "| ours   | 5.25     |",
+        "| theirs | 4        |",
     ]
 
 
