@@ -160,7 +160,7 @@ _WORKER = """
 import json
 import numpy as np, tensorflow as tf
 import keras_vit
-from device_runs import compiled, dataset, fill, optimizer, make_images, small_vit
+from device_runs import compiled, dataset, fill, make_images, optimizer, small_vit
 
 def rows_of(shard):  # of batches 0..7 and 8..15
     index, count = shard

@@ -7,7 +7,7 @@ from replica_process import start, wait
 
 _SCRIPT = """
 import json, sys, tempfile
-from device_runs import DEVICES, compiled, optimizer, make_images, small_vit, split_cpu
+from device_runs import DEVICES, compiled, make_images, optimizer, small_vit, split_cpu
 
 split_cpu(2)
 import keras, tensorflow as tf
