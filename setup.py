@@ -70,7 +70,7 @@ TOOLS = {
     "docs": DOCS,
     "export": EXPORT,
     "hub": ["huggingface_hub>=1.2"],  # weights="hf://org/repo"; the first whose transfers can be bounded
-    "quickstart": ["scikit-learn>=1.5.2"],  # its bundled digits are the pictures
+    "quickstart": ["scikit-learn>=1.5.2"],  # its bundled digits are the images
     # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
     "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [

@@ -36,7 +36,7 @@ class Options:
         rounds: turns of each contender that count.
         peers: whether peers take part.
         sizes: those of a benchmark's sizes to measure (batch sizes, resolutions); None for all.
-        real_data: folder of real weights and pictures, or None.
+        real_data: folder of real weights and images, or None.
     """
 
     rounds: int = 5
@@ -54,7 +54,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender that count")
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure peers as well")
     parser.add_argument("--sizes", type=int, nargs="+", help="only these batch sizes, resolutions or depths")
-    parser.add_argument("--real-data", type=pathlib.Path, metavar="FOLDER", help="real weights and pictures")
+    parser.add_argument("--real-data", type=pathlib.Path, metavar="FOLDER", help="real weights and images")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the tables there as well")
     arguments = parser.parse_args()
     options = Options(

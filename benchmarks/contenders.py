@@ -1,6 +1,6 @@
 """ViT-B/16 for 1000 classes at 224 px in this package and in its peers, each as its users run it.
 
-Every function makes the work of one contender, see contest.py: inference on a batch of NumPy pictures, or one step of
+Every function makes the work of one contender, see contest.py: inference on a batch of NumPy images, or one step of
 training on it with Adam. `dtype` is `float32`, `bfloat16` (weights, too) or `mixed_bfloat16` (float32 weights).
 """
 
@@ -12,14 +12,14 @@ import sys
 import numpy as np
 
 SIZE, CLASSES, WIDTH, LAYERS, HEADS, MLP = 224, 1000, 768, 12, 12, 3072
-GFLOP_OF_A_PICTURE = 35.1  # forward; a step of training takes three times as many
+GFLOP_PER_IMAGE = 35.1  # forward; a step of training takes three times as many
 
 
 def cores():
     return len(os.sched_getaffinity(0))
 
 
-def pictures(batch, size=SIZE):
+def random_images(batch, size=SIZE):
     rng = np.random.default_rng(0)
     return rng.uniform(-1, 1, (batch, size, size, 3)).astype("float32"), np.arange(batch) % CLASSES
 
@@ -62,7 +62,7 @@ def keras_hub(dtype):
 
 
 def keras_inference(model, batch):
-    images, _ = pictures(batch, model.input_shape[1])
+    images, _ = random_images(batch, model.input_shape[1])
     model.compile(jit_compile=False)
     return lambda: model.predict_on_batch(images)
 
@@ -70,7 +70,7 @@ def keras_inference(model, batch):
 def keras_training(model, batch):
     import keras
 
-    images, labels = pictures(batch)
+    images, labels = random_images(batch)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-4), loss, jit_compile=False)
     return lambda: model.train_on_batch(images, labels)
@@ -79,7 +79,7 @@ def keras_training(model, batch):
 def transformers_inference(batch, dtype):
     import torch
 
-    images, _ = pictures(batch)
+    images, _ = random_images(batch)
     dtype = getattr(torch, dtype)
     model = transformers_model().eval().to(dtype)
 
@@ -94,7 +94,7 @@ def transformers_inference(batch, dtype):
 def transformers_training(batch, dtype):
     import torch
 
-    images, labels = pictures(batch)
+    images, labels = random_images(batch)
     pixels, labels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
     model = transformers_model().train()
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
@@ -122,7 +122,7 @@ def matrix_product(batch, dtype, passes=1):
     import tensorflow as tf
 
     side = 3072
-    products = passes * batch * GFLOP_OF_A_PICTURE * 1e9 / (2 * side**3)
+    products = passes * batch * GFLOP_PER_IMAGE * 1e9 / (2 * side**3)
     count = math.ceil(products)
     left = tf.cast(tf.random.normal((round(side * products / count), side)), dtype)
     right = tf.cast(tf.random.normal((side, side)), dtype)

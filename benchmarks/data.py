@@ -1,4 +1,4 @@
-"""Pictures per second from JPEG files to batches at 224 px, per core and by the clock, beside peers."""
+"""Images per second from JPEG files to batches at 224 px, per core and by the clock, beside peers."""
 
 import pathlib
 import tempfile
@@ -25,7 +25,7 @@ _RANDAUGMENT = {
     "tf.image, RandAugment of Keras": ("tf_image", ("keras",), {"randaugment": "keras"}),
 }
 _ALL = (
-    "Batches of 32, float32 on [-1, 1]. *Per core* is pictures per second of processor time, of all threads of the "
+    "Batches of 32, float32 on [-1, 1]. *Per core* is images per second of processor time, of all threads of the "
     "process. "
 )
 # kind -> title, contenders, note
@@ -33,36 +33,36 @@ KINDS = {
     "crop": (
         "Training: Inception crop and flip",
         _LOADERS,
-        "Ours decodes the window alone; tf.image, as in the official JAX code, and the others decode the whole picture "
-        "and then cut. All resize bilinearly, Pillow with antialiasing and to whole levels. Keras has no crop of a "
-        "random size: it resizes to 256 x 256 and cuts 224 x 224.",
+        "Ours decodes the window alone; tf.image, as in the official JAX code, and the others decode the whole image "
+        "and then cut. All resize bilinearly, Pillow with antialiasing and to whole pixel values. Keras has no crop of "
+        "a random size: it resizes to 256 x 256 and cuts 224 x 224.",
     ),
     "randaugment": (
         "Training: Inception crop, flip, RandAugment with two operations",
         _RANDAUGMENT,
-        "Ours: `randaugment(2, 10)`, the original sixteen operations, drawn for each picture, nearest pixels. The "
-        "peers' come after tf.image's crop: keras-cv's with magnitude 0.5, drawn for each picture, Keras's with factor "
+        "Ours: `randaugment(2, 10)`, the original sixteen operations, drawn for each image, nearest pixels. The "
+        "peers' come after tf.image's crop: keras-cv's with magnitude 0.5, drawn for each image, Keras's with factor "
         "0.5, drawn once per batch, both bilinear in float32.",
     ),
     "evaluation": (
         "Evaluation: the shorter side to 256, the middle",
         _LOADERS,
-        "Files in order. All resize bilinearly, Pillow with antialiasing and to whole levels; Keras and keras-cv cut "
-        "the middle square before they resize it.",
+        "Files in order. All resize bilinearly, Pillow with antialiasing and to whole pixel values; Keras and keras-cv "
+        "cut the middle square before they resize it.",
     ),
 }
 
 
 def run(options):
     with tempfile.TemporaryDirectory() as temporary:
-        folder = options.real_data / "imagenet200" if options.real_data else write_pictures(pathlib.Path(temporary))
+        folder = options.real_data / "imagenet200" if options.real_data else write_images(pathlib.Path(temporary))
         for kind, (title, loaders, note) in KINDS.items():
             yield _table(
                 title, _ALL + note, contest(contenders(kind, loaders, folder, options), options.rounds, SECONDS)
             )
 
 
-def write_pictures(folder, count=256, classes=8, size=(375, 500)):
+def write_images(folder, count=256, classes=8, size=(375, 500)):
     """Writes JPEGs of about 70 kB: noise on several scales, as photographs have it."""
     import PIL.Image
 
@@ -104,5 +104,5 @@ def _table(title, note, results):
         )
         for name, result in results.items()
     ]
-    columns = ("", "per core", "ms of a core", "keras_vit takes less by", "pictures/s", "is faster by", "peak MiB")
+    columns = ("", "per core", "ms of a core", "keras_vit takes less by", "images/s", "is faster by", "peak MiB")
     return Table(title, note, columns, rows)

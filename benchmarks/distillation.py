@@ -1,10 +1,10 @@
 """What a teacher is worth: `python -m benchmarks.distillation --weights ViT-Ti_16.npz --data cifar10.npz`.
 
-A ViT-Ti/16 is fine-tuned as in `benchmarks.finetune`, on all training pictures, and teaches a small ViT of 32 pixels on
-a few of them (`--pictures`, equally many of each class). The same student learns from their labels alone, in equally
+A ViT-Ti/16 is fine-tuned as in `benchmarks.finetune`, on all training images, and teaches a small ViT of 32 pixels on
+a few of them (`--images`, equally many of each class). The same student learns from their labels alone, in equally
 many steps, from the same initial weights, on the same crops in the same order. The data are one `.npz` file as there.
 `--teacher FILE` keeps the fine-tuned teacher: it is made if the file is absent. A row is printed per run, then a table:
-accuracy on the test pictures by arm and seed.
+accuracy on the test images by arm and seed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import keras_vit
 from benchmarks import finetune
 
 STUDENT = keras_vit.ViTConfig(
-    name="ViT-small-pictures",
+    name="ViT-small-images",
     image_size=32,
     patch_size=4,
     hidden_dim=96,
@@ -29,11 +29,11 @@ STUDENT = keras_vit.ViTConfig(
     mlp_dim=192,
     position_embedding="sincos2d",
 )
-HEADS = {1: {"classifier": "gap"}, 2: {"distilled": True}}
+HEADS = {1: {"pooling": "gap"}, 2: {"distilled": True}}
 
 RECIPE = keras_vit.training.Recipe(
     name="distillation",
-    source="this project: minutes on a CPU core, for some hundred pictures of CIFAR-10",
+    source="this project: minutes on a CPU core, for some hundred images of CIFAR-10",
     optimizer="adamw",
     learning_rate=1e-3,
     batch_size=32,
@@ -58,11 +58,11 @@ ARMS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--weights", help="file of a ViT-Ti/16, to fine-tune a teacher from")
-    parser.add_argument("--data", required=True, help=".npz file of the pictures")
+    parser.add_argument("--data", required=True, help=".npz file of the images")
     parser.add_argument("--teacher", help=".keras file of the teacher; it is made if absent")
     parser.add_argument("--teacher-size", type=int, default=64, help="pixels of a teacher that is made")
     parser.add_argument("--teacher-steps", type=int, default=finetune.CHANGES["steps"], help="steps of its fine-tuning")
-    parser.add_argument("--pictures", type=int, default=500, help="that the students see")
+    parser.add_argument("--images", type=int, default=500, help="that the students see")
     parser.add_argument("--steps", type=int, default=RECIPE.steps, help="steps of each student")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each arm")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
@@ -72,7 +72,7 @@ def main():
     teacher = make_teacher(arguments, train)
     print(f"teacher: {keras_vit.evaluate(teacher, test, top=1)}", flush=True)
     student = STUDENT.replace(classes=len(train.class_names), **HEADS[arguments.heads])
-    recipe, few = RECIPE.replace(steps=arguments.steps), read_few(arguments.data, arguments.pictures)
+    recipe, few = RECIPE.replace(steps=arguments.steps), read_few(arguments.data, arguments.images)
     found = {arm: [] for arm in arguments.arms}
     for seed in range(arguments.seeds):
         for arm, scores in found.items():
@@ -80,12 +80,12 @@ def main():
     print_table(found)
 
 
-def read_few(path, pictures):
-    """Source of the first training pictures of each class."""
+def read_few(path, count):
+    """Source of the first training images of each class."""
     with np.load(path, allow_pickle=False) as arrays:
         images, labels = arrays["x_train"], arrays["y_train"]
     classes = np.unique(labels)
-    rows = np.sort(np.concatenate([np.flatnonzero(labels == one)[: pictures // len(classes)] for one in classes]))
+    rows = np.sort(np.concatenate([np.flatnonzero(labels == one)[: count // len(classes)] for one in classes]))
     return keras_vit.data.from_arrays(images[rows], labels[rows])
 
 
@@ -109,7 +109,7 @@ def make_teacher(arguments, train):
 
 
 def teach(arm, config, teacher, recipe, train, test):
-    """Share of the test pictures that a student names rightly."""
+    """Share of the test images that a student names rightly."""
     start = time.perf_counter()
     keras.utils.set_random_seed(recipe.seed)
     student = keras_vit.VisionTransformer(config)

@@ -1,4 +1,4 @@
-"""Pictures per second of exported models on this processor, in every form, beside the same of the peers' models."""
+"""Images per second of exported models on this processor, in every form, beside the same of the peers' models."""
 
 import pathlib
 import tempfile
@@ -23,8 +23,8 @@ OURS = {
 PEERS = ("keras-hub", "transformers (torch)")
 _DISTRIBUTIONS = {"keras-hub": "keras-hub", "transformers (torch)": "transformers"}
 NOTE = (
-    "ViT-B/16, 224 px, batch 8, pictures per second of the runtime alone. The SavedModel takes bytes of pixels through "
-    "its signature `images_uint8`, which standardises and resizes picture by picture."
+    "ViT-B/16, 224 px, batch 8, images per second of the runtime alone. The SavedModel takes bytes of pixels through "
+    "its signature `images_uint8`, which standardises and resizes image by image."
 )
 NOTE_PEERS = (
     "The same model written by this package, by Keras from keras-hub's and by OpenVINO from the one of transformers, "
@@ -75,7 +75,7 @@ def _forms(files, options):
         )
         for name, result in results.items()
     ]
-    columns = ("", "pictures/s", "times OpenVINO bfloat16", "times OpenVINO float32", "peak MiB")
+    columns = ("", "images/s", "times OpenVINO bfloat16", "times OpenVINO float32", "peak MiB")
     return Table("Exported models", NOTE, columns, rows)
 
 
@@ -100,5 +100,5 @@ def _beside_peers(files, peers, precision, options):
         (name, f"{BATCH / result.median:.2f}", "" if result is ours else ratio(ours.times_faster_than(result)))
         for name, result in results.items()
     ]
-    columns = ("", "pictures/s", "keras_vit is faster by")
+    columns = ("", "images/s", "keras_vit is faster by")
     return Table(f"Exported to OpenVINO, {precision}", NOTE_PEERS, columns, rows)

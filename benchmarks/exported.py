@@ -22,7 +22,7 @@ def _write_keras_vit(folder, form, quantization):
     if quantization:
         options["quantization"] = quantization
         if form == "openvino":
-            options["calibration"] = [np.uint8(127.5 * image + 127.5) for image in contenders.pictures(8)[0]]
+            options["calibration"] = [np.uint8(127.5 * image + 127.5) for image in contenders.random_images(8)[0]]
     model = keras_vit.ViT_B16()
     form = "saved_model" if form.startswith("saved_model") else form
     keras_vit.export(model, folder, form, version=1, check=False, force=True, **options)
@@ -34,29 +34,29 @@ def _write_keras_hub(folder, form, quantization):
     (folder / "1").mkdir(parents=True)
     model.export(str(folder / "1" / "model.xml"), format="openvino", verbose=False)
     if quantization:
-        _quantize(folder, contenders.pictures(8)[0])
+        _quantize(folder, contenders.random_images(8)[0])
 
 
 def _write_transformers(folder, form, quantization):
     import openvino
     import torch
 
-    pictures = contenders.pictures(8)[0].transpose(0, 3, 1, 2)
-    graph = openvino.convert_model(contenders.transformers_model().eval(), example_input=torch.from_numpy(pictures[:1]))
+    images = contenders.random_images(8)[0].transpose(0, 3, 1, 2)
+    graph = openvino.convert_model(contenders.transformers_model().eval(), example_input=torch.from_numpy(images[:1]))
     (folder / "1").mkdir(parents=True)
     openvino.save_model(graph, folder / "1" / "model.xml", compress_to_fp16=False)
     if quantization:
-        _quantize(folder, pictures)
+        _quantize(folder, images)
 
 
-def _quantize(folder, pictures):
+def _quantize(folder, images):
     """By NNCF as its guide says for transformers."""
     import nncf
     import openvino
 
     graph = openvino.Core().read_model(folder / "1" / "model.xml")
-    data = nncf.Dataset(list(pictures[:, None]))
-    graph = nncf.quantize(graph, data, subset_size=len(pictures), model_type=nncf.ModelType.TRANSFORMER)
+    data = nncf.Dataset(list(images[:, None]))
+    graph = nncf.quantize(graph, data, subset_size=len(images), model_type=nncf.ModelType.TRANSFORMER)
     openvino.save_model(graph, folder / "1" / "int8.xml", compress_to_fp16=False)
 
 
@@ -75,7 +75,7 @@ def openvino(folder, precision, batch, is_channels_first=False):
     file = folder / "int8.xml" if (folder / "int8.xml").exists() else folder / "model.xml"
     settings = {"INFERENCE_PRECISION_HINT": HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
     compiled = openvino.Core().compile_model(str(file), "CPU", settings)
-    images = _pictures(batch, is_channels_first)
+    images = _images(batch, is_channels_first)
     return lambda: compiled(images)[0]
 
 
@@ -91,7 +91,7 @@ def onnx(folder, precision, batch):
         quantize_dynamic(file, quantized, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
         file = quantized
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    name, images = session.get_inputs()[0].name, _pictures(batch)
+    name, images = session.get_inputs()[0].name, _images(batch)
     return lambda: session.run(None, {name: images})
 
 
@@ -99,7 +99,7 @@ def litert(folder, precision, batch):
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(str(pathlib.Path(folder) / "1" / "model.tflite"), num_threads=contenders.cores())
-    index, images = interpreter.get_input_details()[0]["index"], _pictures(batch)
+    index, images = interpreter.get_input_details()[0]["index"], _images(batch)
     interpreter.resize_tensor_input(index, images.shape)
     interpreter.allocate_tensors()
 
@@ -112,15 +112,15 @@ def litert(folder, precision, batch):
 
 
 def saved_model(folder, precision, batch):
-    """Calls the signature `images_uint8` on pictures of the model's size, which resizing leaves alone."""
+    """Calls the signature `images_uint8` on images of the model's size, which resizing leaves alone."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(pathlib.Path(folder) / "1"))
-    images = tf.constant(_pictures(batch).astype("uint8"))
+    images = tf.constant(_images(batch).astype("uint8"))
     signature = loaded.signatures["images_uint8"]
     return lambda: signature(images=images)["logits"].numpy()
 
 
-def _pictures(batch, is_channels_first=False):
-    images = 127.5 * contenders.pictures(batch)[0] + 127.5
+def _images(batch, is_channels_first=False):
+    images = 127.5 * contenders.random_images(batch)[0] + 127.5
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2)) if is_channels_first else images

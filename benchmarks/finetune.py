@@ -1,10 +1,10 @@
 """What fine-tuning reaches: `python -m benchmarks.finetune --weights ViT-Ti_16.npz --data cifar10.npz`.
 
 The recipe is the paper's for CIFAR-10 (arXiv 2010.11929, Table 4: SGD with momentum 0.9, cosine, clipping at 1, no
-weight decay), changed for a small set of small pictures: CHANGES, and a random crop from 8/7 of the size, about as BiT
+weight decay), changed for a small set of small images: CHANGES, and a random crop from 8/7 of the size, about as BiT
 does it (arXiv 1912.11370, section 3.3), in place of the Inception crop. What else `keras-vit train` takes to change a
 recipe may follow, such as `--image-size 96` or `--set dtype=float32`. The data are one `.npz` file: `x_train` and
-`x_test`, uint8 (pictures, height, width, 3), `y_train` and `y_test`, integers. A row is printed per seed, then their
+`x_test`, uint8 (images, height, width, 3), `y_train` and `y_test`, integers. A row is printed per seed, then their
 mean.
 """
 
@@ -33,7 +33,7 @@ CHANGES = {
 def main():
     own = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     own.add_argument("--weights", required=True, help="file of a ViT-Ti/16")
-    own.add_argument("--data", required=True, help=".npz file of the pictures")
+    own.add_argument("--data", required=True, help=".npz file of the images")
     own.add_argument("--seeds", type=int, default=3, help="number of runs")
     arguments, words = own.parse_known_args()
     changes = read_changes(own, words)
@@ -56,13 +56,13 @@ def read_changes(own, words):
 
 
 def read(path):
-    """Sources of the training and the test pictures of a `.npz` file."""
+    """Sources of the training and the test images of a `.npz` file."""
     with np.load(path, allow_pickle=False) as arrays:
         return tuple(keras_vit.data.from_arrays(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
 
 
 def fine_tune(recipe, train, test, weights):
-    """Share of the test pictures that a model trained by `recipe` names rightly."""
+    """Share of the test images that a model trained by `recipe` names rightly."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = keras_vit.train(recipe, train, pathlib.Path(folder), model="ViT-Ti_16", weights=weights, verbose=2)

@@ -9,7 +9,7 @@ import shutil
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, ratio
 
-# variant -> timm's name, GFLOP of one picture forward at 224 px
+# variant -> timm's name, GFLOP of one image forward at 224 px
 MODELS = {"ViT-B_16": ("vit_base_patch16_224", 35.1), "ViT-L_16": ("vit_large_patch16_224", 123.1)}
 # work -> batch, passes: the gradient takes twice the forward pass
 WORK = {"inference": (256, 1), "training": (128, 3)}
@@ -130,5 +130,5 @@ def _table(variant, work, batch, gflop, options):
         )
         for name, result in results.items()
     ]
-    columns = ("", "pictures/s", "keras_vit is faster by", "MFU", "first call s")
+    columns = ("", "images/s", "keras_vit is faster by", "MFU", "first call s")
     return Table(f"{variant}, {work}, batch {batch}, one GPU ({speed / 1000:.0f} TFLOP/s)", NOTE, columns, rows)

@@ -1,4 +1,4 @@
-"""Pictures per second of ViT-B/16 on this processor, beside peers and the limit of matrix products."""
+"""Images per second of ViT-B/16 on this processor, beside peers and the limit of matrix products."""
 
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, is_installed, ratio
@@ -20,7 +20,7 @@ CONTENDERS = {
     LIMIT: ("matrix_product", "tensorflow", {"float32": "float32", "bfloat16": "bfloat16"}),
 }
 NOTE = (
-    "ViT-B/16, 224 px, pictures per second from NumPy batch to NumPy logits (`predict_on_batch`). The last row is as "
+    "ViT-B/16, 224 px, images per second from NumPy batch to NumPy logits (`predict_on_batch`). The last row is as "
     "many operations in TensorFlow's products of square matrices; *limit* is the share of it that is reached."
 )
 
@@ -49,5 +49,5 @@ def _table(precision, batch, options):
         )
         for name, result in results.items()
     ]
-    columns = ("", "pictures/s", "keras_vit is faster by", "limit", "peak MiB")
+    columns = ("", "images/s", "keras_vit is faster by", "limit", "peak MiB")
     return Table(f"Inference, {precision}, batch {batch}", NOTE, columns, rows)

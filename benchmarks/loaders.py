@@ -1,9 +1,9 @@
 """From JPEG files to batches at 224 px, without end, in this package and in its peers, each as its users write it.
 
 Every function makes the work of one contender, see contest.py: the next batch of 32, float32 on [-1, 1], as a step of
-training takes it (with RandAugment uint8 levels come first, as it needs them). Training shuffles; evaluation takes the
-files in order. `kind` is `crop` (Inception crop and flip), `randaugment` (these and RandAugment, two operations) or
-`evaluation` (the shorter side to 256, the middle).
+training takes it (with RandAugment uint8 pixel values come first, as it needs them). Training shuffles; evaluation
+takes the files in order. `kind` is `crop` (Inception crop and flip), `randaugment` (these and RandAugment, two
+operations) or `evaluation` (the shorter side to 256, the middle).
 """
 
 import concurrent.futures
@@ -19,9 +19,9 @@ AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
 
 def keras_vit(folder, kind):
     import keras_vit as package
-    from keras_vit.data import eval_pipeline, from_folder, train_pipeline
+    from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 
-    source = from_folder(folder)
+    source = from_directory(folder)
     if kind == "evaluation":
         preprocessing = package.Preprocessing(size=SHORTER, crop=(SIZE, SIZE))
         source = source.take(np.arange(math.lcm(source.size, BATCH)) % source.size)  # the last batch is whole, too
@@ -56,9 +56,9 @@ def tf_image(folder, kind, randaugment=None):
 
     change = evaluated if kind == "evaluation" else cropped
     if randaugment is None:
-        return _next_of(_batches(_pictures(folder, kind).map(lambda image: (change(image) - 127.5) / 127.5, -1)))
+        return _next_of(_batches(_images(folder, kind).map(lambda image: (change(image) - 127.5) / 127.5, -1)))
     layer = {"keras": _keras_randaugment, "keras_cv": _keras_cv_randaugment}[randaugment]()
-    batches = _pictures(folder, kind).map(change, -1).batch(BATCH, drop_remainder=True)
+    batches = _images(folder, kind).map(change, -1).batch(BATCH, drop_remainder=True)
     return _next_of(batches.map(lambda images: (layer(images, training=True) - 127.5) / 127.5, -1).prefetch(2))
 
 
@@ -73,7 +73,7 @@ def keras_cv(folder, kind):
 
 
 def keras(folder, kind):
-    """Keras has no crop of a random size: the picture is resized to 256 x 256, then cut."""
+    """Keras has no crop of a random size: the image is resized to 256 x 256, then cut."""
     import keras as package
 
     if kind == "evaluation":
@@ -146,8 +146,8 @@ def _files(folder):
     return sorted(str(path) for path in pathlib.Path(folder).glob("*/*") if path.suffix.lower() in names)
 
 
-def _pictures(folder, kind):
-    """Dataset of decoded pictures, without end."""
+def _images(folder, kind):
+    """Dataset of decoded images, without end."""
     import tensorflow as tf
 
     files = _files(folder)
@@ -156,12 +156,12 @@ def _pictures(folder, kind):
     return names.map(lambda name: tf.io.decode_jpeg(tf.io.read_file(name), channels=3), tf.data.AUTOTUNE)
 
 
-def _batches(pictures):
-    return pictures.batch(BATCH, drop_remainder=True).prefetch(2)
+def _batches(images):
+    return images.batch(BATCH, drop_remainder=True).prefetch(2)
 
 
 def _layers_of_keras(folder, kind, *layers):
-    """The layers one after another on each picture, as their sizes differ; flip and scale on the batch."""
+    """The layers one after another on each image, as their sizes differ; flip and scale on the batch."""
     *single, last = layers
 
     def change(image):
@@ -172,9 +172,7 @@ def _layers_of_keras(folder, kind, *layers):
     def finish(images):
         return (last(images, training=True) - 127.5) / 127.5
 
-    return _next_of(
-        _pictures(folder, kind).map(change, -1).batch(BATCH, drop_remainder=True).map(finish, -1).prefetch(2)
-    )
+    return _next_of(_images(folder, kind).map(change, -1).batch(BATCH, drop_remainder=True).map(finish, -1).prefetch(2))
 
 
 def _center_crop():
@@ -196,7 +194,7 @@ def _keras_cv_randaugment():
 
 
 def _next_of(dataset):
-    """Function to the pictures of the next batch."""
+    """Function to the images of the next batch."""
     batches = iter(dataset)
 
     def work():

@@ -1,13 +1,13 @@
 """What masked patch prediction is worth: `python -m benchmarks.masked_patches --data cifar10.npz`.
 
-A small ViT learns to predict masked patches of all training pictures, without their labels; then it is fine-tuned on a
-few of them with labels, and so is the same ViT with random weights: by the same recipe, on the same pictures in the
-same order, for as many steps. For each target a row says how far below guessing the pre-training has come, on pictures
+A small ViT learns to predict masked patches of all training images, without their labels; then it is fine-tuned on a
+few of them with labels, and so is the same ViT with random weights: by the same recipe, on the same images in the
+same order, for as many steps. For each target a row says how far below guessing the pre-training has come, on images
 that it was not trained on: chance is a guess among all classes (of pixels: of grey), marginal the guess that knows how
-often each class comes, or which mean each pixel has, in the training pictures. Then comes the accuracy on the test
-pictures after the fine-tuning, for each seed, which decides the random weights, the labelled pictures and their order.
+often each class comes, or which mean each pixel has, in the training images. Then comes the accuracy on the test
+images after the fine-tuning, for each seed, which decides the random weights, the labelled images and their order.
 
-The data are one `.npz` file: `x_train` and `x_test`, uint8 (pictures, height, width, channels), `y_train` and `y_test`,
+The data are one `.npz` file: `x_train` and `x_test`, uint8 (images, height, width, channels), `y_train` and `y_test`,
 integers. Without it, they are the digits that come with scikit-learn.
 """
 
@@ -26,17 +26,17 @@ from keras_vit.models.patch_targets import BINS, TARGETS, cut_patches
 PRETRAINING = "vit/masked-patches/digits"
 FINE_TUNING = {"warmup_fraction": 0.1, "weight_decay": 0.05, "clip_norm": 1.0}
 SIZES = {"hidden_dim": 96, "num_layers": 4, "num_heads": 4, "mlp_dim": 192}
-# of the digits and of pictures in colour
+# of the digits and of images in colour
 PATCHES, AUGMENT = {1: 2, 3: 4}, {1: ("shift",), 3: ("random_crop({})", "flip")}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--data", help=".npz file of the pictures; without it, scikit-learn's digits")
+    parser.add_argument("--data", help=".npz file of the images; without it, scikit-learn's digits")
     parser.add_argument("--targets", nargs="*", default=["mean_color"], help=f"what is predicted: {', '.join(TARGETS)}")
     parser.add_argument("--pretraining-steps", type=int, default=1500)
     parser.add_argument("--steps", type=int, default=250, help="of the fine-tuning")
-    parser.add_argument("--labels", type=int, default=1000, help="labelled pictures to fine-tune on")
+    parser.add_argument("--labels", type=int, default=1000, help="labelled images to fine-tune on")
     parser.add_argument("--seeds", type=int, default=3, help="number of fine-tunings")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="of the fine-tuning")
@@ -89,7 +89,7 @@ def build(config, seed):
 
 
 def pretrain(arguments, data, config, target):
-    """A trained encoder, and its loss on the test pictures."""
+    """A trained encoder, and its loss on the test images."""
     recipe = keras_vit.training.RECIPES[PRETRAINING].replace(
         steps=arguments.pretraining_steps,
         batch_size=arguments.batch_size,
@@ -105,7 +105,7 @@ def pretrain(arguments, data, config, target):
 
 
 def guesses(data, config, target):
-    """The losses on the test pictures of chance, and of who knows what is in the training pictures."""
+    """The losses on the test images of chance, and of who knows what is in the training images."""
     train, test = (
         np.asarray(TARGETS[target].of(cut_patches(data[f"x_{part}"].astype("float32") / 255, config.grid_size)))
         for part in ("train", "test")
@@ -115,18 +115,18 @@ def guesses(data, config, target):
     classes = BINS**config.channels
     losses = []
     for known, asked in zip(_by_cell(train), _by_cell(test), strict=True):
-        counts = np.bincount(known, minlength=classes) + 1.0  # a class may be in the test pictures alone
+        counts = np.bincount(known, minlength=classes) + 1.0  # a class may be in the test images alone
         losses.append(-np.log(counts / counts.sum())[asked].mean())
     return np.log(classes), np.mean(losses)
 
 
 def _by_cell(classes):
-    """The classes (pictures, patches) or (pictures, patches, cells) of each cell of the patches, one after another."""
+    """The classes (images, patches) or (images, patches, cells) of each cell of the patches, one after another."""
     return classes.reshape(classes.shape[0] * classes.shape[1], -1).T
 
 
 def fine_tune(arguments, data, encoder, seed):
-    """Share of the test pictures that the encoder names rightly after fine-tuning on a few labelled pictures."""
+    """Share of the test images that the encoder names rightly after fine-tuning on a few labelled images."""
     recipe = keras_vit.training.RECIPES["quickstart"].replace(
         **FINE_TUNING,
         learning_rate=arguments.learning_rate,
@@ -141,13 +141,13 @@ def fine_tune(arguments, data, encoder, seed):
     return keras_vit.evaluate(encoder, source(data, "test"), batch_size=arguments.batch_size).top[1]
 
 
-def train(recipe, pictures, model):
+def train(recipe, images, model):
     with tempfile.TemporaryDirectory() as folder:
-        keras_vit.train(recipe, pictures, pathlib.Path(folder), model=model, verbose=0)
+        keras_vit.train(recipe, images, pathlib.Path(folder), model=model, verbose=0)
 
 
 def source(data, part, count=None, seed=0):
-    """Pictures of a part of the data; with `count`, as many, the same number of each class."""
+    """Images of a part of the data; with `count`, as many, the same number of each class."""
     images, labels = data[f"x_{part}"], data[f"y_{part}"]
     if count is not None:
         order = np.random.default_rng(seed).permutation(len(labels))

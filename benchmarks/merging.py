@@ -1,4 +1,4 @@
-"""What token merging gives and what it costs: pictures per second, and with real data how many are named rightly."""
+"""What token merging gives and what it costs: images per second, and with real data how many are named rightly."""
 
 from benchmarks.contenders import keras_inference, quietly
 from benchmarks.contest import Contender, contest
@@ -8,7 +8,7 @@ MODEL, SIZE, BATCH = "ViT-Ti_16", 384, 8
 MERGED = (0, 8, 16, 24, 35)  # tokens per block; none is the first
 NOTE = (
     "ViT-Ti/16 at 384 px, inference in float32 (`predict_on_batch`), batch 8. *Tokens* are those that leave the last "
-    "block, of 577. *Right* are those of 200 pictures of ImageNet, one per class, whose likeliest class is theirs, "
+    "block, of 577. *Right* are those of 200 images of ImageNet, one per class, whose likeliest class is theirs, "
     "with weights that were trained at 224 px; without `--real-data` they are not counted."
 )
 
@@ -17,7 +17,7 @@ def inference(merged):
     """The work of a contender."""
     import keras_vit
 
-    return keras_inference(keras_vit.create_model(MODEL, image_size=SIZE, merged_tokens=merged), BATCH)
+    return keras_inference(keras_vit.create_model(MODEL, image_size=SIZE, token_merging=merged), BATCH)
 
 
 def run(options):
@@ -35,7 +35,7 @@ def run(options):
         )
         for merged in sizes
     ]
-    columns = ("merged per block", "tokens", "pictures/s", "times without", "right of 200")
+    columns = ("merged per block", "tokens", "images/s", "times without", "right of 200")
     yield Table("Token merging in ViT-Ti/16 at 384 px", NOTE, columns, rows)
 
 
@@ -43,7 +43,7 @@ def _tokens_left(merged):
     from keras_vit.compat.initial_values import build_deferred
     from keras_vit.zoo import create_model
 
-    model = build_deferred(lambda: create_model(MODEL, image_size=SIZE, merged_tokens=merged))[0]
+    model = build_deferred(lambda: create_model(MODEL, image_size=SIZE, token_merging=merged))[0]
     output = model.get_layer(f"block_{model.config.num_layers - 1:02d}").output
     return (output[0] if merged else output).shape[1]
 
@@ -52,5 +52,5 @@ def _right(merged, real_data):
     import keras_vit
 
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
-    model = quietly(keras_vit.create_model, MODEL, weights=weights, image_size=SIZE, merged_tokens=merged)
+    model = quietly(keras_vit.create_model, MODEL, weights=weights, image_size=SIZE, token_merging=merged)
     return keras_vit.evaluate(model, real_data / "imagenet200").correct[1]

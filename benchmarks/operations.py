@@ -21,7 +21,7 @@ NOTE = (
     "limit* is what the operation's multiply-accumulates take at the speed of products of 3072 x 3072 matrices, "
     "measured in the same process: the rest of its time is what its shapes, and bias and GELU inside of it, cost."
 )
-# operations of the optimised graph -> what they compute, GFLOP on one picture
+# operations of the optimised graph -> what they compute, GFLOP on one image
 _PRODUCTS = {
     "_MklNativeFusedMatMul": ("dense layers, with bias and GELU", 33.46),
     "_MklBatchMatMulV2": ("q k^T and A v", 1.43),
@@ -57,7 +57,7 @@ def _table(dtype, found):
     listed = sum(milliseconds for milliseconds, _ in found["operations"].values())
     rows.append(("others below 1 ms", "", "", f"{small:.1f}", f"{small / total:.1%}", ""))
     rows.append(("between operations", "", "", f"{total - listed:.1f}", f"{(total - listed) / total:.1%}", ""))
-    limit = 1000 * BATCH * contenders.GFLOP_OF_A_PICTURE / speed
+    limit = 1000 * BATCH * contenders.GFLOP_PER_IMAGE / speed
     rows.append(("all", "", "", f"{total:.1f}", "100.0%", f"{limit:.0f}"))
     columns = ("operation", "what it computes", "calls", "ms", "share", "ms at the limit")
     return Table(f"Operations of inference, {dtype}", NOTE, columns, rows)
@@ -75,7 +75,7 @@ def measure(dtype):
             start = time.perf_counter()
             work()
             seconds.append(time.perf_counter() - start)
-    gflops = BATCH * contenders.GFLOP_OF_A_PICTURE / min(times[multiply])
+    gflops = BATCH * contenders.GFLOP_PER_IMAGE / min(times[multiply])
     profiles = [_profiled(predict) for _ in range(_CALLS)]
     return {"gflops": gflops, **min(profiles, key=lambda profile: profile["seconds"])}
 

@@ -15,7 +15,7 @@ NOTE = (
     "first row."
 )
 NOTE_AXIAL = (
-    "Inference in float32 on one picture. Axial blocks attend along rows, then along columns (appendix D.6 of arXiv "
+    "Inference in float32 on one image. Axial blocks attend along rows, then along columns (appendix D.6 of arXiv "
     "2010.11929), with the work of two blocks each, but grow with the number of patches times the longer side instead "
     "of its square. *In theory* is the ratio of their multiply-accumulates."
 )

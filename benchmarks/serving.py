@@ -1,9 +1,9 @@
-"""Every form of an exported model side by side: `python -m benchmarks.serving --model M --weights W --folder PICTURES`.
+"""Every form of an exported model side by side: `python -m benchmarks.serving --model M --weights W --folder IMAGES`.
 
-For each form: size on disk, how many pictures have the likeliest class of the model in memory, how many the right one
-(by the names of the sub-folders, as `keras-vit evaluate`), and pictures per second in batches of eight, in one
+For each form: size on disk, how many images have the likeliest class of the model in memory, how many the right one
+(by the names of the sub-folders, as `keras-vit evaluate`), and images per second in batches of eight, in one
 process: of the runtime alone, on pixels resized before, and from files, decoded and resized by this package. A
-SavedModel does both itself. The int8 form of OpenVINO is calibrated on every second picture.
+SavedModel does both itself. The int8 form of OpenVINO is calibrated on every second image.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import numpy as np
 import keras_vit
 from keras_vit.cli.models import open_model
 from keras_vit.cli.parser import parse
-from keras_vit.data import pictures
+from keras_vit.data import images as readers
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.serving import fresh_process
 from keras_vit.serving.self_check import resized
@@ -32,7 +32,7 @@ FORMS = {
     "LiteRT": {"format": "litert"},
     "LiteRT, int8": {"format": "litert", "quantization": "int8"},
 }
-_WARM = 8  # pictures of a first run, whose time counts as loading
+_WARM = 8  # images of a first run, whose time counts as loading
 
 
 def main():
@@ -47,7 +47,7 @@ def main():
 
 
 def measure(model, paths, forms=FORMS):
-    """Yields (form, row) with the columns: megabytes, same, right, and alone and files in pictures per second."""
+    """Yields (form, row) with the columns: megabytes, same, right, and alone and files in images per second."""
     names = [path.parent.name for path in paths]
     classes = sorted(set(names))
     logits, _ = match_classes(tuple(classes), model.labels, model.config.classes)
@@ -55,7 +55,7 @@ def measure(model, paths, forms=FORMS):
     truth = labels[[logits[classes.index(name)] for name in names]]
     files = [path.read_bytes() for path in paths]
     start = time.perf_counter()
-    pixels = resized(model, [np.asarray(picture.read(model.preprocessing.channels)) for picture in _read(paths)])
+    pixels = resized(model, [np.asarray(image.read(model.preprocessing.channels)) for image in _read(paths)])
     preparing = (time.perf_counter() - start) / len(paths)
     inputs = keras_vit.preprocess([str(path) for path in paths], model.preprocessing)
     own = labels[model.predict(inputs, verbose=0).argmax(-1)]
@@ -81,21 +81,21 @@ def measure(model, paths, forms=FORMS):
 
 
 def _read(paths):
-    return pictures.as_pictures([str(path) for path in paths])
+    return readers.as_images([str(path) for path in paths])
 
 
 def _answers(labels, runtime, folder, files, pixels):
-    """Likeliest class of each picture, and seconds per picture."""
+    """Likeliest class of each image, and seconds per image."""
     run = fresh_process.RUNTIMES[runtime]
     seconds = []
     for count in (_WARM, len(files)):
         start = time.perf_counter()
         outputs, _ = run(folder, _inputs(runtime, files[:count], pixels[:count]))
         seconds.append(time.perf_counter() - start)
-    per_picture = (seconds[1] - seconds[0]) / (len(files) - _WARM)
+    per_image = (seconds[1] - seconds[0]) / (len(files) - _WARM)
     if runtime != "saved_model":
-        return labels[outputs["logits"].argmax(-1)], per_picture
-    return outputs["serving_default/classes"][:, 0], per_picture
+        return labels[outputs["logits"].argmax(-1)], per_image
+    return outputs["serving_default/classes"][:, 0], per_image
 
 
 def _inputs(runtime, files, pixels):

@@ -1,4 +1,4 @@
-"""What a user waits for before the first picture and the first training step, beside keras-hub."""
+"""What a user waits for before the first image and the first training step, beside keras-hub."""
 
 import importlib
 import statistics

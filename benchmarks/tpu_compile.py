@@ -199,7 +199,7 @@ def _parser():
     )
     parser.add_argument("model", help="a name of keras-vit list, such as ViT-S_16")
     parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--batch", type=int, nargs="+", default=[256], help="pictures per step on all chips together")
+    parser.add_argument("--batch", type=int, nargs="+", default=[256], help="images per step on all chips together")
     parser.add_argument("--topology", nargs="+", default=["v5e:1x1"], help="such as v5e:1x1 v5e:2x4 v6e:1x1 v4:2x2x1")
     parser.add_argument("--dtype", default="mixed_bfloat16")
     parser.add_argument("--remat", action="store_true", help="keep the blocks' inputs only, and compute the rest again")

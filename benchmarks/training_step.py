@@ -14,7 +14,7 @@ CONTENDERS = {
     LIMIT: ("matrix_product", "tensorflow", {"passes": 3}),
 }
 NOTE = (
-    "ViT-B/16, 224 px, batch 8, Adam: pictures per second of `train_on_batch`, mixed precision in bfloat16. *First "
+    "ViT-B/16, 224 px, batch 8, Adam: images per second of `train_on_batch`, mixed precision in bfloat16. *First "
     "step* is what the first one took longer than the later ones; *peak* is of the whole process. The last row is as "
     "many operations in products of square matrices."
 )
@@ -52,7 +52,7 @@ def _tables(dtype, options):
         )
         for name, result in results.items()
     ]
-    columns = ("", "pictures/s", "keras_vit is faster by", "limit", "build s", "first step s", "peak MiB")
+    columns = ("", "images/s", "keras_vit is faster by", "limit", "build s", "first step s", "peak MiB")
     yield Table(f"Training step, {dtype}", NOTE, columns, rows)
     yield _memory(dtype, {name: result for name, result in results.items() if name != LIMIT})
 

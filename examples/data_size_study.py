@@ -1,10 +1,10 @@
-"""How many pictures a ViT, a hybrid and a ResNet need: Figs. 3 and 4 of the paper in small, on real pictures.
+"""How many images a ViT, a hybrid and a ResNet need: Figs. 3 and 4 of the paper in small, on real images.
 
     python examples/data_size_study.py [--output DIR] [--steps N] [--seeds N] [--tiny]
     python examples/data_size_study.py --data cifar10.npz --output data_size
 
 A ViT, a ViT on the feature map of a small ResNet, and a BiT ResNet, of 8.2 to 8.4 million multiply-accumulates per
-colour picture, are trained on 5 to 100 % of the pictures and measured few-shot: a table, data_size.csv and
+colour image, are trained on 5 to 100 % of the images and measured few-shot: a table, data_size.csv and
 data_size.png. As for the subsets of JFT in the paper's section 4.3, hyper-parameters are the same for all sizes,
 nothing more is regularised on small sets, and training stops early; here the number of steps is the same too.
 study.py says how models are trained and measured, +- is the standard deviation over the seeds, and the same command
@@ -20,7 +20,7 @@ VIT = keras_vit.ViTConfig(
     name="ViT", image_size=study.IMAGE_SIZE, patch_size=4, hidden_dim=64, num_layers=3, num_heads=4, mlp_dim=128
 )
 MODELS = {
-    "ViT": VIT,  # 8 x 8 patches of the picture
+    "ViT": VIT,  # 8 x 8 patches of the image
     "hybrid": VIT.replace(  # 8 x 8 cells of the feature map
         name="hybrid",
         stem=keras_vit.ResNetConfig(stage_sizes=(1,), width_factor=0.5),
@@ -40,16 +40,16 @@ TINY = (0.5,)
 
 def main():
     args = study.parse_arguments(__doc__.splitlines()[0])
-    pictures = study.open_pictures(args.data, study.TINY_PICTURES if args.tiny else None)
+    images = study.open_images(args.data, study.TINY_IMAGES if args.tiny else None)
     trials = [
         study.Trial(name, f"{100 * share:.0f} %", config, share)
         for name, config in MODELS.items()
         for share in (TINY if args.tiny else SHARES)
     ]
-    found = study.run(trials, pictures, args.output / "data_size.csv", args.steps, args.seeds)
+    found = study.run(trials, images, args.output / "data_size.csv", args.steps, args.seeds)
 
     columns = {
-        "pictures": lambda row: f"{row.pictures:,}",
+        "images": lambda row: f"{row.images:,}",
         "parameters": lambda row: f"{row.parameters:,}",
         "MACs": lambda row: f"{row.macs:,}",
     }
@@ -57,8 +57,8 @@ def main():
     curves = {name: [] for name in MODELS}
     for trial, rows in found.items():
         if trial.share:  # the axis is logarithmic
-            curves[trial.curve].append((rows[0].pictures, study.mean(rows, "few_shot")))
-    figure = plots.scaling_curves(curves, xlabel="pictures to learn from", ylabel=f"{study.SHOTS}-shot accuracy (%)")
+            curves[trial.curve].append((rows[0].images, study.mean(rows, "few_shot")))
+    figure = plots.scaling_curves(curves, xlabel="images to learn from", ylabel=f"{study.SHOTS}-shot accuracy (%)")
     figure.savefig(args.output / "data_size.png")
     print(f"\nsaved: data_size.csv, data_size.png in {args.output}")
 

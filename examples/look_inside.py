@@ -1,4 +1,4 @@
-"""Looks inside a Vision Transformer: the figures of the paper's section 4.5 for a model and pictures of yours.
+"""Looks inside a Vision Transformer: the figures of the paper's section 4.5 for a model and images of yours.
 
     python examples/look_inside.py [--output DIR] [--tiny]
     python examples/look_inside.py --model ViT-Ti_16 --weights ViT-Ti_16.npz --output inside cat.jpg dog.jpg
@@ -26,13 +26,13 @@ def main():
     output = pathlib.Path(args.output or tempfile.mkdtemp(prefix="keras_vit_inside_"))
     output.mkdir(parents=True, exist_ok=True)
     if args.model:
-        model, pictures = keras_vit.create_model(args.model, weights=args.weights), args.pictures
+        model, images = keras_vit.create_model(args.model, weights=args.weights), args.images
     else:
-        model, pictures = digits(steps=5 if args.tiny else 600)
+        model, images = digits(steps=5 if args.tiny else 600)
     saved = []
     for name, draw in FIGURES.items():
         try:
-            figure, shows = draw(model, pictures)
+            figure, shows = draw(model, images)
         except ValueError as error:  # a Swin has no table of positions, a ResNet no attention
             print(f"no {name}: {error}")
             continue
@@ -42,17 +42,17 @@ def main():
     print(f"saved: {', '.join(saved)} in {output}")
 
 
-def draw_attention(model, pictures):
+def draw_attention(model, images):
     """Fig. 6: from the token that the head reads back through every block to the patches."""
-    inputs = keras_vit.preprocess(pictures[:4], model.preprocessing)
+    inputs = keras_vit.preprocess(images[:4], model.preprocessing)
     rollout = analysis.attention_rollout(model, inputs)
     shares = np.sort(rollout.reshape(len(rollout), -1))[:, ::-1]
     quarter = shares[:, : -(-shares.shape[1] // 4)].sum(1).mean() / shares.sum(1).mean()
-    figure = plots.attention_overlay(model.preprocessing.to_pictures(inputs), rollout)
-    return figure, f"{100 * quarter:.0f} % of it on a quarter of the picture"
+    figure = plots.attention_overlay(model.preprocessing.to_images(inputs), rollout)
+    return figure, f"{100 * quarter:.0f} % of it on a quarter of the image"
 
 
-def draw_filters(model, pictures):
+def draw_filters(model, images):
     """Fig. 7, left: what embeds the patches, or what a ResNet begins with."""
     found = analysis.filter_components(model)
     explained = 100 * found.explained[:8].sum()
@@ -61,7 +61,7 @@ def draw_filters(model, pictures):
     return plots.embedding_filters(found.filters), shows
 
 
-def draw_positions(model, pictures):
+def draw_positions(model, images):
     """Fig. 7, centre."""
     similarity = analysis.position_similarity(model)
     nearest = similarity.reshape(-1, similarity.shape[2] * similarity.shape[3]).argmax(1)
@@ -69,9 +69,9 @@ def draw_positions(model, pictures):
     return plots.position_similarity(similarity), f"{alike:.0f} % are most like themselves"
 
 
-def draw_distance(model, pictures):
+def draw_distance(model, images):
     """Fig. 7, right: how far the heads look."""
-    inputs = keras_vit.preprocess(pictures, model.preprocessing)
+    inputs = keras_vit.preprocess(images, model.preprocessing)
     distances = analysis.mean_attention_distance(model, inputs)
     third = max(1, len(distances) // 3)
     near, far = np.nanmean(distances[:third]), np.nanmean(distances[-third:])
@@ -79,18 +79,18 @@ def draw_distance(model, pictures):
     return plots.attention_distance(distances), shows
 
 
-def draw_explanation(model, pictures):
+def draw_explanation(model, images):
     """What `keras-vit explain` draws."""
-    inputs = keras_vit.preprocess(pictures[:1], model.preprocessing)
-    answers = keras_vit.predict(model, pictures[0])[0]
+    inputs = keras_vit.preprocess(images[:1], model.preprocessing)
+    answers = keras_vit.predict(model, images[0])[0]
     figure = plots.explanation(
-        model.preprocessing.to_pictures(inputs)[0],
+        model.preprocessing.to_images(inputs)[0],
         answers,
         analysis.attention_rollout(model, inputs)[0],
         analysis.head_maps(model, inputs)[0],
         title=model.config.name,
     )
-    return figure, f"the first picture is called {answers[0][0]}"
+    return figure, f"the first image is called {answers[0][0]}"
 
 
 FIGURES = {
@@ -103,7 +103,7 @@ FIGURES = {
 
 
 def digits(steps):
-    """A model of 4 x 4 patches trained on handwritten digits, and pictures that it has not seen."""
+    """A model of 4 x 4 patches trained on handwritten digits, and images that it has not seen."""
     train, test = keras_vit.data.from_digits()
     recipe = keras_vit.training.RECIPES["quickstart"]  # without its shifts, which cost patches this small accuracy
     config = recipe.model.replace(patch_size=2, name="ViT-digits_2")
@@ -116,14 +116,14 @@ def digits(steps):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pictures", nargs="*", metavar="PICTURE", help="with --model: files of pictures")
+    parser.add_argument("images", nargs="*", metavar="IMAGE", help="with --model: files of images")
     parser.add_argument("--model", metavar="NAME", help="name from keras-vit list")
     parser.add_argument("--weights", metavar="FILE", help="its weights, as of keras_vit.create_model")
     parser.add_argument("--output", metavar="DIR", help="folder for the figures (default: a new one)")
     parser.add_argument("--tiny", action="store_true", help="a few steps, which learn little")
     args = parser.parse_args()
-    if bool(args.model) != bool(args.pictures) or bool(args.model) != bool(args.weights):
-        parser.error("--model, --weights and pictures go together")
+    if bool(args.model) != bool(args.images) or bool(args.model) != bool(args.weights):
+        parser.error("--model, --weights and images go together")
     return args
 
 

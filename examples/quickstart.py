@@ -1,8 +1,8 @@
-"""A Vision Transformer learns to read handwriting: pictures to served model in a minute on two cores.
+"""A Vision Transformer learns to read handwriting: images to served model in a minute on two cores.
 
     python examples/quickstart.py [--workdir DIR] [--epochs N] [--tiny]
 
-Needs keras_vit with TensorFlow, and scikit-learn, which carries the 1797 pictures: nothing is downloaded.
+Needs keras_vit with TensorFlow, and scikit-learn, which carries the 1797 images: nothing is downloaded.
 `keras_vit.train("quickstart", None, "DIR")` does the first three steps in one call.
 """
 
@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 import keras_vit
 
-# Pictures of 8 x 8 pixels in four patches of 4 x 4, and four transformer blocks on top: a very small ViT.
+# Images of 8 x 8 pixels in four patches of 4 x 4, and four transformer blocks on top: a very small ViT.
 CONFIG = keras_vit.ViTConfig(
     name="ViT-digits",
     image_size=8,
@@ -55,7 +55,7 @@ def main():
     recipe = recipe.replace(epochs=epochs if args.epochs is None else args.epochs)
     keras.utils.set_random_seed(recipe.seed)
 
-    # 1. Pictures become batches, and the model knows how its pictures are prepared.
+    # 1. Images become batches, and the model knows how its images are prepared.
     train, test = keras_vit.data.from_digits()
     model = keras_vit.VisionTransformer(CONFIG, labels=train.class_names)
     train_batches = keras_vit.data.train_pipeline(
@@ -83,10 +83,10 @@ def main():
     # 4. Exported, and asked by a process that knows neither Keras nor this package.
     exported = keras_vit.export(model, workdir / "serving")
     digits = list(test.dataset.take(32).as_numpy_iterator())
-    picture = workdir / "digit.png"
-    Image.fromarray(digits[0]["image"][..., 0]).save(picture)
-    served_label, served_score = ask(exported, picture)
-    [[(label, score)]] = keras_vit.predict(model, picture, top=1)
+    image = workdir / "digit.png"
+    Image.fromarray(digits[0]["image"][..., 0]).save(image)
+    served_label, served_score = ask(exported, image)
+    [[(label, score)]] = keras_vit.predict(model, image, top=1)
     agrees = served_label == label and abs(served_score - score) < 1e-5
 
     # 5. A look at the first of the held-out digits.
@@ -95,7 +95,7 @@ def main():
 
     print_table(
         {
-            "pictures": f"{train.size} to learn from, {test.size} held out",
+            "images": f"{train.size} to learn from, {test.size} held out",
             "model": f"{CONFIG.name}, {model.count_params():,} weights, {recipe.epochs} epochs",
             "saved": workdir / "model.keras",
             "exported": exported,
@@ -113,14 +113,14 @@ def main():
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", metavar="DIR", help="folder for all files (default: a new temporary folder)")
-    parser.add_argument("--epochs", metavar="N", type=int, help="passes over the pictures (default: the recipe's)")
+    parser.add_argument("--epochs", metavar="N", type=int, help="passes over the images (default: the recipe's)")
     parser.add_argument("--tiny", action="store_true", help="two epochs, any accuracy will do: is all in place?")
     return parser.parse_args()
 
 
-def ask(exported, picture):
+def ask(exported, image):
     """Returns label and score from the exported model, in a process that imports nothing but TensorFlow."""
-    command = [sys.executable, "-c", CLIENT, str(exported), str(picture)]
+    command = [sys.executable, "-c", CLIENT, str(exported), str(image)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)

@@ -1,4 +1,4 @@
-"""What is worth scaling in a Vision Transformer: Fig. 8 of the paper in small, on real pictures.
+"""What is worth scaling in a Vision Transformer: Fig. 8 of the paper in small, on real images.
 
     python examples/scaling_study.py [--output DIR] [--steps N] [--seeds N] [--tiny]
     python examples/scaling_study.py --data cifar10.npz --output scaling
@@ -35,12 +35,12 @@ TINY = {"depth": [{"num_layers": 1}]}
 
 def main():
     args = study.parse_arguments(__doc__.splitlines()[0])
-    pictures = study.open_pictures(args.data, study.TINY_PICTURES if args.tiny else None)
+    images = study.open_images(args.data, study.TINY_IMAGES if args.tiny else None)
     base = study.Trial("base", _shape(BASE), BASE)
     changes = TINY if args.tiny else CHANGES
     curves = {change: [_trial(change, values) for values in rows] for change, rows in changes.items()}
     trials = [study.Trial("untrained", base.point, BASE, share=0), base, *sum(curves.values(), [])]
-    found = study.run(trials, pictures, args.output / "scaling.csv", args.steps, args.seeds)
+    found = study.run(trials, images, args.output / "scaling.csv", args.steps, args.seeds)
 
     base_macs = found[base][0].macs
     columns = {

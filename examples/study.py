@@ -1,7 +1,7 @@
-"""What scaling_study.py and data_size_study.py share: models trained alike, and measured by few pictures of a class.
+"""What scaling_study.py and data_size_study.py share: models trained alike, and measured by few images of a class.
 
-The paper trains on a large set, less the pictures that it measures on (section 4.1), and measures few-shot on others.
-In small there is one set of ten classes: a model is trained on all of them, and the probe learns from `SHOTS` pictures
+The paper trains on a large set, less the images that it measures on (section 4.1), and measures few-shot on others.
+In small there is one set of ten classes: a model is trained on all of them, and the probe learns from `SHOTS` images
 of each class and is measured on others, all of which the training left out. The shots come from a tenth of the training
 part that is held out, and the accuracy is that on the whole test part, the mean of `DRAWS` draws, which are the same
 for every model. Half of the classes for the training and half for the probe would be another task, but five classes are
@@ -36,7 +36,7 @@ RECIPE = keras_vit.training.RECIPES["quickstart"].replace(learning_rate=1e-3, we
 IMAGE_SIZE = 32  # of CIFAR; the digits, of 8 pixels, are enlarged, so that both serve the same models
 HELD_OUT = 0.1
 SHOTS, DRAWS, CHECKS = 5, 10, 10
-TINY_PICTURES = 128  # to measure on
+TINY_IMAGES = 128  # to measure on
 
 _MODELS = {"vit": keras_vit.VisionTransformer, "bit": keras_vit.BiTResNet}
 
@@ -47,8 +47,8 @@ class Trial:
 
     Attributes:
         curve, point: what table and figure call it, such as `"depth"` and `"8 blocks"`.
-        config: of the model; classes and channels are filled in from the pictures.
-        share: of the training pictures, drawn at random; 0 leaves the model untrained.
+        config: of the model; classes and channels are filled in from the images.
+        share: of the training images, drawn at random; 0 leaves the model untrained.
     """
 
     curve: str
@@ -63,10 +63,10 @@ class Row:
 
     Attributes:
         curve, point: of the trial.
-        seed: of the initial weights, the drawn share, the order of the pictures and the augmentation.
-        steps, pictures: of the training.
-        parameters, macs: of the model; multiply-accumulates per picture.
-        train_accuracy: on the augmented pictures of the steps before the best validation.
+        seed: of the initial weights, the drawn share, the order of the images and the augmentation.
+        steps, images: of the training.
+        parameters, macs: of the model; multiply-accumulates per image.
+        train_accuracy: on the augmented images of the steps before the best validation.
         validation_accuracy: the best, of the model's own head.
         few_shot, few_shot_std: mean and population standard deviation over the draws.
         settings: digest of all that decides about the rest.
@@ -76,7 +76,7 @@ class Row:
     point: str
     seed: int
     steps: int
-    pictures: int
+    images: int
     parameters: int
     macs: int
     train_accuracy: float
@@ -87,11 +87,11 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pictures:
+class Images:
     """The data of a study.
 
     Attributes:
-        train: source of the pictures to train on.
+        train: source of the images to train on.
         preprocessing: of every model.
         validation, test: batches of (inputs, labels), kept in memory: to stop early and to draw shots from, and to
             measure on.
@@ -123,12 +123,12 @@ def parse_arguments(description):
     return args
 
 
-def open_pictures(path=None, limit=None):
+def open_images(path=None, limit=None):
     """Reads an `.npz` file, or scikit-learn's digits for None.
 
     Args:
         path: of the file.
-        limit: at most so many pictures to validate and as many to test on; None for all.
+        limit: at most so many images to validate and as many to test on; None for all.
     """
     if path is None:
         (train, test), contents = keras_vit.data.from_digits(), b"digits"
@@ -138,7 +138,7 @@ def open_pictures(path=None, limit=None):
     train, validation = train.split(HELD_OUT)
     channels = train.dataset.element_spec["image"].shape[-1]
     preprocessing = keras_vit.Preprocessing(size=IMAGE_SIZE, mean=(0.5,) * channels, std=(0.5,) * channels)
-    return Pictures(
+    return Images(
         train,
         preprocessing,
         _batches(validation, preprocessing, limit),
@@ -147,7 +147,7 @@ def open_pictures(path=None, limit=None):
     )
 
 
-def run(trials, pictures, file, steps, seeds):
+def run(trials, images, file, steps, seeds):
     """Trains and measures every trial once per seed, and prints a line for each.
 
     What stands in `file` with the same settings is not trained again: a study that was killed goes on, and one more
@@ -162,12 +162,12 @@ def run(trials, pictures, file, steps, seeds):
     for seed in range(seeds):  # outside, so that a study that is killed has every model of the first seed
         recipe = RECIPE.replace(steps=steps, seed=seed)
         for trial in trials:
-            classes, channels = len(pictures.train.class_names), pictures.preprocessing.channels
+            classes, channels = len(images.train.class_names), images.preprocessing.channels
             config = trial.config.replace(classes=classes, channels=channels)
-            settings = _digest(config.to_dict(), trial.share, recipe.to_dict(), pictures.digest, SHOTS, DRAWS, CHECKS)
+            settings = _digest(config.to_dict(), trial.share, recipe.to_dict(), images.digest, SHOTS, DRAWS, CHECKS)
             if settings not in rows:
                 start = time.perf_counter()
-                measured = _measure(config, pictures, trial.share, recipe)
+                measured = _measure(config, images, trial.share, recipe)
                 rows[settings] = Row(trial.curve, trial.point, seed, **measured, settings=settings)
                 _write(file, rows.values())
                 trained += 1
@@ -216,20 +216,20 @@ def _batches(source, preprocessing, limit):
     return tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(RECIPE.batch_size)
 
 
-def _measure(config, pictures, share, recipe):
+def _measure(config, images, share, recipe):
     """Trains a model; returns what its `Row` says of it."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(recipe.seed)
-    model = _MODELS[config.family](config, preprocessing=pictures.preprocessing)
-    count = round(share * pictures.train.size)
-    drawn = np.random.default_rng(recipe.seed).permutation(pictures.train.size)[:count]  # 5 % are among the 10 %
+    model = _MODELS[config.family](config, preprocessing=images.preprocessing)
+    count = round(share * images.train.size)
+    drawn = np.random.default_rng(recipe.seed).permutation(images.train.size)[:count]  # 5 % are among the 10 %
     train, validation = np.nan, np.nan
     if count:
-        train, validation = _fit(model, pictures.train.take(drawn), pictures.validation, recipe)
-    found = keras_vit.evaluation.few_shot(model, pictures.validation, pictures.test, SHOTS, range(DRAWS))
+        train, validation = _fit(model, images.train.take(drawn), images.validation, recipe)
+    found = keras_vit.evaluation.few_shot(model, images.validation, images.test, SHOTS, range(DRAWS))
     return {
         "steps": recipe.steps if count else 0,
-        "pictures": count,
+        "images": count,
         "parameters": model.count_params(),
         "macs": count_macs(model),
         "train_accuracy": train,

@@ -23,7 +23,7 @@ from keras_vit.config import Preprocessing as Preprocessing
 from keras_vit.config import ResNetConfig as ResNetConfig
 from keras_vit.config import SwinConfig as SwinConfig
 from keras_vit.config import ViTConfig as ViTConfig
-from keras_vit.data.pictures import preprocess as preprocess
+from keras_vit.data.images import preprocess as preprocess
 from keras_vit.evaluation import evaluate as evaluate
 from keras_vit.evaluation import predict as predict
 from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers
@@ -36,7 +36,7 @@ from keras_vit.models import Model as Model
 from keras_vit.models import SwinTransformer as SwinTransformer
 from keras_vit.models import VisionTransformer as VisionTransformer
 from keras_vit.models import clone as clone
-from keras_vit.models import features as features
+from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.models import freeze as freeze
 from keras_vit.models import resize as resize
 from keras_vit.serving import export as export
@@ -64,7 +64,7 @@ class _ViT(Protocol):
         channels: int = 3,
         dtype: str | None = None,
         include_preprocessing: bool = False,
-        classifier: str = "token",
+        pooling: str = "token",
         class_token: bool | None = None,
         norm_position: str = "before_pooling",
         representation_size: int | None = None,
@@ -72,7 +72,7 @@ class _ViT(Protocol):
         position_placement: str = "stem",
         dropout_rate: float = 0.0,
         attention_dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         layer_scale_init: float | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
@@ -80,7 +80,7 @@ class _ViT(Protocol):
         gelu: str | None = None,
         epsilon: float | None = None,
         remat: bool = False,
-        merged_tokens: int = 0,
+        token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
         """Builds a Vision Transformer; `help` of the constructor describes the arguments."""
@@ -100,7 +100,7 @@ class _AxialViT(Protocol):
         channels: int = 3,
         dtype: str | None = None,
         include_preprocessing: bool = False,
-        classifier: str = "gap",
+        pooling: str = "gap",
         class_token: bool | None = None,
         norm_position: str = "before_pooling",
         representation_size: int | None = None,
@@ -108,7 +108,7 @@ class _AxialViT(Protocol):
         position_placement: str = "stem",
         dropout_rate: float = 0.0,
         attention_dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         layer_scale_init: float | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
@@ -116,7 +116,7 @@ class _AxialViT(Protocol):
         gelu: str | None = None,
         epsilon: float | None = None,
         remat: bool = False,
-        merged_tokens: int = 0,
+        token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
         """Builds a Vision Transformer with axial attention; `help` of the constructor describes the arguments."""
@@ -162,7 +162,7 @@ class _Swin(Protocol):
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         gelu: str = "erf",
         epsilon: float = 1e-05,
     ) -> SwinTransformer:

@@ -5,16 +5,46 @@ import math
 import numbers
 import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+# names of timm, transformers and Keras -> ours, of arguments and of an argument's values
+FOREIGN_NAMES = {
+    "num_classes": "classes",
+    "num_labels": "classes",
+    "input_shape": "image_size",
+    "img_size": "image_size",
+    "input_size": "image_size",
+    "embed_dim": "hidden_dim",
+    "hidden_size": "hidden_dim",
+    "depth": "num_layers",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "mlp_ratio": "mlp_dim",
+    "intermediate_size": "mlp_dim",
+    "global_pool": "pooling",
+    "classifier": "pooling",
+    "pretrained": "weights",
+    "in_chans": "channels",
+    "num_channels": "channels",
+    "layer_norm_eps": "epsilon",
+    "drop_rate": "dropout_rate",
+    "attn_drop_rate": "attention_dropout_rate",
+    "drop_path": "drop_path_rate",
+    "reg_tokens": "num_registers",
+    "init_values": "layer_scale_init",
+    "act_layer": "gelu",
+    "hidden_act": "gelu",
+}
+FOREIGN_VALUES = {"pooling": {"avg": "gap", "cls": "token"}}
 
 
 def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
     """Returns `value` if it is one of `choices`, else raises a `ValueError` that lists them."""
     if value not in choices:
-        hint = suggestion(value, choices)
+        hint = suggestion(value, choices, foreign=FOREIGN_VALUES.get(name))
         raise ValueError(f"{name} must be one of {listed(choices, bool(hint))}; got {name}={value!r}{hint}")
     return value
 
@@ -27,8 +57,25 @@ def listed(choices: Collection[Any], has_hint: bool) -> str:
     return ", ".join(texts)
 
 
-def suggestion(value: Any, choices: Collection[Any], most: int = 1, cutoff: float = 0.75) -> str:
-    """Returns ` (did you mean 'ViT-Ti_16'?)` of the choices that are near, or have these initials; "" without any."""
+def suggestion(
+    value: Any,
+    choices: Collection[Any],
+    most: int = 1,
+    cutoff: float = 0.75,
+    foreign: Mapping[str, str] | None = None,
+) -> str:
+    """Returns ` (did you mean 'ViT-Ti_16'?)` of the choices that are near, or have these initials; "" without any.
+
+    Args:
+        value: what was given in place of one of the choices.
+        choices: all that there are.
+        most: how many of them are suggested.
+        cutoff: how near they must be, in [0, 1].
+        foreign: dict from names of other libraries to ours: ` (keras_vit calls it 'classes')` of a choice among them.
+    """
+    ours = (foreign or {}).get(value) if isinstance(value, str) else None
+    if ours in choices:
+        return f" (keras_vit calls it {ours!r})"
     texts = {choice.lower(): choice for choice in choices if isinstance(choice, str)}
     word = value.lower() if isinstance(value, str) else ""
     near = difflib.get_close_matches(word, texts, most, cutoff) or [t for t in texts if _initials(t) == word][:most]

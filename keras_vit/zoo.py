@@ -101,7 +101,7 @@ def _hybrid(name, size, stage_sizes, patch=1):
 
 
 def _axial(name, size, patch):
-    return _vit(name, size, patch, source=_AXIAL, defaults={"classifier": "gap"}, attention="axial")
+    return _vit(name, size, patch, source=_AXIAL, defaults={"pooling": "gap"}, attention="axial")
 
 
 def _deit(name, size):
@@ -223,12 +223,12 @@ def create_model(
             a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see `list_weights`) or any
             published file's name; or `hf://org/repo`. Arguments that a release needs, such as `distilled` or
             `window_size`, follow it unless they are given.
-        preprocessing: `Preprocessing` of the pictures; None takes that of the weights, else the official one.
+        preprocessing: `Preprocessing` of the images; None takes that of the weights, else the official one.
         labels: names of the classes; None takes those of the weights.
         name: name of the keras model.
         image_size: (height, width) of the input in pixels, or one integer; the position table is resized to it.
         **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Those that are left
-            out and that the file of weights states, such as `gelu`, `epsilon` and `classifier`, are the file's.
+            out and that the file of weights states, such as `gelu`, `epsilon` and `pooling`, are the file's.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.
@@ -302,7 +302,7 @@ def _check_arguments(variant, arguments):
     known = list(_signature(variant).parameters)
     for name in arguments:
         if name not in known:
-            hint = checks.suggestion(name, known)
+            hint = checks.suggestion(name, known, foreign=checks.FOREIGN_NAMES)
             raise TypeError(
                 f"{constructor_name(variant)} got an unexpected keyword argument {name!r}{hint}; "
                 f"the arguments are {', '.join(known)}"
@@ -325,7 +325,7 @@ def _signature(variant):
 
 
 def _at_size(preprocessing, config):
-    """The same protocol at the config's size, None where there is none for pictures of its channels."""
+    """The same protocol at the config's size, None where there is none for images of its channels."""
     fits = preprocessing is not None and preprocessing.channels == config.channels
     return preprocessing.at(config.image_size) if fits else None
 

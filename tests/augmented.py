@@ -26,7 +26,7 @@ def each(function, count, parallel=4):
 
 
 def check_determinism(text):
-    """The seed determines the picture, whatever the thread."""
+    """The seed determines the image, whatever the thread."""
     first = draw(text, 32, parallel=1)
     np.testing.assert_array_equal(first, draw(text, 32, parallel=8))
     assert len(np.unique(first.reshape(32, -1), axis=0)) > 1

@@ -1,4 +1,4 @@
-"""What the rows of test_bad_inputs.py work with: a folder, a small model, its arrays, a picture, a recipe."""
+"""What the rows of test_bad_inputs.py work with: a folder, a small model, its arrays, an image, a recipe."""
 
 import io
 import types
@@ -17,7 +17,7 @@ TINY = {
     "mlp_dim": 8,
     "classes": 3,
 }
-PICTURE = np.full((20, 20, 3), 128, "uint8")
+IMAGE = np.full((20, 20, 3), 128, "uint8")
 
 
 def make_room(folder):

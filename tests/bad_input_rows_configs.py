@@ -7,10 +7,10 @@ import keras_vit
 # name -> (function of the room, what it raises, words of the message: the argument, the expectation, the value)
 ROWS = {
     # Configs and names
-    "wrong classifier": (
-        lambda room: config(classifier="tokn"),
+    "wrong pooling": (
+        lambda room: config(pooling="tokn"),
         ValueError,
-        "classifier 'token' 'gap' 'tokn'",
+        "pooling 'token' 'gap' 'tokn'",
     ),
     "wrong gelu": (lambda room: config(gelu="relu"), ValueError, "gelu 'tanh' 'erf' 'relu'"),
     "wrong position embedding": (
@@ -31,9 +31,9 @@ ROWS = {
     ),
     # Architectures
     "axial with a class token": (
-        lambda room: keras_vit.create_model("AxialViT-B_32", classifier="token"),
+        lambda room: keras_vit.create_model("AxialViT-B_32", pooling="token"),
         ValueError,
-        "attention='axial' classifier without class token 'gap' 'token'",
+        "attention='axial' pooling without class token 'gap' 'token'",
     ),
     "relative positions in the stem": (
         lambda room: keras_vit.create_model("ViT-Ti_16", position_embedding="relative"),
@@ -41,9 +41,9 @@ ROWS = {
         "position_embedding='relative' position_placement 'every' 'shared' 'stem'",
     ),
     "distilled without class token": (
-        lambda room: keras_vit.DeiT_Ti16(distilled=True, classifier="gap"),
+        lambda room: keras_vit.DeiT_Ti16(distilled=True, pooling="gap"),
         ValueError,
-        "distilled=True classifier='token' 'gap'",
+        "distilled=True pooling='token' 'gap'",
     ),
     "indivisible image of Swin": (
         lambda room: keras_vit.Swin_T(image_size=(226, 224)),
@@ -95,15 +95,15 @@ ROWS = {
     "no layers": (lambda room: config(num_layers=0), ValueError, "num_layers integer least 1 0"),
     "negative dropout": (lambda room: config(dropout_rate=-0.1), ValueError, "dropout_rate [0,1) -0.1"),
     "certain stochastic depth": (
-        lambda room: config(stochastic_depth_rate=1.0),
+        lambda room: config(drop_path_rate=1.0),
         ValueError,
-        "stochastic_depth_rate [0,1) 1.0",
+        "drop_path_rate [0,1) 1.0",
     ),
     "flag as text": (lambda room: config(qkv_bias="no"), ValueError, "qkv_bias True False 'no'"),
     "class token where none is": (
-        lambda room: config(classifier="unpooled", class_token=True),
+        lambda room: config(pooling="unpooled", class_token=True),
         ValueError,
-        "classifier='unpooled' class_token=True",
+        "pooling='unpooled' class_token=True",
     ),
     "sincos of an odd width": (
         lambda room: config(position_embedding="sincos2d", hidden_dim=6),
@@ -181,7 +181,7 @@ ROWS = {
         "image_size divisible patch_size (20,20)",
     ),
     "features of no layer": (
-        lambda room: keras_vit.features(room.model, "block_7"),
+        lambda room: keras_vit.feature_extractor(room.model, "block_7"),
         ValueError,
         "names 'block_00' 'block_7'",
     ),

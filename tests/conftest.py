@@ -49,10 +49,10 @@ def eagerly():
 
 @pytest.fixture(scope="session")
 def real_data():
-    """Folder with real weights and pictures: KERAS_VIT_REAL_DATA, or `../shared/real` beside the checkout."""
+    """Folder with real weights and images: KERAS_VIT_REAL_DATA, or `../shared/real` beside the checkout."""
     folder = pathlib.Path(os.environ.get("KERAS_VIT_REAL_DATA", REPOSITORY.parent / "shared" / "real"))
     if not folder.is_dir():
-        pytest.skip(f"needs the folder of real weights and pictures; set KERAS_VIT_REAL_DATA ({folder} is absent)")
+        pytest.skip(f"needs the folder of real weights and images; set KERAS_VIT_REAL_DATA ({folder} is absent)")
     return folder.resolve()
 
 

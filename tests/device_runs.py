@@ -58,7 +58,7 @@ def fill(model, seed=0):
     return model
 
 
-def pictures(count=STEPS * BATCH):
+def make_images(count=STEPS * BATCH):
     import numpy as np
 
     rng = np.random.default_rng(1)
@@ -68,7 +68,7 @@ def pictures(count=STEPS * BATCH):
 def dataset(count=STEPS * BATCH, batch=BATCH):
     import tensorflow as tf
 
-    return tf.data.Dataset.from_tensor_slices(pictures(count)).batch(batch)
+    return tf.data.Dataset.from_tensor_slices(make_images(count)).batch(batch)
 
 
 def optimizer(name, **changes):

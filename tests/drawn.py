@@ -1,4 +1,4 @@
-"""Pictures that tests draw and encode; nothing of this package is imported."""
+"""Images that tests draw and encode; nothing of this package is imported."""
 
 import io
 
@@ -6,8 +6,8 @@ import numpy as np
 import PIL.Image
 
 
-def picture(seed, size=(40, 50)):
-    """A soft picture of `size` (height, width) as a PIL image."""
+def draw(seed, size=(40, 50)):
+    """A soft image of `size` (height, width) as a PIL image."""
     coarse = np.random.default_rng(seed).integers(0, 256, (5, 6, 3), np.uint8)
     return PIL.Image.fromarray(coarse).resize(size[::-1], PIL.Image.Resampling.BICUBIC)
 

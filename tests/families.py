@@ -24,7 +24,7 @@ _PATCHES = "must be divisible by patch_size"
 
 
 def tiny_cnn():
-    """A CNN of a user, for pictures of any size."""
+    """A CNN of a user, for images of any size."""
     inputs = keras.Input((None, None, 3))
     x = keras.layers.Conv2D(8, 3, 2, "same", name="conv")(inputs)
     x = keras.layers.ReLU(name="relu")(keras.layers.BatchNormalization(name="norm")(x))
@@ -32,7 +32,7 @@ def tiny_cnn():
 
 
 def resnet50():
-    """The CNN of Keras that a hybrid can stand on; a map of 1 x 1 for pictures of 32."""
+    """The CNN of Keras that a hybrid can stand on; a map of 1 x 1 for images of 32."""
     return keras.applications.ResNet50(weights=None, include_top=False)
 
 
@@ -52,7 +52,7 @@ class Family:
     config: object
     maps: dict
     refused: tuple = ()
-    lora: tuple = ("query_key_value", "output_projection", "dense1", "dense2")
+    lora: tuple = ("qkv", "proj", "dense1", "dense2")
     rectangle: tuple = (24, 48)
     stem: object = None
 
@@ -78,14 +78,12 @@ FAMILIES = {
         (({"image_size": (32, 30)}, _PATCHES),),
     ),
     "registers": Family(
-        _vit(
-            num_registers=3, qk_norm=True, position_embedding="learned_2d", position_placement="every", classifier="map"
-        ),
+        _vit(num_registers=3, qk_norm=True, position_embedding="learned_2d", position_placement="every", pooling="map"),
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs_01": (4, 4, 48)},
-        (({"classifier": "first"}, "num_registers must be 0"),),
+        (({"pooling": "first"}, "num_registers must be 0"),),
     ),
     "merging": Family(
-        _vit(merged_tokens=5),
+        _vit(token_merging=5),
         {**_TOKENS, "unmerging": (4, 4, 48), "position_embs": (4, 4, 48)},
         (({"position_placement": "every"}, "position_placement must be 'stem'"),),
     ),
@@ -104,10 +102,10 @@ FAMILIES = {
         _vit(patch_size=2), {**_TOKENS, "cnn": (8, 8, 12)}, (({"image_size": (32, 26)}, _PATCHES),), stem=tiny_cnn
     ),
     "axial": Family(
-        _vit(attention="axial", classifier="gap"),
+        _vit(attention="axial", pooling="gap"),
         _TOKENS,
         (
-            ({"classifier": "token"}, "attention='axial' works on the rows and columns of the patch grid"),
+            ({"pooling": "token"}, "attention='axial' works on the rows and columns of the patch grid"),
             ({"image_size": (30, 32)}, _PATCHES),
         ),
     ),
@@ -117,14 +115,14 @@ FAMILIES = {
         ),
         {"root_conv": (16, 16, 16), "root_pool": (8, 8, 16), "stage_1": (8, 8, 64), "stage_2": (4, 4, 128)},
         (({"num_heads": 3}, "divisible by num_heads"),),
-        lora=("query_key_value", "down", "up"),
+        lora=("qkv", "down", "up"),
         rectangle=(19, 41),
     ),
     "DeiT": Family(_vit(gelu="erf", epsilon=1e-6), _TOKENS, (({"image_size": 36}, _PATCHES),)),
     "DeiT distilled": Family(
         _vit(gelu="erf", distilled=True),
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
-        (({"classifier": "gap"}, "distilled=True reads the class and the distillation token"),),
+        (({"pooling": "gap"}, "distilled=True reads the class and the distillation token"),),
     ),
     "DeiT-III": Family(_vit(gelu="erf", layer_scale_init=1e-4), _TOKENS, (({"image_size": (28, 32)}, _PATCHES),)),
     "Swin": Family(
@@ -141,7 +139,7 @@ FAMILIES = {
             "encoder_tokens": (8, 8, 48),
         },
         (({"image_size": (32, 31)}, _PATCHES), ({"num_heads": (5, 4)}, r"num_heads\[0\] must divide")),
-        lora=("query_key_value", "output_projection", "dense1", "dense2", "reduction"),
+        lora=("qkv", "proj", "dense1", "dense2", "reduction"),
         rectangle=(22, 36),  # 11 x 18 patches, which the windows do not divide
     ),
     "BiT": Family(

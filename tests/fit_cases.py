@@ -9,7 +9,7 @@ import pathlib
 import sys
 import tempfile
 
-from device_runs import CLASSES, compiled, dataset, fill, pictures, small_vit, split_cpu, weights_of
+from device_runs import CLASSES, compiled, dataset, fill, make_images, small_vit, split_cpu, weights_of
 
 
 def tiny():
@@ -82,7 +82,7 @@ def weighted(count, batch):
     import tensorflow as tf
 
     weights = np.linspace(0.1, 2.0, count).astype("float32")
-    return tf.data.Dataset.from_tensor_slices((*pictures(count), weights)).batch(batch)
+    return tf.data.Dataset.from_tensor_slices((*make_images(count), weights)).batch(batch)
 
 
 def odd_batches():
@@ -121,14 +121,14 @@ def mixed_reductions():
         model = keras_vit.Model(inner.input, outputs)
         loss = keras.losses.SparseCategoricalCrossentropy
         model.compile(sgd(), {"a": loss(from_logits=True), "b": loss(from_logits=True, reduction="sum")})
-        x, y = pictures(8)
+        x, y = make_images(8)
         model.fit(x, {"a": y, "b": y}, verbose=0)
 
     return on(2, lambda: error_of(run))
 
 
 def class_weights_and_arrays():
-    x, y = pictures(20)
+    x, y = make_images(20)
     fit = {"y": y, "batch_size": 8, "class_weight": {0: 0.5, 1: 2.0, 2: 1.0}}
     return both(lambda: train(x, fit=fit))
 
@@ -138,7 +138,7 @@ def distilled():
 
 
 def _taught_vit():
-    """A teacher of larger pictures, and a student with two heads whose norms are regularised."""
+    """A teacher of larger images, and a student with two heads whose norms are regularised."""
     import keras
 
     import keras_vit
@@ -265,7 +265,7 @@ def evaluate_and_predict():
         model = compiled(fill(tiny()), sgd(), steps_per_execution=steps)
         found = model.evaluate(dataset(17, 8), verbose=0, return_dict=True)
         found["predict"] = model.predict(dataset(17, 8).map(lambda x, y: x), verbose=0)
-        x, y = pictures(6)
+        x, y = make_images(6)
         found |= {f"batch/{name}": value for name, value in model.test_on_batch(x, y, return_dict=True).items()}
         found["batch/predict"] = model.predict_on_batch(x)
         found["rows"] = np.float64(len(found["predict"]))
@@ -278,7 +278,7 @@ def evaluate_and_predict():
 def train_on_batch():
     def run():
         model = compiled(fill(tiny()), sgd(global_clipnorm=0.1), steps_per_execution=1)
-        x, y = pictures(8)
+        x, y = make_images(8)
         logs = [model.train_on_batch(x, y, return_dict=True)["loss"] for _ in range(2)]
         return {**weights_of(model), "history/loss": logs}
 
@@ -337,7 +337,7 @@ def given_weights():
         def run():
             model = keras_vit.create_model("ViT-Ti_16", weights=path, **size)
             copies = {f"{x.path}/{number}": copy for x in model.weights for number, copy in enumerate(_copies(x))}
-            return copies, {"logits": model.predict(pictures(5)[0], verbose=0)}
+            return copies, {"logits": model.predict(make_images(5)[0], verbose=0)}
 
         (one, one_logits), (two, two_logits) = on(1, run), on(2, run)
     return {"weights": difference(one, two), "logits": difference(one_logits, two_logits)}

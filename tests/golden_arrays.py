@@ -15,9 +15,9 @@ def _compare_analysis(arrays, case):
         "pos_similarity": analysis.position_similarity(arrays["pos_embedding"]),
     }.items():
         np.testing.assert_allclose(given, arrays[name], atol=atol, rtol=0, err_msg=name)
-    for picture in range(attention.shape[1]):
-        distances = analysis.mean_attention_distance(attention[:, picture, None], patch_size=patch)
-        np.testing.assert_allclose(distances, arrays["mean_attention_distance_per_image"][:, picture], atol=atol)
+    for image in range(attention.shape[1]):
+        distances = analysis.mean_attention_distance(attention[:, image, None], patch_size=patch)
+        np.testing.assert_allclose(distances, arrays["mean_attention_distance_per_image"][:, image], atol=atol)
     for name, centred in {"filter_pca_centred": True, "filter_pca_uncentred": False}.items():
         expected = arrays[name]
         found = analysis.filter_components(arrays["embedding_kernel"], len(expected), centred=centred)

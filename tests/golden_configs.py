@@ -2,8 +2,8 @@
 
 import keras_vit
 
-_VIT_JAX_CLASSIFIERS = {name: name for name in ("token", "gap", "unpooled", "token_unpooled")}
-_BIG_VISION_CLASSIFIERS = {"tok": "token", "gap": "gap", "map": "map", "0": "first", "none": "unpooled"}
+_VIT_JAX_POOLINGS = {name: name for name in ("token", "gap", "unpooled", "token_unpooled")}
+_BIG_VISION_POOLINGS = {"tok": "token", "gap": "gap", "map": "map", "0": "first", "none": "unpooled"}
 _BIG_VISION_POSITIONS = {"learn": "learned", "sincos2d": "sincos2d"}
 _BIG_VISION_KEYS = {
     "patch_size", "width", "depth", "mlp_dim", "num_heads", "posemb", "rep_size", "pool_type", "scan", "head_zeroinit",
@@ -91,7 +91,7 @@ def _vit_jax(case, config):
         "mlp_dim": transformer["mlp_dim"],
         "dropout_rate": transformer.get("dropout_rate", 0.1),
         "attention_dropout_rate": transformer.get("attention_dropout_rate", 0.1),
-        "classifier": _VIT_JAX_CLASSIFIERS[config["classifier"]],
+        "pooling": _VIT_JAX_POOLINGS[config["classifier"]],
         "representation_size": config.get("representation_size"),
         **_head(case["num_classes"]),
     }
@@ -109,7 +109,7 @@ def _big_vision(case, config):
         "num_layers": config["depth"],
         "num_heads": config["num_heads"],
         "mlp_dim": config.get("mlp_dim") or 4 * config["width"],
-        "classifier": _BIG_VISION_CLASSIFIERS[config.get("pool_type", "gap")],
+        "pooling": _BIG_VISION_POOLINGS[config.get("pool_type", "gap")],
         "position_embedding": _BIG_VISION_POSITIONS[config.get("posemb", "learn")],
         "representation_size": representation_size or None,
         **_head(case["num_classes"]),
@@ -147,7 +147,7 @@ def _timm(case, config):
     is_hybrid = config["kind"] == "hybrid"
     pool = config.get("global_pool", "token")
     class_token = config.get("class_token", True)
-    classifier = {"token": "token" if class_token else "first", "avg": "gap", "map": "map", "": "token_unpooled"}[pool]
+    pooling = {"token": "token" if class_token else "first", "avg": "gap", "map": "map", "": "token_unpooled"}[pool]
     return {
         "stem": _stem(case, config["layers"], config.get("stem_chs", 64) / 64) if is_hybrid else None,
         "distilled": config["kind"] == "deit",
@@ -156,7 +156,7 @@ def _timm(case, config):
         "num_layers": config["depth"],
         "num_heads": config["num_heads"],
         "mlp_dim": int(config["mlp_ratio"] * config["embed_dim"]),
-        "classifier": classifier,
+        "pooling": pooling,
         "class_token": class_token,
         "norm_position": "after_pooling" if pool == "avg" else "before_pooling",
         # DeiT-III's own models always have LayerScale, from 1e-4

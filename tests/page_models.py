@@ -1,4 +1,4 @@
-"""A small model that takes pictures as scikit-learn's digits are, for the tests of the page."""
+"""A small model that takes images as scikit-learn's digits are, for the tests of the page."""
 
 import numpy as np
 

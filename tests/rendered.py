@@ -29,5 +29,5 @@ def find(pixels, tile):
         (top, left) for top, left in places if np.array_equal(pixels[top : top + height, left : left + width], tile)
     ]
     if len(found) != 1:
-        raise ValueError(f"the tile stands at {found} of the picture")
+        raise ValueError(f"the tile stands at {found} of the image")
     return found[0]

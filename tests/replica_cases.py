@@ -2,7 +2,7 @@
 
 import sys
 
-from device_runs import CLASSES, compiled, dataset, fill, pictures, weights_of
+from device_runs import CLASSES, compiled, dataset, fill, make_images, weights_of
 from fit_cases import both, difference, error_of, is_weight, on, sgd, tiny, tiny_vit, train, write
 
 
@@ -43,7 +43,7 @@ def loss_scale():
     def run():
         optimizer = keras.optimizers.LossScaleOptimizer(sgd(global_clipnorm=0.1), initial_scale=2.0**4)
         model = compiled(fill(tiny()), optimizer, steps_per_execution=1)
-        x, y = pictures(16)
+        x, y = make_images(16)
         x[12] = np.inf
         model.fit(x, y, batch_size=8, verbose=0, shuffle=False)
         scale = float(optimizer.dynamic_scale.numpy())
@@ -144,7 +144,7 @@ def corrupted_places():
 
 
 def masked_patches():
-    """Where nothing is changed there is no chance: 9 pictures in batches of 8, on replicas and in microbatches."""
+    """Where nothing is changed there is no chance: 9 images in batches of 8, on replicas and in microbatches."""
     import keras_vit
 
     def run(target, **arguments):
@@ -169,7 +169,7 @@ def dropout_runs():
 
     def run(seed):
         keras.utils.set_random_seed(seed)
-        return train(dataset(16, 8), model=lambda: tiny_vit(dropout_rate=0.1, stochastic_depth_rate=0.1, remat=True))
+        return train(dataset(16, 8), model=lambda: tiny_vit(dropout_rate=0.1, drop_path_rate=0.1, remat=True))
 
     first, again, other = (on(2, lambda seed=seed: run(seed)) for seed in (3, 3, 4))
     return {"same seed": difference(first, again), "another seed": difference(first, other, is_weight)}

@@ -1,4 +1,4 @@
-"""A small model to export, and pictures to ask it about: what the tests of keras_vit/serving share."""
+"""A small model to export, and images to ask it about: what the tests of keras_vit/serving share."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ PREPROCESSING = Preprocessing(
 
 
 def make_model(labels=LABELS, preprocessing=PREPROCESSING, **changes):
-    """A model whose answers differ from picture to picture, the same at every call."""
+    """A model whose answers differ from image to image, the same at every call."""
     keras.utils.set_random_seed(0)
     model = VisionTransformer(CONFIG.replace(**changes), preprocessing=preprocessing, labels=labels)
     rng = np.random.default_rng(0)

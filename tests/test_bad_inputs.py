@@ -1,15 +1,15 @@
 """A table of mistakes: each raises (or warns) with words that name the argument, what was expected and what came."""
 
 import bad_input_rows_configs
-import bad_input_rows_pictures
+import bad_input_rows_images
 import bad_input_rows_weights
 import keras
 import pytest
 from bad_input_room import make_room
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the rooms of pictures need TensorFlow")
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the rooms of images need TensorFlow")
 
-TABLE = {**bad_input_rows_configs.ROWS, **bad_input_rows_weights.ROWS, **bad_input_rows_pictures.ROWS}
+TABLE = {**bad_input_rows_configs.ROWS, **bad_input_rows_weights.ROWS, **bad_input_rows_images.ROWS}
 
 
 @pytest.fixture

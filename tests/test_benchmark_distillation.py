@@ -57,7 +57,7 @@ def test_each_arm_and_seed_is_trained_alike_and_printed(data, tmp_path, monkeypa
         data,
         "--teacher",
         tmp_path / "teacher.keras",
-        "--pictures",
+        "--images",
         9,
         "--steps",
         7,

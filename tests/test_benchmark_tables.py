@@ -14,16 +14,16 @@ from benchmarks.report import Table, machine, ratio
 
 
 def test_a_table_is_markdown():
-    table = Table("Speed", "What it is.", ("", "pictures/s"), [("ours", 5.25), ("theirs", "4")])
+    table = Table("Speed", "What it is.", ("", "images/s"), [("ours", 5.25), ("theirs", "4")])
     assert str(table).splitlines() == [
         "### Speed",
         "",
         "What it is.",
         "",
-        "|        | pictures/s |",
-        "|--------|------------|",
-        "| ours   | 5.25       |",
-        "| theirs | 4          |",
+        "|        | images/s |",
+        "|--------|----------|",
+        "| ours   | 5.25     |",
+        "| theirs | 4        |",
     ]
 
 

@@ -99,7 +99,7 @@ def test_masked_patches_on_the_digits(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_masked_patches_of_the_digits_help(monkeypatch, capsys):
-    """1,438 pictures without labels, then 100 with, in two minutes: a gain for each of three seeds."""
+    """1,438 images without labels, then 100 with, in two minutes: a gain for each of three seeds."""
     sizes = ("--hidden-dim", 64, "--mlp-dim", 128, "--labels", 100)
     out = run(monkeypatch, capsys, "--pretraining-steps", 800, "--steps", 150, *sizes, name="masked_patches")
     loss, marginal, _ = map(float, LOSSES.findall(out)[0][1:])

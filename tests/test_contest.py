@@ -28,7 +28,7 @@ def test_loaders_do_the_same_work(tmp_path, kind, name):
     function, packages, arguments = data.KINDS[kind][1][name]
     for package in packages:
         pytest.importorskip({"keras-cv": "keras_cv", "pillow": "PIL"}.get(package, package))
-    folder = data.write_pictures(tmp_path, count=8, classes=2, size=(240, 320))
+    folder = data.write_images(tmp_path, count=8, classes=2, size=(240, 320))
     next_batch = getattr(loaders, function)(folder, kind, **arguments)
     for _ in range(3):
         batch = np.asarray(next_batch())

@@ -30,7 +30,7 @@ assert pathlib.Path(keras_vit.__file__).is_relative_to(sys.prefix), keras_vit.__
 images = np.random.default_rng(0).integers(0, 256, (4, 40, 48, 3), "uint8")
 levels = keras_vit.Preprocessing(size=32)
 model = keras_vit.ViT_Ti16(image_size=32, classes=10, preprocessing=levels)
-head = model.get_layer("head")  # its zeros would answer the same for every picture
+head = model.get_layer("head")  # its zeros would answer the same for every image
 head.set_weights([np.random.default_rng(0).normal(size=array.shape) for array in head.get_weights()])
 inputs = np.zeros((2, 32, 32, 3), "float32")
 """
@@ -81,9 +81,9 @@ CASES = {
         environment=ON_JAX,
     ),
     "beam": Case(
-        "from PIL import Image\nImage.fromarray(images[0]).save('picture.png')\nkeras_vit.export(model, 'serving')\n",
+        "from PIL import Image\nImage.fromarray(images[0]).save('image.png')\nkeras_vit.export(model, 'serving')\n",
         beside="tensorflow",
-        command=tuple("-m keras_vit.serving.beam --model serving/1 --pictures *.png --output rows/row".split()),
+        command=tuple("-m keras_vit.serving.beam --model serving/1 --images *.png --output rows/row".split()),
     ),
     "bench": Case(
         "import keras_hub, openvino, torch, transformers\n"

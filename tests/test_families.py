@@ -90,7 +90,7 @@ def fitted(models, tmp_path_factory):
     return get
 
 
-def _pictures(count=4, size=(32, 32), seed=0):
+def _images(count=4, size=(32, 32), seed=0):
     return np.random.default_rng(seed).uniform(-1, 1, (count, *size, 3)).astype("float32")
 
 
@@ -101,7 +101,7 @@ def _fit(model, steps=2, size=(32, 32), eager=ON_TENSORFLOW):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.3), loss, jit_compile=not ON_TENSORFLOW, run_eagerly=eager)
     labels = np.arange(4 * steps) % CLASSES
-    model.fit(_pictures(4 * steps, size), labels, batch_size=4, verbose=0, callbacks=[watch])
+    model.fit(_images(4 * steps, size), labels, batch_size=4, verbose=0, callbacks=[watch])
     return losses
 
 
@@ -130,7 +130,7 @@ def test_saved_model_opens_with_equal_outputs(name, fitted):
     trained, _, path = fitted(name)
     again = keras.models.load_model(path)
     assert type(again) is type(trained) and again.config == trained.config
-    np.testing.assert_allclose(_run(again, _pictures()), _run(trained, _pictures()), atol=1e-6)
+    np.testing.assert_allclose(_run(again, _images()), _run(trained, _images()), atol=1e-6)
     assert again.optimizer.iterations == 2
 
 
@@ -142,9 +142,9 @@ def test_saved_model_opens_with_equal_outputs(name, fitted):
     ],
 )
 def test_saved_models_open_in_a_fresh_process(fitted, names):
-    expected = {name: _run(fitted(name)[0], _pictures()) for name in names}
+    expected = {name: _run(fitted(name)[0], _images()) for name in names}
     folder = fitted("plain")[-1].parent
-    np.save(folder / "images.npy", _pictures())
+    np.save(folder / "images.npy", _images())
     root = pathlib.Path(keras_vit.__file__).parents[1]
     search_path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": search_path, "KERAS_BACKEND": keras.backend.backend()}
@@ -160,8 +160,8 @@ def test_saved_models_open_in_a_fresh_process(fitted, names):
 def test_mixed_bfloat16_is_near_float32_and_trains(family, model):
     mixed = family.build(dtype="mixed_bfloat16")
     mixed.set_weights(model.get_weights())
-    expected = _run(model, _pictures())
-    assert np.abs(_run(mixed, _pictures()) - expected).max() < 0.1 * expected.std()
+    expected = _run(model, _images())
+    assert np.abs(_run(mixed, _images()) - expected).max() < 0.1 * expected.std()
     assert np.isfinite(_fit(mixed, steps=1)).all()
     assert all(np.isfinite(array).all() for array in _weights(mixed).values())
     assert {weight.dtype for weight in mixed.weights} == {"float32"}
@@ -194,13 +194,13 @@ def test_other_formats_of_export_give_equal_outputs_for_any_batch(model, tmp_pat
 
 def test_batch_size_is_open(model):
     assert model.input.shape[0] is None and tuple(model.output.shape) == (None, CLASSES)
-    expected = _run(model, _pictures(3))
-    for image, logits in zip(_pictures(3), expected, strict=True):
+    expected = _run(model, _images(3))
+    for image, logits in zip(_images(3), expected, strict=True):
         np.testing.assert_allclose(_run(model, image[None])[0], logits, atol=1e-5)
 
 
 def test_rectangular_images(family, model):
-    images = _pictures(2, family.rectangle)
+    images = _images(2, family.rectangle)
     built = family.build(image_size=family.rectangle)
     assert built.input.shape[1:3] == family.rectangle
     assert _run(built, images).shape == (2, CLASSES)
@@ -219,10 +219,10 @@ def test_what_the_architecture_does_not_allow_is_refused(family):
 def test_another_size_and_back(model):
     larger = keras_vit.resize(model, 64)
     assert type(larger) is type(model) and larger.config == model.config.replace(**_sizes_of(larger))
-    assert np.isfinite(_run(larger, _pictures(2, (64, 64)))).all()
-    expected = _run(model, _pictures())
+    assert np.isfinite(_run(larger, _images(2, (64, 64)))).all()
+    expected = _run(model, _images())
     for same in (keras_vit.resize(model, 32), keras_vit.clone(model)):
-        np.testing.assert_allclose(_run(same, _pictures()), expected, atol=1e-6)
+        np.testing.assert_allclose(_run(same, _images()), expected, atol=1e-6)
 
 
 def _sizes_of(model):
@@ -231,7 +231,7 @@ def _sizes_of(model):
 
 
 def test_features_are_maps(name, family, model):
-    maps = keras_vit.features(model, list(family.maps))(_pictures(2))
+    maps = keras_vit.feature_extractor(model, list(family.maps))(_images(2))
     shapes = [tuple(map_.shape) for map_ in maps]
     assert dict(zip(family.maps, shapes, strict=True)) == {name: (2, *size) for name, size in family.maps.items()}
     assert all(np.isfinite(_array(map_)).all() for map_ in maps)
@@ -241,11 +241,11 @@ def _array(tensor):
     return keras.ops.convert_to_numpy(tensor)
 
 
-def test_features_move_with_the_picture(family, model):
-    """The first map changes where the picture does."""
+def test_features_move_with_the_image(family, model):
+    """The first map changes where the image does."""
     name = next(iter(family.maps))
-    maps = keras_vit.features(model, name)
-    images = _pictures(1)
+    maps = keras_vit.feature_extractor(model, name)
+    images = _images(1)
     changed = images.copy()
     changed[:, :8, 24:] += 1.0  # upper right
     moved = np.abs(_array(maps(changed)) - _array(maps(images)))[0].max(-1)
@@ -271,7 +271,7 @@ def test_lora_and_head_alone_learn(family, model, tmp_path):
         layer.enable_lora(8)
         if layer.bias is not None:
             layer.bias.trainable = False
-    np.testing.assert_allclose(_run(adapted, _pictures()), _run(model, _pictures()), atol=1e-6)
+    np.testing.assert_allclose(_run(adapted, _images()), _run(model, _images()), atol=1e-6)
     before = _weights(adapted)
     assert np.isfinite(_fit(adapted)).all()
     changed = _changed(before, _weights(adapted))
@@ -279,7 +279,7 @@ def test_lora_and_head_alone_learn(family, model, tmp_path):
     assert changed == wanted and len(wanted) >= 2 + 2 * len(dense)
     adapted.save(tmp_path / "lora.keras")
     for again in (keras.models.load_model(tmp_path / "lora.keras", compile=False), keras_vit.clone(adapted)):
-        np.testing.assert_allclose(_run(again, _pictures()), _run(adapted, _pictures()), atol=1e-5)
+        np.testing.assert_allclose(_run(again, _images()), _run(adapted, _images()), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
@@ -287,7 +287,7 @@ def test_int8_agrees_with_float_and_survives_saving(model, tmp_path, quick_colle
     """Each logit within a fifth of the deviation of the logits; at most 0.03 to 0.11 of it was measured."""
     quantized = keras_vit.clone(model)
     quantized.quantize("int8")
-    images, expected = _pictures(16), _run(model, _pictures(16))
+    images, expected = _images(16), _run(model, _images(16))
     logits = _run(quantized, images)
     assert 0 < np.abs(logits - expected).max() < 0.2 * expected.std()
     quantized.save(tmp_path / "int8.keras")
@@ -319,13 +319,13 @@ def test_hybrid_on_resnet50_of_keras(tmp_path):
     )
     model = Family(config, {}, stem=resnet50).build()
     assert model.config.grid_size == (2, 2)
-    images = _pictures(2, (64, 64))
+    images = _images(2, (64, 64))
     expected = _run(model, images)
     model.save(tmp_path / "resnet50.keras")
     np.testing.assert_allclose(_run(keras.models.load_model(tmp_path / "resnet50.keras"), images), expected, atol=1e-5)
-    maps = keras_vit.features(model, ["resnet50", "block_00"])(images)
+    maps = keras_vit.feature_extractor(model, ["resnet50", "block_00"])(images)
     assert [tuple(map_.shape) for map_ in maps] == [(2, 2, 2, 2048), (2, 2, 2, 24)]
-    assert _run(keras_vit.resize(model, (64, 96)), _pictures(1, (64, 96))).shape == (1, CLASSES)
+    assert _run(keras_vit.resize(model, (64, 96)), _images(1, (64, 96))).shape == (1, CLASSES)
     keras_vit.freeze(model, "resnet50")
     before = _weights(model)
     assert np.isfinite(_fit(model, size=(64, 64))).all()

@@ -64,7 +64,7 @@ class Case:
         read: writes our model and reads it with the peer: one of the functions above.
         peer: the peer's name of the model.
         changes: fields of our config that the peer has otherwise.
-        image_size: height and width of the pictures.
+        image_size: height and width of the images.
     """
 
     variant: str
@@ -98,7 +98,7 @@ def test_peer_has_the_same_logits(case, tmp_path):
     images = np.random.default_rng(1).uniform(-1, 1, (2, *case.image_size, 3)).astype("float32")
     logits = keras.ops.convert_to_numpy(model(images))
     expected = logits_of(case.read(model, tmp_path, case.peer), images)
-    assert np.abs(expected[0] - expected[1]).max() > 0.1, "the logits must depend on the picture"
+    assert np.abs(expected[0] - expected[1]).max() > 0.1, "the logits must depend on the image"
     np.testing.assert_allclose(logits, expected, atol=TOLERANCE, rtol=0)
 
 

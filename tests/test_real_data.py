@@ -1,6 +1,6 @@
-"""A real ViT-Ti/16 on real pictures: the figures of an independent reference, and the alarm of a wrong preprocessing.
+"""A real ViT-Ti/16 on real images: the figures of an independent reference, and the alarm of a wrong preprocessing.
 
-Reference (PyTorch, Pillow, exact GELU): 169 and 194 of 200 pictures right at shorter side 248, crop 224, bicubic; 174
+Reference (PyTorch, Pillow, exact GELU): 169 and 194 of 200 images right at shorter side 248, crop 224, bicubic; 174
 with the plain square resize of the official fine-tuning; 97 with ImageNet's mean and deviation instead of 0.5.
 Few-shot accuracy on CIFAR-10 at 224 pixels, by another implementation of the closed form: 0.46, 0.65, 0.72 and 0.77
 with 1, 5, 10 and 25 shots; over 100 draws of ours 0.43 +- 0.05, 0.65 +- 0.03, 0.72 +- 0.02 and 0.77 +- 0.01.
@@ -18,7 +18,7 @@ from keras_vit.checkpoints.readers import open_checkpoint
 OFFICIAL = "ViT-Ti_16-imagenet2012-224.npz"
 HUGGINGFACE = "ViT-Ti_16-imagenet2012-224.huggingface.safetensors"
 CROPPED = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
-PICTURES = {"chelsea.png": "Egyptian cat", "coffee.png": "espresso", "camera.png": "tripod"}
+IMAGES = {"chelsea.png": "Egyptian cat", "coffee.png": "espresso", "camera.png": "tripod"}
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
 
@@ -66,8 +66,8 @@ def test_accuracy_with_the_official_protocol(real_data):
 
 @pytest.mark.slow
 def test_accuracy_with_merged_tokens(real_data):
-    """577 tokens become 169: 172 of 200 pictures are right, and 174 without merging."""
-    model = _model(real_data, image_size=384, merged_tokens=34)
+    """577 tokens become 169: 172 of 200 images are right, and 174 without merging."""
+    model = _model(real_data, image_size=384, token_merging=34)
     assert keras_vit.evaluate(model, real_data / "imagenet200").correct[1] >= 171
 
 
@@ -85,7 +85,7 @@ def test_few_shot_accuracy(real_data):
     assert result.mean[25] >= 0.75
 
 
-def test_few_shot_accuracy_of_small_pictures(real_data):
+def test_few_shot_accuracy_of_small_images(real_data):
     train, test = _cifar10(real_data, "train", 200), _cifar10(real_data, "test", 100)
     result = keras_vit.evaluation.few_shot(_model(real_data, image_size=96), train, test, shots=5, seeds=0)
     assert 0.23 < result.mean[5] < 0.47  # 100 draws: 0.35 +- 0.04
@@ -93,15 +93,15 @@ def test_few_shot_accuracy_of_small_pictures(real_data):
 
 def test_wrong_mean_and_deviation_show(real_data):
     wrong = dataclasses.replace(CROPPED, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    pictures = keras_vit.data.from_folder(real_data / "imagenet200").take(range(0, 200, 4))
-    accuracy = keras_vit.evaluate(_model(real_data), pictures, preprocessing=wrong)
+    images = keras_vit.data.from_directory(real_data / "imagenet200").take(range(0, 200, 4))
+    accuracy = keras_vit.evaluate(_model(real_data), images, preprocessing=wrong)
     assert 16 <= accuracy.correct[1] <= 32  # of 50; the share of the reference is 24, of right ones 42
 
 
-def test_predict_names_pictures(real_data):
-    paths = [real_data / "pictures" / name for name in PICTURES]
+def test_predict_names_images(real_data):
+    paths = [real_data / "pictures" / name for name in IMAGES]
     answers = keras_vit.predict(_model(real_data), paths, top=1)
-    assert [answer[0][0] for answer in answers] == list(PICTURES.values())
+    assert [answer[0][0] for answer in answers] == list(IMAGES.values())
 
 
 @pytest.mark.parametrize("image_size", [(160, 224), 384])

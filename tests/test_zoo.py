@@ -1,5 +1,6 @@
 """The zoo: the functions that users call by name; its numbers are in test_zoo_parameters.py."""
 
+import dataclasses
 import inspect
 import re
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import VisionTransformer, zoo
+from keras_vit import VisionTransformer, checks, zoo
 from keras_vit.cli import main
 from keras_vit.compat.initial_values import build_deferred
 
@@ -46,6 +47,15 @@ def test_list_models_starts_with_the_plain_vits_in_order_of_size():
     assert keras_vit.list_models() == list(zoo.VARIANTS)
 
 
+TINY = {
+    "name": "tiny",
+    "image_size": 8,
+    "patch_size": 4,
+    "hidden_dim": 8,
+    "num_layers": 1,
+    "num_heads": 2,
+    "mlp_dim": 8,
+}
 B16_WEIGHTS = ["imagenet", "imagenet21k", "imagenet21k+imagenet2012", "sam", "augreg", "augreg+imagenet2012"]
 
 
@@ -77,7 +87,7 @@ ARGUMENTS = {
     "image_size": 224,
     "classes": 1000,
     "include_top": True,
-    "classifier": "token",
+    "pooling": "token",
     "class_token": None,
     "norm_position": "before_pooling",
     "representation_size": None,
@@ -86,7 +96,7 @@ ARGUMENTS = {
     "position_placement": "stem",
     "dropout_rate": 0.0,
     "attention_dropout_rate": 0.0,
-    "stochastic_depth_rate": 0.0,
+    "drop_path_rate": 0.0,
     "layer_scale_init": None,
     "qkv_bias": True,
     "qk_norm": False,
@@ -94,7 +104,7 @@ ARGUMENTS = {
     "gelu": None,
     "epsilon": None,
     "remat": False,
-    "merged_tokens": 0,
+    "token_merging": 0,
     "channels": 3,
     "preprocessing": None,
     "labels": None,
@@ -113,7 +123,7 @@ SWIN_ARGUMENTS = {
     "mlp_ratio": 4.0,
     "qkv_bias": True,
     "dropout_rate": 0.0,
-    "stochastic_depth_rate": 0.0,
+    "drop_path_rate": 0.0,
     "gelu": "erf",
     "epsilon": 1e-5,
 }
@@ -130,8 +140,8 @@ CONSTRUCTORS = {
     "R50+ViT-B_32": ("R50_ViT_B32", "VisionTransformer", ARGUMENTS),
     "R50+ViT-L_16": ("R50_ViT_L16", "VisionTransformer", ARGUMENTS),
     "R50+ViT-L_32": ("R50_ViT_L32", "VisionTransformer", ARGUMENTS),
-    "AxialViT-B_16": ("AxialViT_B16", "VisionTransformer", {**ARGUMENTS, "classifier": "gap"}),
-    "AxialViT-B_32": ("AxialViT_B32", "VisionTransformer", {**ARGUMENTS, "classifier": "gap"}),
+    "AxialViT-B_16": ("AxialViT_B16", "VisionTransformer", {**ARGUMENTS, "pooling": "gap"}),
+    "AxialViT-B_32": ("AxialViT_B32", "VisionTransformer", {**ARGUMENTS, "pooling": "gap"}),
     "AxialResNet-50": ("AxialResNet_50", "AxialResNet", AXIAL_RESNET_ARGUMENTS),
     "DeiT-Ti_16": ("DeiT_Ti16", "VisionTransformer", ARGUMENTS),
     "DeiT-S_16": ("DeiT_S16", "VisionTransformer", ARGUMENTS),
@@ -233,7 +243,7 @@ class TestWeightsOfAnotherModel:
 
 
 def test_constructor_and_create_model_build_the_same():
-    arguments = {**SMALL, "classifier": "gap", "dropout_rate": 0.1, "labels": list("abcdefg"), "name": "mine"}
+    arguments = {**SMALL, "pooling": "gap", "dropout_rate": 0.1, "labels": list("abcdefg"), "name": "mine"}
     models = [build_deferred(make)[0] for make in (
         lambda: keras_vit.ViT_Ti16(**arguments),
         lambda: keras_vit.create_model("ViT-Ti_16", **arguments),
@@ -272,6 +282,46 @@ def test_constructors_refuse_unknown_arguments_and_list_theirs(arguments, messag
         keras_vit.ViT_B16(**arguments)
 
 
+@pytest.mark.parametrize(("theirs", "ours"), checks.FOREIGN_NAMES.items())
+def test_names_of_other_libraries_are_answered_with_ours(theirs, ours):
+    is_argument, is_field = ours in _arguments("ViT_B16"), ours in _fields(keras_vit.ViTConfig)
+    assert is_argument or is_field
+    assert theirs not in _arguments("ViT_B16") | _fields(keras_vit.ViTConfig)
+    message = rf"'{theirs}' \(keras_vit calls it '{ours}'\)"
+    for build in (keras_vit.ViT_B16, lambda **given: keras_vit.create_model("ViT-B_16", **given)):
+        with pytest.raises(TypeError, match="ViT_B16 got an unexpected keyword argument " + message * is_argument):
+            build(**{theirs: 1})
+    with pytest.raises(ValueError, match="ViTConfig keys must be among .* got " + message * is_field):
+        keras_vit.ViTConfig.from_dict({theirs: 1})
+
+
+def test_names_that_another_family_has_are_taken_there_and_hint_at_nothing_it_lacks():
+    swin = _fields(keras_vit.SwinConfig)
+    assert {"embed_dim", "mlp_ratio"} <= checks.FOREIGN_NAMES.keys() & swin
+    for theirs, ours in checks.FOREIGN_NAMES.items():
+        if theirs not in swin and ours not in swin:
+            with pytest.raises(ValueError, match="SwinConfig keys must be among") as error:
+                keras_vit.SwinConfig.from_dict({theirs: 1})
+            assert "keras_vit calls it" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "ours"), [(name, *row) for name, rows in checks.FOREIGN_VALUES.items() for row in rows.items()]
+)
+def test_values_of_other_libraries_are_answered_with_ours(name, theirs, ours):
+    assert getattr(keras_vit.ViTConfig(**TINY, **{name: ours}), name) == ours
+    with pytest.raises(ValueError, match=rf"{name} must be one of .*={theirs!r} \(keras_vit calls it {ours!r}\)"):
+        keras_vit.ViTConfig(**TINY, **{name: theirs})
+
+
+def _arguments(constructor):
+    return set(inspect.signature(getattr(keras_vit, constructor)).parameters)
+
+
+def _fields(config_class):
+    return {field.name for field in dataclasses.fields(config_class)}
+
+
 def test_constructors_take_keywords_only():
     with pytest.raises(TypeError, match="ViT_B16.. takes 0 positional arguments but 1 was given"):
         keras_vit.ViT_B16("imagenet21k")
@@ -293,9 +343,9 @@ def test_constructors_take_keywords_only():
         ("ViT-Ti_16", {"classes": 0}, ValueError, "classes must be an integer of at least 1; got classes=0"),
         (
             "ViT-Ti_16",
-            {"classifier": "tokn"},
+            {"pooling": "tokn"},
             ValueError,
-            "classifier must be one of 'token', .* got classifier='tokn'",
+            "pooling must be one of 'token', .* got pooling='tokn'",
         ),
         (
             "ViT-Ti_16",

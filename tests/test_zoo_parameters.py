@@ -71,8 +71,8 @@ def axial_resnet(stage_sizes=(3, 4, 6, 3), heads=8, side=224, classes=1000):
 
     def attention(channels, length):
         relative_positions = (2 * length - 1) * 2 * channels // heads
-        query_key_value = channels * 2 * channels + norm(2 * channels)
-        return query_key_value + relative_positions + norm(3 * heads) + norm(2 * channels)
+        qkv = channels * 2 * channels + norm(2 * channels)
+        return qkv + relative_positions + norm(3 * heads) + norm(2 * channels)
 
     def unit(inputs, channels, length, is_first):
         outputs = 2 * channels
@@ -145,7 +145,7 @@ def test_golden_parameter_counts_at_384_pixels(name, count):
 
 def test_mean_of_patches_needs_two_rows_less():
     # neither a class token nor its position
-    assert _count("ViT-B_16", classifier="gap") == PARAMETERS["ViT-B_16"][1] - 2 * 768
+    assert _count("ViT-B_16", pooling="gap") == PARAMETERS["ViT-B_16"][1] - 2 * 768
 
 
 # heads, which no count shows, and layers; arXiv 2010.11929, 2106.10270 and 2106.04560

@@ -20,7 +20,7 @@ def constructors() -> None:
     assert_type(vit.preprocessing, keras_vit.Preprocessing)
     assert_type(vit.labels, tuple[str, ...] | None)
     assert_type(keras_vit.R50_ViT_L32(weights=pathlib.Path("folder")), keras_vit.VisionTransformer)
-    assert_type(keras_vit.AxialViT_B16(classifier="map"), keras_vit.VisionTransformer)
+    assert_type(keras_vit.AxialViT_B16(pooling="map"), keras_vit.VisionTransformer)
     assert_type(keras_vit.Swin_T(include_preprocessing=True), keras_vit.SwinTransformer)
     assert_type(keras_vit.Swin_T(patch_size=4).config, keras_vit.SwinConfig)
     assert_type(keras_vit.BiT_R50x1().config, keras_vit.BiTConfig)
@@ -29,7 +29,7 @@ def constructors() -> None:
     keras_vit.ViT_B16("ViT-B_16.npz")  # type: ignore[call-arg]
     keras_vit.ViT_B16(patch_size=16)  # type: ignore[call-arg]
     keras_vit.ViT_B16(image_size="224")  # type: ignore[arg-type]
-    keras_vit.Swin_T(merged_tokens=8)  # type: ignore[call-arg]
+    keras_vit.Swin_T(token_merging=8)  # type: ignore[call-arg]
     keras_vit.BiT_R50x1(labels=3)  # type: ignore[arg-type]
 
 
@@ -72,22 +72,22 @@ def layers() -> None:
     keras_vit.TransformerBlock(num_heads=3)  # type: ignore[call-arg]
 
 
-def pictures() -> None:
+def predictions() -> None:
     model = keras_vit.ViT_Ti16()
     images = keras_vit.preprocess(["cat.jpg", pathlib.Path("dog.jpg"), b"bytes"], model.preprocessing)
     assert_type(images, np.ndarray)
     for label, score in keras_vit.predict(model, "cat.jpg", top=3)[0]:
         assert_type((label, score), tuple[str, float])
-    found = keras_vit.evaluate(model, "pictures", top=(1, 5))
+    found = keras_vit.evaluate(model, "images", top=(1, 5))
     assert_type(found.top, dict[int, float])
     assert_type(found.report(), str)
     keras_vit.preprocess(3.5, model.preprocessing)  # type: ignore[arg-type]
     keras_vit.preprocess("cat.jpg", "bicubic")  # type: ignore[arg-type]
-    keras_vit.evaluate(model, "pictures", topp=5)  # type: ignore[call-arg]
+    keras_vit.evaluate(model, "images", topp=5)  # type: ignore[call-arg]
 
 
 def training() -> None:
-    rest, held_out = keras_vit.data.from_folder("pictures").split(0.5)
+    rest, held_out = keras_vit.data.from_directory("images").split(0.5)
     recipe = keras_vit.training.RECIPES["vit/finetune/cifar10"].replace(steps=2)
     assert_type(recipe, keras_vit.training.Recipe)
     with keras_vit.distribution("mirrored") as devices:

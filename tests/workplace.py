@@ -12,16 +12,16 @@ CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 
 
 def make(folder):
-    """Fills `folder` with `cat.jpg`, class folders in `pictures`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`.
+    """Fills `folder` with `cat.jpg`, class folders in `images`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`.
 
-    `val` has three pictures that are called as ImageNet's first, and `real.json` right answers for two of them.
+    `val` has three images that are called as ImageNet's first, and `real.json` right answers for two of them.
     """
     rng = np.random.default_rng(0)
     _draw(rng).save(folder / "cat.jpg")
     for name in CLASSES:
-        (folder / "pictures" / name).mkdir(parents=True)
+        (folder / "images" / name).mkdir(parents=True)
         for index in range(2):
-            _draw(rng).save(folder / "pictures" / name / f"{index}.jpg")
+            _draw(rng).save(folder / "images" / name / f"{index}.jpg")
     np.savez(folder / "drawings.npz", **_arrays("train", 20), **_arrays("test", 8))
     official = _with_head(keras_vit.ViT_Ti16(), rng)
     keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
@@ -50,13 +50,13 @@ def small_model(**arguments):
 
 
 def _draw(rng):
-    """A picture of soft colours, wider than high."""
+    """An image of soft colours, wider than high."""
     small = rng.integers(0, 256, size=(6, 8, 3), dtype="uint8")
     return Image.fromarray(small).resize((320, 240), Image.Resampling.BICUBIC)
 
 
 def _arrays(part, count):
-    """Dark and light pictures of 16 x 16 pixels, by turns."""
+    """Dark and light images of 16 x 16 pixels, by turns."""
     labels = np.arange(count) % 2
     levels = np.random.default_rng(count).integers(0, 100, size=(count, 16, 16, 3)) + 150 * labels[:, None, None, None]
     return {f"x_{part}": levels.astype("uint8"), f"y_{part}": labels}

@@ -9,7 +9,7 @@ import reference
 import repository
 from mkdocs.structure.files import File
 
-# Each has `pages()`, a dict from path to Markdown text (or bytes of a picture), in the order of the navigation.
+# Each has `pages()`, a dict from path to Markdown text (or bytes of an image), in the order of the navigation.
 GENERATORS = (models, recipes, reference, repository, notebooks)
 
 

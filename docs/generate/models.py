@@ -15,14 +15,14 @@ SIZE = 224
 _PAGE = """# Models
 
 {count} models, each a name for `keras_vit.create_model` and a constructor of its own. Parameters are those with 1000
-classes at {size} pixels; a multiply-accumulate (MAC) is two floating-point operations, counted for one picture in
+classes at {size} pixels; a multiply-accumulate (MAC) is two floating-point operations, counted for one image in
 matrix products and convolutions. `keras-vit list` and `keras-vit info NAME` print the same.
 
 {models}
 ## Published weights
 
 `weights=` takes the short name, with which the file of the nearest size is found, or the file's own name. *Top-1* is
-what was published of the file on ImageNet's 50,000 validation pictures, in percent, and by whom; a dash means that we
+what was published of the file on ImageNet's 50,000 validation images, in percent, and by whom; a dash means that we
 know of no such number. Heads for ImageNet-21k have 21,843 classes.
 
 {weights}"""

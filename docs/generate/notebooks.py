@@ -1,4 +1,4 @@
-"""The notebooks of examples/ as pages, with the outputs and pictures that they hold."""
+"""The notebooks of examples/ as pages, with the outputs and images that they hold."""
 
 import functools
 import pathlib
@@ -19,7 +19,7 @@ def pages():
         node = nbformat.read(notebook, as_version=4)
         node.metadata["language_info"] = {"name": "python"}  # what the cells are coloured as
         text, resources = MarkdownExporter().from_notebook_node(node)
-        made[f"notebooks/{notebook.stem}.md"] = _with_own_pictures(text, notebook.stem, resources["outputs"])
+        made[f"notebooks/{notebook.stem}.md"] = _with_own_images(text, notebook.stem, resources["outputs"])
         made |= {f"notebooks/{notebook.stem}_{name}": data for name, data in resources["outputs"].items()}
     return made
 
@@ -29,7 +29,7 @@ def _place(notebook: pathlib.Path):
     return (not named, _ORDER.index(notebook.stem) if named else 0, notebook.stem)
 
 
-def _with_own_pictures(text, stem, pictures):
-    for name in pictures:
+def _with_own_images(text, stem, images):
+    for name in images:
         text = text.replace(f"]({name})", f"]({stem}_{name})")
     return text

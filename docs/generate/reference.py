@@ -57,7 +57,7 @@ PAGES = {
             "Distiller",
             "Model",
             "clone",
-            "features",
+            "feature_extractor",
             "freeze",
             "resize",
         ),
@@ -79,8 +79,8 @@ PAGES = {
     ),
     "data": Page(
         "Data",
-        "Pictures from anywhere to batches that follow from seed and step.",
-        {"keras_vit.preprocess": "keras_vit.data.pictures.preprocess", **_of(data)},
+        "Images from anywhere to batches that follow from seed and step.",
+        {"keras_vit.preprocess": "keras_vit.data.images.preprocess", **_of(data)},
     ),
     "training": Page(
         "Training",

@@ -25,19 +25,19 @@ def attention_weights(
         model: a ViT (plain, hybrid, distilled, axial) or a Swin of this package; a functional or sequential keras model
             made of its layers, such as one with a new head, or that calls one; or another keras model that has one as
             a layer, which is then looked at by itself.
-        images: float array (pictures, height, width, channels) as `model` takes it, see `keras_vit.preprocess`.
+        images: float array (images, height, width, channels) as `model` takes it, see `keras_vit.preprocess`.
         layers: names of blocks (`"block_11"`; of an axial model `"block_11/row_block"` and `"block_11/column_block"`)
-            or their numbers, -1 the last; one or a sequence. None is all of them. Of a ViT-L/16 at 224 pixels a
-            picture takes 2.5 MB per block, at 384 pixels 21 MB.
-        batch_size: pictures that are computed at a time; their weights in all blocks that are asked for are in memory
+            or their numbers, -1 the last; one or a sequence. None is all of them. Of a ViT-L/16 at 224 pixels an
+            image takes 2.5 MB per block, at 384 pixels 21 MB.
+        batch_size: images that are computed at a time; their weights in all blocks that are asked for are in memory
             at once.
 
     Returns:
         List of float32 arrays in the order of `layers`: weights after softmax and before dropout, whose last axis
-        adds up to 1. With global attention (pictures, heads, query tokens, key tokens), class, distillation and
-        register tokens first, then patches by rows; tokens that were merged (`merged_tokens`) in the places of the
+        adds up to 1. With global attention (images, heads, query tokens, key tokens), class, distillation and
+        register tokens first, then patches by rows; tokens that were merged (`token_merging`) in the places of the
         first tokens, which attend alike and share evenly in what they receive. With an axis of groups in an axial model
-        (pictures, rows, heads, columns, columns) and (pictures, columns, heads, rows, rows), and in a Swin (pictures,
+        (images, rows, heads, columns, columns) and (images, columns, heads, rows, rows), and in a Swin (images,
         windows, heads, tokens, tokens), see `SwinBlock.attention_scores`.
 
     Raises:
@@ -50,7 +50,7 @@ def attention_weights(
 
 
 def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
-    """Builds a model from pictures to attention weights; it shares the layers and weights of the one looked at.
+    """Builds a model from images to attention weights; it shares the layers and weights of the one looked at.
 
     Args:
         model, layers: as of `attention_weights`.
@@ -66,10 +66,10 @@ def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
 
 
 def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=None, num_prefix_tokens=None):
-    """Yields (blocks, their weights) for one batch of pictures after the other, so that memory stays bounded.
+    """Yields (blocks, their weights) for one batch of images after the other, so that memory stays bounded.
 
     Args:
-        model: as of `attention_weights`; or weights that are there already, (pictures, heads, tokens, tokens) of one
+        model: as of `attention_weights`; or weights that are there already, (images, heads, tokens, tokens) of one
             block after the other, which come back as the one batch.
         images, layers, batch_size: of a model, as of `attention_weights`.
         grid_size: of weights: (rows, columns) of the patches; None takes the square grid they form.
@@ -95,9 +95,7 @@ def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=
         raise ValueError("weights must be of at least one block; got none")
     sizes = {(len(block), block.shape[-1]) for block in weights}
     if len(sizes) > 1:
-        raise ValueError(
-            f"weights must be of the same pictures and tokens in all blocks; got (pictures, tokens) {sizes}"
-        )
+        raise ValueError(f"weights must be of the same images and tokens in all blocks; got (images, tokens) {sizes}")
     grid_size = _grid(weights[0].shape[-1] - prefix, grid_size)
     read = 0 if prefix else None
     yield [global_block(f"block_{i:02d}", grid_size, (1, 1), prefix, read) for i in range(len(weights))], weights
@@ -110,7 +108,7 @@ def _batches(graph, images, batch_size):
     for start in range(0, len(images), batch_size):
         weights = as_list(run(images[start : start + batch_size]))
         if not all(np.isfinite(block).all() for block in weights):
-            raise ValueError("model must give finite attention; that of some pictures is NaN or infinite")
+            raise ValueError("model must give finite attention; that of some images is NaN or infinite")
         yield weights
 
 
@@ -123,7 +121,7 @@ def _check_images(images, input_shape):
     )
     if not is_of_size or not len(images):
         raise ValueError(
-            f"images must be an array (pictures, {', '.join(map(str, wanted))}) as the model takes it, "
+            f"images must be an array (images, {', '.join(map(str, wanted))}) as the model takes it, "
             f"see keras_vit.preprocess; got shape {images.shape}"
         )
     if images.dtype.kind != "f":
@@ -135,7 +133,7 @@ def _checked_weights(block):
     block = np.asarray(block)
     if block.ndim != 4 or block.shape[-1] != block.shape[-2] or block.dtype.kind != "f":
         raise ValueError(
-            "weights must be float arrays (pictures, heads, tokens, tokens), one per block; "
+            "weights must be float arrays (images, heads, tokens, tokens), one per block; "
             f"got {block.dtype} of shape {block.shape}"
         )
     if not np.isfinite(block).all():

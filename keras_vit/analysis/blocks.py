@@ -1,4 +1,4 @@
-"""The blocks of a model that attend: where their tokens stand in the picture, and their weights as tensors."""
+"""The blocks of a model that attend: where their tokens stand in the image, and their weights as tensors."""
 
 import dataclasses
 import numbers
@@ -11,10 +11,10 @@ from keras_vit import checks
 from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.layers import (
+    AttentionPooling,
     AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
-    MapPooling,
     PatchEncoder,
     PatchMerging,
     SwinBlock,
@@ -35,7 +35,7 @@ class AttentionBlock:
     Attributes:
         name: of the layer, such as `block_11`; an axial block is two, `block_11/row_block` and `block_11/column_block`.
         grid_size: (rows, columns) of the patch tokens.
-        cell_size: (height, width) in pixels of the part of the picture that a token stands for.
+        cell_size: (height, width) in pixels of the part of the image that a token stands for.
         places: integers (groups, tokens). Tokens of a group (a window of Swin, a row or a column of an axial model, all
             tokens otherwise) attend to each other. A place counts the cells of the grid by rows; it is -1 for class,
             distillation and register tokens and for padding.
@@ -69,7 +69,7 @@ def attention_graph(model, layers=None):
         layers: which blocks, as of `attention_weights`; or `LAST_GRID`, those on the grid of the last one.
 
     Returns:
-        `(keras model from the pictures to the weights, list of `AttentionBlock`)`.
+        `(keras model from the images to the weights, list of `AttentionBlock`)`.
 
     Raises:
         TypeError: if `model` is no keras model.
@@ -97,7 +97,7 @@ def _find(model, layers):
             raise _no_blocks(model)
         return _find(encoder, layers)
     if len(model.inputs) != 1:
-        raise ValueError(f"model must have pictures as its one input; {model.name} has {len(model.inputs)} inputs")
+        raise ValueError(f"model must have images as its one input; {model.name} has {len(model.inputs)} inputs")
     if any(isinstance(node.operation, tuple(_KINDS)) for node in nodes):
         return model.inputs[0], _choose(list(_blocks(nodes)), layers)
     inside = [node for node in nodes if isinstance(node.operation, keras.Model) and _attends(node.operation)]
@@ -139,8 +139,7 @@ def _blocks(nodes):
             if isinstance(operation, kind):
                 if image_size is None or None in image_size:
                     raise ValueError(
-                        "model must take pictures of a known size; "
-                        f"{operation.name} is in one that takes something else"
+                        f"model must take images of a known size; {operation.name} is in one that takes something else"
                     )
                 grid_size = grid_size or _square(node.input_tensors[0].shape, prefix)
                 cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
@@ -152,7 +151,7 @@ def _read_token(operations):
     picked = [operation.index for operation in operations if isinstance(operation, TokenPooling)]
     if picked:
         return min(picked)  # of a distilled model the class token
-    if any(isinstance(operation, (GlobalAveragePooling, MapPooling)) for operation in operations):
+    if any(isinstance(operation, (GlobalAveragePooling, AttentionPooling)) for operation in operations):
         return None
     has_class_token = any(isinstance(op, ClassToken) and op.num_class_tokens for op in operations)
     return 0 if has_class_token else None
@@ -161,7 +160,7 @@ def _read_token(operations):
 def _square(shape, prefix):
     grid = square_grid(shape[1] - sum(prefix)) if len(shape) == 3 else shape[1:3]
     if grid is None:
-        raise ValueError(f"model must cut its pictures by a PatchEncoder; {shape[1]} tokens are no square grid")
+        raise ValueError(f"model must cut its images by a PatchEncoder; {shape[1]} tokens are no square grid")
     return tuple(grid)
 
 

@@ -25,13 +25,13 @@ def mean_attention_distance(
     """Measures how far from itself a patch looks, per block and head (appendix D.7, Fig. 11).
 
     Over the keys the attention weight times the distance to the key is summed, then the mean taken over queries and
-    pictures. Distances are Euclidean between the centres of patches. Class, distillation and register tokens, and the
+    images. Distances are Euclidean between the centres of patches. Class, distillation and register tokens, and the
     padding of a Swin, are left out without renormalising, as the authors do (google-research/vision_transformer,
     issue 162).
 
     Args:
-        model: as of `attention_weights`; or such weights, a sequence of (pictures, heads, tokens, tokens). Take some
-            128 pictures, as the paper does: single ones differ.
+        model: as of `attention_weights`; or such weights, a sequence of (images, heads, tokens, tokens). Take some
+            128 images, as the paper does: single ones differ.
         images, layers, batch_size: of a model, as of `attention_weights`. Weights are kept for a batch alone, of all
             blocks that are asked for.
         patch_size: of weights: (height, width) of a patch in pixels, or one integer.
@@ -64,8 +64,8 @@ def mean_attention_distance(
 
 
 def _summed(block, weights, cell):
-    """Distance per head, mean over the queries and summed over the pictures."""
-    weights = weights if block.is_grouped else weights[:, None]  # (pictures, groups, heads, queries, keys)
+    """Distance per head, mean over the queries and summed over the images."""
+    weights = weights if block.is_grouped else weights[:, None]  # (images, groups, heads, queries, keys)
     is_patch = block.places >= 0
     rows, columns = np.divmod(block.places, block.grid_size[1])
     apart = np.hypot(

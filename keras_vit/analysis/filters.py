@@ -24,7 +24,7 @@ class FilterComponents(typing.NamedTuple):
 
 
 def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True) -> np.ndarray:
-    """Computes the principal components of the filters that see the picture first.
+    """Computes the principal components of the filters that see the image first.
 
     These are the rows of E of Eq. 1, one per channel of the tokens; in a hybrid, whose patches are cut from a feature
     map, the standardised filters of the ResNet's root. The paper shows 28 components of a ViT-L/32.
@@ -40,7 +40,7 @@ def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, 
         chosen so that the largest number of each is positive.
 
     Raises:
-        ValueError: if the model has no layer that filters pictures, or the kernel another rank.
+        ValueError: if the model has no layer that filters images, or the kernel another rank.
     """
     return filter_components(model, components, centred=centred).filters
 
@@ -94,7 +94,7 @@ def smoothness(filters: npt.ArrayLike, cycles: float | None = None) -> np.ndarra
 
 
 def _first_kernel(model):
-    """The kernel of the first layer that filters pictures, as it acts."""
+    """The kernel of the first layer that filters images, as it acts."""
     kinds = (PatchEncoder, StdConv2D, keras.layers.Conv2D)
     layer = next((layer for layer in called_layers(model) if isinstance(layer, kinds)), None)
     if layer is None:

@@ -1,4 +1,4 @@
-"""Where each head of a block looks, as a map over the picture, and which heads look at something in particular."""
+"""Where each head of a block looks, as a map over the image, and which heads look at something in particular."""
 
 import keras
 import numpy as np
@@ -12,12 +12,12 @@ def head_maps(model: keras.Model, images: npt.ArrayLike, layer: str | int = -1, 
 
     Args:
         model: as of `attention_weights`.
-        images: float array (pictures, height, width, channels) as `model` takes it.
+        images: float array (images, height, width, channels) as `model` takes it.
         layer: name or number of the block, -1 the last.
-        batch_size: pictures that are computed at a time.
+        batch_size: images that are computed at a time.
 
     Returns:
-        float64 array (pictures, heads, rows, columns): the attention to each patch of the token that the head of the
+        float64 array (images, heads, rows, columns): the attention to each patch of the token that the head of the
         model reads, such as the class token; where it reads the mean or another pooling of the patches, the mean of
         their own attention, of tokens that attend in groups each within its group. What goes to class, distillation
         and register tokens and to padding is left out, so that a map adds up to at most 1.
@@ -47,7 +47,7 @@ def head_strength(maps: npt.ArrayLike) -> np.ndarray:
 
 
 def _maps(block, weights):
-    """(pictures, [groups,] heads, queries, keys) -> (pictures, heads, rows, columns)"""
+    """(images, [groups,] heads, queries, keys) -> (images, heads, rows, columns)"""
     weights = weights if block.is_grouped else weights[:, None]
     is_query = block.places >= 0
     if block.read_token is not None:

@@ -1,4 +1,4 @@
-"""A picture seen through a map of attention (Fig. 6 of arXiv 2010.11929)."""
+"""An image seen through a map of attention (Fig. 6 of arXiv 2010.11929)."""
 
 from typing import Any
 
@@ -13,17 +13,17 @@ _LEAST_CUT = 0.2  # share of the largest attention below which none is cut
 
 
 def overlay(
-    picture: npt.ArrayLike, attention: npt.ArrayLike, *, smooth: bool = True, quantile: float = 0.97
+    image: npt.ArrayLike, attention: npt.ArrayLike, *, smooth: bool = True, quantile: float = 0.97
 ) -> np.ndarray:
-    """Darkens a picture where it is not attended to.
+    """Darkens an image where it is not attended to.
 
     As the authors display their Fig. 6 (google-research/vision_transformer, issue 27), the map is enlarged by Lanczos's
-    filter, blurred by a Gaussian whose deviation is a patch, stretched to [0, 1] and multiplied with the picture. Here
+    filter, blurred by a Gaussian whose deviation is a patch, stretched to [0, 1] and multiplied with the image. Here
     a fifth of the brightness stays where they have black, and the brightest patches are cut.
 
     Args:
-        picture: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
-        attention: (rows, columns), finite numbers from 0, of the patches of this picture, such as a map of
+        image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
+        attention: (rows, columns), finite numbers from 0, of the patches of this image, such as a map of
             `attention_rollout`.
         smooth: False enlarges every cell to a plain rectangle instead.
         quantile: in (0, 1]: attention is cut at this quantile of the map, but never below a fifth of its largest value,
@@ -35,13 +35,13 @@ def overlay(
     Raises:
         ValueError: on another shape or range.
     """
-    picture = as_uint8("picture", picture)
-    shown = enlarge(attention, picture.shape[:2], smooth=smooth, quantile=quantile)
-    return np.rint(picture * (_DARKEST + (1 - _DARKEST) * shown[..., None])).astype("uint8")
+    image = as_uint8("image", image)
+    shown = enlarge(attention, image.shape[:2], smooth=smooth, quantile=quantile)
+    return np.rint(image * (_DARKEST + (1 - _DARKEST) * shown[..., None])).astype("uint8")
 
 
 def enlarge(attention, size, *, smooth=True, quantile=0.97):
-    """Enlarges a map to the pixels of its picture and stretches it from 0 to 1.
+    """Enlarges a map to the pixels of its image and stretches it from 0 to 1.
 
     Args:
         attention, smooth, quantile: as of `overlay`.
@@ -74,23 +74,18 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
     return (large - large.min()) / np.ptp(large)
 
 
-def as_uint8(name: str, picture: Any) -> np.ndarray:
-    """Returns a picture (height, width, 3), uint8; raises a `ValueError` that says what is wrong with it."""
-    picture = np.asarray(picture)
-    picture = picture[..., None] if picture.ndim == 2 else picture
-    if picture.ndim != 3 or picture.shape[-1] not in (1, 3):
-        raise ValueError(f"{name} must have shape (height, width, 1 or 3); got {picture.shape}")
-    if picture.dtype != np.uint8:
-        if (
-            picture.dtype.kind != "f"
-            or not np.isfinite(picture).all()
-            or picture.min() < -1e-3
-            or picture.max() > 1.001
-        ):
-            found = f"{picture.dtype} from {picture.min()} to {picture.max()}"
+def as_uint8(name: str, image: Any) -> np.ndarray:
+    """Returns an image (height, width, 3), uint8; raises a `ValueError` that says what is wrong with it."""
+    image = np.asarray(image)
+    image = image[..., None] if image.ndim == 2 else image
+    if image.ndim != 3 or image.shape[-1] not in (1, 3):
+        raise ValueError(f"{name} must have shape (height, width, 1 or 3); got {image.shape}")
+    if image.dtype != np.uint8:
+        if image.dtype.kind != "f" or not np.isfinite(image).all() or image.min() < -1e-3 or image.max() > 1.001:
+            found = f"{image.dtype} from {image.min()} to {image.max()}"
             raise ValueError(f"{name} must be uint8, or floats in [0, 1]; got {found}")
-        picture = np.rint(255 * np.clip(picture, 0, 1)).astype("uint8")
-    return np.broadcast_to(picture, (*picture.shape[:2], 3))
+        image = np.rint(255 * np.clip(image, 0, 1)).astype("uint8")
+    return np.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def _blur(side, deviation):

@@ -31,7 +31,7 @@ def attention_rollout(
     display.
 
     Args:
-        model: as of `attention_weights`; or such weights, a sequence of (pictures, heads, tokens, tokens), first block
+        model: as of `attention_weights`; or such weights, a sequence of (images, heads, tokens, tokens), first block
             first. The two blocks of an axial one follow each other. Those of a Swin must be of one stage, for its
             patches merge between stages.
         images, layers, batch_size: of a model, as of `attention_weights`; blocks are taken in the order of `layers`.
@@ -40,7 +40,7 @@ def attention_rollout(
         residual: False leaves I out, and follows attention alone.
 
     Returns:
-        float64 array (pictures, rows, columns): shares of the patches, which add up to 1 with those of class,
+        float64 array (images, rows, columns): shares of the patches, which add up to 1 with those of class,
         distillation and register tokens.
 
     Raises:
@@ -67,7 +67,7 @@ def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int 
         images, batch_size: as of `attention_weights`.
 
     Returns:
-        Dict from the name of a block to the float64 array (pictures, rows, columns) of the rollout that ends with it,
+        Dict from the name of a block to the float64 array (images, rows, columns) of the rollout that ends with it,
         in the order of the blocks; the last is that of `attention_rollout`.
 
     Raises:
@@ -81,7 +81,7 @@ def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int 
 
 
 def rollout_model(model: keras.Model) -> keras.Model:
-    """Builds a model from pictures to their attention rollout, to be called or exported.
+    """Builds a model from images to their attention rollout, to be called or exported.
 
     Args:
         model: as of `attention_weights`, with global attention: plain, hybrid or distilled.
@@ -114,7 +114,7 @@ def rollout_model(model: keras.Model) -> keras.Model:
 
 
 def _products(blocks, weights, residual):
-    """Yields B_1, B_2 B_1 and so on, each (pictures, tokens, tokens)."""
+    """Yields B_1, B_2 B_1 and so on, each (images, tokens, tokens)."""
     _check_one_grid(blocks)
     rolled = None
     for block, attention in zip(blocks, weights, strict=True):
@@ -136,10 +136,10 @@ def _check_one_grid(blocks):
 
 
 def _token_to_token(block, weights):
-    """Mean over the heads as (pictures, tokens, tokens); of groups, each token attends to those of its own."""
+    """Mean over the heads as (images, tokens, tokens); of groups, each token attends to those of its own."""
     if not block.is_grouped:
         return weights.mean(1, dtype="float64")
-    mean = weights.mean(2, dtype="float64")  # (pictures, groups, queries, keys)
+    mean = weights.mean(2, dtype="float64")  # (images, groups, queries, keys)
     cells = block.grid_size[0] * block.grid_size[1]
     full = np.zeros((len(mean), cells + 1, cells + 1))  # the last for padding, place -1
     for group, places in enumerate(block.places):
@@ -148,7 +148,7 @@ def _token_to_token(block, weights):
 
 
 def _shown(block, rollout):
-    """(pictures, tokens, tokens) -> (pictures, rows, columns)"""
+    """(images, tokens, tokens) -> (images, rows, columns)"""
     prefix = rollout.shape[-1] - block.grid_size[0] * block.grid_size[1]
     row = rollout[:, prefix:].mean(1) if block.read_token is None else rollout[:, block.read_token]
     return row[:, prefix:].reshape(-1, *block.grid_size)

@@ -170,12 +170,12 @@ _TIMM_HEADS = {
     "gigantic": 16,
 }
 _SWIN_HEADS = {"tiny": (3, 6, 12, 24), "small": (3, 6, 12, 24), "base": (4, 8, 16, 32), "large": (6, 12, 24, 48)}
-_GAP = {"classifier": "gap"}
+_GAP = {"pooling": "gap"}
 
 # pattern of `architecture` -> heads by its size, words that its name may have beside numbers and what they state.
 # Other words stand for other computations: rpn (post-norm), xp (parallel blocks), rope, clip (QuickGELU), and so on.
 _WORDS: dict[str, dict[str, Any]] = {"in21k": {}, "in22k": {}, "miil": {}, "sam": {}, "dinov2": {}, "gap": _GAP}
-_WORDS |= {f"reg{count}": {"num_registers": count} for count in (1, 4, 8)} | {"siglip": {"classifier": "map"}}
+_WORDS |= {f"reg{count}": {"num_registers": count} for count in (1, 4, 8)} | {"siglip": {"pooling": "map"}}
 _TIMM_ARCHITECTURES = {
     "vit": (
         (r"(vit|deit|deit3)_(?P<size>[a-z]+)_(distilled_)?patch(?P<patch_size>\d+)(?P<words>(_\w+)?)", _TIMM_HEADS),
@@ -202,7 +202,7 @@ _TIMM_ARGUMENTS = {
     "qk_norm": ("qk_norm", checks.check_flag),
     "reg_tokens": ("num_registers", lambda name, value: checks.check_integer(name, value, minimum=0)),
     "class_token": ("class_token", checks.check_flag),
-    "global_pool": ("classifier", _one_of(_TIMM_POOLS)),
+    "global_pool": ("pooling", _one_of(_TIMM_POOLS)),
     "act_layer": ("gelu", _one_of({"gelu": "erf", "gelu_tanh": "tanh"})),
     "norm_layer": ("epsilon", _one_of({"layernorm": 1e-6})),
     "final_norm": (None, _only(True)),

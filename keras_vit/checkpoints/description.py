@@ -123,7 +123,7 @@ def _describe_arrays(layout, names, checkpoint, family):
     """A file whose arrays have the names of others: what our metadata and the files beside it state."""
     ours, beside = _metadata(checkpoint), read_config_json(checkpoint, family)
     stated = {**ours["config"], **beside.fields}
-    if layout == "timm" and "classifier" in beside.fields:  # what is beside the pooling shows in the names
+    if layout == "timm" and "pooling" in beside.fields:  # what is beside the pooling shows in the names
         stated.setdefault("class_token", "cls_token" in checkpoint.entries)
         is_after = "fc_norm.weight" in checkpoint.entries
         stated.setdefault("norm_position", "after_pooling" if is_after else "before_pooling")

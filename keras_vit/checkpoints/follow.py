@@ -4,7 +4,7 @@ from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import differences
 
 # Fields that the report names where the file states another value than the default.
-_NAMED = ("classifier", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
+_NAMED = ("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
 
 
 def follow(config, description, fixed=(), given=None):

@@ -18,7 +18,7 @@ def label_set(name):
     Returns:
         A tuple of 1000 names for `"imagenet2012"`, in the order of their WordNet ids, as in every ILSVRC 2012
         head ("crane" and "maillot" name two classes each). None for `"imagenet21k"`: the names of those
-        heads' 21,843 logits (21,841 synsets and two ids apparently without pictures) are not in the package;
+        heads' 21,843 logits (21,841 synsets and two ids apparently without images) are not in the package;
         they are published as `https://storage.googleapis.com/bit_models/imagenet21k_wordnet_lemmas.txt`.
 
     Raises:

@@ -23,7 +23,7 @@ _NEEDED = {
     "official": {"norm_position": "before_pooling", "distilled": False},
     "huggingface": {
         "norm_position": "before_pooling",
-        "classifier": "token",
+        "pooling": "token",
         "position_embedding": "learned",
         "num_registers": 0,
     },

@@ -1,4 +1,4 @@
-"""`keras-vit predict` and `keras-vit evaluate`: pictures in, answers out."""
+"""`keras-vit predict` and `keras-vit evaluate`: images in, answers out."""
 
 import contextlib
 import json
@@ -11,26 +11,26 @@ from keras_vit.data.encoded import check_file
 
 
 def predict(args):
-    """Prints the likeliest classes of each picture."""
-    for picture in args.pictures:
-        check_file(picture)
-    answers = keras_vit.predict(open_model(args), list(args.pictures), top=args.top)
+    """Prints the likeliest classes of each image."""
+    for image in args.images:
+        check_file(image)
+    answers = keras_vit.predict(open_model(args), list(args.images), top=args.top)
     if args.json:
         _print_json(
             [
-                {"picture": picture, "answers": [{"label": label, "score": score} for label, score in answer]}
-                for picture, answer in zip(args.pictures, answers, strict=True)
+                {"image": image, "answers": [{"label": label, "score": score} for label, score in answer]}
+                for image, answer in zip(args.images, answers, strict=True)
             ]
         )
         return
-    for picture, answer in zip(args.pictures, answers, strict=True):
-        print(picture)
+    for image, answer in zip(args.images, answers, strict=True):
+        print(image)
         for label, score in answer:
             print(f"  {score:.4f}  {label}")
 
 
 def evaluate(args):
-    """Prints the accuracy on labelled pictures."""
+    """Prints the accuracy on labelled images."""
     source = open_source(args)
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):  # the bar of Keras
@@ -41,7 +41,7 @@ def evaluate(args):
         print(accuracy.report() if args.report else accuracy)
         return
     values = {
-        "pictures": accuracy.count,
+        "images": accuracy.count,
         "correct": accuracy.correct,
         "accuracy": accuracy.top,
         "matching": accuracy.matching,
@@ -63,13 +63,13 @@ def _reported(accuracy):
             {
                 "class": classes.names[n],
                 "label": None if classes.labels is None else classes.labels[n],
-                "pictures": int(classes.counts[n]),
+                "images": int(classes.counts[n]),
                 "correct": int(classes.correct[n]),
             }
             for n in classes.worst
         ],
         "confusions": [
-            {"class": classes.names[n], "answer": answer, "pictures": count} for n, answer, count in classes.confusions
+            {"class": classes.names[n], "answer": answer, "images": count} for n, answer, count in classes.confusions
         ],
     }
 

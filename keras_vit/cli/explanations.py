@@ -1,4 +1,4 @@
-"""`keras-vit explain`: a picture of what a model looks at."""
+"""`keras-vit explain`: an image of what a model looks at."""
 
 import pathlib
 import re
@@ -12,18 +12,18 @@ from keras_vit.data.encoded import check_file
 
 
 def explain(args):
-    """Draws a sheet about one picture and prints its path."""
+    """Draws a sheet about one image and prints its path."""
     check_drawing("--output", args.output)
-    check_file(args.picture)
+    check_file(args.image)
     model = open_model(args)
-    inputs = keras_vit.preprocess(args.picture, model.preprocessing)
+    inputs = keras_vit.preprocess(args.image, model.preprocessing)
     heads = head_maps(model, inputs, _layer(args.layer))
     sheet = plots.explanation(
-        model.preprocessing.to_pictures(inputs)[0],
-        keras_vit.predict(model, args.picture, top=args.top)[0],
+        model.preprocessing.to_images(inputs)[0],
+        keras_vit.predict(model, args.image, top=args.top)[0],
         attention_rollout(model, inputs)[0],
         heads[0],
-        title=f"{_model_name(model, args.model)}: {pathlib.Path(args.picture).name}",
+        title=f"{_model_name(model, args.model)}: {pathlib.Path(args.image).name}",
         num_heads=args.heads,
     )
     files.replace_file(args.output, sheet.savefig)

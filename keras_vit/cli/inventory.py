@@ -1,4 +1,4 @@
-"""`keras-vit list` and `keras-vit info`: what there is and what it costs, without pictures."""
+"""`keras-vit list` and `keras-vit info`: what there is and what it costs, without images."""
 
 import importlib.util
 import itertools
@@ -28,9 +28,9 @@ _JFT_EPOCHS = {
     "BiT-R101x1": (7,),
     "BiT-R152x2": (7, 14),
 }
-_JFT_PICTURES = 303_000_000
-_PICTURES = {"digits": 1438}  # training pictures of the data sets that recipes bring with them
-_RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+_JFT_IMAGES = 303_000_000
+_IMAGES = {"digits": 1438}  # training images of the data sets that recipes bring with them
+_RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 # Fields of a config that a training may choose: with all others equal it is one of the same model.
 _CHOSEN = ("name", "classes", "gelu", "epsilon", "dtype", "remat", *_RATES)
 
@@ -72,7 +72,7 @@ def info(args):
     if trainings:
         print()
         rows = [(*names, f"{training_exaflops(macs, examples):.4g}") for *names, examples in trainings]
-        _print_table(("training of this model", "pictures", "exaFLOPs"), rows, left=(0, 1))
+        _print_table(("training of this model", "images", "exaFLOPs"), rows, left=(0, 1))
 
 
 def _print_models(names):
@@ -112,7 +112,7 @@ def _shape_text(shape):
 
 def _paper_trainings(model):
     for epochs in _JFT_EPOCHS.get(model.config.name, ()):
-        yield "arXiv 2010.11929, Table 6", f"JFT-300M, {epochs} epochs", epochs * _JFT_PICTURES
+        yield "arXiv 2010.11929, Table 6", f"JFT-300M, {epochs} epochs", epochs * _JFT_IMAGES
 
 
 def _recipe_trainings(model):
@@ -125,14 +125,14 @@ def _recipe_trainings(model):
         if recipe.steps is not None:
             yield f"recipe {recipe.name}", f"{recipe.steps:,} x {recipe.batch_size:,}", recipe.steps * recipe.batch_size
         elif recipe.dataset is not None:
-            pictures = _PICTURES[recipe.dataset]
-            yield f"recipe {recipe.name}", f"{pictures:,}, {recipe.epochs} epochs", recipe.epochs * pictures
+            images = _IMAGES[recipe.dataset]
+            yield f"recipe {recipe.name}", f"{images:,}, {recipe.epochs} epochs", recipe.epochs * images
         else:
             yield f"recipe {recipe.name}", f"each million, {recipe.epochs} epochs", recipe.epochs * 1_000_000
 
 
 def _is_alike(config, other):
-    """Whether two configs are of one architecture and one size of pictures."""
+    """Whether two configs are of one architecture and one size of images."""
     kept = {name: getattr(config, name) for name in _CHOSEN if hasattr(config, name)}
     return type(config) is type(other) and other.replace(**kept) == config
 

@@ -16,7 +16,7 @@ from keras_vit.zoo import variant_name
 
 _SAVED = ".keras"
 _ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
-_PICTURES = ("resize", "crop", "interpolation", "mean", "std")
+_IMAGES = ("resize", "crop", "interpolation", "mean", "std")
 _DEFAULT_SIZE = 224
 
 
@@ -28,7 +28,7 @@ def open_model(args):
             f"--weights must be given with --model {args.model}: a file, or a name from keras-vit list --weights"
         )
     model = build_model(args)
-    if any(getattr(args, name) is not None for name in _PICTURES):
+    if any(getattr(args, name) is not None for name in _IMAGES):
         is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
         model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
         if is_assumed:  # mean and std still are
@@ -38,7 +38,7 @@ def open_model(args):
 
 def check_without_model(args):
     """Raises a `ValueError` where an argument changes a model and `--model` names none."""
-    for name in ("weights", *_ARCHITECTURE, *_PICTURES):
+    for name in ("weights", *_ARCHITECTURE, *_IMAGES):
         if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} needs --model")
 

@@ -81,13 +81,13 @@ def _add_predict(verbs):
     verb = _add(
         verbs,
         "predict",
-        "Name what pictures show.",
+        "Name what images show.",
         "keras-vit predict cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz --top 3",
         "keras-vit predict cat.jpg --model model.keras --json",
     )
-    verb.add_argument("pictures", nargs="+", metavar="PICTURE", help="JPEG, PNG, BMP, GIF or WebP file")
+    verb.add_argument("images", nargs="+", metavar="IMAGE", help="JPEG, PNG, BMP, GIF or WebP file")
     argument_groups.add_model(verb)
-    verb.add_argument("--top", type=int, default=5, metavar="K", help="answers per picture (default: 5)")
+    verb.add_argument("--top", type=int, default=5, metavar="K", help="answers per image (default: 5)")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -95,21 +95,21 @@ def _add_evaluate(verbs):
     verb = _add(
         verbs,
         "evaluate",
-        "Measure top-1 and top-5 accuracy on pictures with labels.\n"
+        "Measure top-1 and top-5 accuracy on images with labels.\n"
         "Their classes, such as the sub-folders, are matched to the model's labels by WordNet id, by name or by a\n"
         "leading index.",
-        "keras-vit evaluate --folder pictures --model ViT-Ti_16 --weights ViT-Ti_16.npz \\\n"
+        "keras-vit evaluate --folder images --model ViT-Ti_16 --weights ViT-Ti_16.npz \\\n"
         "      --resize 248 --crop 224 --interpolation bicubic",
         "keras-vit evaluate --folder val --model ViT-Ti_16 --weights ViT-Ti_16.npz --real-labels real.json --report",
     )
-    argument_groups.add_pictures(verb)
+    argument_groups.add_images(verb)
     argument_groups.add_model(verb)
-    verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
+    verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch (default: 32)")
     verb.add_argument("--report", action="store_true", help="calibration and the classes too, the worst first")
     verb.add_argument(
         "--real-labels",
         metavar="FILE",
-        help="real.json, the ReaL labels of ImageNet's validation pictures (ILSVRC2012_val_00000001.JPEG and so on)",
+        help="real.json, the ReaL labels of ImageNet's validation images (ILSVRC2012_val_00000001.JPEG and so on)",
     )
     verb.add_argument("--json", action="store_true", help="print JSON")
 
@@ -118,18 +118,18 @@ def _add_probe(verbs):
     verb = _add(
         verbs,
         "probe",
-        "Measure the features of a model by few-shot accuracy: ridge regression on a few pictures of each class.\n"
-        "Each seed draws other pictures; the mean over the seeds and their standard deviation are shown.",
+        "Measure the features of a model by few-shot accuracy: ridge regression on a few images of each class.\n"
+        "Each seed draws other images; the mean over the seeds and their standard deviation are shown.",
         "keras-vit probe --arrays drawings.npz --model model.keras --shots 1,5,10 --layer block_00 --table shots.csv",
     )
-    argument_groups.add_measured(argument_groups.add_pictures(verb, "pictures to learn from"))
+    argument_groups.add_measured(argument_groups.add_images(verb, "images to learn from"))
     argument_groups.add_model(verb)
     verb.add_argument(
         "--shots",
         type=argument_types.counts,
         default=(1, 5, 10, 25),
         metavar="N,N",
-        help="pictures per class to learn from (default: 1,5,10,25)",
+        help="images per class to learn from (default: 1,5,10,25)",
     )
     verb.add_argument(
         "--seeds", type=argument_types.count, default=3, metavar="N", help="number of draws, seeds from 0 (default: 3)"
@@ -138,7 +138,7 @@ def _add_probe(verbs):
         "--layer", metavar="NAME", help="layer of the features, such as block_05 (default: what the head reads)"
     )
     verb.add_argument("--l2", type=float, metavar="X", help="lambda of the regression (default: 1024)")
-    verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="pictures per batch (default: 32)")
+    verb.add_argument("--batch-size", type=int, default=32, metavar="N", help="images per batch (default: 32)")
     verb.add_argument("--table", metavar="FILE", help="write every accuracy as .csv, too")
     verb.add_argument("--plot", metavar="FILE", help="draw the accuracy over the shots, as .png (needs matplotlib)")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -148,12 +148,12 @@ def _add_explain(verbs):
     verb = _add(
         verbs,
         "explain",
-        "Draw what a model answers to a picture and where it looks, on one sheet. Needs matplotlib.\n"
+        "Draw what a model answers to an image and where it looks, on one sheet. Needs matplotlib.\n"
         "It shows the attention rollout (of a Swin, that of its last stage) and the most uneven heads of one block.",
         "keras-vit explain cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz -o cat.png",
         "keras-vit explain cat.jpg --model model.keras --layer block_00 --heads 2 -o cat.pdf",
     )
-    verb.add_argument("picture", metavar="PICTURE", help="JPEG, PNG, BMP, GIF or WebP file")
+    verb.add_argument("image", metavar="IMAGE", help="JPEG, PNG, BMP, GIF or WebP file")
     argument_groups.add_model(verb)
     verb.add_argument(
         "-o", "--output", required=True, metavar="FILE", help=".png, .jpg, .pdf or .svg; replaced if it exists"
@@ -171,8 +171,8 @@ def _add_demo(verbs):
     verb = _add(
         verbs,
         "demo",
-        "Open a page in the browser on which a model names pictures and shows where it looks.\n"
-        "Without --model it begins with one that reads digits, which is trained at the first picture. Needs gradio.",
+        "Open a page in the browser on which a model names images and shows where it looks.\n"
+        "Without --model it begins with one that reads digits, which is trained at the first image. Needs gradio.",
         "keras-vit demo --no-browser",
         "keras-vit demo --model ViT-Ti_16 --weights ViT-Ti_16.npz --no-browser",
     )
@@ -193,7 +193,7 @@ def _add_train(verbs):
         "Train a model by a recipe. The folder gets model.keras, history.json and, where something is measured on,\n"
         "best.keras, the model of the best epoch. After an interruption the same command goes on.",
         "keras-vit train --recipe quickstart --workdir digits --epochs 5",
-        "keras-vit train --recipe quickstart --folder pictures --hold-out 0.5 --batch-size 2 --epochs 1 --workdir cats",
+        "keras-vit train --recipe quickstart --folder images --hold-out 0.5 --batch-size 2 --epochs 1 --workdir cats",
         "keras-vit train --recipe vit/finetune/pets --steps 1000 --set 'augment=inception_crop(0.3), flip' --show",
     )
     verb.add_argument(
@@ -213,18 +213,18 @@ def _add_train(verbs):
     verb.add_argument(
         "--checkpoint-every", type=argument_types.count, metavar="N", help="steps from one checkpoint to the next"
     )
-    pictures = argument_groups.add_pictures(verb, "pictures to learn from (default: the recipe's own)", required=False)
-    argument_groups.add_measured(pictures)
-    pictures.add_argument(
+    images = argument_groups.add_images(verb, "images to learn from (default: the recipe's own)", required=False)
+    argument_groups.add_measured(images)
+    images.add_argument(
         "--max-corrupt",
         type=argument_types.share,
         metavar="SHARE",
         help="how many of them may be unreadable (default: 0.01)",
     )
     changes = verb.add_argument_group("changes to the recipe")
-    changes.add_argument("--epochs", type=int, metavar="N", help="passes over the pictures")
+    changes.add_argument("--epochs", type=int, metavar="N", help="passes over the images")
     changes.add_argument("--steps", type=int, metavar="N", help="length of the run in steps instead")
-    changes.add_argument("--batch-size", type=int, metavar="N", help="pictures per step")
+    changes.add_argument("--batch-size", type=int, metavar="N", help="images per step")
     changes.add_argument("--learning-rate", type=float, metavar="X", help="highest learning rate")
     changes.add_argument("--weight-decay", type=float, metavar="X", help="decoupled weight decay")
     changes.add_argument("--seed", type=int, metavar="N", help="of weights, order and augmentation")
@@ -232,7 +232,7 @@ def _add_train(verbs):
         "--image-size",
         type=argument_types.size,
         metavar="N",
-        help="side of the model's pictures in pixels, or HEIGHTxWIDTH",
+        help="side of the model's images in pixels, or HEIGHTxWIDTH",
     )
     changes.add_argument(
         "--set",
@@ -263,7 +263,7 @@ def _add_export(verbs):
         metavar="NAME",
         help=f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} (default: saved_model)",
     )
-    verb.add_argument("--check", nargs="+", metavar="PICTURE", help="compare on these instead of drawn pictures")
+    verb.add_argument("--check", nargs="+", metavar="IMAGE", help="compare on these instead of drawn images")
     verb.add_argument("--no-check", action="store_true", help="leave the comparison out")
     verb.add_argument("--tolerance", type=float, metavar="X", help="largest difference (default: by the precision)")
     verb.add_argument("--force", action="store_true", help="even with a head of zeros or an assumed preprocessing")
@@ -273,13 +273,13 @@ def _add_export(verbs):
     )
     serving.add_argument("--top", type=int, metavar="K", help="classes in an answer (default: 5)")
     serving.add_argument("--tokens", action="store_true", default=None, help="features answers with the tokens, too")
-    serving.add_argument("--on-error", metavar="NAME", help="of a picture that cannot be read: row (default) or raise")
-    serving.add_argument("--max-pixels", type=int, metavar="N", help="that a picture may claim (default: 64000000)")
+    serving.add_argument("--on-error", metavar="NAME", help="of an image that cannot be read: row (default) or raise")
+    serving.add_argument("--max-pixels", type=int, metavar="N", help="that an image may claim (default: 64000000)")
     serving.add_argument("--jit-compile", action="store_true", default=None, help="XLA compiles the model")
     serving.add_argument("--compute-dtype", metavar="NAME", help="bfloat16 or float32 (default: the model's own)")
     other = verb.add_argument_group("litert and openvino")
     other.add_argument("--quantization", metavar="NAME", help="int8")
-    other.add_argument("--calibration", nargs="+", metavar="PICTURE", help="(openvino) what int8 is fitted on")
+    other.add_argument("--calibration", nargs="+", metavar="IMAGE", help="(openvino) what int8 is fitted on")
 
 
 def _add_convert(verbs):

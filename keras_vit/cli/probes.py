@@ -15,14 +15,14 @@ _SEED = 0  # of --hold-out
 
 
 def probe(args):
-    """Prints the few-shot accuracy, and writes it as a table and as a picture."""
+    """Prints the few-shot accuracy, and writes it as a table and as an image."""
     check_sources(args)
     check_output("--table", args.table, (".csv",))
     check_drawing("--plot", args.plot)
     train, test = open_sources(args, _SEED)
     if test is None:
         raise ValueError(
-            "--validation, --hold-out or --arrays with x_test and y_test must be given: pictures to measure on"
+            "--validation, --hold-out or --arrays with x_test and y_test must be given: images to measure on"
         )
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):  # the bar of Keras
@@ -50,7 +50,7 @@ def _values(result):
         "mean": result.mean,
         "std": result.std,
         "seeds": result.seeds,
-        "pictures": result.count,
+        "images": result.count,
         "classes": result.class_names,
         "layer": result.layer,
         "l2": result.l2,

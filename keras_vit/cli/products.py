@@ -50,7 +50,7 @@ def train(args):
     with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
-            raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no pictures of its own")
+            raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no images of its own")
         with contextlib.redirect_stdout(sys.stderr):  # the bars of Keras
             result = keras_vit.train(
                 recipe,

@@ -1,4 +1,4 @@
-"""From the arguments of a command to labelled pictures."""
+"""From the arguments of a command to labelled images."""
 
 import pathlib
 import sys
@@ -18,7 +18,7 @@ _BELONGS_TO = {
 
 
 def open_source(args):
-    """Returns the `ImageSource` that the arguments name, None if they name none; of arrays the test pictures."""
+    """Returns the `ImageSource` that the arguments name, None if they name none; of arrays the test images."""
     kind = _kind(args)
     return None if kind is None else _open(args, kind, "test" if kind == "arrays" else _where(args, kind))
 
@@ -28,7 +28,7 @@ def check_sources(args):
     kind = _kind(args)
     for name in ("validation", "hold_out"):
         if kind is None and getattr(args, name) is not None:
-            raise ValueError(f"{_option(name)} needs pictures to learn from: {ANY_KIND}")
+            raise ValueError(f"{_option(name)} needs images to learn from: {ANY_KIND}")
     if args.validation is not None and args.hold_out is not None:
         raise ValueError("--validation and --hold-out are two ways to say the same: give one of them")
     if args.validation is not None and kind == "arrays":
@@ -40,7 +40,7 @@ def open_sources(args, seed):
 
     Args:
         args: parsed arguments that `check_sources` has checked.
-        seed: which pictures `--hold-out` draws.
+        seed: which images `--hold-out` draws.
     """
     kind = _kind(args)
     if kind is None:
@@ -56,12 +56,11 @@ def open_sources(args, seed):
 def _split(source, hold_out, seed):
     if not 0 < round(hold_out * source.size) < source.size:
         raise ValueError(
-            "--hold-out must leave both parts at least one picture; "
-            f"got --hold-out={hold_out:g} of {source.size} pictures"
+            f"--hold-out must leave both parts at least one image; got --hold-out={hold_out:g} of {source.size} images"
         )
     rest, held_out = source.split(hold_out, seed=seed)
     drawn = "drawn from all" if source.labels is None else "of every class its share"
-    print(f"{rest.size:,} pictures to learn from, {held_out.size:,} held out, {drawn}", file=sys.stderr)
+    print(f"{rest.size:,} images to learn from, {held_out.size:,} held out, {drawn}", file=sys.stderr)
     return rest, held_out
 
 
@@ -81,7 +80,7 @@ def _kind(args):
 
 def _open(args, kind, where):
     if kind == "folder":
-        return keras_vit.data.from_folder(where)
+        return keras_vit.data.from_directory(where)
     keys = {name: getattr(args, name) for name in _KEYS if getattr(args, name) is not None}
     if kind == "tfds":
         return keras_vit.data.from_tfds(args.tfds, where, data_dir=args.data_dir, **keys)

@@ -34,7 +34,7 @@ class LayerCall(typing.NamedTuple):
 
 
 def call_shapes(model):
-    """Runs a model on one abstract picture, as in inference, and lists every layer call.
+    """Runs a model on one abstract image, as in inference, and lists every layer call.
 
     The model is left as it was. Layers of equal class, config, weight shapes and inputs make equal calls, so that only
     the first of them is really run: of a ViT, one block.
@@ -51,7 +51,7 @@ def call_shapes(model):
     """
     watch = _Watch(model)
     inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
-    inputs = keras.tree.map_structure(_one_picture, inputs)
+    inputs = keras.tree.map_structure(_one_image, inputs)
     with watch:
         backend.compute_output_spec(watch.run, inputs)
     return watch.calls
@@ -63,7 +63,7 @@ def own_weights(layer):
     return [weight for weight in layer.weights if id(weight) not in inner]
 
 
-def _one_picture(tensor):
+def _one_image(tensor):
     if None in tensor.shape[1:]:
         raise ValueError(f"model must have inputs of known size; got {tensor.shape}")
     return keras.KerasTensor((1, *tensor.shape[1:]), dtype=tensor.dtype)

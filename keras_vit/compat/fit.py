@@ -40,7 +40,7 @@ class DistributedFit(_OwnFit):
             microbatches: number of parts that each batch is split into inside the training step, so that one of them
                 has to fit in memory; a batch of fewer rows has as many parts as rows. The gradient is that of the whole
                 batch, also where the parts are not of equal size, and is applied once; `steps` and the schedules count
-                batches. Layers that compute with the other pictures of their batch (BatchNormalization) see those of
+                batches. Layers that compute with the other images of their batch (BatchNormalization) see those of
                 their part alone, and what layers add as a sum over their batch (`add_loss`, activity regularisers) is
                 averaged over the parts, as over replicas. On TensorFlow the parts are computed one after another,
                 which XLA (`jit_compile`) need not keep to: then the saved memory is not certain. It is part of what a

@@ -9,9 +9,9 @@ import keras
 # path of a variable -> axes of the mesh along which its sides are cut: first the columns, then the rows, so that the
 # two products of an attention or an MLP need one exchange between the devices (arXiv 1909.08053, section 3).
 _LAYOUTS = {
-    r".*query_key_value/kernel": (None, "model"),
-    r".*query_key_value/bias": ("model",),
-    r".*output_projection/kernel": ("model", None),
+    r".*qkv/kernel": (None, "model"),
+    r".*qkv/bias": ("model",),
+    r".*proj/kernel": ("model", None),
     r".*mlp/dense1/kernel": (None, "model"),
     r".*mlp/dense1/bias": ("model",),
     r".*mlp/dense2/kernel": ("model", None),

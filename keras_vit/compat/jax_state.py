@@ -1,7 +1,7 @@
 """A step that fails on the JAX backend leaves the model its weights.
 
 Keras's loops take weights, optimizer and metrics out of the model before their first step and put them back after the
-last one. An error in the first step, such as a picture of the wrong size or one that cannot be read, or in a later one
+last one. An error in the first step, such as an image of the wrong size or one that cannot be read, or in a later one
 of several per execution, left the model without any. And fit gave the weights their averages (`use_ema`), which are
 zeros before the first step. Delete this file when tests/compat/test_jax_state.py finds that `keras.Model` keeps them.
 """

@@ -16,7 +16,7 @@ class CrossEntropy(keras.losses.Loss):
     """Softmax or sigmoid cross-entropy, one number per example.
 
     Args:
-        kind: `softmax`, one class per picture, or `sigmoid`, each class for itself, summed over the classes.
+        kind: `softmax`, one class per image, or `sigmoid`, each class for itself, summed over the classes.
         from_logits: whether predictions are logits; False for probabilities.
         label_smoothing: e in [0, 1); targets become (1 - e) * target + e / classes.
         **kwargs: of `keras.losses.Loss`: `reduction`, `name`, `dtype`.
@@ -53,7 +53,7 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
     """Share of the examples whose likeliest class is right.
 
     Right is the class of an integer label, and where the label has a target per class, any with the highest target:
-    each of the true classes of a multi-label picture, the greater part of a mixed one.
+    each of the true classes of a multi-label image, the greater part of a mixed one.
 
     Shapes: as `CrossEntropy`.
     """

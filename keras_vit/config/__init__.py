@@ -4,13 +4,13 @@ from keras_vit.config.base import GELUS, Config, ImageConfig
 from keras_vit.config.preprocessing import INTERPOLATIONS, Preprocessing
 from keras_vit.config.resnet import AxialResNetConfig, BiTConfig, FeatureMapConfig, ResNetConfig
 from keras_vit.config.swin import SwinConfig
-from keras_vit.config.vit import POSITION_EMBEDDINGS, UNPOOLED_CLASSIFIERS, ViTConfig
+from keras_vit.config.vit import POSITION_EMBEDDINGS, UNPOOLED, ViTConfig
 
 __all__ = [
     "GELUS",
     "INTERPOLATIONS",
     "POSITION_EMBEDDINGS",
-    "UNPOOLED_CLASSIFIERS",
+    "UNPOOLED",
     "AxialResNetConfig",
     "BiTConfig",
     "Config",

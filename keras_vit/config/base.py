@@ -32,7 +32,7 @@ class Config:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                hint = checks.suggestion(key, known)
+                hint = checks.suggestion(key, known, foreign=checks.FOREIGN_NAMES)
                 among = checks.listed(known, bool(hint))
                 raise ValueError(f"{cls.__name__} keys must be among {among}; got {key!r}{hint}")
         return cls(**values)
@@ -75,7 +75,7 @@ class ImageConfig(Config):
         classes: number of logits.
         include_top: False ends the model at the pooled features.
         classifier_activation: activation of the head, such as `"softmax"`; None gives logits.
-        channels: channels of the input picture.
+        channels: channels of the input image.
         dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None is the global policy.
         include_preprocessing: True builds a model of pixel values from 0 to 255, uint8 or float, in the model's image
             size, whose layer `preprocessing` maps them by the mean and standard deviation of `model.preprocessing`.

@@ -18,13 +18,13 @@ INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preprocessing(Config):
-    """From a picture to the numbers a checkpoint was trained on: the contract of checkpoint, data and serving.
+    """From an image to the numbers a checkpoint was trained on: the contract of checkpoint, data and serving.
 
     Pixels are scaled to [0, 1], resized, cropped, then mapped to `(x - mean) / std`. The default is the official one:
     a plain square resize to values in [-1, 1].
 
     Args:
-        size: without `crop`, the exact size (height, width) the picture is resized to, whatever its aspect ratio
+        size: without `crop`, the exact size (height, width) the image is resized to, whatever its aspect ratio
             (one integer for a square). With `crop` and one integer, the length the shorter side is resized to,
             aspect ratio kept; with `crop` and a pair, an exact resize before the crop.
         crop: size (height, width) of the central crop after the resize, None for no crop.
@@ -98,14 +98,14 @@ class Preprocessing(Config):
         shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in DeiT's and timm's code
         return self.replace(size=shorter, crop=image_size)
 
-    def to_pictures(self, inputs: npt.ArrayLike) -> np.ndarray:
+    def to_images(self, inputs: npt.ArrayLike) -> np.ndarray:
         """Undoes mean and std.
 
         Args:
             inputs: array (..., channels) of model input.
 
         Returns:
-            float32 array of the same shape: the pictures as the model sees them, cut to [0, 1].
+            float32 array of the same shape: the images as the model sees them, cut to [0, 1].
 
         Raises:
             ValueError: on another number of channels.

@@ -22,7 +22,7 @@ class SwinConfig(ImageConfig):
         mlp_ratio: width of each MLP's hidden layer over the width of the stage, rounded down.
         qkv_bias: whether query, key and value projections have biases.
         dropout_rate: rate in [0, 1) after the patches, attention output and both MLP layers.
-        stochastic_depth_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
+        drop_path_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
         gelu: `erf` (the authors' code) or `tanh`.
         epsilon: of every LayerNorm.
 
@@ -40,7 +40,7 @@ class SwinConfig(ImageConfig):
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     dropout_rate: float = 0.0
-    stochastic_depth_rate: float = 0.0
+    drop_path_rate: float = 0.0
     gelu: str = "erf"
     epsilon: float = 1e-5
 
@@ -50,7 +50,7 @@ class SwinConfig(ImageConfig):
         self._check(checks.check_integer, "embed_dim", "window_size")
         self._check(check_integers, "depths", "num_heads")
         self._check(checks.check_positive, "mlp_ratio", "epsilon")
-        self._check(checks.check_rate, "dropout_rate", "stochastic_depth_rate")
+        self._check(checks.check_rate, "dropout_rate", "drop_path_rate")
         self._check(checks.check_flag, "qkv_bias")
         self._check_choice("gelu", GELUS)
         checks.check_divisible("image_size", self.image_size, "patch_size", self.patch_size)

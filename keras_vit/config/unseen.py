@@ -13,11 +13,11 @@ CLOSE = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding")
 # Fields whose other value is met by resizing tables, which the report lists.
 RESIZED = ("window_size",)
 # Fields that a new head may have otherwise.
-OF_THE_HEAD = ("classifier", "norm_position", "class_token")
+OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 
 _FIELDS = (
     "num_heads",
-    "classifier",
+    "pooling",
     "norm_position",
     "position_embedding",
     "position_placement",
@@ -75,7 +75,7 @@ def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Differen
             holder = getattr(config, owner[0], None)
         if hasattr(holder, field):
             ours = bool(holder.num_class_tokens) if field == "class_token" else getattr(holder, field)
-            is_the_same = name == "norm_position" and holder.classifier in _ONE_TOKEN
+            is_the_same = name == "norm_position" and holder.pooling in _ONE_TOKEN
             if _comparable(theirs) != _comparable(ours) and not is_the_same:
                 found.append(Difference(name, theirs, ours))
     return found

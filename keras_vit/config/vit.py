@@ -8,9 +8,9 @@ from keras_vit.config.base import GELUS, ImageConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
-CLASSIFIERS = ("token", "gap", "map", "first", "unpooled", "token_unpooled")
-CLASS_TOKEN_CLASSIFIERS = ("token", "token_unpooled")
-UNPOOLED_CLASSIFIERS = ("unpooled", "token_unpooled")
+POOLINGS = ("token", "gap", "map", "first", "unpooled", "token_unpooled")
+CLASS_TOKEN_POOLINGS = ("token", "token_unpooled")
+UNPOOLED = ("unpooled", "token_unpooled")
 NORM_POSITIONS = ("before_pooling", "after_pooling")
 POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "relative", "none")
 POSITION_PLACEMENTS = ("stem", "every", "shared")
@@ -33,10 +33,10 @@ class ViTConfig(ImageConfig):
         num_layers: number of transformer blocks L.
         num_heads: attention heads per block; they must divide `hidden_dim`.
         mlp_dim: width of the hidden layer of each block's MLP.
-        classifier: what the head reads: `token` the class token, `gap` the mean of the patch tokens, `map`
+        pooling: what the head reads: `token` the class token, `gap` the mean of the patch tokens, `map`
             multi-head attention pooling, `first` row 0 with no class token added, `unpooled` every patch token,
             `token_unpooled` every token with the class token first.
-        class_token: None follows the classifier; True keeps a class token beside `gap` or `map`, which leave it out.
+        class_token: None follows `pooling`; True keeps a class token beside `gap` or `map`, which leave it out.
         norm_position: `before_pooling` (the paper) or `after_pooling` (timm's fc_norm).
         representation_size: width of the tanh layer `pre_logits` before the head, None for no such layer.
         position_embedding: `learned` (1-D table), `learned_2d` (a table of rows and one of columns, each of half the
@@ -47,7 +47,7 @@ class ViTConfig(ImageConfig):
             `every` or `shared`.
         dropout_rate: rate in [0, 1) after positions, attention output and both MLP layers.
         attention_dropout_rate: rate in [0, 1) on the attention weights.
-        stochastic_depth_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
+        drop_path_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
         layer_scale_init: initial value of LayerScale (arXiv 2103.17239), None for no LayerScale.
         qkv_bias: whether query, key and value projections have biases.
         qk_norm: whether queries and keys are layer-normalised per head.
@@ -55,14 +55,14 @@ class ViTConfig(ImageConfig):
         gelu: `tanh` or `erf`; None is what given weights were trained with, without weights the paper's `tanh`.
         epsilon: of every LayerNorm; None is what given weights were trained with, without weights the paper's 1e-6.
         remat: recompute the blocks in the backward pass to save memory.
-        merged_tokens: how many patch tokens each block merges into others that are alike (ToMe, arXiv 2210.09461), in
+        token_merging: how many patch tokens each block merges into others that are alike (ToMe, arXiv 2210.09461), in
             training and in inference, to save time; at most half of those that are left. 0 merges none. The weights
             are those of a model that merges none.
         distilled: a distillation token after the class token with a head of its own (DeiT, arXiv 2012.12877); in
             training the model returns the logits of both heads, otherwise their mean.
         attention: `global`, all tokens to all tokens, or `axial`, each block a row block and a column block
             (appendix D.6).
-        stem: `ResNetConfig` of the ResNet of a hybrid, None to cut the patches from the picture.
+        stem: `ResNetConfig` of the ResNet of a hybrid, None to cut the patches from the image.
 
     Raises:
         ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
@@ -75,7 +75,7 @@ class ViTConfig(ImageConfig):
     num_layers: int
     num_heads: int
     mlp_dim: int
-    classifier: str = "token"
+    pooling: str = "token"
     class_token: bool | None = None
     norm_position: str = "before_pooling"
     representation_size: int | None = None
@@ -83,7 +83,7 @@ class ViTConfig(ImageConfig):
     position_placement: str = "stem"
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
-    stochastic_depth_rate: float = 0.0
+    drop_path_rate: float = 0.0
     layer_scale_init: float | None = None
     qkv_bias: bool = True
     qk_norm: bool = False
@@ -91,7 +91,7 @@ class ViTConfig(ImageConfig):
     gelu: str | None = None
     epsilon: float | None = None
     remat: bool = False
-    merged_tokens: int = 0
+    token_merging: int = 0
     distilled: bool = False
     attention: str = "global"
     stem: ResNetConfig | FeatureMapConfig | None = None
@@ -100,8 +100,8 @@ class ViTConfig(ImageConfig):
         super().__post_init__()
         self._check(checks.check_pair, "patch_size")
         self._check(checks.check_integer, "hidden_dim", "num_layers", "num_heads", "mlp_dim")
-        self._check(lambda name, value: checks.check_integer(name, value, minimum=0), "num_registers", "merged_tokens")
-        self._check(checks.check_rate, "dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+        self._check(lambda name, value: checks.check_integer(name, value, minimum=0), "num_registers", "token_merging")
+        self._check(checks.check_rate, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
         self._check(checks.check_flag, "qkv_bias", "qk_norm", "remat", "distilled")
         for name, choices in _CHOICES.items():
             self._check_choice(name, choices)
@@ -127,7 +127,7 @@ class ViTConfig(ImageConfig):
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """Rows and columns of what the patches are cut from: the picture, or the feature map of the stem."""
+        """Rows and columns of what the patches are cut from: the image, or the feature map of the stem."""
         return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property
@@ -138,7 +138,7 @@ class ViTConfig(ImageConfig):
     @property
     def num_class_tokens(self) -> int:
         """1 with a class token, 2 with a distillation token beside it, else 0."""
-        follows = self.classifier in CLASS_TOKEN_CLASSIFIERS
+        follows = self.pooling in CLASS_TOKEN_POOLINGS
         return int(follows if self.class_token is None else self.class_token) + int(self.distilled)
 
     @property
@@ -153,7 +153,7 @@ class ViTConfig(ImageConfig):
 
 
 _CHOICES = {
-    "classifier": CLASSIFIERS,
+    "pooling": POOLINGS,
     "norm_position": NORM_POSITIONS,
     "position_embedding": POSITION_EMBEDDINGS,
     "position_placement": POSITION_PLACEMENTS,
@@ -163,23 +163,23 @@ _CHOICES = {
 # when two arguments contradict each other, what is expected of them, which ones
 _CONTRADICTIONS = (
     (
-        lambda c: c.class_token and c.classifier in ("first", "unpooled"),
-        "classifiers 'first' and 'unpooled' have no class token, so class_token must be None or False",
-        ("class_token", "classifier"),
+        lambda c: c.class_token and c.pooling in ("first", "unpooled"),
+        "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False",
+        ("class_token", "pooling"),
     ),
     (
-        lambda c: c.class_token is False and c.classifier in CLASS_TOKEN_CLASSIFIERS,
-        "classifiers 'token' and 'token_unpooled' read the class token, so class_token must be None or True",
-        ("class_token", "classifier"),
+        lambda c: c.class_token is False and c.pooling in CLASS_TOKEN_POOLINGS,
+        "pooling 'token' and 'token_unpooled' read the class token, so class_token must be None or True",
+        ("class_token", "pooling"),
     ),
     (
-        lambda c: c.norm_position == "after_pooling" and c.classifier in UNPOOLED_CLASSIFIERS,
-        "norm_position='after_pooling' needs a classifier that pools",
-        ("classifier",),
+        lambda c: c.norm_position == "after_pooling" and c.pooling in UNPOOLED,
+        "norm_position='after_pooling' needs a pooling of tokens, such as 'gap'",
+        ("pooling",),
     ),
     (
-        lambda c: c.classifier == "first" and c.num_registers,
-        "classifier='first' reads row 0 of the patch tokens, so num_registers must be 0",
+        lambda c: c.pooling == "first" and c.num_registers,
+        "pooling='first' reads row 0 of the patch tokens, so num_registers must be 0",
         ("num_registers",),
     ),
     (
@@ -204,9 +204,9 @@ _CONTRADICTIONS = (
     ),
     (
         lambda c: c.attention == "axial" and c.num_prefix_tokens,
-        "attention='axial' works on the rows and columns of the patch grid, so it needs a classifier without class "
+        "attention='axial' works on the rows and columns of the patch grid, so it needs a pooling without class "
         "token, such as 'gap', no registers and no distillation token",
-        ("classifier", "class_token", "num_registers", "distilled"),
+        ("pooling", "class_token", "num_registers", "distilled"),
     ),
     (
         lambda c: c.attention == "axial" and c.position_embedding == "relative",
@@ -214,20 +214,20 @@ _CONTRADICTIONS = (
         ("position_embedding",),
     ),
     (
-        lambda c: c.merged_tokens and c.position_placement != "stem",
-        "merged_tokens leaves no place to a token behind the first block, so position_placement must be 'stem'",
-        ("merged_tokens", "position_placement"),
+        lambda c: c.token_merging and c.position_placement != "stem",
+        "token_merging leaves no place to a token behind the first block, so position_placement must be 'stem'",
+        ("token_merging", "position_placement"),
     ),
     (
-        lambda c: c.merged_tokens and c.attention == "axial",
-        "attention='axial' needs whole rows and columns of patches, so merged_tokens must be 0",
-        ("merged_tokens",),
+        lambda c: c.token_merging and c.attention == "axial",
+        "attention='axial' needs whole rows and columns of patches, so token_merging must be 0",
+        ("token_merging",),
     ),
     (
-        lambda c: c.distilled and (c.classifier != "token" or c.norm_position != "before_pooling"),
-        "distilled=True reads the class and the distillation token after the norm, so it needs classifier='token' and "
+        lambda c: c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling"),
+        "distilled=True reads the class and the distillation token after the norm, so it needs pooling='token' and "
         "norm_position='before_pooling'",
-        ("classifier", "norm_position"),
+        ("pooling", "norm_position"),
     ),
     (
         lambda c: c.distilled and c.classifier_activation,

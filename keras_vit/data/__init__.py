@@ -1,8 +1,8 @@
-"""Pictures in: sources of labelled pictures and the tf.data pipelines that turn them into batches."""
+"""Images in: sources of labelled images and the tf.data pipelines that turn them into batches."""
 
 from keras_vit.data.corrupt import UnusableDataError, data_error
 from keras_vit.data.digits import from_digits
-from keras_vit.data.folder import from_folder
+from keras_vit.data.directory import from_directory
 from keras_vit.data.npz import from_npz
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource, from_arrays
@@ -22,7 +22,7 @@ __all__ = [
     "eval_pipeline",
     "from_arrays",
     "from_digits",
-    "from_folder",
+    "from_directory",
     "from_npz",
     "from_tfds",
     "from_tfrecord",

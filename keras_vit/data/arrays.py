@@ -1,4 +1,4 @@
-"""Arrays as pictures: their shape and the range of their values, checked before anything is computed."""
+"""Arrays as images: their shape and the range of their values, checked before anything is computed."""
 
 import math
 import numbers
@@ -38,7 +38,7 @@ def check(name, array, value_range, ranks):
 
 
 def to_levels(array, value_range):
-    """One picture of rank 2 or 3 as (height, width, channels) on [0, 255]: uint8 as it is, else float32."""
+    """One image of rank 2 or 3 as (height, width, channels) on [0, 255]: uint8 as it is, else float32."""
     array = array[..., None] if array.ndim == 2 else array
     low, high = value_range
     if array.dtype == np.uint8 and (low, high) == (0, 255):
@@ -66,7 +66,7 @@ def _numeric(name, array):
 
 
 def _check_shape(name, shape, ranks):
-    forms = {2: "(height, width)", 3: "(height, width, channels)", 4: "(pictures, height, width, channels)"}
+    forms = {2: "(height, width)", 3: "(height, width, channels)", 4: "(images, height, width, channels)"}
     if len(shape) not in ranks:
         raise ValueError(f"{name} must have shape {' or '.join(forms[rank] for rank in ranks)}; got {shape}")
     if 0 in shape:

@@ -1,4 +1,4 @@
-"""A batch from its rows: read in parallel, the places of unreadable pictures filled or left out."""
+"""A batch from its rows: read in parallel, the places of unreadable images filled or left out."""
 
 import os
 
@@ -8,25 +8,25 @@ from keras_vit.data import corrupt
 
 _AHEAD = 2  # batches that are read at the same time: with one alone, cores would be idle at its end
 _NONE_READABLE = (
-    "not one picture of batch {} can be read, nor one of those that could take their place: more cannot be read than "
+    "not one image of batch {} can be read, nor one of those that could take their place: more cannot be read than "
     "max_corrupt allows"
 )
 
 
-def read_batches(order, start_step, picture, finish, unreadable, *, rows_of, before=0, fill=True):
+def read_batches(order, start_step, prepare, finish, unreadable, *, rows_of, before=0, fill=True):
     """Reads the batches of an `Order`.
 
     Args:
         order: an `Order`.
         start_step: number of the first batch.
-        picture: function of (running number, encoded file or pixels) to a tensor of fixed shape.
-        finish: function of (number of the batch, int64 rows of it, pictures, labels) to what comes out.
+        prepare: function of (running number, encoded file or pixels) to a tensor of fixed shape.
+        finish: function of (number of the batch, int64 rows of it, images, labels) to what comes out.
         unreadable: an `Unreadable`.
         rows_of: function from the number of rows of a batch to the range (first, end) of those to read.
         before: 1 to read the row before these too, cyclically: in MixUp, the partner of the first.
-        fill: whether an unreadable picture's place is taken by the next readable one of the whole batch, cyclically,
+        fill: whether an unreadable image's place is taken by the next readable one of the whole batch, cyclically,
             or of the source if there is none, so that nothing else moves. False leaves the place out, and `finish`
-            gets fewer pictures than rows.
+            gets fewer images than rows.
 
     Returns:
         `tf.data.Dataset` of what `finish` returns, in order whatever the parallelism.
@@ -35,7 +35,7 @@ def read_batches(order, start_step, picture, finish, unreadable, *, rows_of, bef
     def example(place, row):
         number, position, element = row
         element = order.element(position, element)
-        return place, picture(number, element["image"]), element["label"]
+        return place, prepare(number, element["image"]), element["label"]
 
     def read(number, batch):
         length = order.length(number)
@@ -47,7 +47,7 @@ def read_batches(order, start_step, picture, finish, unreadable, *, rows_of, bef
 
         def mend():
             with tf.control_dependencies([_report(order, rows(), places, unreadable)]):
-                found = tf.identity(pictures), tf.identity(labels)
+                found = tf.identity(images), tf.identity(labels)
             if not fill:
                 return found
             following = _cycle(order.rows(number, batch), numbers + tf.size(numbers, tf.int64), length)
@@ -56,18 +56,18 @@ def read_batches(order, start_step, picture, finish, unreadable, *, rows_of, bef
             return _fill(number, numbers, places, found, following.enumerate().map(example))
 
         examples = rows().map(example, num_parallel_calls=_parallelism(), deterministic=True)
-        places, pictures, labels = _readable(examples, order.batch_size + before)
+        places, images, labels = _readable(examples, order.batch_size + before)
         is_whole = tf.size(places) == tf.size(numbers)
-        pictures, labels = tf.cond(is_whole, lambda: (pictures, labels), mend)
+        images, labels = tf.cond(is_whole, lambda: (images, labels), mend)
         with tf.control_dependencies([_check_labels(labels, len(order.source.class_names))]):
-            return finish(number, tf.math.floormod(numbers, length), pictures, tf.identity(labels))
+            return finish(number, tf.math.floormod(numbers, length), images, tf.identity(labels))
 
     # Not interleave, which would hold six batches where this holds two.
     return order.batches(start_step).map(read, num_parallel_calls=_AHEAD, deterministic=True)
 
 
 def _parallelism():
-    # A number, as AUTOTUNE would begin at one picture in every batch.
+    # A number, as AUTOTUNE would begin at one image in every batch.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -85,7 +85,7 @@ def _readable(examples, batch_size):
 
 
 def _fill(number, numbers, places, found, following):
-    """Pictures and labels for all `numbers`: each the first readable one from its place on, then of `following`."""
+    """Images and labels for all `numbers`: each the first readable one from its place on, then of `following`."""
     _, *later = _readable(following, 1)
     stopped = tf.cond(tf.size(later[1]) > 0, tf.no_op, lambda: corrupt.stop(_NONE_READABLE, number))
     with tf.control_dependencies([stopped]):

@@ -1,4 +1,4 @@
-"""What a pipeline does about pictures that cannot be read: skip, count, name, and stop beyond a share of them."""
+"""What a pipeline does about images that cannot be read: skip, count, name, and stop beyond a share of them."""
 
 import logging
 import numbers
@@ -10,11 +10,11 @@ import tensorflow as tf
 from keras_vit.data import encoded
 
 _LOG = logging.getLogger("keras_vit.data")
-_NAMED = 5  # pictures that the last message lists
+_NAMED = 5  # images that the last message lists
 
 
 class UnusableDataError(ValueError):
-    """The pictures or labels of a source cannot be trained or evaluated on; the message says why."""
+    """The images or labels of a source cannot be trained or evaluated on; the message says why."""
 
 
 def data_error(error: BaseException) -> UnusableDataError | None:
@@ -31,15 +31,15 @@ def data_error(error: BaseException) -> UnusableDataError | None:
 
 
 class Unreadable:
-    """The pictures of one pipeline that could not be read so far.
+    """The images of one pipeline that could not be read so far.
 
     Args:
         source: the `ImageSource` that they come from.
         channels: of the model input, for the reason in the messages.
-        max_corrupt: largest share of the pictures of the source, in [0, 1], that may be unreadable.
+        max_corrupt: largest share of the images of the source, in [0, 1], that may be unreadable.
 
     Attributes:
-        allowed: the same as a number of pictures.
+        allowed: the same as a number of images.
     """
 
     def __init__(self, source, channels, max_corrupt):
@@ -47,7 +47,7 @@ class Unreadable:
         if not is_number or not 0.0 <= max_corrupt <= 1.0:
             raise ValueError(f"max_corrupt must be a number in [0, 1]; got max_corrupt={max_corrupt!r}")
         # Not the source: TensorFlow keeps whatever a numpy_function refers to until the process ends.
-        self._name_of = source.describe or (source.files.__getitem__ if source.files else "picture {}".format)
+        self._name_of = source.describe or (source.files.__getitem__ if source.files else "image {}".format)
         self._size, self._channels, self._max_corrupt = source.size, channels, float(max_corrupt)
         self.allowed = int(self._max_corrupt * self._size)
         self._found, self._lock = {}, threading.Lock()
@@ -58,10 +58,10 @@ class Unreadable:
         return sorted(self._found)
 
     def report(self, positions, opened, contents):
-        """Logs pictures that are new here, and raises once there are too many.
+        """Logs images that are new here, and raises once there are too many.
 
         Args:
-            positions: int64 array, where in the source the pictures stand.
+            positions: int64 array, where in the source the images stand.
             opened: int64 array, those of `positions` whose file or record could be read.
             contents: array of bytes, what stands in these.
         """
@@ -72,7 +72,7 @@ class Unreadable:
                     self._found[position] = self._reason(position, opened.get(position))
                     if len(self._found) <= self.allowed:
                         told = (self._found[position], len(self._found), self._size)
-                        _LOG.warning("Picture skipped: %s (%d of %d skipped so far)", *told)
+                        _LOG.warning("Image skipped: %s (%d of %d skipped so far)", *told)
             if len(self._found) > self.allowed:
                 raise UnusableDataError(self._summary())
 
@@ -90,7 +90,7 @@ class Unreadable:
         reasons = [self._found[position] for position in self.positions]
         listed = "; ".join(reasons[:_NAMED]) + ("; ..." if len(reasons) > _NAMED else "")
         return (
-            f"{len(reasons)} of {self._size} pictures cannot be read, which is more than "
+            f"{len(reasons)} of {self._size} images cannot be read, which is more than "
             f"max_corrupt={self._max_corrupt:g} allows: {listed}. Mend or remove these, or raise max_corrupt"
         )
 

@@ -4,18 +4,18 @@ import numpy as np
 
 from keras_vit.data.sources import ImageSource, from_arrays
 
-HELD_OUT = 5  # one picture in five
+HELD_OUT = 5  # one image in five
 
 
 def from_digits() -> tuple[ImageSource, ImageSource]:
     """Returns (train, held-out) sources of scikit-learn's bundled digits.
 
-    The pictures are real handwriting: 1797 grey pictures of 8 x 8 pixels, ten classes (E. Alpaydin and C.
+    The images are real handwriting: 1797 grey images of 8 x 8 pixels, ten classes (E. Alpaydin and C.
     Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, 1998). A fifth of
     them, 359, is held out; which ones is fixed for good.
 
     Returns:
-        A pair of `ImageSource`: uint8 pictures (8, 8, 1), labels 0 to 9, class names `"0"` to `"9"`.
+        A pair of `ImageSource`: uint8 images (8, 8, 1), labels 0 to 9, class names `"0"` to `"9"`.
 
     Raises:
         ImportError: if scikit-learn is not installed.
@@ -24,7 +24,7 @@ def from_digits() -> tuple[ImageSource, ImageSource]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError(
-            "from_digits needs scikit-learn, which carries the pictures: pip install scikit-learn"
+            "from_digits needs scikit-learn, which carries the images: pip install scikit-learn"
         ) from error
     digits = load_digits()
     images = np.rint(digits.images * (255 / 16)).astype("uint8")[..., np.newaxis]  # from 0 ... 16, (1797, 8, 8, 1)

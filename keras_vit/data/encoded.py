@@ -1,4 +1,4 @@
-"""Encoded pictures (files, bytes) and PIL images to pixels; what is no picture, or too large, is refused."""
+"""Encoded images (files, bytes) and PIL images to pixels; what is no image, or too large, is refused."""
 
 import contextlib
 import io
@@ -22,10 +22,10 @@ def check_file(path):
     """Raises unless `path` is a file that can be opened."""
     if os.path.isdir(path):
         raise ValueError(
-            f"{os.fspath(path)} is a folder, not a picture: give its files, or use keras_vit.data.from_folder"
+            f"{os.fspath(path)} is a folder, not an image: give its files, or use keras_vit.data.from_directory"
         )
     if not os.path.exists(path):
-        raise FileNotFoundError(f"there is no picture file {os.fspath(path)}")
+        raise FileNotFoundError(f"there is no image file {os.fspath(path)}")
 
 
 def read_file(path):
@@ -38,7 +38,7 @@ def decode(name, contents, channels):
     """Decodes the bytes of a file: uint8 (height, width, channels) by `preprocessing.decode`.
 
     Raises:
-        ValueError: that begins with `name`, on bytes that are no picture, a damaged one or one of more than
+        ValueError: that begins with `name`, on bytes that are no image, a damaged one or one of more than
             `pixel_limit.MAX_PIXELS` pixels.
     """
     image_format = _check_header(name, contents)
@@ -51,7 +51,7 @@ def decode(name, contents, channels):
                 "open it with PIL.Image.open and give the image instead"
             ) from None
         raise ValueError(
-            f"{name} must be a whole picture of one of {_FORMATS}; it begins as {image_format} "
+            f"{name} must be a whole image of one of {_FORMATS}; it begins as {image_format} "
             f"but is cut short, damaged or of a rare kind ({len(contents)} bytes, {_beginning(contents)})"
         ) from None
     _check_sides(name, *image.shape[:2])
@@ -90,20 +90,20 @@ def _upright(image):
 def _check_header(name, contents):
     """Returns the format's name, once the header is found to be one that can be decoded."""
     if not contents:
-        raise ValueError(f"{name} must be a picture ({_FORMATS}); it is empty (0 bytes)")
+        raise ValueError(f"{name} must be an image ({_FORMATS}); it is empty (0 bytes)")
     if contents[:4] == b"RIFF":  # a WebP: to open an animated one, Pillow allocates its pixels
         width, height = pixel_limit.header_sides(tf.constant(contents)).numpy()
         _check_sides(name, height or 1, width or 1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large pictures and of damage to what is not read here
+            warnings.simplefilter("ignore")  # of large images and of damage to what is not read here
             with PIL.Image.open(io.BytesIO(contents)) as header:
                 image_format, (width, height) = header.format, header.size
     except PIL.Image.DecompressionBombError as error:
         raise ValueError(f"{name} must have at most {pixel_limit.MAX_PIXELS:,} pixels; {error}") from None
     except (OSError, SyntaxError, ValueError, EOFError):
         raise ValueError(
-            f"{name} must be a picture ({_FORMATS}); it is none or its header is damaged: "
+            f"{name} must be an image ({_FORMATS}); it is none or its header is damaged: "
             f"{len(contents)} bytes, {_beginning(contents)}"
         ) from None
     _check_sides(name, height, width)

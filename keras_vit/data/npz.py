@@ -1,4 +1,4 @@
-"""`from_npz`: one of the two sets of pictures in an `.npz` file of arrays, such as those that Keras publishes."""
+"""`from_npz`: one of the two sets of images in an `.npz` file of arrays, such as those that Keras publishes."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | None = None) -> ImageSource:
-    """Pictures and labels in an `.npz` file with the arrays `x_train`, `y_train`, `x_test` and `y_test`.
+    """Images and labels in an `.npz` file with the arrays `x_train`, `y_train`, `x_test` and `y_test`.
 
     Args:
         path: of the file. It holds the arrays of one part at least, of the kinds that `from_arrays` takes; objects,
@@ -30,7 +30,7 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no `.npz` file, lacks the arrays of the part, or they are no pictures with labels.
+        ValueError: if it is no `.npz` file, lacks the arrays of the part, or they are no images with labels.
     """
     checks.check_choice("part", part, PARTS)
     with _open(path) as file:

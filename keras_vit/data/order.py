@@ -1,4 +1,4 @@
-"""Which picture stands in which row of which batch: a function of seed and running number alone."""
+"""Which image stands in which row of which batch: a function of seed and running number alone."""
 
 import dataclasses
 import functools
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit.data.sources import ImageSource
 
-_SHUFFLE_BUFFER = 10_000  # elements, for sources that cannot look up a picture by its position
+_SHUFFLE_BUFFER = 10_000  # elements, for sources that cannot look up an image by its position
 _ENDLESS = tf.int64.max
 
 
@@ -16,12 +16,12 @@ class Order:
     """The order of training or evaluation.
 
     The rows of all batches have running numbers from 0. Pass p has the numbers from p * size on, as many as the source
-    has pictures. Its order is drawn from `(seed, p)`, so that any batch can be the first.
+    has images. Its order is drawn from `(seed, p)`, so that any batch can be the first.
 
-    With `repeats` of k, a pass takes the first size / k pictures of its order (rounded up), each k times in succession,
+    With `repeats` of k, a pass takes the first size / k images of its order (rounded up), each k times in succession,
     as in DeiT (arXiv 2012.12877, section 6; `RASampler` of its code, which rounds a pass down to a multiple of 256).
-    Within a batch, `rows` sets the repetitions of a picture far apart, as DeiT's sampler sets them on different
-    devices: numbers 0, k, 2k, ... of the batch come first, then 1, k + 1, ... So MixUp mixes no picture with itself.
+    Within a batch, `rows` sets the repetitions of an image far apart, as DeiT's sampler sets them on different
+    devices: numbers 0, k, 2k, ... of the batch come first, then 1, k + 1, ... So MixUp mixes no image with itself.
 
     Attributes:
         source: an `ImageSource`.
@@ -29,7 +29,7 @@ class Order:
         seed: integer from 0.
         shuffle: False keeps the order of the source.
         repeat: pass after pass without end, or one pass.
-        repeats: how often each picture comes in a pass.
+        repeats: how often each image comes in a pass.
         drop_remainder: leave out a last batch that is not full.
     """
 
@@ -78,9 +78,9 @@ class Order:
         )
 
     def others(self, number):
-        """Dataset as that of `rows` of all pictures of the source, for a batch of which none can be read.
+        """Dataset as that of `rows` of all images of the source, for a batch of which none can be read.
 
-        They begin where batch `number` does without shuffling, so that no picture is preferred, and all have its first
+        They begin where batch `number` does without shuffling, so that no image is preferred, and all have its first
         running number.
         """
         first = number * self.batch_size

@@ -1,4 +1,4 @@
-"""From a source of pictures to batches of model input: `train_pipeline` and `eval_pipeline`."""
+"""From a source of images to batches of model input: `train_pipeline` and `eval_pipeline`."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
-from keras_vit.data import pictures
+from keras_vit.data import images as readers
 from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.batches import read_batches
@@ -39,21 +39,21 @@ def train_pipeline(
     starts: the order of a pass is drawn from `seed` and the number of the pass, an augmentation draws from `seed` and
     the running number of its row, and a mix from `seed` and n. (Layers of keras-cv draw as they like.)
 
-    A picture that cannot be read is skipped, counted and named in the log `keras_vit.data`. Its place is taken by the
-    next readable picture of the same batch, or of the source if the batch has none, so that everything else stays as it
+    An image that cannot be read is skipped, counted and named in the log `keras_vit.data`. Its place is taken by the
+    next readable image of the same batch, or of the source if the batch has none, so that everything else stays as it
     is.
 
     Args:
-        source: an `ImageSource`. Without lookup its pictures are shuffled in a buffer of 10,000, every worker reads
+        source: an `ImageSource`. Without lookup its images are shuffled in a buffer of 10,000, every worker reads
             all of them, and a later start reads what it skips, but decodes nothing of it.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
-        batch_size: pictures per batch, of all workers together.
+        batch_size: images per batch, of all workers together.
         seed: integer from 0.
         augment: texts such as `("inception_crop", "flip", "randaugment(2, 15)")`, see
-            `keras_vit.data.augment.parse_augment`. Without a crop, pictures are resized by `preprocessing`.
-        mix: texts such as `("mixup(0.8)", "cutmix(1.0)")`; each picture is mixed with the one of the row before.
-        repeats: how often a picture comes in a pass, augmented anew each time. A pass is as long as without, so that
-            it has only one in `repeats` of the pictures (repeated augmentation of DeiT, see `order.Order`).
+            `keras_vit.data.augment.parse_augment`. Without a crop, images are resized by `preprocessing`.
+        mix: texts such as `("mixup(0.8)", "cutmix(1.0)")`; each image is mixed with the one of the row before.
+        repeats: how often an image comes in a pass, augmented anew each time. A pass is as long as without, so that
+            it has only one in `repeats` of the images (repeated augmentation of DeiT, see `order.Order`).
         shuffle: False keeps the order of the source.
         repeat: True gives pass after pass without end (use `steps_per_epoch`); False ends after the first pass, and
             iterating anew gives the same batches again.
@@ -61,8 +61,8 @@ def train_pipeline(
         start_step: number of the first batch, from 0.
         shard: `(index, count)`: rows index * batch_size / count to (index + 1) * batch_size / count of every batch,
             equal to those of the whole batch. Of a last batch that is not full, a shard may have no rows.
-        dtype: `"float32"`, or `"uint8"` for levels 0 to 255, rounded, for a model that rescales them itself.
-        max_corrupt: largest share in [0, 1] of the pictures of the source that may be unreadable. One more, and the
+        dtype: `"float32"`, or `"uint8"` for pixel values 0 to 255, rounded, for a model that rescales them itself.
+        max_corrupt: largest share in [0, 1] of the images of the source that may be unreadable. One more, and the
             pipeline raises; `data_error` finds the sentence in what `model.fit` raises.
 
     Returns:
@@ -83,18 +83,18 @@ def train_pipeline(
     _check_source(source)
     if drop_remainder and not repeat and batch_size > source.size:
         raise ValueError(
-            f"batch_size must not exceed the {source.size} pictures of the source, or drop_remainder=True "
+            f"batch_size must not exceed the {source.size} images of the source, or drop_remainder=True "
             f"leaves none; got batch_size={batch_size}"
         )
     if repeats > 1 and not shuffle:
         raise ValueError(
-            "repeats above 1 needs shuffle=True, or the same pictures would be left out in every pass; "
+            "repeats above 1 needs shuffle=True, or the same images would be left out in every pass; "
             f"got repeats={repeats}"
         )
     index, count = _check_shard(shard, batch_size)
     operations, mixer = parse_augment(augment), parse_mix(mix)
     has_partner = mixer is not None and count > 1
-    picture, finish = training_stages(
+    prepare, finish = training_stages(
         preprocessing,
         operations,
         mixer,
@@ -107,7 +107,7 @@ def train_pipeline(
     dataset = read_batches(
         order,
         start_step,
-        picture,
+        prepare,
         finish,
         Unreadable(source, preprocessing.channels, max_corrupt),
         rows_of=_rows_of(index, count, batch_size),
@@ -128,14 +128,14 @@ def eval_pipeline(
     dtype: str = "float32",
     max_corrupt: float = 0.01,
 ) -> tf.data.Dataset:
-    """Batches to evaluate on: every picture once, in the source's order; the last batch may be smaller.
+    """Batches to evaluate on: every image once, in the source's order; the last batch may be smaller.
 
-    A picture that cannot be read is left out of its batch, counted and named in the log `keras_vit.data`.
+    An image that cannot be read is left out of its batch, counted and named in the log `keras_vit.data`.
 
     Args:
         source: an `ImageSource`.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
-        batch_size: pictures per batch, of all workers together.
+        batch_size: images per batch, of all workers together.
         shard, dtype, max_corrupt: as in `train_pipeline`.
 
     Returns:
@@ -150,7 +150,7 @@ def eval_pipeline(
 
 
 def eval_batches(source, preprocessing, batch_size):
-    """Yields the batches of `eval_pipeline` as NumPy arrays; every picture must be readable.
+    """Yields the batches of `eval_pipeline` as NumPy arrays; every image must be readable.
 
     Raises:
         ValueError: naming the file, where one cannot be decoded.
@@ -161,7 +161,7 @@ def eval_batches(source, preprocessing, batch_size):
         yield from _eval_pipeline(source, preprocessing, batch_size, (0, 1), "float32", unreadable).as_numpy_iterator()
     except tf.errors.OpError as error:
         for position in unreadable.positions if source.files else ():
-            pictures.as_pictures(source.files[position])[0].read(preprocessing.channels)  # raises with its reason
+            readers.as_images(source.files[position])[0].read(preprocessing.channels)  # raises with its reason
         raise (data_error(error) or error) from None
 
 
@@ -169,20 +169,20 @@ def _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable):
     checks.check_integer("batch_size", batch_size)
     index, count = _check_shard(shard, batch_size)
     order = Order(source, batch_size)
-    picture, finish = evaluation_stages(preprocessing, checks.check_choice("dtype", dtype, DTYPES))
+    prepare, finish = evaluation_stages(preprocessing, checks.check_choice("dtype", dtype, DTYPES))
     rows_of = _rows_of(index, count, batch_size)
     return _finished(
-        read_batches(order, 0, picture, finish, unreadable, rows_of=rows_of, fill=False), order.steps, None
+        read_batches(order, 0, prepare, finish, unreadable, rows_of=rows_of, fill=False), order.steps, None
     )
 
 
 def _check_source(source):
     if not isinstance(source, ImageSource):
         raise TypeError(
-            f"source must be an ImageSource, such as keras_vit.data.from_folder(...); got {type(source).__name__}"
+            f"source must be an ImageSource, such as keras_vit.data.from_directory(...); got {type(source).__name__}"
         )
     if source.size < 1:
-        raise ValueError("source must hold at least one picture; it is empty")
+        raise ValueError("source must hold at least one image; it is empty")
     return source
 
 

@@ -1,9 +1,9 @@
-"""How many pixels a picture may have, checked in the graph: TensorFlow's decoders allocate what a header claims."""
+"""How many pixels an image may have, checked in the graph: TensorFlow's decoders allocate what a header claims."""
 
 import numpy as np
 import tensorflow as tf
 
-MAX_PIXELS = 178_956_970  # where Pillow, too, takes a picture for a decompression bomb
+MAX_PIXELS = 178_956_970  # where Pillow, too, takes an image for a decompression bomb
 
 # What a file begins with, where a dot is any byte; where its width and height stand, the place of their least byte and
 # of the next three; how many of these 32 bits are skipped and read; what is added.
@@ -70,8 +70,8 @@ def limited(value, sides, max_pixels=None):
     """`value`, once the product of `sides` is found to be at most `max_pixels`; None stands for `MAX_PIXELS`."""
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
     pixels = tf.abs(tf.reduce_prod(tf.cast(sides, tf.float64)))  # 65,500 x 65,500 is beyond int32
-    # Not tf.debugging's, whose conditional costs pictures of 64 pixels a fifth of their time.
-    message = f"a picture must have at most {max_pixels:,} pixels"
+    # Not tf.debugging's, whose conditional costs images of 64 pixels a fifth of their time.
+    message = f"an image must have at most {max_pixels:,} pixels"
     check = tf.raw_ops.Assert(condition=pixels <= max_pixels, data=[message])
     with tf.control_dependencies([check]):
         return tf.identity(value)

@@ -1,4 +1,4 @@
-"""From an encoded picture to model input: the one implementation that evaluate, predict and serving share."""
+"""From an encoded image to model input: the one implementation that evaluate, predict and serving share."""
 
 import tensorflow as tf
 
@@ -7,18 +7,18 @@ from keras_vit.config import Preprocessing
 from keras_vit.data import gif, orientation
 from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 
-# Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole levels
-# before it resizes the height. Doing the same gives Pillow's levels but for a few in 10,000, off by one; both
-# axes at once are off by 0.2 levels on average and 7 at most (measured on ImageNet pictures).
+# Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole values
+# before it resizes the height. Doing the same gives Pillow's values but for a few in 10,000, off by one; both
+# axes at once are off by 0.2 on average and 7 at most (measured on ImageNet images).
 _PILLOW_KERNELS = {"bilinear_antialias": "triangle", "bicubic": "keyscubic"}
 # ITU-R 601-2 luma in 1/65536, as in Pillow: the weights add up to 1, so that grey stays grey.
 _LUMA = (19595, 38470, 7471)
-_LARGE, _STRIP = 2**20, 2**17  # pixels: larger pictures are worked on in strips, for TensorFlow makes floats of them
-_ELONGATED = 8  # times as long as wide: such pictures are shortened before they are widened
+_LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are worked on in strips, for TensorFlow makes floats of them
+_ELONGATED = 8  # times as long as wide: such images are shortened before they are widened
 
 
 def decode(contents, channels, max_pixels=None):
-    """Decodes one picture inside the graph, to the same pixels as Pillow.
+    """Decodes one image inside the graph, to the same pixels as Pillow.
 
     Reads JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
     bit, not compressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, 16 bits
@@ -57,7 +57,7 @@ def check(preprocessing):
 
 
 def apply(preprocessing, image):
-    """Resizes, crops and standardises one picture.
+    """Resizes, crops and standardises one image.
 
     Args:
         preprocessing: a `Preprocessing`.
@@ -90,7 +90,7 @@ def resize(preprocessing, image):
 
     With an integer `size`, the longer side is rounded and the crop begins at half the surplus, rounded down,
     as in big_vision (torchvision cuts the longer side off instead, so that its crop may lie a pixel aside).
-    `bicubic` and `bilinear_antialias` give whole levels within [0, 255], as Pillow does; the others are
+    `bicubic` and `bilinear_antialias` give whole pixel values within [0, 255], as Pillow does; the others are
     `tf.image.resize`'s.
     """
     image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
@@ -118,7 +118,7 @@ def standardise(preprocessing, image):
 
 
 def _decode_jpeg(contents, max_pixels):
-    # TensorFlow's default is a coarser transform, up to 20 levels from Pillow's result and no faster.
+    # TensorFlow's default is a coarser transform, up to 20 pixel values from Pillow's result and no faster.
     image = tf.io.decode_jpeg(limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE")
     return orientation.upright(image, contents, is_jpeg=True)
 
@@ -148,7 +148,7 @@ def _is_palette_bmp(contents):
 
 
 def _decode_palette_bmp(contents):
-    # TensorFlow returns the palette's indices as if they were grey levels.
+    # TensorFlow returns the palette's indices as if they were grey values.
     indices = tf.io.decode_bmp(contents)
     header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
     palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 4 * 256), tf.uint8)
@@ -170,7 +170,7 @@ def _resize_like_tensorflow(preprocessing, image, method):
         image = _middle(image)
     resized = _resized(preprocessing.size, image)
     if method == "bilinear":
-        # TensorFlow resizes floats twice as fast as bytes, to the same numbers; a large picture stays as it is.
+        # TensorFlow resizes floats twice as fast as bytes, to the same numbers; a large image stays as it is.
         image = tf.cond(
             tf.size(image) <= _LARGE,
             lambda: _bilinear(tf.cast(image, tf.float32), resized),
@@ -189,7 +189,7 @@ def _bilinear(image, resized):
 
 
 def _middle(image):
-    # The crop reads the middle alone, and a picture of 1 by 5000 pixels would be resized to 248 by 1,240,000.
+    # The crop reads the middle alone, and an image of 1 by 5000 pixels would be resized to 248 by 1,240,000.
     height, width = tf.unstack(tf.shape(image)[:2])
     longest = _ELONGATED * tf.minimum(height, width)
     top, left = tf.maximum(height - longest, 0) // 2, tf.maximum(width - longest, 0) // 2
@@ -224,13 +224,13 @@ def _resize_like_pillow(preprocessing, image, kernel):
 
 
 def _by_strips(image, axis, work, dtype=None):
-    """What `work` makes of a picture, a few rows (axis 0) or columns (axis 1) at a time if it is large.
+    """What `work` makes of an image, a few rows (axis 0) or columns (axis 1) at a time if it is large.
 
     Args:
         image: (height, width, channels).
         axis: 0 or 1; what is done along it must not depend on the other rows, or columns.
-        work: function from a strip of the picture to a tensor of three axes, as long as the strip along `axis`.
-        dtype: of what `work` returns; None stands for that of the picture.
+        work: function from a strip of the image to a tensor of three axes, as long as the strip along `axis`.
+        dtype: of what `work` returns; None stands for that of the image.
     """
     rows_first = (lambda strip: strip) if axis == 0 else (lambda strip: tf.transpose(strip, (1, 0, 2)))
     length, across = tf.shape(image)[axis], tf.shape(image)[1 - axis]

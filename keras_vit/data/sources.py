@@ -1,4 +1,4 @@
-"""ImageSource: labelled pictures in a fixed order, read lazily, one picture at a time; and arrays as a source."""
+"""ImageSource: labelled images in a fixed order, read lazily, one image at a time; and arrays as a source."""
 
 import contextlib
 import dataclasses
@@ -20,20 +20,20 @@ _READ_TWICE = 8  # of them, to see whether reading gives the same again
 
 @dataclasses.dataclass(frozen=True)
 class ImageSource:
-    """Labelled pictures in a fixed order.
+    """Labelled images in a fixed order.
 
     Attributes:
         dataset: unbatched `tf.data.Dataset` of `{"image": ..., "label": int32 scalar}`; the image is a scalar
             string (an encoded file) or uint8 (height, width, channels).
         class_names: one name per label.
-        size: number of pictures.
-        files: paths in the order of `dataset`, for messages; None where the pictures are no files.
+        size: number of images.
+        files: paths in the order of `dataset`, for messages; None where the images are no files.
         lookup: function from an int64 scalar tensor, a position in `dataset`, to its element. With it a
-            shuffle or a split moves numbers instead of pictures; without it (None), the source is a stream:
+            shuffle or a split moves numbers instead of images; without it (None), the source is a stream:
             it is shuffled in a buffer, and `split` is not possible.
-        describe: function from a position to what messages call that picture; None takes its file or its number.
-        labels: integer array (pictures,) of the labels in the order of `dataset`, where they are known without reading
-            a picture: of folders, arrays and what was cached; None elsewhere.
+        describe: function from a position to what messages call that image; None takes its file or its number.
+        labels: integer array (images,) of the labels in the order of `dataset`, where they are known without reading
+            an image: of folders, arrays and what was cached; None elsewhere.
     """
 
     dataset: tf.data.Dataset
@@ -45,32 +45,32 @@ class ImageSource:
     labels: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def name_of(self, position: int) -> str:
-        """Returns what messages call a picture: its path, its record, or its number from 0.
+        """Returns what messages call an image: its path, its record, or its number from 0.
 
         Args:
-            position: of the picture in `dataset`, from 0.
+            position: of the image in `dataset`, from 0.
         """
         if self.describe is not None:
             return self.describe(position)
-        return f"picture {position}" if self.files is None else self.files[position]
+        return f"image {position}" if self.files is None else self.files[position]
 
     def split(self, fraction: float, seed: int = 0) -> tuple["ImageSource", "ImageSource"]:
         """Draws a held-out part at random, of every class its share where `labels` are known, else of all together.
 
         Args:
-            fraction: share of the pictures to hold out, in (0, 1); the number is rounded.
-            seed: integer; the same seed holds out the same pictures.
+            fraction: share of the images to hold out, in (0, 1); the number is rounded.
+            seed: integer; the same seed holds out the same images.
 
         Returns:
-            `(rest, held_out)`, two sources that share no picture and keep the order of this one.
+            `(rest, held_out)`, two sources that share no image and keep the order of this one.
 
         Raises:
-            ValueError: on a fraction that leaves a part without pictures, another seed, or a source without lookup.
+            ValueError: on a fraction that leaves a part without images, another seed, or a source without lookup.
         """
         held_out_size = round(self.size * checks.check_rate("fraction", fraction))
         if not 0 < held_out_size < self.size:
             raise ValueError(
-                f"fraction must leave both parts at least one picture; got fraction={fraction} of {self.size}"
+                f"fraction must leave both parts at least one image; got fraction={fraction} of {self.size}"
             )
         order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(self.size)
         if self.labels is not None:
@@ -78,7 +78,7 @@ class ImageSource:
         return self.take(np.sort(order[held_out_size:])), self.take(np.sort(order[:held_out_size]))
 
     def take(self, positions: Sequence[int] | np.ndarray) -> "ImageSource":
-        """Returns the source of some of the pictures, in the order in which they are named.
+        """Returns the source of some of the images, in the order in which they are named.
 
         Args:
             positions: integers from 0 to size - 1.
@@ -101,11 +101,11 @@ class ImageSource:
         labels = None if self.labels is None else self.labels[positions]
         return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe, labels)
 
-    def map_pictures(self, function: Callable[[Tensor], Tensor]) -> "ImageSource":
-        """Returns the source of what `function` makes of each picture, an encoded file or pixels, when it is read.
+    def map_images(self, function: Callable[[Tensor], Tensor]) -> "ImageSource":
+        """Returns the source of what `function` makes of each image, an encoded file or pixels, when it is read.
 
         Args:
-            function: TensorFlow operations from a picture, as in `dataset`, to another in one of the two forms.
+            function: TensorFlow operations from an image, as in `dataset`, to another in one of the two forms.
         """
 
         def changed(element):
@@ -117,17 +117,17 @@ class ImageSource:
         return from_lookup(lambda n: changed(self.lookup(n)), *known)
 
     def cached(self, max_bytes: int = 2**30) -> "ImageSource":
-        """Reads every picture once and keeps it in memory: the encoded bytes of a file, the pixels of an array.
+        """Reads every image once and keeps it in memory: the encoded bytes of a file, the pixels of an array.
 
         Args:
-            max_bytes: most memory for the pictures, in bytes.
+            max_bytes: most memory for the images, in bytes.
 
         Returns:
-            An `ImageSource` with the same pictures and names, and with lookup even where this one is a stream.
+            An `ImageSource` with the same images and names, and with lookup even where this one is a stream.
             What cannot be read now is an empty file in it, which the pipelines skip, count and name.
 
         Raises:
-            ValueError: when the pictures take more than `max_bytes`.
+            ValueError: when the images take more than `max_bytes`.
         """
         checks.check_integer("max_bytes", max_bytes)
         contents, shapes, labels, total = [], [], [], 0
@@ -139,11 +139,11 @@ class ImageSource:
             total += len(contents[-1])
             if total > max_bytes:
                 raise ValueError(
-                    f"the pictures must fit into max_bytes={max_bytes:,} to be cached; "
+                    f"the images must fit into max_bytes={max_bytes:,} to be cached; "
                     f"the first {len(contents):,} of {self.size:,} take {total:,} bytes"
                 )
         if len(contents) != self.size:
-            raise ValueError(f"the source must give {self.size} pictures, as its size says; it gave {len(contents)}")
+            raise ValueError(f"the source must give {self.size} images, as its size says; it gave {len(contents)}")
         known = np.asarray(labels, "int32").reshape(self.size)
         with tf.device("CPU"):
             contents = tf.constant(contents, tf.string, shape=(self.size,))
@@ -168,7 +168,7 @@ class ImageSource:
         Returns:
             JSON values by name: `images` and `classes`, their numbers, and digests of `class_names`, `files`, `labels`
             and `contents`. None stands for files that are not known, and for contents that are not the same when they
-            are read twice, as of a random function in `map_pictures`.
+            are read twice, as of a random function in `map_images`.
         """
         contents, sampled_labels = self._sampled_digests(_SAMPLED)
         again, _ = self._sampled_digests(_READ_TWICE)
@@ -202,7 +202,7 @@ class ImageSource:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the pictures are encoded files rather than pixels."""
+        """Whether the images are encoded files rather than pixels."""
         return self.dataset.element_spec["image"].dtype == tf.string
 
 
@@ -211,18 +211,18 @@ LabelledData: TypeAlias = PathLike | ImageSource | tf.data.Dataset
 
 
 def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Sequence[str] | None = None) -> ImageSource:
-    """Pictures and labels that are in memory.
+    """Images and labels that are in memory.
 
     Args:
-        images: uint8 array (pictures, height, width) or (pictures, height, width, 1, 3 or 4 channels).
-        labels: integer array (pictures,) or (pictures, 1), from 0.
+        images: uint8 array (images, height, width) or (images, height, width, 1, 3 or 4 channels).
+        labels: integer array (images,) or (images, 1), from 0.
         class_names: one name per class; None names them "0", "1" and so on up to the highest label.
 
     Returns:
         An `ImageSource`.
 
     Raises:
-        ValueError: on another shape or type, on no pictures at all and on labels out of range.
+        ValueError: on another shape or type, on no images at all and on labels out of range.
     """
     images, labels = np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8:
@@ -233,12 +233,12 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4 or images.shape[-1] not in (1, 3, 4) or 0 in images.shape:
         raise ValueError(
-            "images must have shape (pictures, height, width) or (pictures, height, width, channels) "
+            "images must have shape (images, height, width) or (images, height, width, channels) "
             f"with 1, 3 or 4 channels and no side of 0; got {images.shape}"
         )
     if labels.dtype.kind not in "iu" or labels.shape not in ((len(images),), (len(images), 1)):
         raise ValueError(
-            f"labels must be {len(images)} integers, one per picture; got {labels.dtype} of shape {labels.shape}"
+            f"labels must be {len(images)} integers, one per image; got {labels.dtype} of shape {labels.shape}"
         )
     names = [str(n) for n in range(int(labels.max()) + 1)] if class_names is None else check_class_names(class_names)
     if labels.min() < 0 or labels.max() >= len(names):
@@ -286,7 +286,7 @@ def _composed(describe, positions):
 
 
 def _each(source):
-    """Dataset of every element; where lookup fails on an encoded picture, its bytes are b""."""
+    """Dataset of every element; where lookup fails on an encoded image, its bytes are b""."""
     if source.lookup is None or not source.is_encoded:
         return source.dataset
 

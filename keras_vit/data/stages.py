@@ -1,4 +1,4 @@
-"""What is done to a picture, and then to a batch, between reading and the model."""
+"""What is done to an image, and then to a batch, between reading and the model."""
 
 import tensorflow as tf
 
@@ -22,13 +22,13 @@ def training_stages(preprocessing, operations, mix, *, seed, dtype, classes, has
             `mix`, they hold all rows, and the last is the partner of the first.
 
     Returns:
-        Function of (running number, encoded file or pixels) to a picture, and function of (number of the batch, rows,
-        pictures, labels) to (pictures, labels).
+        Function of (running number, encoded file or pixels) to an image, and function of (number of the batch, rows,
+        images, labels) to (images, labels).
     """
     early, late = _split_at_batches(operations)
-    is_early = not late and mix is None  # a picture is then finished while it is in the processor's cache
+    is_early = not late and mix is None  # an image is then finished while it is in the processor's cache
 
-    def picture(number, image):
+    def prepare(number, image):
         key = tf.stack([tf.constant(seed, tf.int64), number])
         crops = early and early[0].kind == "crop"
         if crops:
@@ -51,16 +51,16 @@ def training_stages(preprocessing, operations, mix, *, seed, dtype, classes, has
             images, labels = mix(*_with_partners(images, labels, has_partner), _fold(key, len(operations)))
         return images if is_early else convert(preprocessing, dtype, images), labels
 
-    return picture, finish
+    return prepare, finish
 
 
 def evaluation_stages(preprocessing, dtype):
     """The same two functions for evaluation: `preprocessing` alone."""
 
-    def picture(number, image):
+    def prepare(number, image):
         return convert(preprocessing, dtype, ops.resize(preprocessing, pixels(preprocessing, image)))
 
-    return picture, lambda number, rows, images, labels: (images, labels)
+    return prepare, lambda number, rows, images, labels: (images, labels)
 
 
 def pixels(preprocessing, image):

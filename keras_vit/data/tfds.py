@@ -18,7 +18,7 @@ _LOG = logging.getLogger("keras_vit.data")
 
 @dataclasses.dataclass(frozen=True)
 class LabelRule:
-    """A label that follows from the features of an example, such as the number of objects in a picture.
+    """A label that follows from the features of an example, such as the number of objects in an image.
 
     Attributes:
         features: what the rule reads, {name: True, or a list of the names inside it}, such as
@@ -41,10 +41,10 @@ def from_tfds(
     image_key: str = "image",
     label_key: str | LabelRule = "label",
 ) -> ImageSource:
-    """Pictures of a set of TensorFlow Datasets, still encoded, in a fixed order.
+    """Images of a set of TensorFlow Datasets, still encoded, in a fixed order.
 
-    Where the set lies in local TFRecord files, the default of TensorFlow Datasets, any picture can be looked up by its
-    position, as in `from_tfrecord`, and the pictures come in the order of the files. Another set is a stream in the
+    Where the set lies in local TFRecord files, the default of TensorFlow Datasets, any image can be looked up by its
+    position, as in `from_tfrecord`, and the images come in the order of the files. Another set is a stream in the
     order that TensorFlow Datasets reads it without shuffling.
 
     A set that was not prepared in `data_dir` yet IS DOWNLOADED there and prepared, which takes the time and space that
@@ -55,7 +55,7 @@ def from_tfds(
             or a `tfds.core.DatasetBuilder`.
         split: a split expression, such as `"train"`, `"train[:80%]"` or `"train+validation"`.
         data_dir: where prepared sets lie; None is TensorFlow Datasets' default. Only with a name.
-        image_key: feature of the picture, a `tfds.features.Image` of 1, 3 or 4 channels of uint8.
+        image_key: feature of the image, a `tfds.features.Image` of 1, 3 or 4 channels of uint8.
         label_key: feature of the label, a `tfds.features.ClassLabel`, or a `LabelRule` that makes it of others.
 
     Returns:
@@ -125,7 +125,7 @@ def _check_image(tfds, features, image_key):
     _check_kind(features, "image_key", image_key, tfds.features.Image)
     dtype = np.dtype(features[image_key].np_dtype)
     if dtype != np.uint8:
-        raise ValueError(f"image_key must name pictures of uint8; got image_key={image_key!r}, of {dtype}")
+        raise ValueError(f"image_key must name images of uint8; got image_key={image_key!r}, of {dtype}")
 
 
 def _rule(tfds, features, label_key):

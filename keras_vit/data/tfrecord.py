@@ -1,4 +1,4 @@
-"""from_tfrecord: pictures in sharded TFRecord files, with random access to each."""
+"""from_tfrecord: images in sharded TFRecord files, with random access to each."""
 
 import os
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ def from_tfrecord(
     label_key: str = "image/class/label",
     label_offset: int = 0,
 ) -> ImageSource:
-    """Pictures in TFRecord files of `tf.train.Example`, such as ImageNet's.
+    """Images in TFRecord files of `tf.train.Example`, such as ImageNet's.
 
-    The headers of all records are read once, 12 bytes each, so that pictures are shuffled and split exactly, and
+    The headers of all records are read once, 12 bytes each, so that images are shuffled and split exactly, and
     damaged files are found: the log `keras_vit.data` names the first record that is not whole; it and what follows it
-    in its file are left out. The checksum of a picture is checked when it is read.
+    in its file are left out. The checksum of an image is checked when it is read.
 
     Args:
         pattern: pattern such as `"data/train-*-of-01024"`, whose files are sorted by name, or a sequence of files in
@@ -37,7 +37,7 @@ def from_tfrecord(
             "background".
 
     Returns:
-        An `ImageSource` in the order of files and records; a message calls a picture "PATH, record NUMBER" (from 0).
+        An `ImageSource` in the order of files and records; a message calls an image "PATH, record NUMBER" (from 0).
 
     Raises:
         FileNotFoundError: no such files.

@@ -1,4 +1,4 @@
-"""VTAB-1k: tasks with 800 pictures to learn from, 200 to choose by and a whole test set; and such parts of any set.
+"""VTAB-1k: tasks with 800 images to learn from, 200 to choose by and a whole test set; and such parts of any set.
 
 Sources: Zhai et al. 2019, arXiv 1910.04867; the parts and label rules of its code, google-research/task_adaptation
 (`task_adaptation/data/` at commit ed9b417, which defines train800, val200 and train800val200, and
@@ -22,7 +22,7 @@ _TRAIN, _VALIDATION = 800, 200
 
 @dataclasses.dataclass(frozen=True)
 class ThousandExamples:
-    """A task to be learned from a thousand pictures.
+    """A task to be learned from a thousand images.
 
     Attributes:
         train800: `ImageSource` to learn from while settings are chosen.
@@ -52,17 +52,17 @@ def list_vtab_tasks(pattern: str = "*") -> list[str]:
 
 
 def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) -> ThousandExamples:
-    """The pictures of a task of VTAB-1k, from TensorFlow Datasets.
+    """The images of a task of VTAB-1k, from TensorFlow Datasets.
 
-    The parts are those of the official code: train800 is `train[:800]`, val200 the first 200 pictures of its validation
+    The parts are those of the official code: train800 is `train[:800]`, val200 the first 200 images of its validation
     part, and the test part is whole; where the set has no such split, the code cuts it at a percentage of another, as
     `VTAB_TASKS` says. All of it is in the order in which TensorFlow Datasets wrote the records, which its version
-    fixes. The official pictures are resized to 224 x 224 without a crop, and not augmented.
+    fixes. The official images are resized to 224 x 224 without a crop, and not augmented.
 
     What could not be checked against the original: the parts of DTD and DMLab are from copies of that code; and the
     versions are those that today's TensorFlow Datasets prepares, where the code asks for oxford_iiit_pet 3 (today 4,
-    with corrupt pictures mended), kitti 3.1.0 and dmlab 2.0.0. Results from before that commit took the first 1000
-    pictures of training and validation part together.
+    with corrupt images mended), kitti 3.1.0 and dmlab 2.0.0. Results from before that commit took the first 1000
+    images of training and validation part together.
 
     A set that was not prepared in `data_dir` yet IS DOWNLOADED, as in `from_tfds`; Resisc45 and Retinopathy must be
     downloaded by hand first, as TensorFlow Datasets says.
@@ -78,7 +78,7 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
 
     Raises:
         ImportError: when TensorFlow Datasets is not installed.
-        ValueError: on an unknown task, a set of too few pictures or of other classes, and as `from_tfds`.
+        ValueError: on an unknown task, a set of too few images or of other classes, and as `from_tfds`.
     """
     row = VTAB_TASKS[checks.check_choice("task", task, VTAB_TASKS)]
     builder = find_builder(row.dataset if dataset is None else dataset, data_dir)
@@ -86,7 +86,7 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
 
     def source(split):
         encoded = from_tfds(builder, split, label_key=row.label)
-        return encoded if row.picture is None else encoded.map_pictures(row.picture)
+        return encoded if row.image is None else encoded.map_images(row.image)
 
     train, validation = _slice(builder, ("train", 0), _TRAIN), _slice(builder, row.validation, _VALIDATION)
     parts = (train, validation, f"{train}+{validation}", _slice(builder, row.test))
@@ -100,26 +100,26 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
 
 
 def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed: int = 0) -> ThousandExamples:
-    """Cuts any set as VTAB-1k does: 800 pictures to learn from, 200 to choose by and the rest to test.
+    """Cuts any set as VTAB-1k does: 800 images to learn from, 200 to choose by and the rest to test.
 
     The thousand are drawn without regard to their classes, as VTAB's are (its sets were shuffled when they were
     written), so that a rare class may be missing.
 
     Args:
-        source: an `ImageSource` with lookup, such as of `from_folder` or `from_arrays`.
-        test: the `ImageSource` to test on, with the same classes; None takes the pictures of `source` that were not
+        source: an `ImageSource` with lookup, such as of `from_directory` or `from_arrays`.
+        test: the `ImageSource` to test on, with the same classes; None takes the images of `source` that were not
             drawn.
-        seed: integer; the same seed draws the same pictures.
+        seed: integer; the same seed draws the same images.
 
     Returns:
         `ThousandExamples`. Each part keeps the order of `source`.
 
     Raises:
-        ValueError: on a source without lookup or with too few pictures, and a `test` of other classes.
+        ValueError: on a source without lookup or with too few images, and a `test` of other classes.
     """
     needed = _TRAIN + _VALIDATION + (test is None)
     if source.size < needed:
-        raise ValueError(f"source must hold at least {needed} pictures; got {source.size}")
+        raise ValueError(f"source must hold at least {needed} images; got {source.size}")
     if test is not None and test.class_names != source.class_names:
         raise ValueError(
             f"test must have the classes of source; got {_few(test.class_names)} and {_few(source.class_names)}"
@@ -135,13 +135,13 @@ def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed
 
 
 def _slice(builder, place, size=None):
-    """The part of a split from a percentage on, in the words of TensorFlow Datasets; `size` pictures or all."""
+    """The part of a split from a percentage on, in the words of TensorFlow Datasets; `size` images or all."""
     split, percent = place
     known = builder.info.splits[split].num_examples
     begin = percent * known // 100  # rounded down, as in the official code
     if size is not None and begin + size > known:
         raise ValueError(
-            f"dataset must have {size} pictures from number {begin} of {split} on; "
+            f"dataset must have {size} images from number {begin} of {split} on; "
             f"{builder.info.full_name} has {known} in {split}"
         )
     return f"{split}[{begin}:{'' if size is None else begin + size}]"

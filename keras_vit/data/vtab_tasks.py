@@ -29,7 +29,7 @@ class VtabTask:
         validation: `(split, percent)`, where the validation part begins: the split and the share of it that lies
             before, of which the official code takes the whole number below.
         test: `(split, percent)`, where the test part begins; it ends with the split.
-        picture: function from the encoded picture to pixels, where the set's levels are not 0 to 255; else None.
+        image: function from the encoded image to pixels, where the set's pixel values are not 0 to 255; else None.
     """
 
     name: str
@@ -39,7 +39,7 @@ class VtabTask:
     label: str | LabelRule = "label"
     validation: tuple[str, int] = ("validation", 0)
     test: tuple[str, int] = ("test", 0)
-    picture: Callable[[Tensor], Tensor] | None = None
+    image: Callable[[Tensor], Tensor] | None = None
 
 
 def _place(value, thresholds):
@@ -89,7 +89,7 @@ def _dsprites(feature, values):
 
 
 def _stretched(encoded):
-    """dSprites is stored with the levels 0 and 1."""
+    """dSprites is stored with the pixel values 0 and 1."""
     return tf.io.decode_png(encoded, channels=1) * tf.constant(255, tf.uint8)
 
 
@@ -100,7 +100,7 @@ _DSPRITES: dict[str, Any] = {
     "classes": _DSPRITES_CLASSES,
     "validation": ("train", 80),
     "test": ("train", 90),
-    "picture": _stretched,
+    "image": _stretched,
 }
 _SMALLNORB: dict[str, Any] = {"dataset": "smallnorb:2.*.*", "validation": ("test", 0), "test": ("test", 50)}
 

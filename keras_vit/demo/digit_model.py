@@ -9,7 +9,7 @@ from keras_vit.checkpoints.download import keras_home
 from keras_vit.models import VisionTransformer
 
 NAME = "ViT-digits"
-SIZE = (8, 8)  # of its pictures
+SIZE = (8, 8)  # of its images
 _FILE = "ViT-digits-1.keras"  # another number where the training below changes
 # The quickstart's model on patches of 2 x 2, so that attention has a map of 4 x 4 to lie on. It reads 97 % of the
 # held-out digits rightly.

@@ -36,7 +36,7 @@ def draw_digit(name, width=14):
     inside = _SIZE - 2 * _MARGIN
     for stroke in _STROKES[name]:
         pen.line([(_MARGIN + inside * x, _MARGIN + inside * y) for x, y in stroke], _INK, width, is_round=True)
-    return pen.picture()
+    return pen.image()
 
 
 def _arc(x, y, across, down, start, end):

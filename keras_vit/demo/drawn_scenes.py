@@ -1,4 +1,4 @@
-"""Pictures of one clear object each, drawn for models that know ImageNet; dedicated to the public domain (CC0 1.0)."""
+"""Images of one clear object each, drawn for models that know ImageNet; dedicated to the public domain (CC0 1.0)."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ _SIZE = (480, 360)  # width and height in pixels
 
 @dataclasses.dataclass(frozen=True)
 class Scene:
-    """A drawn picture.
+    """A drawn image.
 
     Attributes:
         name: what it shows.
@@ -41,7 +41,7 @@ def draw_scene(name):
     draw, (top, bottom), box = _SCENES[name]
     pen = Pen(gradient(_SIZE, top, bottom))
     draw(pen)
-    return Scene(name, pen.picture(), box)
+    return Scene(name, pen.image(), box)
 
 
 def _traffic_light(pen):

@@ -1,4 +1,4 @@
-"""look: what a model answers to one picture and where it looks, with the time that each part took."""
+"""look: what a model answers to one image and where it looks, with the time that each part took."""
 
 import dataclasses
 import time
@@ -7,21 +7,21 @@ import warnings
 import numpy as np
 
 from keras_vit import analysis, checks
-from keras_vit.data.pictures import preprocess
+from keras_vit.data.images import preprocess
 from keras_vit.evaluation import predict_prepared
 
-_SHOWN_SIDE = 224  # pictures are shown at least as large
+_SHOWN_SIDE = 224  # images are shown at least as large
 _LONGEST = 300  # characters of a sentence
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What was found about one picture.
+    """What was found about one image.
 
     Attributes:
         name: of the model.
         inputs: float32 (1, height, width, channels), what the model was given.
-        picture: uint8 (height, width, 3), what it saw; small ones are enlarged to plain squares.
+        image: uint8 (height, width, 3), what it saw; small ones are enlarged to plain squares.
         answers: list of (label, score), best first.
         rollouts: dict from the name of a block to the rollout (rows, columns) up to it; empty without attention.
         remarks: list of sentences.
@@ -30,7 +30,7 @@ class Look:
 
     name: str
     inputs: np.ndarray
-    picture: np.ndarray
+    image: np.ndarray
     answers: list
     rollouts: dict
     remarks: list
@@ -43,11 +43,11 @@ class Look:
 
 
 def look(model, read, top=5):
-    """Shows one picture to a model.
+    """Shows one image to a model.
 
     Args:
         model: a classifier of keras_vit.
-        read: function without arguments that gives the picture, as `keras_vit.preprocess` takes it.
+        read: function without arguments that gives the image, as `keras_vit.preprocess` takes it.
         top: number of answers.
 
     Returns:
@@ -73,7 +73,7 @@ def look(model, read, top=5):
     return Look(
         name=model.config.name,
         inputs=inputs,
-        picture=_shown(model.preprocessing.to_pictures(inputs)[0]),
+        image=_shown(model.preprocessing.to_images(inputs)[0]),
         answers=answers,
         rollouts=rollouts,
         remarks=remarks,
@@ -89,19 +89,19 @@ def sentence(message):
 
 
 def rollout_overlay(found, depth):
-    """The picture of a `Look` seen through the rollout over its first `depth` blocks: uint8 (height, width, 3)."""
-    return analysis.overlay(found.picture, found.rollouts[block_name(found, depth)])
+    """The image of a `Look` seen through the rollout over its first `depth` blocks: uint8 (height, width, 3)."""
+    return analysis.overlay(found.image, found.rollouts[block_name(found, depth)])
 
 
 def rollout_heat_map(found, depth):
     """The heat map of a `Look`'s rollout over its first `depth` blocks: uint8 (height, width, 3)."""
-    return analysis.heat_map(found.picture, found.rollouts[block_name(found, depth)])
+    return analysis.heat_map(found.image, found.rollouts[block_name(found, depth)])
 
 
 def head_heat_maps(found, model, depth):
     """The heat map of each head of block number `depth`, from 1: list of uint8 (height, width, 3)."""
     maps = analysis.head_maps(model, found.inputs, block_name(found, depth))[0]
-    return [analysis.heat_map(found.picture, attention) for attention in maps]
+    return [analysis.heat_map(found.image, attention) for attention in maps]
 
 
 def block_name(found, depth):
@@ -110,6 +110,6 @@ def block_name(found, depth):
     return found.blocks[depth - 1]
 
 
-def _shown(picture):
-    times = -(-_SHOWN_SIDE // min(picture.shape[:2]))
-    return analysis.overlay(picture, np.ones((1, 1))).repeat(times, 0).repeat(times, 1)
+def _shown(image):
+    times = -(-_SHOWN_SIDE // min(image.shape[:2]))
+    return analysis.overlay(image, np.ones((1, 1))).repeat(times, 0).repeat(times, 1)

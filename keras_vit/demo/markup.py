@@ -6,32 +6,32 @@ import io
 
 from PIL import Image
 
-_SMALL = 160  # width of a picture in the gallery, in pixels
+_SMALL = 160  # width of an image in the gallery, in pixels
 
 
 def heading():
     """What stands at the top."""
     return (
         '<header class="kv-heading"><h1>keras_vit</h1>'
-        "<p>What a Vision Transformer answers to a picture, and where it looks.</p></header>"
+        "<p>What a Vision Transformer answers to an image, and where it looks.</p></header>"
     )
 
 
 def gallery(pairs, columns):
-    """Pictures to pick, as buttons in so many columns.
+    """Images to pick, as buttons in so many columns.
 
     Args:
         pairs: of (caption, uint8 array (height, width, 3)).
     """
     buttons = "".join(
         f'<button type="button" data-place="{place}" title="{html.escape(caption)}">'
-        f'<img src="{_address(picture, _SMALL)}" alt="{html.escape(caption)}"></button>'
-        for place, (caption, picture) in enumerate(pairs)
+        f'<img src="{_address(image, _SMALL)}" alt="{html.escape(caption)}"></button>'
+        for place, (caption, image) in enumerate(pairs)
     )
     return f'<div class="kv-gallery" style="--kv-columns: {columns}">{buttons}</div>'
 
 
-# `element` and `trigger` are Gradio's: the place of the picture that is picked goes to the event `submit`.
+# `element` and `trigger` are Gradio's: the place of the image that is picked goes to the event `submit`.
 GALLERY_SCRIPT = """
 element.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-place]");
@@ -68,23 +68,23 @@ def times(milliseconds):
 
 
 def figures(pairs, kind="kv-figures"):
-    """Pictures with captions beside each other.
+    """Images with captions beside each other.
 
     Args:
         pairs: of (caption, uint8 array (height, width, 3)).
         kind: class of the row: `"kv-figures"` for large ones, `"kv-heads"` for small ones.
     """
     shown = "".join(
-        f'<figure><img src="{_address(picture)}" alt="{html.escape(caption)}">'
+        f'<figure><img src="{_address(image)}" alt="{html.escape(caption)}">'
         f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-        for caption, picture in pairs
+        for caption, image in pairs
     )
     return f'<div class="{kind}">{shown}</div>'
 
 
-def _address(picture, width=None):
-    """The picture itself as an address, so that nothing of it is kept on the server's disk."""
-    file, image = io.BytesIO(), Image.fromarray(picture)
+def _address(pixels, width=None):
+    """The image itself as an address, so that nothing of it is kept on the server's disk."""
+    file, image = io.BytesIO(), Image.fromarray(pixels)
     if width is not None and image.width > width:
         image = image.resize((width, round(image.height * width / image.width)), Image.Resampling.BOX)
     image.save(file, "PNG")

@@ -1,6 +1,5 @@
 """Offers: the models and weights that a page lets its visitors choose from; nothing else is ever opened."""
 
-
 from keras_vit import checks
 from keras_vit.checkpoints.releases import find_release
 from keras_vit.demo import digit_model
@@ -39,7 +38,7 @@ class Offers:
         return [*given, *sorted(published, key=lambda weights: "imagenet2012" not in weights)]
 
     def has_digits(self, name, weights):
-        """Whether a choice reads digits of 8 x 8 pixels, so that pictures need `digit_picture`."""
+        """Whether a choice reads digits of 8 x 8 pixels, so that images need `digit_image`."""
         if self._is_given(name, weights):
             preprocessing = self._given[2].preprocessing
             return preprocessing.image_size == digit_model.SIZE and preprocessing.channels == 1

@@ -45,7 +45,7 @@ canvas.addEventListener("pointermove", draw);
 canvas.addEventListener("pointerup", () => {
   if (last === null) return;
   last = null;
-  trigger("submit", { picture: canvas.toDataURL("image/png") });
+  trigger("submit", { image: canvas.toDataURL("image/png") });
 });
 canvas.addEventListener("pointercancel", () => { last = null; });
 element.querySelector("button").addEventListener("click", clear);

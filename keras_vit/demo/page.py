@@ -10,10 +10,10 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.demo import drawn_digits, drawn_scenes, looks, markup, pad
-from keras_vit.demo.digit_pictures import digit_picture
-from keras_vit.demo.uploads import read_picture
+from keras_vit.demo.digit_images import digit_image
+from keras_vit.demo.uploads import read_image
 
-_HINT = "Pick a picture, or drop one of your own."
+_HINT = "Pick an image, or drop one of your own."
 _MISTAKES = (ValueError, TypeError, OSError, ImportError)  # whose message is for the visitor
 _FORMATS = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"]
 _FORGET = 3600  # seconds after which uploads and answers are deleted
@@ -89,10 +89,10 @@ class _Answers:
         yield from self._show(name, weights, lambda: _example(has_digits, place), has_digits)
 
     def to_file(self, path, name, weights):
-        yield from self._show(name, weights, lambda: read_picture(path), self._offers.has_digits(name, weights))
+        yield from self._show(name, weights, lambda: read_image(path), self._offers.has_digits(name, weights))
 
     def to_drawing(self, name: str, weights: str, event: gr.EventData) -> Iterator[tuple]:
-        yield from self._show(name, weights, lambda: pad.read_drawing(getattr(event, "picture", None)), True)
+        yield from self._show(name, weights, lambda: pad.read_drawing(getattr(event, "image", None)), True)
 
     def to_model(self, name):
         """The weights, examples and drawing pad of another model, and no answers yet."""
@@ -123,7 +123,7 @@ class _Answers:
             yield _nothing(markup.status(busy, "busy"))
         try:
             model = self._offers.open(name, weights)
-            found = looks.look(model, lambda: digit_picture(read()) if has_digits else read())
+            found = looks.look(model, lambda: digit_image(read()) if has_digits else read())
         except _MISTAKES as error:
             yield _nothing(markup.status(looks.sentence(error), "error"))
             return
@@ -136,7 +136,7 @@ def _to_depth(state, depth):
 
 
 def _nothing(status=None):
-    """The results of no picture: status, figures, slider, answers, times, button, heads, state."""
+    """The results of no image: status, figures, slider, answers, times, button, heads, state."""
     status = markup.status(_HINT) if status is None else status
     return status, "", gr.Slider(visible=False), "", "", gr.Button(visible=False), "", None
 
@@ -158,7 +158,7 @@ def _results(found, state):
 
 
 def _figures(found, depth):
-    shown = [("What the model sees", found.picture)]
+    shown = [("What the model sees", found.image)]
     if found.blocks:
         caption = f"Attention rollout up to {looks.block_name(found, depth)}"
         shown.append((caption, looks.rollout_overlay(found, depth)))

@@ -1,4 +1,4 @@
-"""Pen: draws shapes on a picture several times larger than wanted, so that their edges are smooth."""
+"""Pen: draws shapes on an image several times larger than wanted, so that their edges are smooth."""
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -6,7 +6,7 @@ _FINE = 2  # drawn so many times larger, then averaged
 
 
 class Pen:
-    """Draws in pixels of the picture that comes out.
+    """Draws in pixels of the image that comes out.
 
     Args:
         background: `PIL.Image.Image` of the size that is wanted; it is copied.
@@ -17,7 +17,7 @@ class Pen:
         self._image = background.resize([_FINE * side for side in background.size], Image.Resampling.NEAREST)
         self._draw = ImageDraw.Draw(self._image)
 
-    def picture(self):
+    def image(self):
         """Returns what is drawn, at the size that is wanted."""
         return self._image.resize(self._size, Image.Resampling.BOX)
 
@@ -68,7 +68,7 @@ class Pen:
 
 
 def gradient(size, top, bottom):
-    """Returns a picture of `size` (width, height) whose colour changes evenly from top to bottom."""
+    """Returns an image of `size` (width, height) whose colour changes evenly from top to bottom."""
     mask = Image.linear_gradient("L").resize(size)
     return Image.composite(Image.new("RGB", size, bottom), Image.new("RGB", size, top), mask)
 

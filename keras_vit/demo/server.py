@@ -18,9 +18,9 @@ _PACKAGES = "gradio scikit-learn"  # of the extra demo; the digits come with sci
 
 
 def build_page(model: ImageModel | None = None, weights: str = "as given") -> "gradio.Blocks":
-    """Builds the page: choose a model, pick, upload or draw a picture, see answers, attention rollout and heads.
+    """Builds the page: choose a model, pick, upload or draw an image, see answers, attention rollout and heads.
 
-    Without a model it begins with a small ViT that reads handwritten digits. It is trained when the first picture is
+    Without a model it begins with a small ViT that reads handwritten digits. It is trained when the first image is
     picked, in 40 seconds on two cores, and kept in Keras's cache. The models of the zoo with published weights can be
     chosen as well; they are downloaded when they are first used.
 
@@ -54,7 +54,7 @@ def launch(
     share: bool = False,
     block: bool = True,
 ) -> "gradio.Blocks":
-    """Serves the page until Ctrl-C. One picture is computed at a time; nothing is sent to other machines.
+    """Serves the page until Ctrl-C. One image is computed at a time; nothing is sent to other machines.
 
     Args:
         model, weights: as of `build_page`.

@@ -1,4 +1,4 @@
-"""read_picture: a visitor's file to pixels; what is too large, damaged or no picture is refused in a sentence."""
+"""read_image: a visitor's file to pixels; what is too large, damaged or no image is refused in a sentence."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ MAX_BYTES = 20_000_000
 MAX_PIXELS = 64_000_000  # as an exported model takes by default; 25,000 x 25,000 grey pixels fit in 20 MB otherwise
 
 
-def read_picture(path):
+def read_image(path):
     """Reads a JPEG, PNG, BMP, GIF or WebP file, upright as the camera was held.
 
     Args:
@@ -25,7 +25,7 @@ def read_picture(path):
         uint8 array (height, width, 3).
 
     Raises:
-        ValueError: on a file that is no picture, damaged, or too large.
+        ValueError: on a file that is no image, damaged, or too large.
     """
     path = pathlib.Path(path)
     size = path.stat().st_size
@@ -35,7 +35,7 @@ def read_picture(path):
 
 
 def read_bytes(name, contents):
-    """Reads the bytes of such a file, which messages call `name`; see `read_picture`."""
+    """Reads the bytes of such a file, which messages call `name`; see `read_image`."""
     _check_header(name, contents)
     return np.asarray(encoded.decode(name, contents, 3))
 

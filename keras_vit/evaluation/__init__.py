@@ -1,4 +1,4 @@
-"""What a model says about pictures, how often it is right, and what its features are worth.
+"""What a model says about images, how often it is right, and what its features are worth.
 
 `predict` and `evaluate` use the model's head; `few_shot`, `linear_probe` and `FewShotProbe` learn a head of their own.
 """

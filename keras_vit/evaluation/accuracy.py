@@ -1,4 +1,4 @@
-"""`evaluate`: the share of pictures whose class is among a model's best guesses, and what stands behind it."""
+"""`evaluate`: the share of images whose class is among a model's best guesses, and what stands behind it."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.checkpoints.labels import label_set
 from keras_vit.config import Preprocessing
-from keras_vit.data import from_folder
+from keras_vit.data import from_directory
 from keras_vit.data.pipeline import eval_batches
 from keras_vit.data.sources import ImageSource, LabelledData
 from keras_vit.evaluation import outputs
@@ -28,10 +28,10 @@ class Accuracy:
     """What `evaluate` found. Two that have the same counts are equal.
 
     Attributes:
-        count: number of pictures.
-        correct: {k: number of pictures whose class is among the k best}.
+        count: number of images.
+        correct: {k: number of images whose class is among the k best}.
         matching: how the data's classes were matched to the model's logits, in words.
-        left_out: number of pictures that were not counted, as no answer is right for them (ReaL); they are not
+        left_out: number of images that were not counted, as no answer is right for them (ReaL); they are not
             in `count`.
         classes: a `ClassReport`, the counts of each class.
         calibration: a `Calibration`; None for a head whose scores are no probabilities.
@@ -46,7 +46,7 @@ class Accuracy:
 
     @property
     def top(self) -> dict[int, float]:
-        """{k: share, in [0, 1], of pictures whose class is among the k best}."""
+        """{k: share, in [0, 1], of images whose class is among the k best}."""
         return {k: right / self.count for k, right in self.correct.items()}
 
     def report(self, classes: int = 20) -> str:
@@ -89,22 +89,22 @@ def evaluate(
 ) -> Accuracy:
     """Counts how often a model is right.
 
-    Memory grows with the number of classes and of kinds of mistakes, not with the number of pictures.
+    Memory grows with the number of classes and of kinds of mistakes, not with the number of images.
 
     Args:
         model: a classifier of keras_vit.
         data: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (inputs as the
             model takes them, integer labels).
-        batch_size: pictures per batch; a dataset has its own.
+        batch_size: images per batch; a dataset has its own.
         preprocessing: what to use instead of `model.preprocessing` on a folder or source.
         top: the k of the top-k accuracies, one integer or several; a k beyond the number of classes counts every
-            picture. None takes 1, and 5 where the model has more classes.
+            image. None takes 1, and 5 where the model has more classes.
         class_names: names of the data's classes, in the order of its labels, instead of the folder's or the
             source's own. For a dataset without them (None), labels are the numbers of the model's logits.
         verbose: shows a progress bar.
         labels: path of `real.json` to measure ReaL accuracy (arXiv 2006.07159), see `read_real_labels`. The data
-            are pictures of ImageNet's validation set in files; each is found by the number in its name, and its
-            folder only says where the report counts it. A picture is right if one of its right answers is among
+            are images of ImageNet's validation set in files; each is found by the number in its name, and its
+            folder only says where the report counts it. An image is right if one of its right answers is among
             the k best, and left out if it has none. (The paper's figures are top-1.)
 
     Returns:
@@ -112,7 +112,7 @@ def evaluate(
         `model.labels` as in `match_classes`.
 
     Raises:
-        ValueError: when class names match nothing or not all, labels are out of range, a picture cannot be
+        ValueError: when class names match nothing or not all, labels are out of range, an image cannot be
             read (the message names the file), or the model has no head or gives NaN; with `labels`, on data that
             are no files or a file without a number too, and as `read_real_labels`.
     """
@@ -121,7 +121,7 @@ def evaluate(
     top = tuple(checks.check_integer("top", k) for k in top)
     checks.check_integer("batch_size", batch_size)
     if isinstance(data, (str, os.PathLike)):
-        data = from_folder(data)
+        data = from_directory(data)
     if isinstance(data, ImageSource):
         preprocessing = model.preprocessing if preprocessing is None else preprocessing
         outputs.check_preprocessing(model, preprocessing)
@@ -140,7 +140,7 @@ def evaluate(
     if labels is not None:
         data, answers, left_out = _with_answers(data, labels)
         logits, matching = match_classes(label_set("imagenet2012"), model.labels, model.config.classes)
-        matching += f", pictures to {os.fspath(labels)} by the numbers in their names"
+        matching += f", images to {os.fspath(labels)} by the numbers in their names"
     elif class_names is None:
         logits, matching = range(model.config.classes), "by number, as labels of a dataset are logits"
     else:
@@ -177,15 +177,15 @@ def _count(model, batches, steps, right, tally, top, verbose):
             correct[k] += int((ranks < k).sum())
         bar.update(step, finalize=False)
     if not count:
-        raise ValueError("data must hold at least one picture; it holds none")
+        raise ValueError("data must hold at least one image; it holds none")
     bar.update(step, finalize=True)
     return count, correct, calibrated
 
 
 def _right(logits, answers, classes):
-    """Function from the labels (batch,) of a batch and the number of its first picture to bool (batch, classes).
+    """Function from the labels (batch,) of a batch and the number of its first image to bool (batch, classes).
 
-    `logits` has the logit of each class; `answers` the right classes of each picture, None where it is its label.
+    `logits` has the logit of each class; `answers` the right classes of each image, None where it is its label.
     """
 
     def right(labels, first):
@@ -199,7 +199,7 @@ def _right(logits, answers, classes):
 
 
 def _with_answers(data, labels):
-    """The pictures that have a right answer, the classes of each, and how many pictures have none."""
+    """The images that have a right answer, the classes of each, and how many images have none."""
     if not isinstance(data, ImageSource) or data.files is None:
         raise ValueError(
             "labels are found by the names of files, so data must be a folder or a source of files; "
@@ -208,7 +208,7 @@ def _with_answers(data, labels):
     answers = right_answers(labels, data.files)
     kept = [n for n, numbers in enumerate(answers) if len(numbers)]
     if not kept:
-        raise ValueError(f"data must hold a picture with a right answer; {labels} has none for all {data.size}")
+        raise ValueError(f"data must hold an image with a right answer; {labels} has none for all {data.size}")
     return data.take(kept), [answers[n] for n in kept], data.size - len(kept)
 
 

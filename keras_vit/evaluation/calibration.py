@@ -18,15 +18,15 @@ _HEADS = {None: True, "softmax": True, "sigmoid": False}
 class Calibration:
     """Confidence, and how often it was justified. Source: Guo et al. 2017, arXiv 1706.04599.
 
-    The confidence of a picture is the highest of its scores: of the softmax of the logits, or of what a head with
+    The confidence of an image is the highest of its scores: of the softmax of the logits, or of what a head with
     softmax or sigmoid gives. It falls into bin m of 15 equal ones where (m - 1) / 15 < confidence <= m / 15.
 
     Attributes:
-        counts: int64 (15,), pictures in each bin.
+        counts: int64 (15,), images in each bin.
         correct: int64 (15,), those of them whose likeliest class is right.
         confidences: float64 (15,), the sum of their confidences.
-        surprise: sum over all pictures of -log of the probability of the right class (of the right classes together,
-            where a picture has several), natural logarithm; None for a sigmoid head, whose scores are of no one
+        surprise: sum over all images of -log of the probability of the right class (of the right classes together,
+            where an image has several), natural logarithm; None for a sigmoid head, whose scores are of no one
             distribution. A probability that was rounded to 0 counts as 2e-308.
     """
 
@@ -37,7 +37,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error, in [0, 1]: sum over the bins of |right - confidences| / pictures (Eq. 3)."""
+        """Expected calibration error, in [0, 1]: sum over the bins of |right - confidences| / images (Eq. 3)."""
         return float(np.abs(self.correct - self.confidences).sum() / self.counts.sum())
 
     @property
@@ -70,7 +70,7 @@ def calibration(model, scores, right):
     Args:
         model: the classifier.
         scores: what its head gives, (batch, classes).
-        right: bool (batch, classes), the right classes of each picture.
+        right: bool (batch, classes), the right classes of each image.
 
     Returns:
         A `Calibration`; None where the head's activation is neither softmax nor sigmoid, as then no score is a

@@ -13,10 +13,10 @@ class ClassReport:
     Attributes:
         names: names of the data's classes, in the order of its labels.
         labels: what the model calls these classes; None where it has no names or they were not matched.
-        counts: int64 (classes,), pictures of each class.
+        counts: int64 (classes,), images of each class.
         correct: int64 (classes,), those of them whose likeliest class is right.
-        confusions: `(number of the class, model's name of the answer, pictures)` for each wrong answer that was given
-            to a class, the most frequent first. There are at most as many as wrong pictures.
+        confusions: `(number of the class, model's name of the answer, images)` for each wrong answer that was given
+            to a class, the most frequent first. There are at most as many as wrong images.
     """
 
     names: tuple[str, ...]
@@ -27,17 +27,17 @@ class ClassReport:
 
     @property
     def accuracies(self) -> np.ndarray:
-        """float64 (classes,): share of each class that is right, in [0, 1]; NaN for a class without pictures."""
+        """float64 (classes,): share of each class that is right, in [0, 1]; NaN for a class without images."""
         return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
 
     @property
     def mean(self) -> float:
-        """Mean of the accuracies of the classes that have pictures, in [0, 1] (mean per-class accuracy)."""
+        """Mean of the accuracies of the classes that have images, in [0, 1] (mean per-class accuracy)."""
         return float(np.nanmean(self.accuracies))
 
     @property
     def worst(self) -> list[int]:
-        """Numbers of the classes that have pictures, the worst first, of equals the one with most pictures."""
+        """Numbers of the classes that have images, the worst first, of equals the one with most images."""
         order = np.lexsort((-self.counts, self.accuracies))
         return [int(n) for n in order if self.counts[n]]
 
@@ -45,7 +45,7 @@ class ClassReport:
         """Returns a text with a row for each of the worst classes and the wrong answer that it gets most often.
 
         Args:
-            classes: number of rows; all classes that have pictures where there are fewer.
+            classes: number of rows; all classes that have images where there are fewer.
         """
         accuracies = self.accuracies
         most_frequent: dict[int, str] = {}
@@ -61,7 +61,7 @@ class ClassReport:
             )
             for n in self.worst[:classes]
         ]
-        return _aligned(("class", "right", "pictures", "accuracy", "most often taken for"), rows, left=(0, 4))
+        return _aligned(("class", "right", "images", "accuracy", "most often taken for"), rows, left=(0, 4))
 
     def _title(self, n):
         name, label = self.names[n], None if self.labels is None else self.labels[n]

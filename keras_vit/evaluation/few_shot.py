@@ -1,4 +1,4 @@
-"""`few_shot`: how well a few pictures of each class suffice to tell classes apart by a model's frozen features."""
+"""`few_shot`: how well a few images of each class suffice to tell classes apart by a model's frozen features."""
 
 import csv
 import dataclasses
@@ -22,10 +22,10 @@ class FewShot:
     """What `few_shot` found; `str()` of it is a table.
 
     Attributes:
-        accuracy: {shots: tuple of one share of the test pictures, in [0, 1], per seed}.
+        accuracy: {shots: tuple of one share of the test images, in [0, 1], per seed}.
         seeds: the seeds of the draws, in that order.
         class_names: names of the classes.
-        count: number of test pictures.
+        count: number of test images.
         layer: name of the layer that gave the features.
         l2: lambda of the ridge regression.
     """
@@ -56,7 +56,7 @@ class FewShot:
             rows.append((str(shots), *(f"{100 * number:.2f}" for number in numbers)))
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        about = f"{self.count} pictures of {len(self.class_names)} classes, features of {self.layer}, l2={self.l2:g}"
+        about = f"{self.count} images of {len(self.class_names)} classes, features of {self.layer}, l2={self.l2:g}"
         return "\n".join([*lines, about])
 
     def write_csv(self, path: PathLike) -> None:
@@ -92,26 +92,26 @@ def few_shot(
 ) -> FewShot:
     """Measures a model by the few-shot accuracy of arXiv 2010.11929, section 4.1.
 
-    A ridge regression of its features, whose closed form needs no training, learns from a few pictures of each class
-    and is measured on all test pictures; see `fit_ridge` for the formula, `draw_shots` for how pictures are drawn. The
-    features of a picture are computed once, and only of those train pictures that a draw needs. Nothing of the model
+    A ridge regression of its features, whose closed form needs no training, learns from a few images of each class
+    and is measured on all test images; see `fit_ridge` for the formula, `draw_shots` for how images are drawn. The
+    features of an image are computed once, and only of those train images that a draw needs. Nothing of the model
     is changed.
 
     Args:
         model: a model of this package, with or without a head; a larger keras model with exactly one inside, which is
             the one that is measured, on its own inputs; or a functional keras model of another package, whose output
             is the feature.
-        train: pictures to learn from: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of
+        train: images to learn from: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of
             (inputs as the model takes them, integer labels) that gives them in the same order every time.
-        test: pictures to measure on, of the same kinds. Classes are matched by their names; the labels of a dataset
+        test: images to measure on, of the same kinds. Classes are matched by their names; the labels of a dataset
             are the numbers of the other data's classes.
-        shots: numbers of pictures per class to learn from, or one of them.
-        seeds: integers from 0, or one: each draws pictures of its own.
+        shots: numbers of images per class to learn from, or one of them.
+        seeds: integers from 0, or one: each draws images of its own.
         layer: name of the layer whose outputs are the features, such as `"block_05"`. None takes what the head reads;
             `FrozenFeatures` says what that is for every kind of model, and that the mean over the patches is taken of
             tokens and maps.
         l2: lambda of the regression, above 0; the features are standardised, so that it does not depend on their scale.
-        batch_size: pictures per batch; a test dataset has its own.
+        batch_size: images per batch; a test dataset has its own.
         preprocessing: what to use instead of `model.preprocessing` on a folder or source.
         verbose: shows progress bars.
 
@@ -119,7 +119,7 @@ def few_shot(
         A `FewShot`.
 
     Raises:
-        ValueError: when a class has fewer pictures than shots, the classes of both differ, a picture cannot be read,
+        ValueError: when a class has fewer images than shots, the classes of both differ, an image cannot be read,
             or the features are not finite.
     """
     checks.check_flag("verbose", verbose)

@@ -38,7 +38,7 @@ class FewShotProbe(keras.callbacks.Callback):
     `ModelCheckpoint(monitor="fewshot_5", mode="max")`, stand behind this one in the list.
 
     Args:
-        train, test: pictures to learn from and to measure on, as for `few_shot`. The labels are read once, the pictures
+        train, test: images to learn from and to measure on, as for `few_shot`. The labels are read once, the images
             that are needed for every measurement: a source that is slow to read is worth a `cached()`.
         every_epochs: measure at the end of every so many epochs. Without it and `every_steps`, of every epoch.
         every_steps: measure after every so many steps besides, or instead where `every_epochs` is None; at the end of
@@ -111,7 +111,7 @@ class FewShotProbe(keras.callbacks.Callback):
         self.measurements.append(self._latest)
 
     def _open(self, frozen):
-        """The pictures, opened once for the same model."""
+        """The images, opened once for the same model."""
         model, opened = self._opened
         if model is not frozen.model:
             opened = open_labelled(self._data, frozen, *self._preparation)

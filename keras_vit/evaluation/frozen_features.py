@@ -1,4 +1,4 @@
-"""The features of pictures in a model whose weights stay as they are: what probes learn from."""
+"""The features of images in a model whose weights stay as they are: what probes learn from."""
 
 import keras
 import numpy as np
@@ -8,13 +8,13 @@ from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.inference import inference
 from keras_vit.data.preprocessing import check
 from keras_vit.evaluation.outputs import check_who_maps
-from keras_vit.models import ImageModel, features
+from keras_vit.models import ImageModel, feature_extractor
 from keras_vit.models.encoders import find_encoders
 from keras_vit.models.input_range import looked_at
 
 
 class FrozenFeatures:
-    """One vector of features per picture.
+    """One vector of features per image.
 
     Args:
         model: a model of this package; a larger keras model with exactly one inside, which is then the one that is
@@ -45,22 +45,22 @@ class FrozenFeatures:
         self._features = keras.Model(self.model.inputs[0], _pooled(outputs))
 
     def preprocessing(self, given):
-        """Returns the `Preprocessing` of pictures: the one `given`, or for None the model's own.
+        """Returns the `Preprocessing` of images: the one `given`, or for None the model's own.
 
         Raises:
-            ValueError: if there is none, or it gives other pictures than the model takes.
+            ValueError: if there is none, or it gives other images than the model takes.
         """
         preprocessing = getattr(self.model, "preprocessing", None) if given is None else given
         if preprocessing is None:
             raise ValueError(
                 f"preprocessing must be given for a model of another package; {self.model.name} does not say how its "
-                "pictures are prepared"
+                "images are prepared"
             )
         check(preprocessing)
         shape, taken = (*preprocessing.image_size, preprocessing.channels), tuple(self.model.input_shape[1:])
         if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
             raise ValueError(
-                f"preprocessing must give pictures of shape {taken} for this model; got {shape} from {preprocessing}: "
+                f"preprocessing must give images of shape {taken} for this model; got {shape} from {preprocessing}: "
                 "preprocessing.at(image_size) fits it to a size"
             )
         check_who_maps(self.model, preprocessing)
@@ -68,7 +68,7 @@ class FrozenFeatures:
 
     def reader(self, compiled):
         """Returns a function of (batches of (inputs, labels), number of batches or None, verbose) that gives the
-        features, float32 (pictures, dim), and labels (pictures,) of them all; it is for use at once, see `inference`.
+        features, float32 (images, dim), and labels (images,) of them all; it is for use at once, see `inference`.
         """
         run = inference(self._features, compiled)
 
@@ -91,7 +91,7 @@ class FrozenFeatures:
         if not np.isfinite(values).all():
             raise ValueError(
                 f"model must give finite features; {self.model.name} gives NaN or infinity in {self.layer} for some "
-                "pictures: its weights are not finite, or float16 overflows"
+                "images: its weights are not finite, or float16 overflows"
             )
         return values
 
@@ -129,7 +129,7 @@ def _name_of(tensor, calls):
 
 def _outputs(model, names):
     if isinstance(model, ImageModel):
-        return features(model, names, grid=True).outputs
+        return feature_extractor(model, names, grid=True).outputs
     known = [layer.name for layer in model.layers]
     if names[0] not in known:
         raise ValueError(f"layer must be one of the model's, among {known}; got {names[0]!r}")
@@ -141,7 +141,7 @@ def _pooled(outputs):
     vectors = []
     for output in outputs:
         if output.shape[0] is not None or output.shape[-1] is None or len(output.shape) < 2:
-            raise ValueError(f"layer must give one vector or map per picture; got an output of shape {output.shape}")
+            raise ValueError(f"layer must give one vector or map per image; got an output of shape {output.shape}")
         output = ops.cast(output, "float32")
         axes = tuple(range(1, len(output.shape) - 1))
         vectors.append(ops.mean(output, axis=axes) if axes else output)

@@ -1,4 +1,4 @@
-"""Pictures with labels, for what learns from some and is measured on others: of a source, or ready batches."""
+"""Images with labels, for what learns from some and is measured on others: of a source, or ready batches."""
 
 import functools
 import os
@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
-from keras_vit.data import from_folder
+from keras_vit.data import from_directory
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.pipeline import eval_batches
 from keras_vit.data.sources import ImageSource
@@ -16,17 +16,17 @@ _LABELS_AT_A_TIME = 1024
 
 
 def open_labelled(data, frozen, preprocessing, batch_size):
-    """Opens pictures with labels.
+    """Opens images with labels.
 
     Args:
         data: {what messages call it, such as `"train"`: a folder of class folders, an `ImageSource`, or a batched
             `tf.data.Dataset` of (inputs as the model takes them, integer labels)}.
-        frozen: the `FrozenFeatures` that they are for, which says how pictures of a folder or source are prepared.
+        frozen: the `FrozenFeatures` that they are for, which says how images of a folder or source are prepared.
         preprocessing: what to use instead of the model's own, or None.
-        batch_size: pictures per batch.
+        batch_size: images per batch.
 
     Returns:
-        List of `SourcePictures` and `ReadyBatches`.
+        List of `SourceImages` and `ReadyBatches`.
 
     Raises:
         TypeError: if one is nothing of these kinds.
@@ -34,7 +34,7 @@ def open_labelled(data, frozen, preprocessing, batch_size):
     """
     checks.check_integer("batch_size", batch_size)
     opened = [_open(name, where, frozen, preprocessing, batch_size) for name, where in data.items()]
-    if preprocessing is not None and not any(isinstance(one, SourcePictures) for one in opened):
+    if preprocessing is not None and not any(isinstance(one, SourceImages) for one in opened):
         raise ValueError("preprocessing is for folders and sources; a dataset gives what the model takes")
     return opened
 
@@ -71,9 +71,9 @@ def numbered_names(labels):
 
 def _open(name, data, frozen, preprocessing, batch_size):
     if isinstance(data, (str, os.PathLike)):
-        data = from_folder(data)
+        data = from_directory(data)
     if isinstance(data, ImageSource):
-        return SourcePictures(name, data, frozen.preprocessing(preprocessing), batch_size)
+        return SourceImages(name, data, frozen.preprocessing(preprocessing), batch_size)
     if hasattr(data, "as_numpy_iterator"):
         return ReadyBatches(name, data, batch_size)
     raise TypeError(
@@ -82,8 +82,8 @@ def _open(name, data, frozen, preprocessing, batch_size):
     )
 
 
-class SourcePictures:
-    """The pictures of an `ImageSource`, prepared by a `Preprocessing`."""
+class SourceImages:
+    """The images of an `ImageSource`, prepared by a `Preprocessing`."""
 
     def __init__(self, name, source, preprocessing, batch_size):
         self.class_names = source.class_names
@@ -91,7 +91,7 @@ class SourcePictures:
 
     @functools.cached_property
     def labels(self):
-        """The label of every picture, int (pictures,); no picture is read where the source can look up one."""
+        """The label of every image, int (images,); no image is read where the source can look up one."""
         source = self._source
         if source.labels is not None:
             return check_labels(self.name, source.labels, len(self.class_names))
@@ -108,11 +108,11 @@ class SourcePictures:
         return check_labels(self.name, np.concatenate(found or [np.zeros(0, int)]), len(self.class_names))
 
     def steps(self, count=None):
-        """Number of batches of so many pictures, None of all."""
+        """Number of batches of so many images, None of all."""
         return -(-(self._source.size if count is None else count) // self._batch_size)
 
     def batches(self, positions=None):
-        """Yields (inputs, labels) of all pictures, or of those at ascending `positions`."""
+        """Yields (inputs, labels) of all images, or of those at ascending `positions`."""
         source = self._source if positions is None else _chosen(self._source, positions)
         batches = eval_batches(source, self.preprocessing, self._batch_size)
         is_read_again = positions is not None and source.lookup is None
@@ -120,7 +120,7 @@ class SourcePictures:
 
 
 class ReadyBatches:
-    """The pictures of a batched `tf.data.Dataset` of (inputs as the model takes them, integer labels)."""
+    """The images of a batched `tf.data.Dataset` of (inputs as the model takes them, integer labels)."""
 
     class_names = preprocessing = None
 
@@ -132,19 +132,19 @@ class ReadyBatches:
 
     @functools.cached_property
     def labels(self):
-        """The label of every picture, int (pictures,), as the dataset gives them the first time."""
+        """The label of every image, int (images,), as the dataset gives them the first time."""
         found = list(self._dataset.map(lambda inputs, labels: labels).as_numpy_iterator()) or [np.zeros(0, int)]
         return np.concatenate([check_labels(self.name, labels) for labels in found])
 
     def steps(self, count=None):
-        """Number of batches of so many pictures, None of all; None where the dataset does not tell."""
+        """Number of batches of so many images, None of all; None where the dataset does not tell."""
         if count is not None:
             return -(-count // self._batch_size)
         known = int(self._dataset.cardinality())
         return known if known >= 0 else None
 
     def batches(self, positions=None):
-        """Yields (inputs, labels) of all pictures, or of those at ascending `positions`."""
+        """Yields (inputs, labels) of all images, or of those at ascending `positions`."""
         if positions is None:
             return self._dataset.as_numpy_iterator()
         rows = _filtered(self._dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
@@ -152,14 +152,14 @@ class ReadyBatches:
 
 
 def check_labels(name, labels, classes=None):
-    """Returns labels (pictures,) as NumPy after checking that they are integers, some, from 0 to `classes` - 1."""
+    """Returns labels (images,) as NumPy after checking that they are integers, some, from 0 to `classes` - 1."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(
             f"{name} must give integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}"
         )
     if not len(labels):
-        raise ValueError(f"{name} must hold at least one picture; it holds none")
+        raise ValueError(f"{name} must hold at least one image; it holds none")
     if labels.min() < 0 or (classes is not None and labels.max() >= classes):
         last = "" if classes is None else f" to {classes - 1}, as there are {classes} classes"
         raise ValueError(f"labels of {name} must be from 0{last}; they range from {labels.min()} to {labels.max()}")
@@ -172,7 +172,7 @@ def _in_order(name, batches, expected):
     for inputs, labels in batches:
         if not np.array_equal(labels, expected[done : done + len(labels)]):
             raise ValueError(
-                f"{name} must give its pictures in the same order every time; the labels have changed: leave out its "
+                f"{name} must give its images in the same order every time; the labels have changed: leave out its "
                 "shuffle, or use reshuffle_each_iteration=False"
             )
         done += len(labels)
@@ -184,7 +184,7 @@ def _chosen(source, positions):
         return source.take(positions)
     dataset = _filtered(source.dataset, positions, source.size)
     files = None if source.files is None else tuple(source.files[position] for position in positions)
-    name_of = source.describe or "picture {}".format
+    name_of = source.describe or "image {}".format
 
     def describe(n):  # refers to no source, which messages outlive
         return name_of(int(positions[n]))

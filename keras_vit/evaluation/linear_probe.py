@@ -23,9 +23,9 @@ class LinearProbe:
         model: the model of this package whose features it reads.
         ridge: the `Ridge`, with the weights.
         class_names: names of the classes; None for a dataset, which has none.
-        count: number of pictures that it learned from.
+        count: number of images that it learned from.
         layer: name of the layer that gave the features.
-        preprocessing: `Preprocessing` of these pictures; None for a dataset.
+        preprocessing: `Preprocessing` of these images; None for a dataset.
     """
 
     model: ImageModel
@@ -39,7 +39,7 @@ class LinearProbe:
         """Returns a copy of the model with the probe as its head, float32; its logits are the scores of the ridge.
 
         The standardisation and the constant are folded into kernel and bias. `labels` are the class names, and
-        `preprocessing` is that of the pictures; class, config and all other weights are those of `model`, which shares
+        `preprocessing` is that of the images; class, config and all other weights are those of `model`, which shares
         nothing with it. Of a distilled model both heads are the probe: their mean is what it is on the mean of their
         features.
         """
@@ -66,10 +66,10 @@ def linear_probe(
             exactly one inside, which is then the one that gets the head.
         train: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (inputs as the model takes
             them, integer labels).
-        shots: pictures of each class to learn from, drawn as in `draw_shots`; None takes all pictures.
+        shots: images of each class to learn from, drawn as in `draw_shots`; None takes all images.
         seed: of the draw, integer from 0.
         l2: lambda of the regression, above 0.
-        batch_size: pictures per batch; a dataset of which all pictures are taken has its own.
+        batch_size: images per batch; a dataset of which all images are taken has its own.
         preprocessing: what to use instead of `model.preprocessing` on a folder or source.
         verbose: shows a progress bar.
 
@@ -78,8 +78,8 @@ def linear_probe(
 
     Raises:
         TypeError: if the model is and contains none of this package.
-        ValueError: if its classifier is unpooled, there are fewer than two classes, a class has fewer pictures than
-            shots, a picture cannot be read, or the features are not finite.
+        ValueError: if it does not pool its tokens, there are fewer than two classes, a class has fewer images than
+            shots, an image cannot be read, or the features are not finite.
     """
     checks.check_integer("seed", seed, minimum=0)
     checks.check_positive("l2", l2)

@@ -9,7 +9,7 @@ from keras_vit.models.base import described
 
 
 def check_classifier(model):
-    """Raises a `ValueError` unless `model` is one of ours and gives one row of class scores per picture."""
+    """Raises a `ValueError` unless `model` is one of ours and gives one row of class scores per image."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "classes"):
         raise ValueError(
@@ -24,8 +24,8 @@ def check_classifier(model):
     shape = tuple(model.output_shape)
     if len(shape) != 2:
         raise ValueError(
-            f"model must give one score per class and picture, shape (None, {config.classes}); "
-            f"{config.name} gives {shape}: classifiers such as 'token', 'gap' and 'map' pool the tokens"
+            f"model must give one score per class and image, shape (None, {config.classes}); "
+            f"{config.name} gives {shape}: pooling 'token', 'gap' and 'map' give one vector per image"
         )
 
 
@@ -40,14 +40,14 @@ def check_preprocessing(model, preprocessing):
     check(preprocessing)
     if model.config.channels not in (1, 3):
         raise ValueError(
-            f"model must take pictures, which have 1 or 3 channels; {model.config.name} takes {model.config.channels}: "
+            f"model must take images, which have 1 or 3 channels; {model.config.name} takes {model.config.channels}: "
             "prepare its inputs yourself, float32 as it was trained on, for model.predict"
         )
     given = (*preprocessing.image_size, preprocessing.channels)
     taken = tuple(model.input_shape[1:])
     if given != taken:
         raise ValueError(
-            f"preprocessing must give pictures of shape {taken} for this model; "
+            f"preprocessing must give images of shape {taken} for this model; "
             f"got {given} from {preprocessing}: preprocessing.at(image_size) fits it to a size"
         )
     check_who_maps(model, preprocessing)
@@ -80,7 +80,7 @@ def scorer(model, compiled):
         if not np.isfinite(outputs).all():
             raise ValueError(
                 f"model must give finite scores; {model.config.name} gives NaN or infinity for some "
-                "pictures: its weights are not finite, or float16 overflows"
+                "images: its weights are not finite, or float16 overflows"
             )
         return outputs
 

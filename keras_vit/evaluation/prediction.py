@@ -1,4 +1,4 @@
-"""`predict`: from pictures to the names of what they show."""
+"""`predict`: from images to the names of what they show."""
 
 import warnings
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.data import pictures
+from keras_vit.data import images as readers
 from keras_vit.evaluation import outputs
 from keras_vit.models.base import ImageModel
 from keras_vit.models.input_range import looked_at
@@ -15,20 +15,20 @@ _BATCH_SIZE = 32
 
 
 def predict(
-    model: ImageModel, images: pictures.Pictures, top: int = 5, value_range: tuple[float, float] | None = None
+    model: ImageModel, images: readers.Images, top: int = 5, value_range: tuple[float, float] | None = None
 ) -> list[list[tuple[str, float]]]:
-    """Names what pictures show.
+    """Names what images show.
 
     Args:
         model: a classifier of keras_vit; its `preprocessing` and `labels` are used.
         images: what `keras_vit.preprocess` takes: a path, bytes, a PIL image, an array, or a list of them.
-        top: number of classes to name per picture, best first; all of them where the model has fewer.
+        top: number of classes to name per image, best first; all of them where the model has fewer.
         value_range: darkest and brightest value of the arrays among `images`, as of `keras_vit.preprocess`.
 
     Returns:
-        A list with one entry per picture: a list of `(label, score)` pairs, best first. Scores are softmax
+        A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax
         probabilities (what the head gives where `classifier_activation` is set). Class 17 of a model without
-        labels is called `"class_17"`. One picture given alone gives a list of one entry.
+        labels is called `"class_17"`. One image given alone gives a list of one entry.
 
     Raises:
         ValueError, FileNotFoundError, TypeError: as `keras_vit.preprocess`, and on a model without a head or
@@ -40,23 +40,23 @@ def predict(
     outputs.check_classifier(model)
     outputs.check_preprocessing(model, model.preprocessing)
     checks.check_integer("top", top)
-    listed = pictures.as_pictures(images, value_range)
+    listed = readers.as_images(images, value_range)
     _warn_of_zero_head(model)
     score = outputs.scorer(model, compiled=len(listed) > _BATCH_SIZE)
     answers = []
     for start in range(0, len(listed), _BATCH_SIZE):
-        inputs = pictures.stack(listed[start : start + _BATCH_SIZE], model.preprocessing)
+        inputs = readers.stack(listed[start : start + _BATCH_SIZE], model.preprocessing)
         rows = outputs.probabilities(model, score(inputs))
         answers += [_best(row, model.labels, top) for row in rows]
     return answers
 
 
 def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> list[list[tuple[str, float]]]:
-    """Names what pictures show that `keras_vit.preprocess` has prepared already, all in one batch.
+    """Names what images show that `keras_vit.preprocess` has prepared already, all in one batch.
 
     Args:
         model: a classifier of keras_vit; its `labels` are used.
-        inputs: float32 array (pictures, height, width, channels), as `keras_vit.preprocess` gives it.
+        inputs: float32 array (images, height, width, channels), as `keras_vit.preprocess` gives it.
         top: as of `predict`.
 
     Returns:
@@ -84,7 +84,7 @@ def _best(row, labels, top):
 def _warn_of_zero_head(model):
     if outputs.has_zero_head(model):
         warnings.warn(
-            f"the head of {model.config.name} has a kernel of zeros and answers the same for every picture: "
+            f"the head of {model.config.name} has a kernel of zeros and answers the same for every image: "
             "raw ImageNet-21k files of 2020 have such heads, and a new head is zero until it is trained",
             UserWarning,
             stacklevel=3,

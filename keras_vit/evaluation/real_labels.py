@@ -1,4 +1,4 @@
-"""ReaL, the reassessed labels of ImageNet's validation pictures: several right answers for a picture, or none.
+"""ReaL, the reassessed labels of ImageNet's validation images: several right answers for an image, or none.
 
 Source: Beyer et al. 2020, Are we done with ImageNet?, arXiv 2006.07159. The labels are the file `real.json` of
 https://github.com/google-research/reassessed-imagenet.
@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.typing import PathLike
 
-PICTURES, CLASSES = 50_000, 1000
+IMAGES, CLASSES = 50_000, 1000
 _MAX_BYTES = 16 * 2**20  # the published file has half a megabyte
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 
@@ -21,7 +21,7 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
     """Reads `real.json`.
 
     Args:
-        path: a JSON file with a list for each of the 50,000 validation pictures in the order of their names: the
+        path: a JSON file with a list for each of the 50,000 validation images in the order of their names: the
             numbers, 0 to 999, of the classes that it shows, in the order of their WordNet ids. A list may be empty.
 
     Returns:
@@ -39,24 +39,24 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
             lists = json.load(file)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"labels must be real.json; {path} is no JSON: {error}") from error
-    if not isinstance(lists, list) or len(lists) != PICTURES:
+    if not isinstance(lists, list) or len(lists) != IMAGES:
         found = f"a list of {len(lists):,}" if isinstance(lists, list) else type(lists).__name__
-        raise ValueError(f"labels must be real.json, a list of {PICTURES:,} lists; {path} holds {found}")
+        raise ValueError(f"labels must be real.json, a list of {IMAGES:,} lists; {path} holds {found}")
     for number, numbers in enumerate(lists, start=1):
         if not isinstance(numbers, list) or not all(map(_is_class, numbers)):
             raise ValueError(
-                f"labels must be real.json, with a list of class numbers from 0 to {CLASSES - 1} for every picture; "
-                f"{path} has {_shortened(numbers)} for picture {number}"
+                f"labels must be real.json, with a list of class numbers from 0 to {CLASSES - 1} for every image; "
+                f"{path} has {_shortened(numbers)} for image {number}"
             )
     return tuple(np.array(numbers, np.int64) for numbers in lists)
 
 
 def right_answers(path, files):
-    """Returns the classes of `real.json` for validation pictures, by the number in the name of each file.
+    """Returns the classes of `real.json` for validation images, by the number in the name of each file.
 
     Args:
         path: as of `read_real_labels`.
-        files: paths of pictures, such as `val/n01440764/ILSVRC2012_val_00000293.JPEG`, in any order.
+        files: paths of images, such as `val/n01440764/ILSVRC2012_val_00000293.JPEG`, in any order.
 
     Returns:
         A list of int64 arrays, one for each file.
@@ -70,10 +70,10 @@ def right_answers(path, files):
 
 def _position(file):
     found = _NUMBER.search(os.path.basename(file))
-    if found is None or not 1 <= int(found[1]) <= PICTURES:
+    if found is None or not 1 <= int(found[1]) <= IMAGES:
         raise ValueError(
-            "labels belong to pictures of ImageNet's validation set, whose files are called ILSVRC2012_val_00000001 to "
-            f"ILSVRC2012_val_{PICTURES:08d}; got {file}"
+            "labels belong to images of ImageNet's validation set, whose files are called ILSVRC2012_val_00000001 to "
+            f"ILSVRC2012_val_{IMAGES:08d}; got {file}"
         )
     return int(found[1]) - 1
 

@@ -9,7 +9,7 @@ from keras_vit import checks
 
 DEFAULT_L2 = 2.0**10
 _EPSILON = 1e-5  # added to the standard deviations
-_CONSTANT = 100.0  # the last feature of every picture; its large value leaves the bias almost without penalty
+_CONSTANT = 100.0  # the last feature of every image; its large value leaves the bias almost without penalty
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,18 +27,18 @@ class Ridge:
     weights: np.ndarray
 
     def scores(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the scores (pictures, classes), near 1 for the class, else near -1.
+        """Returns the scores (images, classes), near 1 for the class, else near -1.
 
         Args:
-            features: (pictures, dim).
+            features: (images, dim).
         """
         return _standardised(features, self.mean, self.std) @ self.weights
 
     def predict(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the class (pictures,) of the highest score; of equals the first.
+        """Returns the class (images,) of the highest score; of equals the first.
 
         Args:
-            features: (pictures, dim).
+            features: (images, dim).
         """
         return self.scores(features).argmax(axis=-1)
 
@@ -53,13 +53,13 @@ def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: 
 
     The numbers that the paper leaves open are those of its authors' later code (big_vision, `fewshot_lsr`): features
     are standardised by their own mean and deviation, the constant 100 is appended, lambda is 2^10. With these as X and
-    the targets as Y the weights are (X^T X + lambda I)^-1 X^T Y or, for fewer pictures than features, the same as
+    the targets as Y the weights are (X^T X + lambda I)^-1 X^T Y or, for fewer images than features, the same as
     X^T (X X^T + lambda I)^-1 Y. The smaller of the two Gram matrices is diagonalised, in float64. No eigenvalue of
     such a matrix is below 0, so those that rounding makes so are 0, and nothing smaller than lambda is divided by.
 
     Args:
-        features: (pictures, dim), finite, of one picture at least.
-        labels: integers (pictures,), from 0 to classes - 1.
+        features: (images, dim), finite, of one image at least.
+        labels: integers (images,), from 0 to classes - 1.
         classes: number of classes.
         l2: lambda, above 0.
 
@@ -80,7 +80,7 @@ def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: 
 
 def _check(features, labels, classes):
     if features.ndim != 2 or not features.size or not np.isfinite(features).all():
-        raise ValueError(f"features must be a finite array (pictures, dim), not empty; got shape {features.shape}")
+        raise ValueError(f"features must be a finite array (images, dim), not empty; got shape {features.shape}")
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
         raise ValueError(f"labels must be {len(features)} integers; got {labels.dtype} of shape {labels.shape}")
     if labels.min() < 0 or labels.max() >= classes:

@@ -1,4 +1,4 @@
-"""The layers that the models are made of, one per file, from the picture to the pooled features."""
+"""The layers that the models are made of, one per file, from the image to the pooled features."""
 
 from keras_vit.layers.axial_attention import AxialAttention
 from keras_vit.layers.axial_block import AxialTransformerBlock
@@ -10,7 +10,7 @@ from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.patch_merging import PatchMerging
-from keras_vit.layers.pooling import GlobalAveragePooling, MapPooling, TokenPooling
+from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
 from keras_vit.layers.resnet_stage import ResNetStage
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
@@ -30,7 +30,7 @@ __all__ = [
     "DropPath",
     "GlobalAveragePooling",
     "LayerScale",
-    "MapPooling",
+    "AttentionPooling",
     "MlpBlock",
     "MultiHeadSelfAttention",
     "PatchEncoder",

@@ -42,7 +42,7 @@ class AxialAttention(keras.layers.Layer):
         self.num_heads = checks.check_integer("num_heads", num_heads)
         self.epsilon = checks.check_positive("epsilon", epsilon)
         norms = {"epsilon": self.epsilon, "dtype": self.dtype_policy}
-        self.query_key_value_norm = batch_norm(name="query_key_value_norm", **norms)
+        self.qkv_norm = batch_norm(name="qkv_norm", **norms)
         self.product_norm = batch_norm(name="product_norm", axis=1, **norms)
         self.query_position_norm = batch_norm(name="query_position_norm", axis=1, **norms)
         self.key_position_norm = batch_norm(name="key_position_norm", axis=1, **norms)
@@ -53,15 +53,15 @@ class AxialAttention(keras.layers.Layer):
         channels, length = self._check_map(input_shape)
         head_dim = channels // self.num_heads
         # Both initial deviations are those of axialnet.py.
-        self.query_key_value = keras.layers.Dense(
+        self.qkv = keras.layers.Dense(
             2 * channels,
             use_bias=False,
             kernel_initializer=keras.initializers.RandomNormal(stddev=channels**-0.5),
             dtype=self.dtype_policy,
-            name="query_key_value",
+            name="qkv",
         )
-        self.query_key_value.build((None, length, channels))
-        self.query_key_value_norm.build((None, length, 2 * channels))
+        self.qkv.build((None, length, channels))
+        self.qkv_norm.build((None, length, 2 * channels))
         self.relative_positions = self.add_weight(
             name="relative_positions",
             shape=(2 * length - 1, 2 * head_dim),
@@ -114,7 +114,7 @@ class AxialAttention(keras.layers.Layer):
     def _project(self, sequences, training):
         """(n, length, channels) -> query, key and value (n, heads, length, head_dim / 2, / 2 and / 1)"""
         length, channels = sequences.shape[1:]
-        fused = self.query_key_value_norm(self.query_key_value(sequences), training=training)
+        fused = self.qkv_norm(self.qkv(sequences), training=training)
         fused = ops.reshape(fused, (-1, length, self.num_heads, 2 * channels // self.num_heads))
         return self._split(ops.transpose(fused, (0, 2, 1, 3)))
 

@@ -14,7 +14,7 @@ _BLOCK_ARGUMENTS = (
     "mlp_dim",
     "dropout_rate",
     "attention_dropout_rate",
-    "stochastic_depth_rate",
+    "drop_path_rate",
     "layer_scale_init",
     "qkv_bias",
     "qk_norm",
@@ -35,7 +35,7 @@ class AxialTransformerBlock(keras.layers.Layer):
     Args:
         grid_size: (rows, columns) of the patch grid, or one integer for both.
         num_heads, mlp_dim, dropout_rate, attention_dropout_rate: as in `TransformerBlock`, of both blocks.
-        stochastic_depth_rate: as in `TransformerBlock`, but drawn for each row and each column by itself, as these are
+        drop_path_rate: as in `TransformerBlock`, but drawn for each row and each column by itself, as these are
             the sequences.
         layer_scale_init, qkv_bias, qk_norm, gelu, epsilon, remat: as in `TransformerBlock`, of both blocks.
 
@@ -53,7 +53,7 @@ class AxialTransformerBlock(keras.layers.Layer):
         mlp_dim: int,
         dropout_rate: float = 0.0,
         attention_dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         layer_scale_init: float | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
@@ -70,7 +70,7 @@ class AxialTransformerBlock(keras.layers.Layer):
                 mlp_dim,
                 dropout_rate,
                 attention_dropout_rate,
-                stochastic_depth_rate,
+                drop_path_rate,
                 layer_scale_init,
                 qkv_bias,
                 qk_norm,

@@ -47,7 +47,7 @@ class ClassToken(keras.layers.Layer):
     def call(self, tokens: Tensor) -> Tensor:
         learned = [self.class_token] if self.num_class_tokens else []
         learned += [self.registers] if self.num_registers else []
-        nothing = ops.zeros_like(tokens[:, :1])  # for each picture; LiteRT may lose sizes that it computes as it runs
+        nothing = ops.zeros_like(tokens[:, :1])  # for each image; LiteRT may lose sizes that it computes as it runs
         return ops.concatenate([*(ops.cast(token, tokens.dtype) + nothing for token in learned), tokens], axis=1)
 
     def compute_output_shape(self, input_shape):

@@ -18,7 +18,7 @@ class MergingTransformerBlock(TransformerBlock):
     Its weights are those of a `TransformerBlock`, and so are their names in files.
 
     Args:
-        merged_tokens, num_prefix_tokens: as of `TokenMerging`.
+        token_merging, num_prefix_tokens: as of `TokenMerging`.
         **kwargs: the arguments of `TransformerBlock`.
 
     Shapes:
@@ -29,9 +29,9 @@ class MergingTransformerBlock(TransformerBlock):
         ValueError: on a value out of range or an unknown choice; when built on an unknown number of tokens.
     """
 
-    def __init__(self, merged_tokens, num_prefix_tokens=0, **kwargs):
+    def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
-        self.merging = TokenMerging(merged_tokens, num_prefix_tokens, dtype=self.dtype_policy, name="merging")
+        self.merging = TokenMerging(token_merging, num_prefix_tokens, dtype=self.dtype_policy, name="merging")
 
     def build(self, tokens_shape):
         super().build(tokens_shape)
@@ -58,7 +58,7 @@ class MergingTransformerBlock(TransformerBlock):
 
     def compute_output_shape(self, tokens_shape, sizes_shape=None, groups_shape=None):
         first = (groups_shape or tokens_shape)[1]
-        return merged_shapes(tokens_shape, first, self.merging.merged_tokens, self.merging.num_prefix_tokens)
+        return merged_shapes(tokens_shape, first, self.merging.token_merging, self.merging.num_prefix_tokens)
 
     def compute_output_spec(self, tokens, sizes=None, groups=None, training=None):
         shapes = self.compute_output_shape(tokens.shape, None, None if groups is None else groups.shape)
@@ -66,7 +66,7 @@ class MergingTransformerBlock(TransformerBlock):
 
     def get_config(self):
         merging = self.merging
-        config = {"merged_tokens": merging.merged_tokens, "num_prefix_tokens": merging.num_prefix_tokens}
+        config = {"token_merging": merging.token_merging, "num_prefix_tokens": merging.num_prefix_tokens}
         return {**super().get_config(), **config}
 
 

@@ -13,10 +13,10 @@ _MASKED = -1  # in place of the number of a source patch
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchCorruption(keras.layers.Layer):
-    """Corrupts the embeddings of as many patches of every picture, at places drawn anew in every call.
+    """Corrupts the embeddings of as many patches of every image, at places drawn anew in every call.
 
-    Of the patches of a picture, `round(corruption_rate * patches)` are drawn without replacement. Each of them,
-    independently, becomes a learned embedding, or that of another patch of the same picture (all others are equally
+    Of the patches of an image, `round(corruption_rate * patches)` are drawn without replacement. Each of them,
+    independently, becomes a learned embedding, or that of another patch of the same image (all others are equally
     likely, corrupted or not, and taken as they were before), or stays as it is.
 
     Training and inference draw from streams of their own, so that a validation changes nothing in the training.
@@ -95,7 +95,7 @@ class PatchCorruption(keras.layers.Layer):
 
 
 def corrupted_count(corruption_rate, patches):
-    """Returns how many of the patches of a picture are corrupted: `round(corruption_rate * patches)`, halves to even.
+    """Returns how many of the patches of an image are corrupted: `round(corruption_rate * patches)`, halves to even.
 
     Raises:
         ValueError: if that is none.

@@ -73,7 +73,7 @@ class GlobalAveragePooling(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MapPooling(keras.layers.Layer):
+class AttentionPooling(keras.layers.Layer):
     """Multi-head attention pooling: a learned probe attends to the patch tokens, then an MLP (arXiv 2106.04560).
 
     Args:
@@ -116,7 +116,7 @@ class MapPooling(keras.layers.Layer):
         # Xavier-uniform on each (dim, dim) kernel; on the fused (dim, 2 dim) one that is LeCun-uniform.
         self.query = self._dense(dim, "glorot_uniform", "query", probe_shape)
         self.key_value = self._dense(2 * dim, "lecun_uniform", "key_value", input_shape)
-        self.output_projection = self._dense(dim, "glorot_uniform", "output_projection", probe_shape)
+        self.proj = self._dense(dim, "glorot_uniform", "proj", probe_shape)
         self.norm.build((input_shape[0], 1, dim))
         self.mlp.build((input_shape[0], 1, dim))
         self.built = True
@@ -136,7 +136,7 @@ class MapPooling(keras.layers.Layer):
         logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)
         weights = ops.cast(softmax_at_least_float32(logits), value.dtype)
         pooled = ops.einsum("bhk,bkhd->bhd", weights, value)
-        pooled = self.output_projection(ops.reshape(pooled, (-1, 1, dim)))
+        pooled = self.proj(ops.reshape(pooled, (-1, 1, dim)))
         pooled = pooled + self.mlp(self.norm(pooled))
         return pooled[:, 0]
 

@@ -60,23 +60,21 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             raise ValueError(f"num_heads must divide the width of the input; got {self.num_heads} and {dim}")
         # Xavier-uniform on each of the three (dim, dim) kernels, as officially: U(+-sqrt(6 / 2 dim)), which on the
         # fused (dim, 3 dim) kernel is LeCun-uniform.
-        self.query_key_value = keras.layers.Dense(
+        self.qkv = keras.layers.Dense(
             3 * dim,
             use_bias=self.qkv_bias,
             kernel_initializer="lecun_uniform",
             dtype=self.dtype_policy,
-            name="query_key_value",
+            name="qkv",
         )
-        self.query_key_value.build(input_shape)
+        self.qkv.build(input_shape)
         if self.qk_norm:
             head_shape = (input_shape[0], self.num_heads, input_shape[1], dim // self.num_heads)
             self.query_norm, self.key_norm = (self._norm(name, head_shape) for name in ("query_norm", "key_norm"))
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.dropout.build(None)
-        self.output_projection = keras.layers.Dense(
-            dim, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name="output_projection"
-        )
-        self.output_projection.build(input_shape)
+        self.proj = keras.layers.Dense(dim, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name="proj")
+        self.proj.build(input_shape)
         self.built = True
 
     def _norm(self, name, shape):
@@ -103,7 +101,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         scale = 1.0 / math.sqrt(dim // self.num_heads)
         # [q, k, v] = z U_qkv, Eq. 5
         scales = (1.0 if self.qk_norm else scale, 1.0, 1.0)
-        query, key, value = project_heads(self.query_key_value, tokens, scales, self.num_heads)
+        query, key, value = project_heads(self.qkv, tokens, scales, self.num_heads)
         if self.qk_norm:
             query, key = self.query_norm(query) * scale, self.key_norm(key)
         # A = softmax(q k^T / sqrt(D_h)), Eq. 6
@@ -118,7 +116,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
         heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        output = project(self.output_projection, ops.reshape(heads, (-1, length, dim)))
+        output = project(self.proj, ops.reshape(heads, (-1, length, dim)))
         if return_keys:
             return output, ops.mean(key, axis=1)
         return (output, weights) if return_attention_scores else output

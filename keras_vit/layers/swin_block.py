@@ -31,7 +31,7 @@ class SwinBlock(keras.layers.Layer):
         window_size: side of a window in tokens.
         shifted: whether the windows are shifted by `window_size // 2`.
         dropout_rate: after the attention output and both MLP layers, in [0, 1).
-        stochastic_depth_rate: share of samples whose residual branches are dropped while training, in [0, 1).
+        drop_path_rate: share of samples whose residual branches are dropped while training, in [0, 1).
         qkv_bias: whether the query, key and value projections have biases.
         gelu: `erf` (the authors' code) or `tanh`.
         epsilon: of the layer norms.
@@ -51,7 +51,7 @@ class SwinBlock(keras.layers.Layer):
         window_size: int,
         shifted: bool = False,
         dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         qkv_bias: bool = True,
         gelu: str = "erf",
         epsilon: float = 1e-5,
@@ -62,7 +62,7 @@ class SwinBlock(keras.layers.Layer):
         self.window_size = checks.check_integer("window_size", window_size)
         self.shifted = checks.check_flag("shifted", shifted)
         self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
-        self.stochastic_depth_rate = checks.check_rate("stochastic_depth_rate", stochastic_depth_rate)
+        self.drop_path_rate = checks.check_rate("drop_path_rate", drop_path_rate)
         self.qkv_bias = checks.check_flag("qkv_bias", qkv_bias)
         self.epsilon = checks.check_positive("epsilon", epsilon)
         common = {"dtype": self.dtype_policy}
@@ -70,7 +70,7 @@ class SwinBlock(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout_rate, name="dropout", **common)
         self.norm2 = LayerNorm(epsilon=epsilon, name="norm2", **common)
         self.mlp = MlpBlock(mlp_dim, dropout_rate, gelu, name="mlp", **common)
-        self.drop_path = DropPath(stochastic_depth_rate, name="drop_path", **common)
+        self.drop_path = DropPath(drop_path_rate, name="drop_path", **common)
 
     def build(self, input_shape):
         if len(input_shape) != 4 or None in input_shape[1:]:
@@ -149,7 +149,7 @@ class SwinBlock(keras.layers.Layer):
             "window_size": self.window_size,
             "shifted": self.shifted,
             "dropout_rate": self.dropout_rate,
-            "stochastic_depth_rate": self.stochastic_depth_rate,
+            "drop_path_rate": self.drop_path_rate,
             "qkv_bias": self.qkv_bias,
             "gelu": self.mlp.gelu,
             "epsilon": self.epsilon,

@@ -14,7 +14,7 @@ class TokenMerging(keras.layers.Layer):
     """Bipartite soft matching: merges the tokens that are most alike (ToMe, arXiv 2210.09461, section 3).
 
     The patch tokens belong in turn to a set A and a set B. Each token of A is matched with the token of B whose key has
-    the largest cosine similarity, and the `merged_tokens` of A that are most similar to theirs are merged into them:
+    the largest cosine similarity, and the `token_merging` of A that are most similar to theirs are merged into them:
     the mean of the first tokens in both. Of equal similarities the earlier token comes first. Class, distillation and
     register tokens stay by themselves.
 
@@ -22,7 +22,7 @@ class TokenMerging(keras.layers.Layer):
     flow through the means, not through the choice.
 
     Args:
-        merged_tokens: how many tokens are merged into others: at most half of the patch tokens, which is then their
+        token_merging: how many tokens are merged into others: at most half of the patch tokens, which is then their
             number.
         num_prefix_tokens: class, distillation and register tokens at the head of the sequence.
 
@@ -35,13 +35,13 @@ class TokenMerging(keras.layers.Layer):
         ValueError: on a value out of range; when built on an unknown number of tokens.
     """
 
-    def __init__(self, merged_tokens, num_prefix_tokens=0, **kwargs):
+    def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
-        self.merged_tokens = checks.check_integer("merged_tokens", merged_tokens)
+        self.token_merging = checks.check_integer("token_merging", token_merging)
         self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
 
     def build(self, tokens_shape):
-        self.count = merged_count(tokens_shape[1], self.merged_tokens, self.num_prefix_tokens)
+        self.count = merged_count(tokens_shape[1], self.token_merging, self.num_prefix_tokens)
         places = np.arange(tokens_shape[1], dtype="int32")
         prefix, patches = np.split(places, [self.num_prefix_tokens])
         self.places_a, self.places_b = patches[::2], patches[1::2]
@@ -113,7 +113,7 @@ class TokenMerging(keras.layers.Layer):
 
     def compute_output_spec(self, tokens, keys, sizes=None, groups=None):
         first = tokens.shape[1] if groups is None else groups.shape[1]
-        shapes = merged_shapes(tokens.shape, first, self.merged_tokens, self.num_prefix_tokens)
+        shapes = merged_shapes(tokens.shape, first, self.token_merging, self.num_prefix_tokens)
         return merged_spec(shapes, self.compute_dtype)
 
     def own_macs(self, tokens_shape, keys_shape, *merged_shapes):
@@ -124,7 +124,7 @@ class TokenMerging(keras.layers.Layer):
         return batch * len(self.places_b) * (len(self.places_a) * keys_shape[-1] + self.count * dim)
 
     def get_config(self):
-        config = {"merged_tokens": self.merged_tokens, "num_prefix_tokens": self.num_prefix_tokens}
+        config = {"token_merging": self.token_merging, "num_prefix_tokens": self.num_prefix_tokens}
         return {**super().get_config(), **config}
 
 
@@ -144,21 +144,21 @@ class TokenUnmerging(keras.layers.Layer):
         return (*groups_shape, tokens_shape[-1])
 
 
-def merged_count(tokens, merged_tokens, num_prefix_tokens):
-    """Returns how many of a number of tokens are merged: `merged_tokens`, at most half of those that are patches.
+def merged_count(tokens, token_merging, num_prefix_tokens):
+    """Returns how many of a number of tokens are merged: `token_merging`, at most half of those that are patches.
 
     Raises:
         ValueError: if the number is unknown.
     """
     if tokens is None:
         raise ValueError("merging needs a known number of tokens; got None")
-    return min(merged_tokens, max(tokens - num_prefix_tokens, 0) // 2)
+    return min(token_merging, max(tokens - num_prefix_tokens, 0) // 2)
 
 
-def merged_shapes(tokens_shape, first_tokens, merged_tokens, num_prefix_tokens):
+def merged_shapes(tokens_shape, first_tokens, token_merging, num_prefix_tokens):
     """Returns the shapes of tokens, sizes and groups after merging tokens of `tokens_shape`."""
     batch, length, dim = tokens_shape
-    length -= merged_count(length, merged_tokens, num_prefix_tokens)
+    length -= merged_count(length, token_merging, num_prefix_tokens)
     return (batch, length, dim), (batch, length), (batch, first_tokens)
 
 

@@ -23,7 +23,7 @@ class TransformerBlock(keras.layers.Layer):
         mlp_dim: width of the hidden layer of the MLP.
         dropout_rate: after the attention output and both MLP layers, in [0, 1).
         attention_dropout_rate: on the attention weights, in [0, 1).
-        stochastic_depth_rate: share of samples whose residual branches are dropped while training, in [0, 1).
+        drop_path_rate: share of samples whose residual branches are dropped while training, in [0, 1).
         layer_scale_init: initial value of LayerScale on both branches, None for no LayerScale.
         qkv_bias: whether the query, key and value projections have biases.
         qk_norm: whether queries and keys are layer-normalised per head.
@@ -46,7 +46,7 @@ class TransformerBlock(keras.layers.Layer):
         mlp_dim: int,
         dropout_rate: float = 0.0,
         attention_dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
         layer_scale_init: float | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
@@ -57,7 +57,7 @@ class TransformerBlock(keras.layers.Layer):
     ) -> None:
         super().__init__(**kwargs)
         self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
-        self.stochastic_depth_rate = checks.check_rate("stochastic_depth_rate", stochastic_depth_rate)
+        self.drop_path_rate = checks.check_rate("drop_path_rate", drop_path_rate)
         checks.check_rate("attention_dropout_rate", attention_dropout_rate)
         if layer_scale_init is not None:
             checks.check_positive("layer_scale_init", layer_scale_init)
@@ -75,7 +75,7 @@ class TransformerBlock(keras.layers.Layer):
         if layer_scale_init is not None:
             self.layer_scale1 = LayerScale(layer_scale_init, name="layer_scale1", **common)
             self.layer_scale2 = LayerScale(layer_scale_init, name="layer_scale2", **common)
-        self.drop_path = DropPath(stochastic_depth_rate, name="drop_path", **common)
+        self.drop_path = DropPath(drop_path_rate, name="drop_path", **common)
 
     def build(self, input_shape):
         layers = [self.norm1, self.attention, self.dropout, self.norm2, self.mlp, self.drop_path]
@@ -130,7 +130,7 @@ class TransformerBlock(keras.layers.Layer):
             "mlp_dim": self.mlp.mlp_dim,
             "dropout_rate": self.dropout_rate,
             "attention_dropout_rate": self.attention.dropout_rate,
-            "stochastic_depth_rate": self.stochastic_depth_rate,
+            "drop_path_rate": self.drop_path_rate,
             "layer_scale_init": self.layer_scale_init,
             "qkv_bias": self.attention.qkv_bias,
             "qk_norm": self.attention.qk_norm,

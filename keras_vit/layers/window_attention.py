@@ -52,12 +52,12 @@ class WindowAttention(keras.layers.Layer):
                 f"WindowAttention needs {math.prod(self.window_size)} tokens per window of window_size="
                 f"{self.window_size}; got input shape {windows_shape}"
             )
-        self.query_key_value = self._dense(3 * dim, self.qkv_bias, "query_key_value", windows_shape)
+        self.qkv = self._dense(3 * dim, self.qkv_bias, "qkv", windows_shape)
         self.relative_position_bias = RelativePositionBias(
             self.window_size, self.num_heads, dtype=self.dtype_policy, name="relative_position_bias"
         )
         self.relative_position_bias.build((*windows_shape[:2], self.num_heads, length, length))
-        self.output_projection = self._dense(dim, True, "output_projection", windows_shape)
+        self.proj = self._dense(dim, True, "proj", windows_shape)
         self.built = True
 
     def _dense(self, units, use_bias, name, input_shape):
@@ -75,12 +75,12 @@ class WindowAttention(keras.layers.Layer):
         query, key, value = self._split(windows)
         weights = ops.cast(self._weights(query, key, regions), value.dtype)
         heads = ops.transpose(ops.matmul(weights, value), (0, 1, 3, 2, 4))  # (batch, windows, tokens, heads, head_dim)
-        return on_rows(self.output_projection, ops.reshape(heads, (-1, *windows.shape[1:])))
+        return on_rows(self.proj, ops.reshape(heads, (-1, *windows.shape[1:])))
 
     def _split(self, windows):
         """Query, key and value, each (batch, windows, heads, tokens, head_dim)."""
         _, count, length, dim = windows.shape
-        fused = on_rows(self.query_key_value, windows)
+        fused = on_rows(self.qkv, windows)
         fused = ops.reshape(fused, (-1, count, length, 3, self.num_heads, dim // self.num_heads))
         return ops.unstack(ops.transpose(fused, (3, 0, 1, 4, 2, 5)), 3)
 

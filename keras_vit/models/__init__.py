@@ -7,7 +7,7 @@ from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model
 from keras_vit.models.copies import check_not_quantized, clone, resize, with_dtype
 from keras_vit.models.distillation import Distiller
-from keras_vit.models.features import features
+from keras_vit.models.feature_extractor import feature_extractor
 from keras_vit.models.freeze import freeze
 from keras_vit.models.heads import check_pools, with_head
 from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
@@ -30,7 +30,7 @@ __all__ = [
     "check_not_quantized",
     "check_pools",
     "clone",
-    "features",
+    "feature_extractor",
     "freeze",
     "resize",
     "with_dtype",

@@ -26,7 +26,7 @@ class AxialResNet(ImageModel):
 
     Args:
         config: an `AxialResNetConfig`.
-        preprocessing: `Preprocessing` of its pictures; None is the official one at the config's image size.
+        preprocessing: `Preprocessing` of its images; None is the official one at the config's image size.
         labels: sequence of names, one per logit, or None.
         name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
 

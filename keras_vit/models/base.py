@@ -53,7 +53,7 @@ class Model(ResumableFit, DistributedFit, keras.Model):
 
 
 class ImageModel(Model):
-    """A functional keras model that knows its config, the preprocessing of its pictures and its labels.
+    """A functional keras model that knows its config, the preprocessing of its images and its labels.
 
     `weights_source` names the file that its weights were last loaded from, None without one; training leaves it.
 
@@ -66,7 +66,7 @@ class ImageModel(Model):
         (batch, height, width, channels), float, values as `preprocessing` gives them -> what the subclass says.
 
     Warns:
-        UserWarning: when called with integers, such as levels from 0 to 255, which are not prepared.
+        UserWarning: when called with integers, such as pixel values from 0 to 255, which are not prepared.
     """
 
     config_class: Any = None  # a subclass of `ImageConfig`
@@ -108,7 +108,7 @@ class ImageModel(Model):
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """`Preprocessing` of the pictures; its size is the model's. Setting None takes the official one.
+        """`Preprocessing` of the images; its size is the model's. Setting None takes the official one.
 
         Of a model with `include_preprocessing`, its `in_model` is True, and a new mean and std are those of the layer.
         """
@@ -119,18 +119,18 @@ class ImageModel(Model):
         config = self._config
         source = "default" if value is None else "stated"
         if value is None:
-            channels = _picture_channels(config)
+            channels = _image_channels(config)
             value = Preprocessing(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
         if value.image_size != config.image_size:
             raise ValueError(
-                f"preprocessing must give pictures of the model's image_size {config.image_size}; "
+                f"preprocessing must give images of the model's image_size {config.image_size}; "
                 f"got {value.image_size} (Preprocessing.at(image_size) changes it)"
             )
-        if value.channels != _picture_channels(config):
+        if value.channels != _image_channels(config):
             raise ValueError(
-                f"preprocessing must give pictures of the model's {_picture_channels(config)} channels; "
+                f"preprocessing must give images of the model's {_image_channels(config)} channels; "
                 f"got {value.channels}"
             )
         self._preprocessing = value.replace(in_model=config.include_preprocessing)
@@ -302,7 +302,7 @@ def head_dtype(config):
     return "float64" if config.dtype == "float64" else "float32"
 
 
-def _picture_channels(config):
+def _image_channels(config):
     return 1 if config.channels == 1 else 3
 
 

@@ -30,7 +30,7 @@ class LayerCost(typing.NamedTuple):
         name: of the layer.
         output_shape: with None for the batch axis.
         parameters: how many it has.
-        macs: multiply-accumulates on one picture; the sum of its calls if it is called several times.
+        macs: multiply-accumulates on one image; the sum of its calls if it is called several times.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LayerCost(typing.NamedTuple):
 
 
 def count_macs(model):
-    """Returns the multiply-accumulates of a model on one picture, in matrix products and convolutions.
+    """Returns the multiply-accumulates of a model on one image, in matrix products and convolutions.
 
     It counts what one call in inference runs, whatever the class of the model. LoRA's adapters are not counted: Keras
     adds them to the kernel.
@@ -73,7 +73,7 @@ def layer_costs(model):
 def training_exaflops(macs, examples):
     """Returns the cost of a training in exaFLOPs, 10^18 floating-point operations: 6 * macs * examples.
 
-    The formula agrees with Table 6 of arXiv 2010.11929, where `examples` is epochs times 303 million pictures.
+    The formula agrees with Table 6 of arXiv 2010.11929, where `examples` is epochs times 303 million images.
 
     Args:
         macs: multiply-accumulates of the model on one example, see `count_macs`.

@@ -17,7 +17,7 @@ from keras_vit.models.base import Model
 from keras_vit.models.distillation_losses import LOSSES, DistillationLoss, to_logits
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.outputs import output_activation
-from keras_vit.models.teacher_pictures import convert, pictures_of
+from keras_vit.models.teacher_images import convert, images_of
 from keras_vit.typing import Tensor
 
 _ACTIVATIONS = ("linear", "softmax")
@@ -42,19 +42,19 @@ class Distiller(Model):
     loss that `compile` is given, on the class head, and `teacher`, on the distillation head, is
 
     - `hard`: the cross-entropy with the teacher's likeliest class, not smoothed (arXiv 2012.12877, Eq. 3);
-    - `soft`: T^2 KL(teacher || student), both at temperature T, mean over pictures *and classes*, as in that code and
-      in the experiments of the paper (issue 61 there). Read as written, Eq. 2 is a mean over the pictures alone, so
+    - `soft`: T^2 KL(teacher || student), both at temperature T, mean over images *and classes*, as in that code and
+      in the experiments of the paper (issue 61 there). Read as written, Eq. 2 is a mean over the images alone, so
       many times as much as there are classes K: with `alpha = K a / (1 - a + K a)` the two terms have the proportions
       of Eq. 2 with lambda = a.
 
     Two heads are those of a model with `distilled=True`, which answers with the mean of their logits. A student with
     one head learns both there. Dropout and stochastic depth are the student's; the teacher is run as in inference, on
-    the same augmented and mixed pictures, in training alone. No gradient reaches it, it is no part of
+    the same augmented and mixed images, in training alone. No gradient reaches it, it is no part of
     `trainable_variables`, and nothing of it changes.
 
     `evaluate` and `predict` are those of the student: its answer, and the compiled loss of it on the labels. Training
     logs, besides, `distillation_loss`, the mean of `teacher` (of the weights of classes or samples it takes no heed),
-    and `teacher_agreement`, the share of pictures for which both have the same likeliest class. Inside another keras
+    and `teacher_agreement`, the share of images for which both have the same likeliest class. Inside another keras
     model a Distiller is its student.
 
     The recipe of DeiT is `deit/imagenet`, of the distilled models too; `keras_vit.train(recipe, source, workdir,
@@ -66,7 +66,7 @@ class Distiller(Model):
         teacher: any keras model with one score per class, (batch, classes), in the student's order of classes: logits,
             or probabilities where a functional model or a `keras.Sequential` ends in a softmax. It must share no weight
             with the student. If it is a model of this package, or hands its inputs to one as they are, it gets the
-            pictures in its own size, mean and standard deviation (`preprocessing`), resized linearly with antialiasing;
+            images in its own size, mean and standard deviation (`preprocessing`), resized linearly with antialiasing;
             any other model gets the student's inputs as they are. Under a strategy of tf.distribute both must have been
             made inside it.
         mode: `hard` or `soft`.
@@ -81,7 +81,7 @@ class Distiller(Model):
         TypeError: if the student neither is nor contains exactly one model of this package, or the teacher is no keras
             model.
         ValueError: on an unknown mode, a number out of range, a temperature for `hard`, other numbers of classes, a
-            sigmoid or another activation at the end, weights in common, or a teacher that cannot take the pictures.
+            sigmoid or another activation at the end, weights in common, or a teacher that cannot take the images.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Distiller(Model):
         return cls(**{**config, **models})
 
     def _as_teacher_takes(self, inputs):
-        source, target = pictures_of(self.student), pictures_of(self.teacher)
+        source, target = images_of(self.student), images_of(self.teacher)
         return inputs if target is None else convert(inputs, source, target)
 
     def _student_logits(self, scores):
@@ -269,7 +269,7 @@ def _check_teacher(teacher, student):
         raise ValueError(
             f"teacher must share no weights with the student; {teacher.name!r} does (keras_vit.clone copies a model)"
         )
-    shape = _check_pictures(teacher, student)
+    shape = _check_images(teacher, student)
     scores = teacher.compute_output_spec(keras.KerasTensor(shape))
     classes = _check_scores("teacher", teacher, getattr(scores, "shape", None))
     if classes != student.output_shape[-1]:
@@ -279,19 +279,19 @@ def _check_teacher(teacher, student):
         )
 
 
-def _check_pictures(teacher, student):
+def _check_images(teacher, student):
     """Returns the shape of what the teacher gets, once it is known to take it."""
-    source, target = pictures_of(student), pictures_of(teacher)
+    source, target = images_of(student), images_of(teacher)
     if target is None:
         shape = tuple(student.input_shape)
     elif source is None:
         raise ValueError(
-            f"student must take pictures as the model of keras_vit inside it does, to be taught by {teacher.name!r}, "
+            f"student must take images as the model of keras_vit inside it does, to be taught by {teacher.name!r}, "
             f"a model of keras_vit too; {student.name!r} does something else with them first"
         )
     elif source.channels != target.channels:
         raise ValueError(
-            f"teacher must take pictures of the student's {source.channels} channels; got {target.channels} channels "
+            f"teacher must take images of the student's {source.channels} channels; got {target.channels} channels "
             f"in {teacher.name!r}"
         )
     else:
@@ -300,7 +300,7 @@ def _check_pictures(teacher, student):
     is_other = len(wanted) != len(shape) or any(a not in (None, b) for a, b in zip(wanted, shape, strict=True))
     if is_other or _input_dtype(teacher) not in (None, *_FLOATS):
         raise ValueError(
-            f"teacher must take the student's inputs, float pictures of shape {shape}; {teacher.name!r} takes "
+            f"teacher must take the student's inputs, float images of shape {shape}; {teacher.name!r} takes "
             f"{_input_dtype(teacher) or 'inputs'} of shape {tuple(wanted)}"
         )
     return shape

@@ -8,7 +8,7 @@ _SMALLEST = float(np.finfo("float32").tiny)
 
 
 class DistillationLoss(keras.losses.Loss):
-    """Difference between teacher and student, one number per picture.
+    """Difference between teacher and student, one number per image.
 
     `hard` is the cross-entropy of the student with the teacher's likeliest class (Eq. 3), which is not smoothed.
     `soft` is T^2 KL(teacher || student) of the probabilities at temperature T, over the number of classes, as in

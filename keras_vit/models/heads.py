@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.compat.sublayers import inner_layers, owned_variables
-from keras_vit.config import UNPOOLED_CLASSIFIERS, Preprocessing
+from keras_vit.config import UNPOOLED, Preprocessing
 from keras_vit.models.base import check_model
 from keras_vit.models.copies import ModelT
 
@@ -30,7 +30,7 @@ def with_head(
         kernel: array (dim, classes), dim that of the features which the head reads.
         bias: array (classes,).
         labels: sequence of names, one per class, or None.
-        preprocessing: `Preprocessing` of its pictures; None is the model's.
+        preprocessing: `Preprocessing` of its images; None is the model's.
 
     Returns:
         A model of the same class and config but for `classes`, `include_top=True` and `classifier_activation=None`;
@@ -38,7 +38,7 @@ def with_head(
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: if its classifier does not pool, or kernel and bias have other shapes.
+        ValueError: if it does not pool its tokens, or kernel and bias have other shapes.
     """
     check_pools(model)
     description = model.get_config()
@@ -54,20 +54,20 @@ def with_head(
 
 
 def check_pools(model: keras.Model) -> None:
-    """Refuses a model whose head does not read one vector per picture, or would not with a head.
+    """Refuses a model whose head does not read one vector per image, or would not with a head.
 
     Args:
         model: a model of this package.
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: if its classifier is unpooled.
+        ValueError: if it does not pool its tokens.
     """
     config = check_model(model).config
-    if getattr(config, "classifier", None) in UNPOOLED_CLASSIFIERS:
+    if getattr(config, "pooling", None) in UNPOOLED:
         raise ValueError(
-            "model must pool its tokens before the head, as classifiers such as 'token', 'gap' and 'map' do; "
-            f"{config.name} has classifier={config.classifier!r}"
+            "model must pool its tokens before the head, as pooling 'token', 'gap' and 'map' do; "
+            f"{config.name} has pooling={config.pooling!r}"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from keras_vit.compat.first_batch import with_look
 from keras_vit.models.base import ADVICE
 from keras_vit.models.masked_patches import MaskedPatchPrediction
-from keras_vit.models.teacher_pictures import pictures_of
+from keras_vit.models.teacher_images import images_of
 
 _CERTAIN = 4.0  # times the largest value that preparing gives; no augmentation reaches as far
 
@@ -28,7 +28,7 @@ def looked_at(model, method, data):
         data: arrays, or data that give batches of images or of (images, labels).
     """
     encoder = model.encoder if isinstance(model, MaskedPatchPrediction) else model
-    preprocessing = pictures_of(encoder)
+    preprocessing = images_of(encoder)
     if preprocessing is None or data is None:
         return data
     shape, subject = tuple(encoder.inputs[0].shape[1:]), f"{method} of {model.name}"

@@ -14,7 +14,7 @@ from keras_vit.compat.sublayers import keep_beside_graph
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption
 from keras_vit.layers.patch_prediction import PatchPrediction
 from keras_vit.models.base import Model, described, head_dtype
-from keras_vit.models.features import features
+from keras_vit.models.feature_extractor import feature_extractor
 from keras_vit.models.patch_targets import COLORS, TARGETS, cut_patches, join_patches
 from keras_vit.models.vit import VisionTransformer
 
@@ -23,14 +23,14 @@ _GREY = 0.5  # of a patch whose embedding was replaced by the learned one
 
 @dataclasses.dataclass(frozen=True)
 class Reconstruction:
-    """What `MaskedPatchPrediction.reconstruct` returns: NumPy arrays, pictures (batch, height, width, channels) in
+    """What `MaskedPatchPrediction.reconstruct` returns: NumPy arrays, images (batch, height, width, channels) in
     [0, 1].
 
     Attributes:
-        images: the pictures.
+        images: the images.
         corrupted: what the model saw of them: grey where the learned embedding stood, another patch where that one's
             embedding stood.
-        predicted: the pictures with the model's prediction in every corrupted patch, those among them too whose
+        predicted: the images with the model's prediction in every corrupted patch, those among them too whose
             embedding had stayed as it was.
         mask: (batch, rows, columns), True where a patch was corrupted.
     """
@@ -45,8 +45,8 @@ class Reconstruction:
 class MaskedPatchPrediction(Model):
     """Masked patch prediction (arXiv 2010.11929, section 4.6 and appendix B.1.2): pre-training without labels.
 
-    Of every picture, half of the patch embeddings are corrupted, and the encoder learns to predict the patches at
-    these places from all the others. It shares its layers and weights with this model: train this model on pictures,
+    Of every image, half of the patch embeddings are corrupted, and the encoder learns to predict the patches at
+    these places from all the others. It shares its layers and weights with this model: train this model on images,
     then fine-tune `model.encoder`.
 
     ```python
@@ -57,12 +57,12 @@ class MaskedPatchPrediction(Model):
     ```
 
     `compile` needs an optimizer alone: the target has its loss and its metrics. The loss is the mean over the corrupted
-    patches; labels that come with the pictures are not looked at, weights of the pictures are. Pictures are corrupted
+    patches; labels that come with the images are not looked at, weights of the images are. Images are corrupted
     in `evaluate` too, for there would be nothing to predict, by draws that training knows nothing of.
 
-    What the paper leaves open is done so: `round(corruption_rate * patches)` patches are corrupted in every picture;
-    what happens to each is drawn by itself; another patch is one of the same picture; levels in [0, 1] are cut into 8
-    equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the
+    What the paper leaves open is done so: `round(corruption_rate * patches)` patches are corrupted in every image;
+    what happens to each is drawn by itself; another patch is one of the same image; pixel values in [0, 1] are cut into
+    8 equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the
     scale [0, 1]; the learned embedding starts at N(0, 0.02), the head at zero: a model starts at the loss of chance,
     ln 512.
 
@@ -71,11 +71,11 @@ class MaskedPatchPrediction(Model):
     the encoder comes later, pooling, `pre_logits` and head, stays as it is, and is saved with this model.
 
     Args:
-        encoder: a built `VisionTransformer` with pictures of 3 channels or 1: also a hybrid, whose target is the part
-            of the picture that a cell of its grid stands for, axial, distilled, with registers.
+        encoder: a built `VisionTransformer` with images of 3 channels or 1: also a hybrid, whose target is the part
+            of the image that a cell of its grid stands for, axial, distilled, with registers.
         target: what is predicted of a patch: `mean_color`, its mean colour among 512, 3 bits per channel (the paper's
             best); `downsampled`, the same of each cell of the patch downsampled to 4 x 4; or `pixels`, all its pixels,
-            by squared error. Targets are made of the pictures as `encoder.preprocessing` describes them. Grey pictures
+            by squared error. Targets are made of the images as `encoder.preprocessing` describes them. Grey images
             have 8 colours.
         corruption_rate: share in (0, 1] of the patches that are corrupted; 0.5 is the paper's.
         shares: of the corrupted: probabilities of a learned embedding, of another patch's embedding, of no change.
@@ -85,12 +85,12 @@ class MaskedPatchPrediction(Model):
     Shapes:
         (batch, height, width, channels), values as `encoder.preprocessing` gives them -> dict of `places`, the numbers
         of the corrupted patches in raster order, int32 (batch, corrupted), and `predictions` (batch, corrupted,
-        outputs): logits of 512 classes; (batch, corrupted, 16, 512) for `downsampled`; height * width * channels levels
-        for `pixels`
+        outputs): logits of 512 classes; (batch, corrupted, 16, 512) for `downsampled`; height * width * channels pixel
+        values for `pixels`
 
     Raises:
         TypeError: if `encoder` is no `VisionTransformer`.
-        ValueError: on values out of range, if `encoder` takes pictures of other channels, its grid does not divide
+        ValueError: on values out of range, if `encoder` takes images of other channels, its grid does not divide
             them or leaves a single patch, or `downsampled` meets patches whose sides are not divisible by 4.
     """
 
@@ -162,11 +162,11 @@ class MaskedPatchPrediction(Model):
         return super().compute_metrics(x, *self._compared(x, y_pred, sample_weight))
 
     def reconstruct(self, images: npt.ArrayLike, seed: int = 0, colors: str | None = None) -> Reconstruction:
-        """Corrupts pictures and lets the model fill them in; computed at once, for a handful of pictures.
+        """Corrupts images and lets the model fill them in; computed at once, for a handful of images.
 
         Args:
             images: (batch, height, width, channels), values as `encoder.preprocessing` gives them.
-            seed: integer from 0, of the corruption: the same pictures and seed are corrupted in the same way.
+            seed: integer from 0, of the corruption: the same images and seed are corrupted in the same way.
             colors: of targets that are classes: `expected`, the mean of the classes' colours by their probability, or
                 `likeliest`, the colour of the likeliest class. None is `expected`, and all there is for `pixels`.
 
@@ -182,7 +182,7 @@ class MaskedPatchPrediction(Model):
         images, size = np.asarray(images, "float32"), self.encoder.input_shape[1:]
         if images.shape[1:] != size:
             raise ValueError(f"images must be of shape (batch, {', '.join(map(str, size))}); got {images.shape}")
-        tokens = features(self.encoder, "patch_encoder", grid=False)(images, training=False)
+        tokens = feature_extractor(self.encoder, "patch_encoder", grid=False)(images, training=False)
         sources, places = self._corruption.draw(tokens, seed)
         predictions = self._head(self._blocks(self._corruption.corrupt(tokens, sources), training=False), places)
         sources, places, predictions = map(ops.convert_to_numpy, (sources, places, predictions))
@@ -190,11 +190,11 @@ class MaskedPatchPrediction(Model):
         corrupted = np.take_along_axis(patches, np.maximum(sources, 0)[..., None, None, None], 1)
         corrupted[sources < 0] = _GREY
         rows, predicted = np.arange(len(patches))[:, None], patches.copy()
-        predicted[rows, places] = self._target.pictures(predictions, self._patch_shape, colors)
+        predicted[rows, places] = self._target.images(predictions, self._patch_shape, colors)
         mask = np.zeros(sources.shape, bool)
         mask[rows, places] = True
-        pictures = (join_patches(each, grid) for each in (patches, corrupted, predicted))
-        return Reconstruction(*pictures, mask.reshape(-1, *grid))  # type: ignore[call-arg] # three pictures
+        joined = (join_patches(each, grid) for each in (patches, corrupted, predicted))
+        return Reconstruction(*joined, mask.reshape(-1, *grid))  # type: ignore[call-arg] # three images
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class MaskedPatchPrediction(Model):
         return TARGETS[self.target]
 
     def _patches(self, images):
-        """Patches (batch, patches, height, width, channels) of levels in [0, 1]."""
+        """Patches (batch, patches, height, width, channels) of pixel values in [0, 1]."""
         mean, std = (np.array(values, "float32") for values in self.encoder.preprocessing.statistics)
         return cut_patches(ops.cast(images, "float32") * std + mean, self.encoder.config.grid_size)
 
@@ -247,7 +247,7 @@ class MaskedPatchPrediction(Model):
         targets = self._target.of(self._patches(images))
         places = ops.reshape(places, (-1, places.shape[1], *[1] * (len(targets.shape) - 2)))
         targets = ops.take_along_axis(targets, places, axis=1)
-        if sample_weight is not None:  # one per picture, for each of the losses of its patches
+        if sample_weight is not None:  # one per image, for each of the losses of its patches
             ones = ops.ones_like(predictions[..., 0])
             sample_weight = ops.cast(ops.reshape(sample_weight, (-1, *[1] * (len(ones.shape) - 1))), ones.dtype) * ones
         return targets, predictions, sample_weight
@@ -270,7 +270,7 @@ def _check_encoder(encoder):
         )
     config = encoder.config
     if config.channels not in (1, 3):
-        raise ValueError(f"encoder must take pictures of 1 or 3 channels; got {config.channels}")
+        raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
     checks.check_divisible("image_size of encoder", config.image_size, "its grid", config.grid_size)
     return tuple(side // count for side, count in zip(config.image_size, config.grid_size, strict=True))
 
@@ -279,5 +279,5 @@ def _split(encoder):
     """The patch embeddings in the encoder's graph, and a model from these to the last tokens that are normalised."""
     config = encoder.config
     last = "encoder_norm" if config.norm_position == "before_pooling" else f"block_{config.num_layers - 1:02d}"
-    embeddings, tokens = (features(encoder, name, grid=False).output for name in ("patch_encoder", last))
+    embeddings, tokens = (feature_extractor(encoder, name, grid=False).output for name in ("patch_encoder", last))
     return embeddings, keras.Model(embeddings, tokens, name="blocks")

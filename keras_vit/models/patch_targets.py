@@ -1,8 +1,8 @@
 """What masked patch prediction predicts: the three targets of arXiv 2010.11929, appendix B.1.2, of any patch.
 
-A patch is (height, width, channels) of levels in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a level v is
-bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say. A grey
-picture has 8 classes.
+A patch is (height, width, channels) of pixel values in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a
+value v is bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say.
+A grey image has 8 classes.
 """
 
 import keras
@@ -16,7 +16,7 @@ COLORS = ("expected", "likeliest")
 
 
 def cut_patches(images, grid_size):
-    """Cuts pictures (batch, height, width, channels) -> (batch, patches, height, width, channels), rows first."""
+    """Cuts images (batch, height, width, channels) -> (batch, patches, height, width, channels), rows first."""
     height, width, channels = images.shape[1:]
     rows, columns = grid_size
     cells = ops.reshape(images, (-1, rows, height // rows, columns, width // columns, channels))
@@ -89,7 +89,7 @@ class ColorClasses:
         """The share of corrupted patches, or their cells, whose class is predicted rightly."""
         return [Accuracy()]
 
-    def pictures(self, predictions, patch_shape, colors=None):
+    def images(self, predictions, patch_shape, colors=None):
         """Patches (..., height, width, channels) as NumPy array logits say: of the expected or the likeliest colour."""
         height, width, channels = patch_shape
         palette = class_colors(channels)
@@ -108,10 +108,10 @@ class ColorClasses:
 
 
 class Pixels:
-    """All pixels of a patch, as levels in [0, 1].
+    """All pixels of a patch, as values in [0, 1].
 
     Shapes:
-        target and prediction float32 (..., height * width * channels) in the order of a picture's axes
+        target and prediction float32 (..., height * width * channels) in the order of an image's axes
     """
 
     def check_patch(self, size):
@@ -130,10 +130,10 @@ class Pixels:
         return keras.losses.MeanSquaredError()
 
     def metrics(self):
-        """The mean absolute error, of levels in [0, 1]."""
+        """The mean absolute error, of pixel values in [0, 1]."""
         return [keras.metrics.MeanAbsoluteError()]
 
-    def pictures(self, predictions, patch_shape, colors=None):
+    def images(self, predictions, patch_shape, colors=None):
         """Patches (..., height, width, channels) of predictions, cut to [0, 1]."""
         if colors is not None:
             raise ValueError(f"colors must be None for target='pixels', which predicts no classes; got {colors!r}")

@@ -13,10 +13,10 @@ def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
 
     Args:
         model: a model of this package; its `preprocessing` says what the pixels become.
-        dtype: of the pixels: `"uint8"`, or `"float32"` for the levels between that resizing gives.
+        dtype: of the pixels: `"uint8"`, or `"float32"` for the values between that resizing gives.
 
     Returns:
-        `keras_vit.Model` of (batch, height, width, channels), levels 0 to 255, that gives what `model` gives for
+        `keras_vit.Model` of (batch, height, width, channels), pixel values 0 to 255, that gives what `model` gives for
         (pixels / 255 - mean) / std; of a distilled model the mean of its heads, in training too.
 
     Raises:
@@ -28,6 +28,6 @@ def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
         return model
     scale, offset = standardisation(model.preprocessing)
     pixels = keras.Input(model.input_shape[1:], dtype=dtype, name="pixels")
-    # in bfloat16 the levels above 128 would come in twos
+    # in bfloat16 the pixel values above 128 would come in twos
     rescaling = keras.layers.Rescaling(scale, offset, dtype="float32", name="rescaling")
     return Model(pixels, model(rescaling(pixels)), name=f"{model.name}_of_pixels")

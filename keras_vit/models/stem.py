@@ -1,4 +1,4 @@
-"""The stem of a hybrid: picture -> the feature map that the patches are cut from (arXiv 2010.11929, section 3.1)."""
+"""The stem of a hybrid: image -> the feature map that the patches are cut from (arXiv 2010.11929, section 3.1)."""
 
 import keras
 
@@ -11,13 +11,13 @@ def apply_stem(images, config, stem):
     """Returns the feature map and the config with its size stated.
 
     Args:
-        images: symbolic pictures (batch, height, width, channels).
+        images: symbolic images (batch, height, width, channels).
         config: a `ViTConfig`.
         stem: a keras model the user brings, or None for what `config.stem` says.
 
     Raises:
         TypeError: if `stem` is no keras model.
-        ValueError: if both say something, or the model does not take the pictures or ends in no feature map.
+        ValueError: if both say something, or the model does not take the images or ends in no feature map.
     """
     images = with_standardisation(images, config)
     if stem is None:
@@ -41,4 +41,4 @@ def apply_stem(images, config, stem):
 def _check_takes(stem, shape):
     wanted = tuple(stem.input_shape)
     if len(wanted) != len(shape) or any(side not in (None, got) for side, got in zip(wanted, shape, strict=True)):
-        raise ValueError(f"stem must take pictures of shape {shape}, the config's; it takes {wanted}")
+        raise ValueError(f"stem must take images of shape {shape}, the config's; it takes {wanted}")

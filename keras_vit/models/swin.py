@@ -16,7 +16,7 @@ from keras_vit.models.base import ImageModel, make_head, model_name, with_standa
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SwinTransformer(ImageModel):
-    """A Swin Transformer: picture -> patches -> stages of windowed blocks -> pooled features -> logits.
+    """A Swin Transformer: image -> patches -> stages of windowed blocks -> pooled features -> logits.
 
     The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `patch_map`, `patch_norm`
     and `dropout`, for each stage s from 1 its blocks `stage_{s}_block_00` and so on, the stage's result `stage_{s}`
@@ -26,7 +26,7 @@ class SwinTransformer(ImageModel):
 
     Args:
         config: a `SwinConfig`.
-        preprocessing: `Preprocessing` of its pictures; None is the official one of ViT at the config's image size,
+        preprocessing: `Preprocessing` of its images; None is the official one of ViT at the config's image size,
             values in [-1, 1]; Swin's own is that of the zoo's `Swin_T` and so on.
         labels: sequence of names, one per logit, or None.
         name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
@@ -81,7 +81,7 @@ def _layers(config):
 
 def _blocks(config, stage):
     """The blocks of a stage; every second one is shifted, and stochastic depth grows linearly over all stages."""
-    rates = np.linspace(0.0, config.stochastic_depth_rate, sum(config.depths))[sum(config.depths[:stage]) :]
+    rates = np.linspace(0.0, config.drop_path_rate, sum(config.depths))[sum(config.depths[:stage]) :]
     for index in range(config.depths[stage]):
         yield SwinBlock(
             config.num_heads[stage],
@@ -89,7 +89,7 @@ def _blocks(config, stage):
             config.window_size,
             shifted=index % 2 == 1,
             dropout_rate=config.dropout_rate,
-            stochastic_depth_rate=float(rates[index]),
+            drop_path_rate=float(rates[index]),
             qkv_bias=config.qkv_bias,
             gelu=config.gelu,
             epsilon=config.epsilon,

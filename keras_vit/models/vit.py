@@ -6,13 +6,13 @@ from typing import Any
 import keras
 
 from keras_vit.compat.outermost import is_outermost
-from keras_vit.config import UNPOOLED_CLASSIFIERS, Preprocessing, ViTConfig
+from keras_vit.config import UNPOOLED, Preprocessing, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
+    AttentionPooling,
     AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
-    MapPooling,
     PatchEncoder,
     TokenPooling,
     TransformerBlock,
@@ -28,7 +28,7 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ImageModel):
-    """A Vision Transformer: picture -> patches -> tokens -> blocks -> pooled features -> logits.
+    """A Vision Transformer: image -> patches -> tokens -> blocks -> pooled features -> logits.
 
     The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `class_token` (class
     token, distillation token and registers), `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`,
@@ -36,11 +36,11 @@ class VisionTransformer(ImageModel):
     `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on. Positions in every block are `position_embs_01` and so
     on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
 
-    With `merged_tokens`, `block_00` and so on give three tensors each: their tokens, fewer in every block, how many of
+    With `token_merging`, `block_00` and so on give three tensors each: their tokens, fewer in every block, how many of
     the first tokens each holds, and in which of them each first token is now (see `MergingTransformerBlock`). After the
     last block, `unmerging` puts each token in all the places of the first tokens that it holds, so that what follows
     is the same as without merging: the mean over the patches is that of the merged tokens by their sizes, and attention
-    pooling is proportional to the sizes. `keras_vit.features` unmerges the blocks' tokens likewise.
+    pooling is proportional to the sizes. `keras_vit.feature_extractor` unmerges the blocks' tokens likewise.
 
     A distilled model returns its pair of logits, (class token's, distillation token's), when called with
     `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. A `Distiller`
@@ -48,20 +48,20 @@ class VisionTransformer(ImageModel):
 
     Args:
         config: a `ViTConfig`.
-        stem: any keras model from pictures to one feature map (batch, rows, columns, channels), for a hybrid on a
+        stem: any keras model from images to one feature map (batch, rows, columns, channels), for a hybrid on a
             CNN of your own: the patches are cut from the map, of `config.patch_size` cells each. None cuts them from
             what `config.stem` says.
-        preprocessing: `Preprocessing` of its pictures; None is the official one at the config's image size.
+        preprocessing: `Preprocessing` of its images; None is the official one at the config's image size.
         labels: sequence of names, one per logit, or None.
         name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
 
     Shapes:
         (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with an
-        unpooled classifier (batch, tokens, classes); with `include_top=False` the features (batch, dim).
+        unpooled model (batch, tokens, classes); with `include_top=False` the features (batch, dim).
 
     Raises:
         TypeError: if `config` is no `ViTConfig` or `stem` no keras model.
-        ValueError: if `stem` does not take the config's pictures or does not end in a feature map.
+        ValueError: if `stem` does not take the config's images or does not end in a feature map.
     """
 
     config_class = ViTConfig
@@ -145,7 +145,7 @@ def _encode(tokens, config):
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
         block = _block(config, index)
-        if config.merged_tokens:
+        if config.token_merging:
             tokens, *merged = block(tokens, *merged)
         else:
             tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
@@ -180,7 +180,7 @@ def _block(config, index):
         "dropout_rate": config.dropout_rate,
         "attention_dropout_rate": config.attention_dropout_rate,
         # grows linearly from 0 to its rate at the last block
-        "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
+        "drop_path_rate": config.drop_path_rate * index / max(config.num_layers - 1, 1),
         "layer_scale_init": config.layer_scale_init,
         "qkv_bias": config.qkv_bias,
         "qk_norm": config.qk_norm,
@@ -192,8 +192,8 @@ def _block(config, index):
     }
     if config.attention == "axial":
         return AxialTransformerBlock(config.grid_size, **arguments)
-    if config.merged_tokens:
-        return MergingTransformerBlock(config.merged_tokens, config.num_prefix_tokens, **arguments)
+    if config.token_merging:
+        return MergingTransformerBlock(config.token_merging, config.num_prefix_tokens, **arguments)
     return TransformerBlock(**arguments)
 
 
@@ -209,7 +209,7 @@ def _classify(tokens, config):
         average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
         return average(heads), heads
     steps = [norm]
-    if config.classifier not in UNPOOLED_CLASSIFIERS:
+    if config.pooling not in UNPOOLED:
         steps.insert(0 if config.norm_position == "after_pooling" else 1, _pooling(config))
     if config.representation_size is not None:
         pre_logits = keras.layers.Dense(
@@ -234,9 +234,9 @@ def _class_head(tokens, config, suffix="", index=0):
 
 def _pooling(config):
     kwargs = {"dtype": config.dtype, "name": "pooling"}
-    if config.classifier == "gap":
+    if config.pooling == "gap":
         return GlobalAveragePooling(config.num_prefix_tokens, **kwargs)
-    if config.classifier == "map":
+    if config.pooling == "map":
         prefix = config.num_prefix_tokens
-        return MapPooling(config.num_heads, config.mlp_dim, prefix, config.gelu, config.epsilon, **kwargs)
+        return AttentionPooling(config.num_heads, config.mlp_dim, prefix, config.gelu, config.epsilon, **kwargs)
     return TokenPooling(0, **kwargs)  # "token": the class token; "first": the first patch

@@ -1,15 +1,15 @@
-"""Classifies more pictures than one machine can take: an Apache Beam pipeline around an exported SavedModel.
+"""Classifies more images than one machine can take: an Apache Beam pipeline around an exported SavedModel.
 
-    python -m keras_vit.serving.beam --model serving/1 --pictures 'data/**.jpg' --output answers/rows
+    python -m keras_vit.serving.beam --model serving/1 --images 'data/**.jpg' --output answers/rows
 
-Pictures are files (`--pictures`, patterns of Beam: `*` is any part of a name, `**` any part of a path) or the feature
+Images are files (`--images`, patterns of Beam: `*` is any part of a name, `**` any part of a path) or the feature
 `--image-key` of the `tf.train.Example`s in TFRecord files (`--tfrecord 'data/train-*'`). The answers are Parquet files,
-`answers/rows-00000-of-00004.parquet` and so on, one row per picture in no particular order:
+`answers/rows-00000-of-00004.parquet` and so on, one row per image in no particular order:
 
 - `path`, string: the file; of a record `FILE#INDEX`, the first of a file being 0;
 - `classes`, list of string, and `scores`, list of float32, likeliest first: the answer of `serving_default`;
 - `features`, list of float32, with `--features`: the answer of the signature `features`, which costs as much again;
-- `error`, string: why a picture was not read, and then the lists are empty; "" where it was.
+- `error`, string: why an image was not read, and then the lists are empty; "" where it was.
 
 Options that `--help` does not list are Beam's, which takes the same command to several processes or other places:
 
@@ -20,7 +20,7 @@ Options that `--help` does not list are Beam's, which takes the same command to 
         --sdk_container_image IMAGE
 
 There the workers, such as those of the Docker image, need this package with its extras `beam` and `tensorflow`, and
-model, pictures and output must have the same names everywhere, such as `gs://`. Without `--shards` there is a file per
+model, images and output must have the same names everywhere, such as `gs://`. Without `--shards` there is a file per
 bundle, which the runner chooses; Flink's are small.
 
 The exit code is 0 when all rows are there, 2 on arguments that cannot be, and another one else. Rows are written into
@@ -58,7 +58,7 @@ _COLUMNS = {
 _OUTPUTS = {"serving_default": ("classes", "scores"), "features": ("features",)}  # of the signatures
 _SUFFIX = ".parquet"
 _LARGEST = 2**28  # bytes of a file; the 64 million pixels that an export takes by default are 192 million
-_UNREAD = "unread"  # tag of the rows of what never becomes a picture
+_UNREAD = "unread"  # tag of the rows of what never becomes an image
 
 
 def main(argv=None):
@@ -86,17 +86,17 @@ def main(argv=None):
     return 0
 
 
-def classify(pipeline, *, model, pictures, tfrecord, image_key, output, features, batch_size, shards):
+def classify(pipeline, *, model, images, tfrecord, image_key, output, features, batch_size, shards):
     """Adds to a pipeline all from the file patterns to the Parquet files.
 
     Args:
         pipeline: a `beam.Pipeline`.
         model: folder of an exported SavedModel.
-        pictures, tfrecord: lists of file patterns.
-        image_key: feature of the encoded picture in the records.
+        images, tfrecord: lists of file patterns.
+        image_key: feature of the encoded image in the records.
         output: prefix of the Parquet files.
         features: whether the rows have features.
-        batch_size: pictures that the model is given at a time.
+        batch_size: images that the model is given at a time.
         shards: number of Parquet files; 0 leaves it to the runner.
     """
     handler = _SavedModelHandler(
@@ -105,7 +105,7 @@ def classify(pipeline, *, model, pictures, tfrecord, image_key, output, features
         min_batch_size=batch_size,
         max_batch_size=batch_size,
     )
-    files = _files(pipeline, "Pictures", pictures) | "Read pictures" >> _tagged(beam.FlatMap(_read_file))
+    files = _files(pipeline, "Images", images) | "Read images" >> _tagged(beam.FlatMap(_read_file))
     records = _files(pipeline, "TFRecord", tfrecord) | "Read records" >> _tagged(beam.FlatMap(_read_records, image_key))
     answers = (files.read, records.read) | beam.Flatten() | RunInference(KeyedModelHandler(handler))
     rows = (answers | "Rows" >> beam.Map(_row), files[_UNREAD], records[_UNREAD]) | "All rows" >> beam.Flatten()
@@ -123,19 +123,19 @@ def classify(pipeline, *, model, pictures, tfrecord, image_key, output, features
 def _parser():
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.serving.beam",
-        description="Classify pictures with an exported SavedModel in an Apache Beam pipeline. Other options than "
+        description="Classify images with an exported SavedModel in an Apache Beam pipeline. Other options than "
         "these are Beam's, such as --runner.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--model", type=_absolute, required=True, metavar="FOLDER", help="an exported SavedModel, such as serving/1")
     patterns = {"nargs": "+", "action": "extend", "type": _absolute, "default": [], "metavar": "PATTERN"}
-    add("--pictures", **patterns, help="files, such as 'data/**.jpg'")
+    add("--images", **patterns, help="files, such as 'data/**.jpg'")
     add("--tfrecord", **patterns, help="TFRecord files of tf.train.Example, such as 'data/train-*'")
-    add("--image-key", default="image/encoded", metavar="NAME", help="feature of the picture (default: image/encoded)")
+    add("--image-key", default="image/encoded", metavar="NAME", help="feature of the image (default: image/encoded)")
     add("--output", type=_prefix, required=True, metavar="PREFIX", help="of the Parquet files, such as answers/rows")
     add("--features", action="store_true", help="write what the head reads, too")
-    add("--batch-size", type=int, default=32, metavar="N", help="pictures per call of the model (default: 32)")
+    add("--batch-size", type=int, default=32, metavar="N", help="images per call of the model (default: 32)")
     add("--shards", type=int, default=0, metavar="N", help="Parquet files (default: 0, as the runner likes)")
     return parser
 
@@ -159,9 +159,9 @@ def _check(args):
     checks.check_integer("--batch-size", args.batch_size)
     checks.check_integer("--shards", args.shards, minimum=0)
     _check_model(args.model, _signatures(args.features))
-    if not args.pictures and not args.tfrecord:
-        raise ValueError("--pictures or --tfrecord must be given; got neither")
-    for option, patterns in (("--pictures", args.pictures), ("--tfrecord", args.tfrecord)):
+    if not args.images and not args.tfrecord:
+        raise ValueError("--images or --tfrecord must be given; got neither")
+    for option, patterns in (("--images", args.images), ("--tfrecord", args.tfrecord)):
         for pattern in patterns:
             if os.path.isdir(pattern):
                 raise ValueError(f"{option} must match files; {pattern} is a folder: name its files, '{pattern}/*'")
@@ -192,8 +192,8 @@ def _check_model(folder, signatures):
             )
         if "error" not in outputs:
             raise ValueError(
-                "--model must answer for a picture that cannot be read: export it with on_error='row'; "
-                f"{folder} was exported with on_error='raise', where such a picture fails the whole batch"
+                "--model must answer for an image that cannot be read: export it with on_error='row'; "
+                f"{folder} was exported with on_error='raise', where such an image fails the whole batch"
             )
 
 
@@ -242,11 +242,11 @@ class _SavedModelHandler(TFModelHandlerNumpy):
 
 
 def _answer(model, batch, inference_args, model_id=None, *, signatures):
-    """What the signatures say about `batch`, encoded pictures: a `PredictionResult` of a dict for each."""
-    pictures = tf.constant(batch)  # not by NumPy, which cuts the zeros at the end of bytes
+    """What the signatures say about `batch`, encoded images: a `PredictionResult` of a dict for each."""
+    images = tf.constant(batch)  # not by NumPy, which cuts the zeros at the end of bytes
     outputs = {}
     for name in signatures:
-        outputs |= {key: value.numpy().tolist() for key, value in model.signatures[name](image_bytes=pictures).items()}
+        outputs |= {key: value.numpy().tolist() for key, value in model.signatures[name](image_bytes=images).items()}
     rows = [dict(zip(outputs, values, strict=True)) for values in zip(*outputs.values(), strict=True)]
     return [PredictionResult(*pair, model_id) for pair in zip(batch, rows, strict=True)]
 
@@ -291,7 +291,7 @@ def _read_records(file, image_key):
         with file.open() as stream:
             # Beam's public readers give no positions, and end the pipeline at a damaged record.
             while (record := tfrecordio._TFRecordUtil.read_record(stream)) is not None:
-                yield _picture(f"{path}#{index}", record, image_key)
+                yield _image(f"{path}#{index}", record, image_key)
                 index += 1
     except RuntimeError:  # Beam's, on a worker without google-crc32c
         raise
@@ -299,7 +299,7 @@ def _read_records(file, image_key):
         yield _unread(f"{path}#{index}", f"not read from here to the end of the file: {error}")
 
 
-def _picture(key, record, image_key):
+def _image(key, record, image_key):
     try:
         return key, _encoded(record, image_key)
     except ValueError as error:
@@ -307,7 +307,7 @@ def _picture(key, record, image_key):
 
 
 def _encoded(record, image_key):
-    """The picture in a serialised `tf.train.Example`."""
+    """The image in a serialised `tf.train.Example`."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except DecodeError:

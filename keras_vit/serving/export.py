@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks, files
-from keras_vit.data import pictures as readers
+from keras_vit.data import images as readers
 from keras_vit.evaluation.outputs import has_zero_head
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, check_model
@@ -42,7 +42,7 @@ def export(
     jit_compile: bool | None = None,
     compute_dtype: str | None = None,
     quantization: str | None = None,
-    calibration: readers.Pictures | None = None,
+    calibration: readers.Images | None = None,
     check: bool | Sequence[PathLike | bytes] = True,
     tolerance: float | None = None,
     force: bool = False,
@@ -58,13 +58,13 @@ def export(
     - `serving_default`: `image_bytes`, string (batch,), whole files (JPEG, PNG, BMP, GIF, of which the first frame
       counts, or WebP that is not animated), turned as their EXIF says -> `classes`, string (batch, k), and `scores`,
       float32 (batch, k), likeliest first;
-    - `images`: `images`, float32 (batch, height, width, channels) of any size, levels in [0, 255] -> `logits`, float32
+    - `images`: `images`, float32 (batch, height, width, channels) of any size, values in [0, 255] -> `logits`, float32
       (batch, classes); called `scores` if the model ends in an activation;
     - `images_uint8`: the same of uint8;
     - `features`: `image_bytes` -> `features`, float32 (batch, dim), what the head reads, with `tokens` those, too;
     - `attention`, if asked for: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
 
-    A picture that cannot be read is answered with zeros, empty classes and the reason in `error`, string (batch,),
+    An image that cannot be read is answered with zeros, empty classes and the reason in `error`, string (batch,),
     which is empty for the others. In the folder are `assets/labels.txt`, one class per line, warm-up requests in
     `assets.extra` and `README.txt`, with the commands that serve the model. Every weight is stored once.
 
@@ -80,18 +80,18 @@ def export(
         signatures: (saved_model) names of signatures; None is all but `attention`.
         top: (saved_model) classes in each answer, 5 by default; a model with fewer answers with all of them.
         tokens: (saved_model) whether `features` answers with the tokens.
-        on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable picture fails its whole
+        on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable image fails its whole
             request, and there is no output `error`.
-        max_pixels: (saved_model) height times width that a picture may claim, 64 million by default; its header is read
+        max_pixels: (saved_model) height times width that an image may claim, 64 million by default; its header is read
             before memory is taken. One of so many takes about 200 MB, 400 MB if EXIF turns it, 750 MB as a BMP. A
             progressive JPEG may have a third as many.
         jit_compile: (saved_model) whether XLA compiles the model, for each batch size anew.
         compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None is the model's own. Weights stay float32.
         quantization: (litert, openvino) `"int8"`: of the weights for litert (dynamic range); of weights and
             activations, after calibration, for openvino.
-        calibration: (openvino) pictures for that, as `keras_vit.preprocess` takes them: some hundred such as the model
+        calibration: (openvino) images for that, as `keras_vit.preprocess` takes them: some hundred such as the model
             will see.
-        check: True compares on eight drawn pictures; a list of paths or bytes of encoded pictures, on these; False
+        check: True compares on eight drawn images; a list of paths or bytes of encoded images, on these; False
             leaves the comparison out, and with it inputs, outputs and check of the card (null).
         tolerance: largest difference, as a share of an output's largest number or of 1; None is 1e-4, with float16
             0.02, with bfloat16 0.1 and with quantization 0.25.
@@ -102,12 +102,12 @@ def export(
 
     Raises:
         TypeError: if the model is none of this package.
-        ValueError: on an unknown or contradictory option, a model that gives no class scores per picture, or one that
+        ValueError: on an unknown or contradictory option, a model that gives no class scores per image, or one that
             needs `force`.
         FileExistsError: if the version is there already; versions are never overwritten.
         NotADirectoryError: if `path` is a file.
         ImportError: if a package of the format is missing.
-        FileNotFoundError: if a picture of `check` or `calibration` is not there.
+        FileNotFoundError: if an image of `check` or `calibration` is not there.
         OSError: if there is no room, or no right to write.
         ExportError: if the model cannot be written in the format, does not run or answers otherwise than in memory.
             Nothing is left of it; what a killed process leaves, `.partial-...`, the next export into `path` deletes.
@@ -203,28 +203,28 @@ def _tolerance(model, options):
 
 
 def _files(check, max_pixels):
-    """Encoded pictures to compare on; none if there is to be no comparison."""
+    """Encoded images to compare on; none if there is to be no comparison."""
     if check is True:
         return sample_files(_SAMPLES, max_pixels)
     if check is False:
         return []
     if not isinstance(check, (list, tuple)) or not check:
-        raise ValueError(f"check must be True, False or a list of paths or bytes of pictures; got {check!r}")
+        raise ValueError(f"check must be True, False or a list of paths or bytes of images; got {check!r}")
     return [item if isinstance(item, bytes) else pathlib.Path(item).read_bytes() for item in check]
 
 
 def _read(model, images):
-    """Pictures, as `keras_vit.preprocess` takes them, as a list of arrays of pixels."""
+    """Images, as `keras_vit.preprocess` takes them, as a list of arrays of pixels."""
     if isinstance(images, (list, tuple)) and not images:
         return []
-    return [np.asarray(picture.read(model.preprocessing.channels)) for picture in readers.as_pictures(images)]
+    return [np.asarray(image.read(model.preprocessing.channels)) for image in readers.as_images(images)]
 
 
 def _described(options):
     """The options as the card has them."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     if values.get("calibration") is not None:
-        values["calibration"] = f"{len(values['calibration'])} pictures"
+        values["calibration"] = f"{len(values['calibration'])} images"
     return values
 
 
@@ -234,7 +234,7 @@ def _check_model(model, force):
         raise ValueError("model must have a head to answer with classes; got one built with include_top=False")
     if len(model.output.shape) != 2:
         raise ValueError(
-            "model must give one row of logits per picture (batch, classes); got outputs of shape "
+            "model must give one row of logits per image (batch, classes); got outputs of shape "
             f"{tuple(model.output.shape)}"
         )
     for label in model.labels or ():
@@ -244,12 +244,12 @@ def _check_model(model, force):
         return
     if has_zero_head(model):
         raise ValueError(
-            f"model must have a trained head: that of {model.name} is all zeros and answers the same for every picture "
+            f"model must have a trained head: that of {model.name} is all zeros and answers the same for every image "
             "(force=True exports it nevertheless)"
         )
     if model.preprocessing_source == "assumed":
         raise ValueError(
-            f"model must know how its pictures are prepared: its weights, {model.weights_source}, came without that, "
+            f"model must know how its images are prepared: its weights, {model.weights_source}, came without that, "
             f"and {model.preprocessing} is only assumed. Give preprocessing= when you build it, or a folder with its "
             "config files, or export it with force=True"
         )

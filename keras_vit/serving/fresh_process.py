@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-_BATCH = 3  # of 8 pictures, so that a second call has the same size and a third another
+_BATCH = 3  # of 8 images, so that a second call has the same size and a third another
 
 
 def run_saved_model(folder, inputs):

@@ -4,19 +4,19 @@ import re
 
 _MEANINGS = {
     "serving_default": "The likeliest classes first, with their scores; all classes stand in assets/labels.txt.",
-    "images": "Pixels of any size, levels 0 to 255; one number per class, in the order of assets/labels.txt.",
+    "images": "Pixels of any size, values 0 to 255; one number per class, in the order of assets/labels.txt.",
     "images_uint8": "The same for pixels of one byte.",
     "features": "What the head reads.",
     "attention": "Attention rollout: how much the answer owes to each patch, by rows and columns.",
 }
 _BYTES = """\
-image_bytes holds whole files: JPEG, PNG, BMP, GIF, of which the first frame counts, or WebP that is not animated. A
-picture that claims more than {max_pixels:,} pixels, or a third as many in a progressive JPEG, is refused before it is
+image_bytes holds whole files: JPEG, PNG, BMP, GIF, of which the first frame counts, or WebP that is not animated. An
+image that claims more than {max_pixels:,} pixels, or a third as many in a progressive JPEG, is refused before it is
 decoded."""
 _ERRORS = {
-    "row": "A picture that cannot be read is answered with zeros, empty classes and the reason in error; the others\n"
-    "of its batch are answered as if it were not there. error is empty for a picture that was read.",
-    "raise": "A picture that cannot be read fails its request.",
+    "row": "An image that cannot be read is answered with zeros, empty classes and the reason in error; the others\n"
+    "of its batch are answered as if it were not there. error is empty for an image that was read.",
+    "raise": "An image that cannot be read fails its request.",
 }
 _SERVE = """\
 To serve, in the folder that holds this version folder:

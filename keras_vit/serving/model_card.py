@@ -25,7 +25,7 @@ def write_model_card(model, path, format, options, check):
         "options": options,
         "inputs": None if check is None else [_tensor(*entry) for entry in check.inputs],
         "outputs": None if check is None else [_tensor(*entry) for entry in check.outputs],
-        "range": f"pixels have levels from 0 to 255, channels last{order}; they are standardised in the model",
+        "range": f"pixels have values from 0 to 255, channels last{order}; they are standardised in the model",
         "resizing": "in the model" if in_the_graph else _RESIZE,
         "preprocessing": model.preprocessing.to_dict(),
         "preprocessing_source": model.preprocessing_source,
@@ -46,6 +46,6 @@ def _check(check):
         "largest_differences": check.differences,
         "tolerance": check.tolerance,
         "of": "the largest number of the model's output, or of 1 if that is less",
-        "pictures": check.count,
+        "images": check.count,
         "same_top1": check.agreement,
     }

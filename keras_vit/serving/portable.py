@@ -47,11 +47,11 @@ def write_litert(model, folder, *, quantization):
 
 
 def check_openvino(model, given, *, quantization, calibration):
-    """Raises as `check_litert` does, and on pictures for calibration that are missing or do not belong."""
+    """Raises as `check_litert` does, and on images for calibration that are missing or do not belong."""
     checks.check_choice("quantization", quantization, QUANTIZATIONS)
     check_not_quantized(model, "format='openvino', whose converter quantises itself")
     if quantization is not None and calibration is None:
-        raise ValueError("calibration must be pictures such as the model will see for quantization='int8'; got None")
+        raise ValueError("calibration must be images such as the model will see for quantization='int8'; got None")
     if quantization is None and calibration is not None:
         raise ValueError("calibration belongs to quantization='int8'; got quantization=None")
 
@@ -59,7 +59,7 @@ def check_openvino(model, given, *, quantization, calibration):
 def write_openvino(model, folder, *, quantization, calibration):
     """Writes `model.xml` and `model.bin` by Keras; int8, of weights and activations, by NNCF.
 
-    `calibration` is float32 (pictures, height, width, channels) on [0, 255], or None.
+    `calibration` is float32 (images, height, width, channels) on [0, 255], or None.
     """
     folder.mkdir()
     path = str(folder / "model.xml")
@@ -83,7 +83,7 @@ def write_openvino(model, folder, *, quantization, calibration):
 def _quantized(graph, calibration):
     """The graph in int8, by SmoothQuant (arXiv 2211.10438).
 
-    With NNCF's share of 0.95 for the activations, 189 of 200 pictures kept their class in a ViT-Ti/16, with 0.75 197.
+    With NNCF's share of 0.95 for the activations, 189 of 200 images kept their class in a ViT-Ti/16, with 0.75 197.
     """
     import nncf
 

@@ -1,4 +1,4 @@
-"""Encoded pictures to model input, row by row in the graph: one that cannot be read spoils no other."""
+"""Encoded images to model input, row by row in the graph: one that cannot be read spoils no other."""
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ ERROR_CHOICES = ("row", "raise")
 
 
 def read_rows(image_bytes, protocol, max_pixels, on_error):
-    """Decodes and preprocesses encoded pictures, one after the other, for a large one takes much memory.
+    """Decodes and preprocesses encoded images, one after the other, for a large one takes much memory.
 
     One of 64 million pixels takes about 200 MB, and so does a progressive JPEG of a third, which is its limit; one that
     EXIF turns takes 400 MB, a GIF 250 MB, and a BMP, whose file is as large as its pixels, 750 MB.
@@ -24,15 +24,15 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
     Args:
         image_bytes: string tensor (batch,), whole encoded files.
         protocol: a `Preprocessing`.
-        max_pixels: height times width that a picture may claim.
-        on_error: `"row"` answers for a picture that cannot be read with zeros and the reason; `"raise"` fails.
+        max_pixels: height times width that an image may claim.
+        on_error: `"row"` answers for an image that cannot be read with zeros and the reason; `"raise"` fails.
 
     Returns:
-        `(images, errors)`: float32 (batch, *protocol.image_size, channels) and string (batch,), `""` for a picture that
+        `(images, errors)`: float32 (batch, *protocol.image_size, channels) and string (batch,), `""` for an image that
         was read.
 
     Raises:
-        tf.errors.InvalidArgumentError: when run with `on_error="raise"` on a picture that cannot be read.
+        tf.errors.InvalidArgumentError: when run with `on_error="raise"` on an image that cannot be read.
     """
     shape = (*protocol.image_size, protocol.channels)
 
@@ -46,9 +46,9 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
 
     def answer(contents):
         """A dataset of one element: what the first of these gives that does not fail."""
-        picture = tf.data.Dataset.from_tensors(contents)
+        one = tf.data.Dataset.from_tensors(contents)
         ways = read, _too_large(max_pixels, shape), _unreadable(shape)
-        first, *others = (picture.map(way).ignore_errors() for way in ways)
+        first, *others = (one.map(way).ignore_errors() for way in ways)
         for other in others:
             first = first.concatenate(other)
         return first.take(1)
@@ -61,7 +61,7 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
 
 
 def _too_large(max_pixels, shape):
-    """Function from a picture beyond the limit to a row of zeros that says so; it fails for any other."""
+    """Function from an image beyond the limit to a row of zeros that says so; it fails for any other."""
 
     def answer(contents):
         def of_jpeg():
@@ -79,20 +79,20 @@ def _too_large(max_pixels, shape):
             f"{max_pixels // 3:,} are the most of a progressive JPEG",
             f"{max_pixels:,} are the most",
         )
-        return tf.zeros(shape), tf.strings.join(["a picture of ", width, " x ", height, " pixels; ", most])
+        return tf.zeros(shape), tf.strings.join(["an image of ", width, " x ", height, " pixels; ", most])
 
     return answer
 
 
 def _unreadable(shape):
-    """Function from a picture that cannot be decoded to a row of zeros and the reason."""
+    """Function from an image that cannot be decoded to a row of zeros and the reason."""
 
     def answer(contents):
-        error = tf.constant(f"no picture: it begins as none of {', '.join(_FORMATS)}")
+        error = tf.constant(f"no image: it begins as none of {', '.join(_FORMATS)}")
         start = tf.strings.join([tf.strings.substr(contents, 0, 12), b"\0" * 12])  # it may be shorter
         for name, (place, magic) in _FORMATS.items():
             is_this = tf.strings.substr(start, place, len(magic)) == magic
             error = tf.where(is_this, f"a {name} that is damaged, cut short, too large inside or of a rare kind", error)
-        return tf.zeros(shape), tf.where(tf.strings.length(contents) == 0, "no picture: it is empty", error)
+        return tf.zeros(shape), tf.where(tf.strings.length(contents) == 0, "no image: it is empty", error)
 
     return answer

@@ -1,4 +1,4 @@
-"""Pictures to try an export on where the caller gives none: soft colours in several formats and shapes."""
+"""Images to try an export on where the caller gives none: soft colours in several formats and shapes."""
 
 import io
 import math
@@ -10,7 +10,7 @@ _KINDS = (("JPEG", (240, 320)), ("PNG", (224, 224)), ("JPEG", (400, 200)), ("BMP
 
 
 def sample_files(count, max_pixels=None):
-    """Returns `count` encoded pictures (bytes) of at most `max_pixels`, the same at every call."""
+    """Returns `count` encoded images (bytes) of at most `max_pixels`, the same at every call."""
     return [_sample(index, *_KINDS[index % len(_KINDS)], max_pixels) for index in range(count)]
 
 
@@ -18,7 +18,7 @@ def _sample(seed, image_format, size, max_pixels):
     shrunk = 1.0 if max_pixels is None else min(1.0, math.sqrt(max_pixels / math.prod(size)))
     size = tuple(max(1, int(shrunk * side)) for side in size)
     coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
-    picture = PIL.Image.fromarray(coarse).resize(size[::-1], PIL.Image.Resampling.BICUBIC)
+    image = PIL.Image.fromarray(coarse).resize(size[::-1], PIL.Image.Resampling.BICUBIC)
     stream = io.BytesIO()
-    picture.save(stream, image_format)
+    image.save(stream, image_format)
     return stream.getvalue()

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.analysis import rollout_model
-from keras_vit.data import preprocessing as pictures
+from keras_vit.data import preprocessing as ops
 from keras_vit.models import check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
 from keras_vit.serving.quiet import without_notes
@@ -66,9 +66,9 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
 
 
 def _request(model, signature, max_pixels):
-    """The inputs of one call with one picture, a small one where its pixels go into the file."""
+    """The inputs of one call with one image, a small one where its pixels go into the file."""
     first, *_, small = sample_files(4, max_pixels)
     if not signature.startswith("images"):
         return {"image_bytes": np.array([first], object)}
-    image = pictures.decode(tf.constant(small), model.preprocessing.channels)[None]
+    image = ops.decode(tf.constant(small), model.preprocessing.channels)[None]
     return {"images": image if signature == "images_uint8" else tf.cast(image, tf.float32)}

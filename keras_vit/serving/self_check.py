@@ -1,4 +1,4 @@
-"""An export proves itself: run in a fresh process on pictures, and compared with the model in memory."""
+"""An export proves itself: run in a fresh process on images, and compared with the model in memory."""
 
 import dataclasses
 import json
@@ -34,8 +34,8 @@ class Check:
 
     Attributes:
         differences: dict from the name of an output to its largest difference, as a share of its largest number or 1.
-        agreement: pictures whose likeliest class is the same; None where no output tells.
-        count: pictures that were compared.
+        agreement: images whose likeliest class is the same; None where no output tells.
+        count: images that were compared.
         tolerance: the largest difference allowed.
         inputs, outputs: of the exported model: lists of (name, dtype, shape).
     """
@@ -50,7 +50,7 @@ class Check:
     def __str__(self):
         worst = max(self.differences, key=self.differences.get)
         found = f"largest difference {self.differences[worst]:.2g} ({worst}; at most {self.tolerance:g} is allowed)"
-        same = "" if self.agreement is None else f", top-1 the same for {self.agreement} of {self.count} pictures"
+        same = "" if self.agreement is None else f", top-1 the same for {self.agreement} of {self.count} images"
         return f"{found}{same}"
 
 
@@ -61,7 +61,7 @@ def self_check(model, folder, runtime, files, pixels, tolerance):
         model: the model in memory, on any backend.
         folder: `pathlib.Path` of the export.
         runtime: a key of `fresh_process.RUNTIMES`.
-        files: list of encoded pictures (bytes).
+        files: list of encoded images (bytes).
         pixels: list of the same, decoded: uint8 (height, width, channels).
         tolerance: see `Check`.
 
@@ -69,7 +69,7 @@ def self_check(model, folder, runtime, files, pixels, tolerance):
         A `Check`.
 
     Raises:
-        ExportError: if the process fails, the export does not read a picture, or an answer differs by more than the
+        ExportError: if the process fails, the export does not read an image, or an answer differs by more than the
             tolerance.
     """
     inputs = _inputs(model, runtime, files, pixels)
@@ -79,13 +79,13 @@ def self_check(model, folder, runtime, files, pixels, tolerance):
     if not max(differences.values()) <= tolerance:
         raise ExportError(
             f"the exported model must answer as the model in memory does; found: {check}. Where that is near enough, "
-            "give a larger tolerance, or compare on pictures of your own (check)"
+            "give a larger tolerance, or compare on images of your own (check)"
         )
     return check
 
 
 def resized(model, pixels):
-    """Float32 pictures (count, *image_size, channels) on [0, 255], resized and cropped as the model wants them."""
+    """Float32 images (count, *image_size, channels) on [0, 255], resized and cropped as the model wants them."""
     with tf.device("CPU"):
         return np.stack([np.asarray(ops.resize(model.preprocessing, image)) for image in pixels])
 
@@ -115,7 +115,7 @@ def _run(folder, runtime, inputs):
 
 
 def _compare(model, pixels, given):
-    """Dict of differences, and how many pictures have the same likeliest class (None if no output tells)."""
+    """Dict of differences, and how many images have the same likeliest class (None if no output tells)."""
     expected = _expected(model, pixels, {name.rpartition("/")[2] for name in given})
     classes = expected[class_scores(model)]
     differences, agreements = {}, []

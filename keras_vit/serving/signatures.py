@@ -1,4 +1,4 @@
-"""The questions an exported model answers, as TensorFlow functions: encoded pictures or pixels in, one table."""
+"""The questions an exported model answers, as TensorFlow functions: encoded images or pixels in, one table."""
 
 import contextlib
 import functools
@@ -6,7 +6,7 @@ import functools
 import tensorflow as tf
 
 from keras_vit.compat.graph_forms import ONEDNN, written_for
-from keras_vit.data import preprocessing as pictures
+from keras_vit.data import preprocessing as ops
 from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.rows import read_rows
 
@@ -56,7 +56,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
         return read_rows(image_bytes, model.preprocessing, max_pixels, on_error)
 
     def of_bytes(answer):
-        """A signature of `image_bytes`, whose rows are zero or empty where a picture cannot be read."""
+        """A signature of `image_bytes`, whose rows are zero or empty where an image cannot be read."""
 
         @tf.function(input_signature=[file_spec], autograph=False)
         def signature(image_bytes):
@@ -116,7 +116,7 @@ def _blank(values, errors):
 
 def _preprocessed(protocol, images):
     return tf.map_fn(
-        lambda image: pictures.apply(protocol, image),
+        lambda image: ops.apply(protocol, image),
         images,
         parallel_iterations=1,  # they may be large
         fn_output_signature=tf.TensorSpec([*protocol.image_size, protocol.channels], tf.float32),

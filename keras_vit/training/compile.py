@@ -83,7 +83,7 @@ def _check_model(recipe, model):
     config = getattr(find_encoder(model), "config", None)
     if recipe.input_dtype == "uint8" and isinstance(model, Distiller):
         raise ValueError(
-            "input_dtype must be 'float32' for a Distiller, whose student and teacher take standardised pictures; "
+            "input_dtype must be 'float32' for a Distiller, whose student and teacher take standardised images; "
             "got input_dtype='uint8'"
         )
     if recipe.input_dtype == "uint8" and getattr(config, "distilled", False):

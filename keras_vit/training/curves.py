@@ -1,4 +1,4 @@
-"""The curves of a run as a picture. Only this file of the room knows matplotlib, which is optional."""
+"""The curves of a run as an image. Only this file of the room knows matplotlib, which is optional."""
 
 from keras_vit.training.checkpoint_files import write_atomically
 

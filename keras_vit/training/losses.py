@@ -11,7 +11,7 @@ def classification_loss(name="softmax", label_smoothing=0.0, from_logits=True):
     """Cross-entropy of predictions (batch, classes) and labels (batch,) or (batch, classes), mean over the batch.
 
     Args:
-        name: `softmax`, one class per picture, or `sigmoid`, each class for itself and summed over the classes, which
+        name: `softmax`, one class per image, or `sigmoid`, each class for itself and summed over the classes, which
             the paper's pre-training uses (google-research/vision_transformer, issue 34).
         label_smoothing: e in [0, 1); targets are (1 - e) * label + e / classes.
         from_logits: whether predictions are logits; False for probabilities.

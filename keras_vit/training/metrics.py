@@ -4,5 +4,5 @@ from keras_vit.compat.label_forms import Accuracy
 
 
 def accuracy():
-    """Share of the pictures whose likeliest class is right, on integer labels (batch,) and mixed (batch, classes)."""
+    """Share of the images whose likeliest class is right, on integer labels (batch,) and mixed (batch, classes)."""
     return Accuracy(name="accuracy")

@@ -28,7 +28,7 @@ class Progress(keras.callbacks.Callback):
     step.
 
     Args:
-        batch_size: pictures per step.
+        batch_size: images per step.
         steps_per_epoch: steps of an epoch.
     """
 
@@ -59,7 +59,7 @@ class TimeLeft(keras.callbacks.Callback):
     """Logs once, after half a minute of steps, how long the remaining ones will take; it must stand after `Progress`.
 
     Args:
-        batch_size: pictures per step.
+        batch_size: images per step.
         steps_per_epoch: steps of an epoch.
         epochs: of the whole run.
         validates: whether there is a validation after every epoch, of which the speed of the steps says nothing.
@@ -89,7 +89,7 @@ class TimeLeft(keras.callbacks.Callback):
             if self.params["verbose"] == 1:  # ends the line of Keras's bar
                 sys.stdout.write("\n")
                 sys.stdout.flush()
-            pace = f"{speed:,.{0 if speed >= 10 else 1}f} pictures a second"
+            pace = f"{speed:,.{0 if speed >= 10 else 1}f} images a second"
             LOGGER.info(f"about {_duration(seconds)} left at {pace}{self._besides}")
 
 

@@ -33,15 +33,15 @@ class Recipe(Config):
         source: where the numbers come from.
         optimizer: `adamw` or `sgd`.
         learning_rate: highest learning rate.
-        batch_size: pictures per step.
-        epochs: passes over the training pictures. Give this or `steps`.
+        batch_size: images per step.
+        epochs: passes over the training images. Give this or `steps`.
         steps: steps of the whole run.
         schedule: how the learning rate falls after the warm-up: `cosine`, `linear`, `step` or `constant`, see
             `keras_vit.training.schedules.create_schedule`.
         final_learning_rate: where `cosine` and `linear` end.
         warmup_steps: steps of the linear warm-up. Give this, `warmup_fraction`, `warmup_epochs` or none.
         warmup_fraction: share in [0, 1) of all steps.
-        warmup_epochs: passes over the training pictures; need not be whole.
+        warmup_epochs: passes over the training images; need not be whole.
         warmup_learning_rate: where the warm-up starts.
         decay_at: shares of the run in (0, 1) at which schedule `step` decays.
         decay_factor: what it multiplies the learning rate by; None is 0.1.
@@ -54,12 +54,12 @@ class Recipe(Config):
             keeps its own.
         label_smoothing: e in [0, 1): targets are (1 - e) * label + e / classes.
         augment: augmentations in their order, see `keras_vit.data.augment`.
-        mix: mixes of two pictures and their labels, of which one is drawn per batch; see there.
-        repeats: how often a picture stands in a batch, each time augmented anew (arXiv 1901.09335). An epoch has as
-            many pictures as without.
+        mix: mixes of two images and their labels, of which one is drawn per batch; see there.
+        repeats: how often an image stands in a batch, each time augmented anew (arXiv 1901.09335). An epoch has as
+            many images as without.
         image_size: pixels, (height, width) or one integer, of the model that `keras_vit.train` builds; a model that is
             built already keeps its own. None leaves it to the model.
-        dropout_rate, attention_dropout_rate, stochastic_depth_rate: what the model must have been built with; None
+        dropout_rate, attention_dropout_rate, drop_path_rate: what the model must have been built with; None
             leaves the choice to the model.
         ema_momentum: in [0, 1), of Keras's average of the weights over the steps (Polyak averaging), which becomes the
             weights when `fit` ends. `keras.callbacks.SwapEMAWeights()` validates with it on the way. None for none.
@@ -72,8 +72,8 @@ class Recipe(Config):
             the model.
         remat: whether the model recomputes its blocks in the backward pass to save memory; None leaves it to the model.
         input_dtype: of the batches: `float32`, standardised, or `uint8` for a model that rescales by itself.
-        seed: of the initial weights, the order of the pictures and the augmentation.
-        dataset: name of the recipe's own pictures, None if it has none.
+        seed: of the initial weights, the order of the images and the augmentation.
+        dataset: name of the recipe's own images, None if it has none.
         model: config of the recipe's own model, such as a `ViTConfig`; None if it has none.
         sweep: the learning rates among which the source chose the best by validation.
 
@@ -108,7 +108,7 @@ class Recipe(Config):
     image_size: Pair | None = None
     dropout_rate: float | None = None
     attention_dropout_rate: float | None = None
-    stochastic_depth_rate: float | None = None
+    drop_path_rate: float | None = None
     ema_momentum: float | None = None
     layer_decay: float | None = None
     microbatches: int = 1
@@ -154,7 +154,7 @@ class Recipe(Config):
                 a `keras_vit.MaskedPatchPrediction`, whose target says what is compared.
             steps: steps of the whole run, the length of the schedule; None takes the recipe's own `steps`, or its
                 `epochs` times `steps_per_epoch`.
-            steps_per_epoch: steps of one pass over the pictures; None takes `steps` over the recipe's `epochs`.
+            steps_per_epoch: steps of one pass over the images; None takes `steps` over the recipe's `epochs`.
 
         Returns:
             `model`, ready for `model.fit`.
@@ -165,17 +165,17 @@ class Recipe(Config):
         return compile_model(self, model, steps, steps_per_epoch)
 
     def total_steps(self, source_size: int) -> tuple[int, int]:
-        """Returns (epochs, steps per epoch) of `model.fit` for a number of training pictures.
+        """Returns (epochs, steps per epoch) of `model.fit` for a number of training images.
 
-        A recipe that counts epochs drops the pictures that do not fill a last batch. One that counts steps has exactly
-        so many, in equal epochs that come as near to one pass over the pictures as divisors of `steps` can; where that
+        A recipe that counts epochs drops the images that do not fill a last batch. One that counts steps has exactly
+        so many, in equal epochs that come as near to one pass over the images as divisors of `steps` can; where that
         is less than half a pass, or more than two, a warning names a number of steps that has better ones.
 
         Args:
-            source_size: number of training pictures.
+            source_size: number of training images.
 
         Raises:
-            ValueError: if there are fewer pictures than a batch takes, or `steps_per_execution` does not divide the
+            ValueError: if there are fewer images than a batch takes, or `steps_per_execution` does not divide the
                 steps of an epoch.
         """
         checks.check_integer("source_size", source_size)
@@ -183,8 +183,8 @@ class Recipe(Config):
             return self._equal_epochs(source_size)
         if source_size < self.batch_size:
             raise ValueError(
-                "batch_size must not exceed the number of pictures; "
-                f"got batch_size={self.batch_size}, {source_size} pictures "
+                "batch_size must not exceed the number of images; "
+                f"got batch_size={self.batch_size}, {source_size} images "
                 "(recipe.replace(batch_size=...) changes it)"
             )
         steps_per_epoch = source_size // self.batch_size

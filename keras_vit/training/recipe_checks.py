@@ -13,7 +13,7 @@ from keras_vit.training.optimizers import OPTIMIZERS
 from keras_vit.training.schedules import SCHEDULES
 
 INPUT_DTYPES = ("float32", "uint8")
-RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 # of each of these only one is given: giving it anew takes the place of the others
 EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_epochs"))
@@ -240,7 +240,7 @@ _CONTRADICTIONS = (
     ),
     (
         lambda r: r.loss == MASKED_PATCHES and r.input_dtype != "float32",
-        "loss 'masked_patches' makes its targets of standardised pictures, so input_dtype must be 'float32'",
+        "loss 'masked_patches' makes its targets of standardised images, so input_dtype must be 'float32'",
         ("loss", "input_dtype"),
     ),
     (

@@ -1,4 +1,4 @@
-"""train: a recipe and pictures in, a trained model in a folder out; the same call goes on after a kill."""
+"""train: a recipe and images in, a trained model in a folder out; the same call goes on after a kill."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import ImageConfig
-from keras_vit.data import eval_pipeline, from_folder, train_pipeline
+from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
@@ -56,7 +56,7 @@ class TrainResult:
         model: the trained model, with the weights of `workdir/model.keras`; compiled, unless the recipe's `input_dtype`
             is `uint8`, with which the model around it is. Of a `Distiller` its student, which is not compiled.
         history: dict from metric name to one float per epoch.
-        accuracy: share of the validation pictures that the trained model names rightly, in [0, 1], or of their
+        accuracy: share of the validation images that the trained model names rightly, in [0, 1], or of their
             corrupted patches that a `MaskedPatchPrediction` predicts rightly; None without any, or where that one
             predicts pixels.
     """
@@ -96,7 +96,7 @@ def train(
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
-        source: folder of class folders, or `ImageSource`, of the training pictures; None takes the recipe's own.
+        source: folder of class folders, or `ImageSource`, of the training images; None takes the recipe's own.
         workdir: folder for the results; it is made if absent. Workers that train together share it.
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, made under the same strategy, also a
             `Distiller`; or None for the recipe's own. What is not built yet gets one class per class of `source`, and
@@ -105,11 +105,11 @@ def train(
             around what is not built yet; the labels of `source` are not looked at.
         weights: of a model by name or config, what `create_model` takes; None for random ones.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch; None takes the held-out part
-            of the recipe's own pictures, and measures nothing with a source of your own.
+            of the recipe's own images, and measures nothing with a source of your own.
         strategy: name of the devices, see `keras_vit.distribution`, or the `Devices` that it gave: `multi_worker` must
             be entered before a source is made.
         checkpoint_every: steps from one checkpoint to the next.
-        max_corrupt: largest share in [0, 1] of the pictures of a source that may be unreadable, see `train_pipeline`.
+        max_corrupt: largest share in [0, 1] of the images of a source that may be unreadable, see `train_pipeline`.
         verbose: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent; `"auto"` draws the bar on a terminal
             and in a notebook, and prints lines into files and pipes. All else goes to the logger `keras_vit`.
 
@@ -117,12 +117,12 @@ def train(
         A `TrainResult`.
 
     Raises:
-        TypeError: if the model is none of this package, or the pictures are neither folder nor source.
+        TypeError: if the model is none of this package, or the images are neither folder nor source.
         ValueError: on an unknown recipe, strategy or `verbose`, a recipe without what was left None, a model, source
-            and validation whose classes differ, a source without pictures or with too many unreadable ones, and a
+            and validation whose classes differ, a source without images or with too many unreadable ones, and a
             `workdir` of another run: of another recipe, model, file of weights, source or validation (see
             `ImageSource.fingerprint`).
-        FileNotFoundError: if there is no such folder of pictures.
+        FileNotFoundError: if there is no such folder of images.
         BlockingIOError: if another process trains in `workdir`.
         CheckpointError: if the disk is full or refuses, and what was there before is still whole; if the newest
             checkpoint is damaged.
@@ -223,9 +223,9 @@ class _Run:
     def _plan(self, epochs, steps_per_epoch, step):
         """What is going to be done, in one line."""
         size = " x ".join(map(str, find_encoder(self.model).config.image_size))
-        steps = f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} pictures"
-        pictures = f"{epochs} x {self.source.size:,} pictures of {size} pixels"
-        return f"{steps}, {pictures}" + (f"; goes on from step {step} with the weights of then" if step else "")
+        steps = f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} images"
+        images = f"{epochs} x {self.source.size:,} images of {size} pixels"
+        return f"{steps}, {images}" + (f"; goes on from step {step} with the weights of then" if step else "")
 
     def _say(self, sentence):
         if self.verbose and self.devices.is_chief:
@@ -320,24 +320,24 @@ def _find_recipe(recipe: str | Recipe) -> Recipe:
 def _find_sources(recipe, source, validation):
     if source is None:
         if recipe.dataset is None:
-            raise ValueError(f"source must be given: recipe {recipe.name!r} has no pictures of its own")
+            raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
         source, held_out = DATASETS[recipe.dataset]()
         validation = held_out if validation is None else validation
     return _open("source", source), None if validation is None else _open("validation", validation)
 
 
-def _open(name, pictures):
+def _open(name, images):
     """The `ImageSource` of one argument, which may be a folder."""
-    if isinstance(pictures, (str, os.PathLike)):
-        return from_folder(checks.check_path(name, pictures))
-    if not isinstance(pictures, ImageSource):
+    if isinstance(images, (str, os.PathLike)):
+        return from_directory(checks.check_path(name, images))
+    if not isinstance(images, ImageSource):
         raise TypeError(
             f"{name} must be a folder of class folders or an ImageSource, such as keras_vit.data.from_arrays gives; "
-            f"got {type(pictures).__name__}"
+            f"got {type(images).__name__}"
         )
-    if pictures.size == 0:
-        raise ValueError(f"{name} must have pictures; got none")
-    return pictures
+    if images.size == 0:
+        raise ValueError(f"{name} must have images; got none")
+    return images
 
 
 def _last_accuracy(history):

@@ -11,7 +11,7 @@ from keras_vit.analysis import attention_model, attention_rollout, attention_wei
 GLOBAL = ("plain", "registers", "hybrid", "DeiT distilled", "DeiT-III")
 
 
-def pictures(count=3, size=(32, 32)):
+def make_images(count=3, size=(32, 32)):
     return np.random.default_rng(0).uniform(-1, 1, (count, *size, 3)).astype("float32")
 
 
@@ -25,7 +25,7 @@ def by_hand(model, images):
         gamma, beta = (keras.ops.convert_to_numpy(weight) for weight in (layer.norm1.gamma, layer.norm1.beta))
         centred = tokens - tokens.mean(-1, keepdims=True)
         normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + layer.epsilon) * gamma + beta
-        projection = layer.attention.query_key_value
+        projection = layer.attention.qkv
         fused = normal @ keras.ops.convert_to_numpy(projection.kernel) + keras.ops.convert_to_numpy(projection.bias)
         query, key, _ = np.split(fused.reshape(*fused.shape[:2], 3, layer.attention.num_heads, -1), 3, axis=2)
         logits = np.einsum("bqhd,bkhd->bhqk", query[:, :, 0], key[:, :, 0]) / np.sqrt(query.shape[-1])
@@ -36,10 +36,10 @@ def by_hand(model, images):
 @pytest.mark.parametrize("name", ["plain", "DeiT distilled", "DeiT-III"])
 def test_attention_is_that_of_the_equations(name):
     model = FAMILIES[name].build()
-    expected = list(by_hand(model, pictures()))
-    for given, block in zip(attention_weights(model, pictures()), expected, strict=True):
+    expected = list(by_hand(model, make_images()))
+    for given, block in zip(attention_weights(model, make_images()), expected, strict=True):
         np.testing.assert_allclose(given, block, atol=2e-6)
-    for given, block in zip(attention_model(model)(pictures()), expected, strict=True):
+    for given, block in zip(attention_model(model)(make_images()), expected, strict=True):
         np.testing.assert_allclose(keras.ops.convert_to_numpy(given), block, atol=2e-6)
 
 
@@ -47,7 +47,7 @@ def test_attention_is_that_of_the_equations(name):
 def test_shapes_and_sums(name):
     model = FAMILIES[name].build()
     tokens = 16 + model.config.num_prefix_tokens
-    weights = attention_weights(model, pictures(), batch_size=2)
+    weights = attention_weights(model, make_images(), batch_size=2)
     assert [block.shape for block in weights] == [(3, 3, tokens, tokens)] * 2
     for block in weights:
         assert block.dtype == "float32"
@@ -56,21 +56,21 @@ def test_shapes_and_sums(name):
 
 def test_batches_give_what_one_gives():
     model = FAMILIES["plain"].build()
-    whole, cut = (attention_weights(model, pictures(5), batch_size=size) for size in (8, 2))
+    whole, cut = (attention_weights(model, make_images(5), batch_size=size) for size in (8, 2))
     for block, parts in zip(whole, cut, strict=True):
         np.testing.assert_allclose(parts, block, atol=1e-6)
 
 
 def test_layers_by_name_and_by_number():
     model = FAMILIES["plain"].build()
-    first, second = attention_weights(model, pictures())
+    first, second = attention_weights(model, make_images())
     for layers, expected in {
         "block_01": [second],
         -1: [second],
         np.int64(1): [second],
         ("block_01", 0): [second, first],
     }.items():
-        found = attention_weights(model, pictures(), layers)
+        found = attention_weights(model, make_images(), layers)
         assert len(found) == len(expected)
         for block, wanted in zip(found, expected, strict=True):
             np.testing.assert_allclose(block, wanted, atol=1e-6)
@@ -84,9 +84,9 @@ def test_groups_of_an_axial_model():
         "block_01/row_block": (3, 3, 3, 4, 4),
         "block_01/column_block": (3, 4, 3, 3, 3),
     }
-    weights = attention_weights(model, pictures(size=(24, 32)), list(shapes))
+    weights = attention_weights(model, make_images(size=(24, 32)), list(shapes))
     assert [block.shape for block in weights] == list(shapes.values())
-    tokens = keras.Model(model.input, model.get_layer("position_embs").output)(pictures(size=(24, 32)))
+    tokens = keras.Model(model.input, model.get_layer("position_embs").output)(make_images(size=(24, 32)))
     rows, columns = model.get_layer("block_00").attention_scores(tokens)
     np.testing.assert_allclose(weights[0], keras.ops.convert_to_numpy(rows), atol=1e-6)
     np.testing.assert_allclose(weights[1], keras.ops.convert_to_numpy(columns), atol=1e-6)
@@ -94,9 +94,9 @@ def test_groups_of_an_axial_model():
 
 def test_windows_of_a_swin():
     model = FAMILIES["Swin"].build()
-    weights = attention_weights(model, pictures())
+    weights = attention_weights(model, make_images())
     assert [block.shape for block in weights] == [(3, 16, 2, 16, 16)] * 2 + [(3, 4, 4, 16, 16)] * 2
-    maps = keras.Model(model.input, model.get_layer("stage_1_block_00").output)(pictures())
+    maps = keras.Model(model.input, model.get_layer("stage_1_block_00").output)(make_images())
     expected = model.get_layer("stage_1_block_01").attention_scores(maps)
     np.testing.assert_allclose(weights[1], keras.ops.convert_to_numpy(expected), atol=1e-6)
 
@@ -152,14 +152,14 @@ def test_a_model_in_another_is_found(name, guise):
     around = GUISES[guise](model)
     assert type(around) is not type(model)
     for given, expected in zip(
-        attention_weights(around, pictures()), attention_weights(model, pictures()), strict=True
+        attention_weights(around, make_images()), attention_weights(model, make_images()), strict=True
     ):
         np.testing.assert_allclose(given, expected, atol=1e-6)
 
 
 def test_what_follows_from_attention_is_that_of_the_model_inside():
     model = FAMILIES["hybrid"].build()
-    around, images = _rescaled(model), {"images": pictures()}
+    around, images = _rescaled(model), {"images": make_images()}
     np.testing.assert_allclose(attention_rollout(around, **images), attention_rollout(model, **images), atol=1e-6)
     distances = mean_attention_distance(model, **images)
     np.testing.assert_allclose(mean_attention_distance(around, **images), distances, rtol=1e-5)
@@ -169,7 +169,9 @@ def test_what_follows_from_attention_is_that_of_the_model_inside():
 def test_a_model_from_a_file_is_the_same(tmp_path, wrap):
     model = wrap(FAMILIES["plain"].build())
     again = _saved(model, tmp_path)
-    for given, expected in zip(attention_weights(again, pictures()), attention_weights(model, pictures()), strict=True):
+    for given, expected in zip(
+        attention_weights(again, make_images()), attention_weights(model, make_images()), strict=True
+    ):
         np.testing.assert_allclose(given, expected, atol=1e-6)
 
 
@@ -177,10 +179,10 @@ def test_a_model_from_a_file_is_the_same(tmp_path, wrap):
 def test_16_bits_are_near(name):
     model = FAMILIES[name].build()
     halved = keras_vit.models.with_dtype(model, "mixed_bfloat16")
-    exact = attention_weights(model, pictures())
-    for given, expected in zip(attention_weights(halved, pictures()), exact, strict=True):
+    exact = attention_weights(model, make_images())
+    for given, expected in zip(attention_weights(halved, make_images()), exact, strict=True):
         assert given.dtype == "float32" and 0 < np.abs(given - expected).max() < 0.1
-    assert np.isfinite(attention_rollout(halved, pictures(), layers=-1)).all()
+    assert np.isfinite(attention_rollout(halved, make_images(), layers=-1)).all()
 
 
 def test_a_model_of_layers_of_ones_own():
@@ -189,30 +191,30 @@ def test_a_model_of_layers_of_ones_own():
     tokens = keras_vit.AddPositionEmbs(grid_size=(2, 3))(keras_vit.ClassToken()(tokens))
     tokens = keras_vit.TransformerBlock(2, 16, name="mine")(tokens)
     model = keras.Model(inputs, keras.layers.Dense(2)(tokens[:, 0]))
-    (weights,) = attention_weights(model, pictures(2, (16, 24)), "mine")
+    (weights,) = attention_weights(model, make_images(2, (16, 24)), "mine")
     assert weights.shape == (2, 2, 7, 7)
-    assert attention_rollout(model, pictures(2, (16, 24))).shape == (2, 2, 3)
-    assert mean_attention_distance(model, pictures(2, (16, 24))).shape == (1, 2)
+    assert attention_rollout(model, make_images(2, (16, 24))).shape == (2, 2, 3)
+    assert mean_attention_distance(model, make_images(2, (16, 24))).shape == (1, 2)
 
 
 @pytest.mark.parametrize("name", ["BiT", "axial ResNet"])
 def test_a_model_without_blocks_is_refused(name):
     with pytest.raises(ValueError, match="model must have transformer blocks .*; tiny has none"):
-        attention_weights(FAMILIES[name].build(), pictures())
+        attention_weights(FAMILIES[name].build(), make_images())
 
 
-def test_blocks_that_see_no_pictures_are_refused():
+def test_blocks_that_see_no_images_are_refused():
     tokens = keras.Input((16, 8))
     blocks = keras.Model(tokens, keras_vit.TransformerBlock(2, 16, name="mine")(tokens))
-    with pytest.raises(ValueError, match="pictures of a known size; mine is in one that takes something else"):
-        attention_weights(blocks, pictures())
+    with pytest.raises(ValueError, match="images of a known size; mine is in one that takes something else"):
+        attention_weights(blocks, make_images())
 
 
 def test_two_inputs_are_refused():
     inputs, other = keras.Input((32, 32, 3)), keras.Input((4,))
     model = keras.Model([inputs, other], keras.layers.Concatenate()([FAMILIES["plain"].build()(inputs), other]))
-    with pytest.raises(ValueError, match="pictures as its one input; .* has 2 inputs"):
-        attention_weights(model, pictures())
+    with pytest.raises(ValueError, match="images as its one input; .* has 2 inputs"):
+        attention_weights(model, make_images())
 
 
 def test_two_models_in_one_are_refused():
@@ -220,7 +222,7 @@ def test_two_models_in_one_are_refused():
     two = [keras_vit.VisionTransformer(FAMILIES[name].config, name=name) for name in ("plain", "axial")]
     both = keras.Model(inputs, keras.layers.Average()([model(inputs) for model in two]), name="both")
     with pytest.raises(ValueError, match="both calls 2 models that have"):
-        attention_weights(both, pictures())
+        attention_weights(both, make_images())
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ def test_two_models_in_one_are_refused():
         (
             {"images": np.zeros((32, 32, 3), "float32")},
             ValueError,
-            r"\(pictures, 32, 32, 3\) .* got shape \(32, 32, 3\)",
+            r"\(images, 32, 32, 3\) .* got shape \(32, 32, 3\)",
         ),
         ({"images": np.zeros((1, 24, 32, 3), "float32")}, ValueError, r"got shape \(1, 24, 32, 3\)"),
         ({"images": np.zeros((0, 32, 32, 3), "float32")}, ValueError, r"got shape \(0, 32, 32, 3\)"),
@@ -245,4 +247,4 @@ def test_two_models_in_one_are_refused():
 )
 def test_arguments_are_checked(arguments, error, message):
     with pytest.raises(error, match=message):
-        attention_weights(**{"model": FAMILIES["plain"].build(), "images": pictures(), **arguments})
+        attention_weights(**{"model": FAMILIES["plain"].build(), "images": make_images(), **arguments})

@@ -8,14 +8,14 @@ import keras_vit
 from keras_vit.analysis import attention_weights, mean_attention_distance, receptive_field
 
 
-def pictures(count=2, size=(32, 32)):
+def make_images(count=2, size=(32, 32)):
     return np.random.default_rng(0).uniform(-1, 1, (count, *size, 3)).astype("float32")
 
 
 @pytest.mark.parametrize("name", ["plain", "registers", "hybrid", "DeiT distilled"])
 def test_distance_is_that_of_a_loop(name):
     model = FAMILIES[name].build()
-    images = pictures(3)
+    images = make_images(3)
     prefix = model.config.num_prefix_tokens
     expected = np.zeros((2, 3))
     for index, block in enumerate(attention_weights(model, images)):
@@ -29,21 +29,21 @@ def test_distance_is_that_of_a_loop(name):
 def test_distance_in_a_rectangle_of_rectangles():
     config = FAMILIES["plain"].config.replace(image_size=(32, 24), patch_size=(16, 4))
     model = keras_vit.VisionTransformer(config)
-    weights = np.mean([block for block in attention_weights(model, pictures(1, (32, 24)), 0)][0], 0)
+    weights = np.mean([block for block in attention_weights(model, make_images(1, (32, 24)), 0)][0], 0)
     places = np.array([(16 * row, 4 * column) for row in range(2) for column in range(6)])
     away = np.linalg.norm(places[:, None] - places, axis=-1)
     expected = (weights[:, 1:, 1:] * away).sum(-1).mean(-1)
     np.testing.assert_allclose(
-        mean_attention_distance(model, pictures(1, (32, 24)), layers="block_00")[0], expected, rtol=1e-6
+        mean_attention_distance(model, make_images(1, (32, 24)), layers="block_00")[0], expected, rtol=1e-6
     )
 
 
 def test_even_attention_of_an_axial_model():
     model = FAMILIES["axial"].build(image_size=(24, 32))
     for weight in model.trainable_weights:
-        if "query_key_value" in weight.path:
+        if "qkv" in weight.path:
             weight.assign(np.zeros(weight.shape))
-    rows, columns = mean_attention_distance(model, pictures(1, (24, 32)), [0, 1])
+    rows, columns = mean_attention_distance(model, make_images(1, (24, 32)), [0, 1])
     along_row = 8 * np.abs(np.subtract.outer(range(4), range(4))).mean()
     along_column = 8 * np.abs(np.subtract.outer(range(3), range(3))).mean()
     np.testing.assert_allclose(rows, along_row, rtol=1e-6)
@@ -73,13 +73,13 @@ def _swin_by_hand(model, images, block):
 @pytest.mark.parametrize("block", ["stage_1_block_00", "stage_1_block_01"])
 def test_distance_in_padded_and_shifted_windows(block):
     model = FAMILIES["Swin"].build(image_size=(22, 28))  # 11 x 14 patches in windows of 4
-    images = pictures(1, (22, 28))
+    images = make_images(1, (22, 28))
     (found,) = mean_attention_distance(model, images, block)
     np.testing.assert_allclose(found, _swin_by_hand(model, images, block), rtol=1e-5)
 
 
 def test_stages_of_a_swin_reach_farther_and_have_their_own_heads():
-    distances = mean_attention_distance(FAMILIES["Swin"].build(), pictures())
+    distances = mean_attention_distance(FAMILIES["Swin"].build(), make_images())
     assert distances.shape == (4, 4)
     assert np.isnan(distances[:2, 2:]).all() and np.isfinite(distances[:2, :2]).all()
     assert np.isfinite(distances[2:]).all()
@@ -120,7 +120,7 @@ def test_receptive_field_is_what_a_cell_is_made_of():
 )
 def test_arguments_are_checked(arguments, message):
     with pytest.raises(ValueError, match=message):
-        mean_attention_distance(**{"model": FAMILIES["plain"].build(), "images": pictures(), **arguments})
+        mean_attention_distance(**{"model": FAMILIES["plain"].build(), "images": make_images(), **arguments})
 
 
 def test_a_receptive_field_needs_a_resnet():

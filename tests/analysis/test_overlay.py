@@ -62,23 +62,23 @@ def test_one_patch_alone_is_no_outlier():
     assert light[50, 40] == 1 and light.sum() == 16 * 16
 
 
-def test_an_even_map_leaves_the_picture():
-    picture = np.random.default_rng(0).integers(0, 256, (28, 28, 3)).astype("uint8")
-    np.testing.assert_array_equal(overlay(picture, np.full((14, 14), 1 / 197)), picture)
+def test_an_even_map_leaves_the_image():
+    image = np.random.default_rng(0).integers(0, 256, (28, 28, 3)).astype("uint8")
+    np.testing.assert_array_equal(overlay(image, np.full((14, 14), 1 / 197)), image)
 
 
-def test_grey_and_float_pictures():
+def test_grey_and_float_images():
     grey = np.linspace(0, 1, 64).reshape(8, 8)
-    for picture in (grey, grey[..., None], np.repeat(grey[..., None], 3, -1).astype("float32")):
-        np.testing.assert_array_equal(as_uint8("picture", picture)[..., 1], np.rint(255 * grey))
+    for image in (grey, grey[..., None], np.repeat(grey[..., None], 3, -1).astype("float32")):
+        np.testing.assert_array_equal(as_uint8("image", image)[..., 1], np.rint(255 * grey))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"picture": np.zeros((8, 8, 4))}, r"picture must have shape \(height, width, 1 or 3\); got \(8, 8, 4\)"),
-        ({"picture": np.full((8, 8, 3), 1.5)}, r"picture must be uint8, or floats in \[0, 1\]; got float64 from 1.5"),
-        ({"picture": np.full((8, 8, 3), -1)}, "picture must be uint8, .* got int64"),
+        ({"image": np.zeros((8, 8, 4))}, r"image must have shape \(height, width, 1 or 3\); got \(8, 8, 4\)"),
+        ({"image": np.full((8, 8, 3), 1.5)}, r"image must be uint8, or floats in \[0, 1\]; got float64 from 1.5"),
+        ({"image": np.full((8, 8, 3), -1)}, "image must be uint8, .* got int64"),
         ({"attention": np.zeros((1, 2, 2))}, r"attention must be a map .* got shape \(1, 2, 2\)"),
         ({"attention": np.array([[1, np.nan]])}, "attention must be a map .* of finite numbers"),
         ({"attention": -np.ones((2, 2))}, "finite numbers from 0"),
@@ -88,4 +88,4 @@ def test_grey_and_float_pictures():
 )
 def test_arguments_are_checked(arguments, message):
     with pytest.raises(ValueError, match=message):
-        overlay(**{"picture": np.zeros((8, 8, 3), "uint8"), "attention": np.eye(2), **arguments})
+        overlay(**{"image": np.zeros((8, 8, 3), "uint8"), "attention": np.eye(2), **arguments})

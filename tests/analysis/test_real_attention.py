@@ -24,8 +24,8 @@ def model(real_data):
 # 157 of all 200 with the upper half of the patches and 24 with the lower; 169 are right whole
 @pytest.mark.slow
 def test_answers_rest_on_the_patches_that_rollout_ranks_highest(model, real_data):
-    """Half of the patches keep their pixels, the rest get the picture's mean colour."""
-    source = keras_vit.data.from_folder(real_data / "imagenet200")
+    """Half of the patches keep their pixels, the rest get the image's mean colour."""
+    source = keras_vit.data.from_directory(real_data / "imagenet200")
     classes = np.array([int(name.split("_")[0]) for name in source.class_names])
     inputs, labels = map(np.concatenate, zip(*keras_vit.data.pipeline.eval_batches(source, CROPPED, 50), strict=True))
     rollout = analysis.attention_rollout(model, inputs, layers=[-4, -3, -2, -1]).reshape(len(inputs), -1)
@@ -43,7 +43,7 @@ def test_answers_rest_on_the_patches_that_rollout_ranks_highest(model, real_data
 
 
 def test_attention_reaches_farther_with_depth(model, real_data):
-    files = keras_vit.data.from_folder(real_data / "imagenet200").files[:48]
+    files = keras_vit.data.from_directory(real_data / "imagenet200").files[:48]
     distances = analysis.mean_attention_distance(model, keras_vit.preprocess(list(files), CROPPED)).mean(1)
     assert 30 < distances[:4].mean() < 60 and 100 < distances[-4:].mean() < 150
     assert distances[-4:].min() > distances[:4].max()

@@ -43,7 +43,7 @@ KINDS = {
         {**TINY, "image_size": 32, "stem": keras_vit.ResNetConfig(stage_sizes=(), width_factor=0.5)},
     ),
     "distilled": (keras_vit.ViTConfig, {**TINY, "distilled": True}),
-    "axial": (keras_vit.ViTConfig, {**TINY, "attention": "axial", "classifier": "gap"}),
+    "axial": (keras_vit.ViTConfig, {**TINY, "attention": "axial", "pooling": "gap"}),
     "swin": (keras_vit.SwinConfig, {"name": "tiny", "image_size": 32, "classes": 3, **SWIN}),
     "bit": (
         keras_vit.BiTConfig,
@@ -90,7 +90,7 @@ def weights_of():
 
 @pytest.fixture
 def logits_of():
-    """Function of a model that returns its logits for two random pictures."""
+    """Function of a model that returns its logits for two random images."""
 
     def logits(model):
         images = np.random.default_rng(0).normal(size=(2, *model.input.shape[1:])).astype("float32")
@@ -117,7 +117,7 @@ def in_zoo(monkeypatch):
     zoo._signature.cache_clear()
 
 
-_FREE = ("distilled", "window_size", "classifier")
+_FREE = ("distilled", "window_size", "pooling")
 
 
 @pytest.fixture

@@ -242,7 +242,9 @@ def test_the_pace_is_that_of_the_last_minute():
     assert [pace.is_too_slow(float(second), 10**9) for second in (30, 60, 61, 62)] == [False, False, True, True]
 
 
-@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:,a", "http://me:secret@127.0.0.1/"])
+@pytest.mark.parametrize(
+    "target", ["file:///etc/passwd", "ftp://127.0.0.1/a", "data:,a", "http://me:secret@127.0.0.1/"]
+)
 def test_a_redirect_to_another_kind_of_address_is_refused(server, tmp_path, target):
     def answer(handler):
         handler.send_response(302, "Found")

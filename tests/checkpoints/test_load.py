@@ -48,7 +48,7 @@ def test_missing_extra_and_misshapen_are_listed_together(refused, arrays):
 def test_a_part_of_the_fused_projection_is_missing(refused, arrays):
     name = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/key/kernel"
     del arrays[name]
-    assert refused(arrays)[1:] == [f"  - missing {name} (for block_00/attention/query_key_value/kernel)"]
+    assert refused(arrays)[1:] == [f"  - missing {name} (for block_00/attention/qkv/kernel)"]
 
 
 def test_a_deeper_and_a_narrower_model(refused, make_model, arrays):

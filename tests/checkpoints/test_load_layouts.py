@@ -36,7 +36,7 @@ def test_files_of_keras(make_model, weights_of, tmp_path, suffix):
 
 
 def test_a_keras_file_of_another_architecture(make_model, weights_of, tmp_path):
-    make_model(classifier="gap", num_layers=3).save_weights(tmp_path / "a.weights.h5")
+    make_model(pooling="gap", num_layers=3).save_weights(tmp_path / "a.weights.h5")
     model = make_model()
     before = weights_of(model)
     with pytest.raises(ValueError) as error:

@@ -11,8 +11,8 @@ HEADS = 3
 # end of the path of ours -> shape of one piece of it, in a model of width 12 with 3 heads
 SHAPES = {
     "patch_encoder/projection/kernel": (4, 5, 3, 12),
-    "query_key_value/kernel": (12, 12),
-    "output_projection/kernel": (12, 12),
+    "qkv/kernel": (12, 12),
+    "proj/kernel": (12, 12),
     "class_token/class_token": (1, 1, 12),
     "class_token/registers": (1, 4, 12),
     "pooling/probe": (1, 1, 12),
@@ -200,7 +200,7 @@ def test_every_variable_has_one_rule(family, layout):
 @pytest.mark.parametrize(
     ("kind", "layout", "changes"),
     [
-        ("vit", "official", {"classifier": "map", "representation_size": 5}),
+        ("vit", "official", {"pooling": "map", "representation_size": 5}),
         ("vit", "timm", {"num_registers": 2, "qk_norm": True, "layer_scale_init": 1.0, "representation_size": 5}),
         ("vit", "huggingface", {"representation_size": 5}),
         ("hybrid", "official", {"representation_size": 5}),
@@ -271,7 +271,7 @@ def test_detect(arrays, family, layout):
 def test_find_rule_fills_in_the_numbers(make_kind):
     config = make_kind("vit").config
     official, timm, huggingface = (layout_of("vit", layout) for layout in ("official", "timm", "huggingface"))
-    rule = names.find_rule(official, "block_07/attention/query_key_value/kernel", config)
+    rule = names.find_rule(official, "block_07/attention/qkv/kernel", config)
     assert rule.theirs == tuple(f"{ATTENTION}{part}/kernel" for part in ("query", "key", "value"))
     assert rule.form == "heads_last"
     assert names.find_rule(timm, "block_11/layer_scale1/gamma", config).theirs == ("blocks.11.ls1.gamma",)
@@ -319,7 +319,7 @@ def test_variants_of_a_layer_have_names_of_their_own(make_kind):
 
 def test_the_norm_after_pooling_has_a_name_of_its_own_in_timm_alone(make_kind):
     configs = {
-        position: make_kind("vit", classifier="gap", norm_position=position).config
+        position: make_kind("vit", pooling="gap", norm_position=position).config
         for position in ("before_pooling", "after_pooling")
     }
     found = {

@@ -1,4 +1,4 @@
-"""Published accuracies: of files that there are, within what is possible, and larger pictures do better."""
+"""Published accuracies: of files that there are, within what is possible, and larger images do better."""
 
 import collections
 
@@ -17,7 +17,7 @@ def test_only_heads_for_imagenet_have_one():
     assert len(known) == len(accuracies._TABLE) > 30
 
 
-def test_larger_pictures_do_better():
+def test_larger_images_do_better():
     by_model = collections.defaultdict(list)
     for release in sorted(list_releases(), key=lambda release: release.image_size):
         if found := published_accuracy(release):

@@ -119,13 +119,13 @@ def test_the_names_of_a_published_file_need_no_folding(tmp_path, make_model):
     ("kind", "layout", "changes"),
     [
         ("vit", "official", {"representation_size": 4}),
-        ("vit", "official", {"classifier": "map"}),
-        ("vit", "official", {"classifier": "gap", "class_token": True, "position_embedding": "sincos2d"}),
-        ("vit", "official", {"classifier": "unpooled", "include_top": False}),
+        ("vit", "official", {"pooling": "map"}),
+        ("vit", "official", {"pooling": "gap", "class_token": True, "position_embedding": "sincos2d"}),
+        ("vit", "official", {"pooling": "unpooled", "include_top": False}),
         ("vit", "official", {"qkv_bias": False, "image_size": (8, 24)}),
-        ("vit", "timm", {"classifier": "map", "num_registers": 2, "qk_norm": True, "layer_scale_init": 0.1}),
-        ("vit", "timm", {"classifier": "first", "position_embedding": "none"}),
-        ("vit", "timm", {"classifier": "gap", "norm_position": "after_pooling", "image_size": (8, 24)}),
+        ("vit", "timm", {"pooling": "map", "num_registers": 2, "qk_norm": True, "layer_scale_init": 0.1}),
+        ("vit", "timm", {"pooling": "first", "position_embedding": "none"}),
+        ("vit", "timm", {"pooling": "gap", "norm_position": "after_pooling", "image_size": (8, 24)}),
         ("vit", "huggingface", {}),
         ("vit", "huggingface", {"include_top": False, "representation_size": 8}),
         ("vit", "huggingface", {"qkv_bias": False, "image_size": (24, 8)}),
@@ -177,7 +177,7 @@ def test_half_precision_comes_back(make_model, weights_of, tmp_path):
         (
             "vit",
             "official",
-            {"classifier": "gap", "norm_position": "after_pooling"},
+            {"pooling": "gap", "norm_position": "after_pooling"},
             "needs norm_position='before_pooling'",
         ),
         ("vit", "official", {"position_placement": "every"}, "needs position_placement='stem'; the model has 'every'"),
@@ -192,7 +192,7 @@ def test_half_precision_comes_back(make_model, weights_of, tmp_path):
         ("vit", "official", {"position_embedding": "learned_2d"}, "none for .'position_embs/columns'"),
         ("vit", "timm", {"position_embedding": "learned_2d"}, "none for .'position_embs/columns'"),
         ("vit", "huggingface", {"position_embedding": "learned_2d"}, "needs position_embedding='learned'"),
-        ("vit", "huggingface", {"classifier": "gap"}, "needs classifier='token'; the model has 'gap'"),
+        ("vit", "huggingface", {"pooling": "gap"}, "needs pooling='token'; the model has 'gap'"),
         ("vit", "huggingface", {"num_registers": 2}, "needs num_registers=0; the model has 2"),
         ("vit", "huggingface", {"position_embedding": "sincos2d"}, "needs position_embedding='learned'"),
         ("vit", "huggingface", {"representation_size": 4}, "needs representation_size=None; the model has 4"),
@@ -300,7 +300,7 @@ def test_real_files_in_both_layouts_hold_the_same(real_data, weights_of):
 
 def test_lora_is_merged_into_the_kernels(make_model, tmp_path):
     model = make_model(seed=1)
-    for dense in (model.get_layer("block_00").attention.query_key_value, model.get_layer("head")):
+    for dense in (model.get_layer("block_00").attention.qkv, model.get_layer("head")):
         dense.enable_lora(2)
         dense.lora_kernel_a.assign(np.random.default_rng(0).normal(size=dense.lora_kernel_a.shape))
         dense.lora_kernel_b.assign(np.random.default_rng(1).normal(size=dense.lora_kernel_b.shape))
@@ -319,16 +319,16 @@ def test_quantised_models_are_refused(make_model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("classifier", "prefix"), [("token", 1 + 3), ("gap", 0)])
+@pytest.mark.parametrize(("pooling", "prefix"), [("token", 1 + 3), ("gap", 0)])
 def test_timm_files_have_rows_for_class_tokens_and_registers_or_for_neither(
-    make_model, weights_of, tmp_path, classifier, prefix
+    make_model, weights_of, tmp_path, pooling, prefix
 ):
-    model = make_model(seed=1, classifier=classifier, num_registers=3)
+    model = make_model(seed=1, pooling=pooling, num_registers=3)
     keras_vit.save_weights(model, tmp_path / "a.safetensors", "timm")
     table = safetensors.numpy.load_file(tmp_path / "a.safetensors")["pos_embed"]
     assert table.shape[1] == prefix + np.prod(model.config.grid_size)
     assert not table[:, 1:prefix].any()
-    again = make_model(seed=2, classifier=classifier, num_registers=3)
+    again = make_model(seed=2, pooling=pooling, num_registers=3)
     keras_vit.load_weights(again, tmp_path / "a.safetensors")
     check_equal(again, model, weights_of)
 

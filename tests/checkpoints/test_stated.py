@@ -85,7 +85,7 @@ def test_fields():
     assert json.loads(to_text(config.resolve(), keras_vit.Preprocessing(size=32))) == {
         "config": {
             "num_heads": 1,
-            "classifier": "token",
+            "pooling": "token",
             "norm_position": "before_pooling",
             "position_embedding": "learned",
             "position_placement": "stem",

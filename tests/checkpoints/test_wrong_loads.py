@@ -25,7 +25,7 @@ def save(model, path):
     return path
 
 
-GAP = {"classifier": "gap", "class_token": True}
+GAP = {"pooling": "gap", "class_token": True}
 FIXED = {"position_embedding": "sincos2d"}
 
 # what the file is, what the model is, formats that hold it, words of the refusal or the warning
@@ -33,17 +33,17 @@ CHANGES = [
     ({}, {"num_heads": 4}, FORMATS, "num_heads=2; the model has 4|shape"),
     ({}, {"gelu": "erf"}, FORMATS, "gelu='tanh'; the model has 'erf'"),
     ({}, {"epsilon": 1e-3}, FORMATS, "epsilon=1e-06; the model has 0.001"),
-    ({}, GAP, FORMATS, "classifier='token'; the model has 'gap'"),
-    (GAP, {}, ("timm.safetensors", "a.keras", "a.weights.h5"), "classifier='gap'; the model has 'token'"),
+    ({}, GAP, FORMATS, "pooling='token'; the model has 'gap'"),
+    (GAP, {}, ("timm.safetensors", "a.keras", "a.weights.h5"), "pooling='gap'; the model has 'token'"),
     (
-        {"classifier": "map", "class_token": True},
-        {"classifier": "map", "class_token": True, "num_heads": 4},
+        {"pooling": "map", "class_token": True},
+        {"pooling": "map", "class_token": True, "num_heads": 4},
         ("timm.safetensors", "a.keras", "a.weights.h5"),
         "num_heads=2; the model has 4",
     ),
     (
-        {"classifier": "gap", "norm_position": "after_pooling"},
-        {"classifier": "gap"},
+        {"pooling": "gap", "norm_position": "after_pooling"},
+        {"pooling": "gap"},
         ("a.keras", "a.weights.h5", "timm.safetensors"),
         "norm_position='after_pooling'; the model has 'before_pooling'",
     ),
@@ -145,8 +145,8 @@ FOLDERS = [
     ("timm", {"model_args": {"qk_norm": True}}, "qk_norm=True; the model has False"),
     ("timm", {"model_args": {"class_token": False}}, "class_token=False; the model has True"),
     ("timm", {"model_args": {"img_size": [8, 32], "patch_size": 4}}, "2 x 8 -> 4 x 4"),
-    ("timm", {"global_pool": "avg"}, "classifier='gap'; the model has 'token'"),
-    ("timm", {"global_pool": "map"}, "classifier='map'; the model has 'token'"),
+    ("timm", {"global_pool": "avg"}, "pooling='gap'; the model has 'token'"),
+    ("timm", {"global_pool": "map"}, "pooling='map'; the model has 'token'"),
     ("timm", {"global_pool": "avgmax"}, "global_pool in model_args must be one of"),
 ]
 
@@ -182,7 +182,7 @@ def test_a_config_json_is_not_passed_over(make_model, foreign_folder, layout, va
     ("layout", "values", "expected"),
     [
         ("huggingface", HF, {"gelu": "tanh", "epsilon": 1e-6}),
-        ("timm", {"global_pool": "avg", "model_args": {"num_heads": 2}}, {"classifier": "gap", "class_token": True}),
+        ("timm", {"global_pool": "avg", "model_args": {"num_heads": 2}}, {"pooling": "gap", "class_token": True}),
         ("timm", {"model_args": {"act_layer": "gelu_tanh"}}, {"gelu": "tanh"}),
         ("timm", {"model_args": {"norm_layer": "layernorm"}}, {"epsilon": 1e-6}),
     ],

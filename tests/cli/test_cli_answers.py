@@ -23,15 +23,15 @@ class TestPredict:
         assert (code, err) == (0, "")
         [entry] = json.loads(out)
         expected = keras_vit.predict(keras.models.load_model("model.keras"), "cat.jpg")[0]
-        assert entry["picture"] == "cat.jpg"
+        assert entry["image"] == "cat.jpg"
         assert [answer["label"] for answer in entry["answers"]] == [label for label, _ in expected]
         np.testing.assert_allclose([a["score"] for a in entry["answers"]], [s for _, s in expected], rtol=1e-5)
 
-    def test_text_has_a_block_per_picture(self, here, capsys):
-        picture = "pictures/n02123394_Persian_cat/0.jpg"
-        _, out, _ = run(capsys, "predict", "cat.jpg", picture, *SAVED, "--top", "2")
+    def test_text_has_a_block_per_image(self, here, capsys):
+        image = "images/n02123394_Persian_cat/0.jpg"
+        _, out, _ = run(capsys, "predict", "cat.jpg", image, *SAVED, "--top", "2")
         lines = out.splitlines()
-        assert [lines[0], lines[3]] == ["cat.jpg", picture] and len(lines) == 6
+        assert [lines[0], lines[3]] == ["cat.jpg", image] and len(lines) == 6
         assert re.fullmatch(r"  0\.\d{4}  (cat|dog|fox)", lines[1])
 
     def test_load_report_goes_to_standard_error(self, here, capsys):
@@ -126,12 +126,12 @@ def test_one_mean_serves_every_channel():
 
 
 class TestEvaluate:
-    WORDS = ["evaluate", "--folder", "pictures", *TI16, "--image-size", "32", "--batch-size", "3"]
+    WORDS = ["evaluate", "--folder", "images", *TI16, "--image-size", "32", "--batch-size", "3"]
 
     def test_counts_by_wordnet_id(self, here, capsys):
         code, out, _ = run(capsys, *self.WORDS, "--json")
         value = json.loads(out)
-        assert code == 0 and value["pictures"] == 4 and value["matching"] == "by WordNet id"
+        assert code == 0 and value["images"] == 4 and value["matching"] == "by WordNet id"
         assert value["accuracy"] == {k: right / 4 for k, right in value["correct"].items()}
         assert list(value["correct"]) == ["1", "5"]
 
@@ -146,10 +146,10 @@ class TestEvaluate:
             (here / "own" / name).symlink_to(here / "cat.jpg")
         words = ["evaluate", "--folder", "own", *SAVED, "--report"]
         value = json.loads(run(capsys, *words, "--json")[1])
-        assert value["pictures"] == 3 and "left_out" not in value
-        assert {row["class"]: row["pictures"] for row in value["classes"]} == {"cat": 2, "dog": 1}
+        assert value["images"] == 3 and "left_out" not in value
+        assert {row["class"]: row["images"] for row in value["classes"]} == {"cat": 2, "dog": 1}
         answer = keras_vit.predict(keras.models.load_model("model.keras"), "cat.jpg")[0][0]
-        confused = {(row["class"], row["answer"], row["pictures"]) for row in value["confusions"]}
+        confused = {(row["class"], row["answer"], row["images"]) for row in value["confusions"]}
         assert confused == {(name, answer[0], n) for name, n in (("cat", 2), ("dog", 1)) if name != answer[0]}
         assert sum(row["correct"] for row in value["classes"]) == value["correct"]["1"]
         assert value["mean_confidence"] == pytest.approx(answer[1], rel=1e-5)
@@ -159,14 +159,14 @@ class TestEvaluate:
         lines = run(capsys, *words)[1].splitlines()
         assert lines[0].startswith("top-1 accuracy ") and lines[4] == "Classes, worst first:" and len(lines) == 8
 
-    def test_real_labels_leave_pictures_without_an_answer_out(self, here, capsys):
+    def test_real_labels_leave_images_without_an_answer_out(self, here, capsys):
         words = ["evaluate", "--folder", "val", *TI16, "--image-size", "32", "--real-labels", "real.json"]
         value = json.loads(run(capsys, *words, "--json")[1])
-        assert (value["pictures"], value["left_out"]) == (2, 1)
-        assert value["matching"] == "by name, pictures to real.json by the numbers in their names"
+        assert (value["images"], value["left_out"]) == (2, 1)
+        assert value["matching"] == "by name, images to real.json by the numbers in their names"
 
     def test_folder_that_does_not_match(self, here, capsys):
-        message = error_of(run(capsys, "evaluate", "--folder", "pictures", *SAVED))
+        message = error_of(run(capsys, "evaluate", "--folder", "images", *SAVED))
         assert message.startswith("class names must match the model's labels")
 
 
@@ -177,10 +177,10 @@ class TestRealWeights:
     def words(self, real_data):
         return ["--model", "ViT-Ti_16", "--weights", str(real_data / "weights" / REAL_WEIGHTS)]
 
-    def test_pictures_are_named(self, words, real_data, capsys):
+    def test_images_are_named(self, words, real_data, capsys):
         expected = {"chelsea.png": "Egyptian cat", "coffee.png": "espresso", "camera.png": "tripod"}
-        pictures = [str(real_data / "pictures" / name) for name in expected]
-        entries = json.loads(run(capsys, "predict", *pictures, *words, "--top", "1", "--json")[1])
+        images = [str(real_data / "pictures" / name) for name in expected]
+        entries = json.loads(run(capsys, "predict", *images, *words, "--top", "1", "--json")[1])
         assert [entry["answers"][0]["label"] for entry in entries] == list(expected.values())
 
     def test_accuracy_with_the_reference_protocol(self, words, real_data, tmp_path, capsys):
@@ -188,4 +188,4 @@ class TestRealWeights:
             (tmp_path / folder.name).symlink_to(folder)
         words += ["--resize", "248", "--crop", "224", "--interpolation", "bicubic", "--json"]
         value = json.loads(run(capsys, "evaluate", "--folder", tmp_path, *words)[1])
-        assert value["pictures"] == 20 and value["correct"]["1"] >= 18  # of all 200 in test_real_data.py
+        assert value["images"] == 20 and value["correct"]["1"] >= 18  # of all 200 in test_real_data.py

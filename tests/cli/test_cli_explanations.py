@@ -24,14 +24,14 @@ def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
     assert (code, out) == (0, "cat.png\n"), err
     pixels = np.asarray(Image.open("cat.png").convert("RGB"))
     inputs = keras_vit.preprocess("cat.jpg", model.preprocessing)
-    picture = analysis.overlay(model.preprocessing.to_pictures(inputs)[0], np.ones((1, 1))).repeat(7, 0).repeat(7, 1)
+    image = analysis.overlay(model.preprocessing.to_images(inputs)[0], np.ones((1, 1))).repeat(7, 0).repeat(7, 1)
     heads = analysis.head_maps(model, inputs)[0]
     strongest = heads[analysis.head_strength(heads).argmax()]
-    top, left = find(pixels, picture)
+    top, left = find(pixels, image)
     rollout = analysis.attention_rollout(model, inputs)[0]
-    assert find(pixels, analysis.overlay(picture, rollout)) == (top, left + 234)
-    assert find(pixels, analysis.heat_map(picture, rollout)) == (top, left + 2 * 234)
-    assert find(pixels, analysis.heat_map(picture, strongest)) == (top + 224 + 30, left)
+    assert find(pixels, analysis.overlay(image, rollout)) == (top, left + 234)
+    assert find(pixels, analysis.heat_map(image, rollout)) == (top, left + 2 * 234)
+    assert find(pixels, analysis.heat_map(image, strongest)) == (top + 224 + 30, left)
 
 
 def test_layer_and_another_format(here, capsys):

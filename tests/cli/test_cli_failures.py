@@ -33,8 +33,8 @@ MISTAKES = [
     ("export --model other.keras --output serving", "^--model: there is no file other.keras$"),
     ("info other.keras", "^MODEL: there is no file other.keras$"),
     ("predict cat.jpg --model text.keras", "must be a whole .keras file.*b'no model'"),
-    ("predict dog.jpg --model model.keras", "there is no picture file dog.jpg"),
-    ("predict text.keras --model model.keras", "must be a picture"),
+    ("predict dog.jpg --model model.keras", "there is no image file dog.jpg"),
+    ("predict text.keras --model model.keras", "must be an image"),
     ("predict cat.jpg --model model.keras --top 0", "top must be an integer of at least 1"),
     ("predict cat.jpg --model model.keras --crop 8", "must be the model's image size 16 x 16; got 8 x 8"),
     ("predict cat.jpg --model model.keras --resize 8", "crop must not exceed size"),
@@ -44,7 +44,7 @@ MISTAKES = [
     ("predict cat.jpg --model model.keras --std 0", "std must be above 0"),
     ("predict cat.jpg --model model.keras --image-size 20", "image_size must be divisible by patch_size"),
     ("predict cat.jpg --model model.keras --gelu exact", "gelu must be one of 'tanh', 'erf'"),
-    ("predict --model model.keras", "arguments are required: PICTURE .*predict --help"),
+    ("predict --model model.keras", "arguments are required: IMAGE .*predict --help"),
     (
         "predict cat.jpg --modle model.keras",
         "^predict has no option '--modle' .did you mean '--model'.. .keras-vit predict --help shows",
@@ -54,9 +54,9 @@ MISTAKES = [
     ("predict cat.jpg --model model.keras --out x", "^predict has no option '--out' .keras-vit predict --help"),
     (
         "predict cat.jpg --model model.keras cat.jpg",
-        "predict takes every PICTURE in one place; got 'cat.jpg' in another",
+        "predict takes every IMAGE in one place; got 'cat.jpg' in another",
     ),
-    ("explain cat.jpg dog.jpg --model model.keras -o x.png", "explain takes one PICTURE; got 'dog.jpg', too"),
+    ("explain cat.jpg dog.jpg --model model.keras -o x.png", "explain takes one IMAGE; got 'dog.jpg', too"),
     ("explain cat.jpg -model model.keras -ox.png", "explain has no option '-model' .did you mean '--model'"),
     (
         "train quickstart --recipe quickstart --show",
@@ -68,10 +68,10 @@ MISTAKES = [
     ("evaluate --folder nowhere --model model.keras", "there is no nowhere"),
     ("evaluate --model model.keras", "one of the arguments --folder --tfds --tfrecord --arrays is required"),
     ("list 'no such' --recipes", "PATTERN must match one of quickstart, vit/jft/vit-b, "),
-    ("evaluate --folder pictures --model model.keras --batch-size 0", "batch_size must be an integer"),
+    ("evaluate --folder images --model model.keras --batch-size 0", "batch_size must be an integer"),
     (
-        "probe --folder pictures --model model.keras",
-        "--validation, --hold-out or --arrays with .* given: pictures to measure on",
+        "probe --folder images --model model.keras",
+        "--validation, --hold-out or --arrays with .* given: images to measure on",
     ),
     ("probe --arrays none.npz --model model.keras", "there is no file none.npz"),
     ("probe --arrays text.keras --model model.keras", "text.keras must be a whole .npz file"),
@@ -103,18 +103,18 @@ MISTAKES = [
         "--folder, --tfds, --tfrecord or --arrays must be given",
     ),
     ("train --recipe quickstart --workdir x --model model.keras", "--model must be one of ViT-Ti_16, "),
-    ("train --recipe quickstart --workdir x --validation pictures", "--validation needs pictures to learn from"),
-    ("train --recipe quickstart --workdir x --hold-out 0.1", "--hold-out needs pictures to learn from"),
-    ("train --recipe quickstart --workdir x --folder pictures --tfds mnist", "not allowed with argument --folder"),
+    ("train --recipe quickstart --workdir x --validation images", "--validation needs images to learn from"),
+    ("train --recipe quickstart --workdir x --hold-out 0.1", "--hold-out needs images to learn from"),
+    ("train --recipe quickstart --workdir x --folder images --tfds mnist", "not allowed with argument --folder"),
     ("train --recipe quickstart --workdir x --tfds mnist", "--split must be given with --tfds"),
-    ("train --recipe quickstart --workdir x --folder pictures --split train", "--split belongs to --tfds"),
+    ("train --recipe quickstart --workdir x --folder images --split train", "--split belongs to --tfds"),
     (
-        "train --recipe quickstart --workdir x --folder pictures --hold-out 0.5 --validation pictures",
+        "train --recipe quickstart --workdir x --folder images --hold-out 0.5 --validation images",
         "--validation and --hold-out are two ways",
     ),
-    ("train --recipe quickstart --workdir x --folder pictures --image-key i", "--image-key belongs to --tfds and"),
+    ("train --recipe quickstart --workdir x --folder images --image-key i", "--image-key belongs to --tfds and"),
     ("train --recipe quickstart --workdir x --tfrecord 'no/such-*'", "no/such-"),
-    ("train --recipe quickstart --workdir x --tfrecord pictures", "pictures is a folder: .*such as 'pictures/\\*'"),
+    ("train --recipe quickstart --workdir x --tfrecord images", "images is a folder: .*such as 'images/\\*'"),
     ("train --recipe quickstart --show --model nonsense", "--model must be one of ViT-Ti_16, .*; got 'nonsense'"),
     (
         "train --recipe quickstart --show --model ViT-B16",
@@ -122,13 +122,13 @@ MISTAKES = [
     ),
     ("train --recipe quickstart --show --strategy bogus", "argument --strategy: invalid choice: 'bogus'"),
     ("train --recipe quickstart --show --split q", "--split belongs to --tfds"),
-    ("train --recipe quickstart --show --validation x", "--validation needs pictures to learn from"),
+    ("train --recipe quickstart --show --validation x", "--validation needs images to learn from"),
     ("train --recipe quickstart --show --checkpoint-every 0", "--checkpoint-every: expected an integer of at least 1"),
     ("train --recipe quickstart --show --max-corrupt 2", "--max-corrupt: expected a share from 0 to 1; got '2'"),
     ("train --recipe quickstart --show --hold-out 1.5", "--hold-out: expected a share from 0 to 1; got '1.5'"),
     (
-        "train --recipe quickstart --workdir x --folder pictures --hold-out 0.1",
-        "--hold-out must leave both parts at least one picture; got --hold-out=0.1 of 4 pictures",
+        "train --recipe quickstart --workdir x --folder images --hold-out 0.1",
+        "--hold-out must leave both parts at least one image; got --hold-out=0.1 of 4 images",
     ),
     ("train --recipe quickstart --show --seed 99999999999", "seed must be an integer from 0 to 4294967295"),
     ("train --recipe quickstart", "--workdir must be given"),
@@ -152,9 +152,9 @@ def test_mistake_is_one_line_and_exit_code_2(here, capsys, command, expected):
 
 
 @pytest.mark.parametrize("command", ["predict cat.jpg dog.jpg", "explain dog.jpg -o dog.png"])
-def test_an_absent_picture_is_missed_before_the_model_is_opened(here, capsys, command):
+def test_an_absent_image_is_missed_before_the_model_is_opened(here, capsys, command):
     error = error_of(run(capsys, *shlex.split(command), "--model", "text.keras"))  # another mistake
-    assert error.endswith("there is no picture file dog.jpg")
+    assert error.endswith("there is no image file dog.jpg")
 
 
 def test_debug_shows_the_traceback(capsys, monkeypatch):

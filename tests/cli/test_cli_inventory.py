@@ -84,11 +84,11 @@ class TestListAndInfo:
         model = keras_vit.VisionTransformer(recipe.model)
         model.save("digits.keras")
         out = run(capsys, "info", "digits.keras")[1]
-        pictures, epochs, cost = re.search(
+        images, epochs, cost = re.search(
             r"^recipe quickstart +([\d,]+), (\d+) epochs +([\d.e-]+)$", out, re.MULTILINE
         ).groups()
         train, _ = keras_vit.data.from_digits()
-        assert (int(pictures.replace(",", "")), int(epochs)) == (train.size, recipe.epochs)
+        assert (int(images.replace(",", "")), int(epochs)) == (train.size, recipe.epochs)
         macs = int(re.search(r"^multiply-accumulates +([\d,]+)$", out, re.MULTILINE)[1].replace(",", ""))
         assert float(cost) == pytest.approx(6 * macs * train.size * recipe.epochs / 1e18, rel=1e-3)
 

@@ -1,4 +1,4 @@
-"""`keras-vit probe`: what it prints and writes, and which pictures it takes."""
+"""`keras-vit probe`: what it prints and writes, and which images it takes."""
 
 import csv
 import json
@@ -53,14 +53,14 @@ def test_json_and_table_have_every_number(here, calls, capsys):
     value = json.loads(run(capsys, *ARRAYS, "--table", "found.csv", "--json")[1])
     assert value["accuracy"] == {"1": [0.5, 0.25], "5": [0.75, 1.0]}
     assert (value["mean"], value["std"]) == ({"1": 0.375, "5": 0.875}, {"1": 0.125, "5": 0.125})
-    assert (value["pictures"], value["classes"], value["seeds"]) == (8, ["0", "1"], [0, 1])
+    assert (value["images"], value["classes"], value["seeds"]) == (8, ["0", "1"], [0, 1])
     assert (value["layer"], value["l2"]) == ("pooling", 1024.0)
     with open("found.csv", newline="") as file:
         rows = [(int(row["shots"]), int(row["seed"]), float(row["accuracy"])) for row in csv.DictReader(file)]
     assert rows == [(1, 0, 0.5), (1, 1, 0.25), (5, 0, 0.75), (5, 1, 1.0)]
 
 
-def test_plot_is_a_picture(here, calls, capsys):
+def test_plot_is_an_image(here, calls, capsys):
     assert run(capsys, *ARRAYS, "--plot", "curve.png")[0] == 0
     assert (here / "curve.png").read_bytes().startswith(b"\x89PNG")
 

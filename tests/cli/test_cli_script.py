@@ -64,7 +64,7 @@ class TestConsoleScript:
 
     def test_mistake_in_a_process_of_its_own(self, here):
         done = script("predict", "dog.jpg", *SAVED)
-        expected = "keras-vit: error: there is no picture file dog.jpg\n"
+        expected = "keras-vit: error: there is no image file dog.jpg\n"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
     def test_without_tensorflow(self, tmp_path):
@@ -94,7 +94,7 @@ class TestConsoleScript:
             lines += process.stderr.read().decode().splitlines(keepends=True)
             assert process.wait(30) == 130 and process.stdout.read() == b""
         said = "".join(lines)
-        assert said.startswith("11,000 steps of 64 pictures, 500 x 1,438 pictures of 8 x 8 pixels\nEpoch 1/500\n22/22")
+        assert said.startswith("11,000 steps of 64 images, 500 x 1,438 images of 8 x 8 pixels\nEpoch 1/500\n22/22")
         assert "\nCtrl-C: the step in flight ends" in said and "\nkeras-vit: interrupted by Ctrl-C; saved at" in said
         assert not set("\b\r\x1b") & set(said) and "Traceback" not in said
         [step] = re.findall(r"saved at step (\d+), the same call goes on from there\n$", said)

@@ -1,4 +1,4 @@
-"""`keras-vit train` and `evaluate`: which pictures, model and devices they take from the arguments."""
+"""`keras-vit train` and `evaluate`: which images, model and devices they take from the arguments."""
 
 import json
 
@@ -32,7 +32,7 @@ def read(*words):
 def test_train_hands_everything_on(here, calls, capsys):
     words = ["--weights", "ViT-Ti_16.npz", "--strategy", "mirrored", "--checkpoint-every", "7", "--image-size", "32"]
     words += ["--max-corrupt", "0.05"]
-    code, out, _ = run(capsys, *TRAIN, "--folder", "pictures", "--hold-out", "0.5", *words)
+    code, out, _ = run(capsys, *TRAIN, "--folder", "images", "--hold-out", "0.5", *words)
     assert code == 0 and out.startswith("accuracy: 50.0 %\nsaved: out")
     [((recipe, source, workdir), options)] = calls
     assert recipe == keras_vit.training.RECIPES["quickstart"].replace(image_size=32)
@@ -43,7 +43,7 @@ def test_train_hands_everything_on(here, calls, capsys):
     assert options == {"weights": "ViT-Ti_16.npz", "checkpoint_every": 7, "max_corrupt": 0.05, "model": "ViT-Ti_16"}
 
 
-def test_train_without_pictures_takes_the_recipe_s_own(calls, capsys, tmp_path, monkeypatch):
+def test_train_without_images_takes_the_recipe_s_own(calls, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "train", "--recipe", "quickstart", "--workdir", "out")[0] == 0
     [((_, source, _), options)] = calls
@@ -52,13 +52,13 @@ def test_train_without_pictures_takes_the_recipe_s_own(calls, capsys, tmp_path, 
 
 
 def test_the_seed_draws_what_is_held_out(here):
-    args = read("--folder", "pictures", "--hold-out", "0.5")
+    args = read("--folder", "images", "--hold-out", "0.5")
     held_out = {seed: sources.open_sources(args, seed)[1].files for seed in range(5)}
     assert held_out[1] == sources.open_sources(args, 1)[1].files and len(set(held_out.values())) > 1
 
 
 def test_validation_is_of_the_same_kind(here):
-    source, validation = sources.open_sources(read("--folder", "pictures", "--validation", "pictures"), 0)
+    source, validation = sources.open_sources(read("--folder", "images", "--validation", "images"), 0)
     assert source.files == validation.files and len(source.files) == 4
 
 
@@ -67,12 +67,12 @@ def test_tfds(monkeypatch):
     monkeypatch.setattr(keras_vit.data, "from_tfds", lambda *args, **kwargs: asked.append((args, kwargs)))
     words = ["--tfds", "cifar10", "--split", "train[:98%]", "--data-dir", "d"]
     sources.open_sources(read(*words, "--validation", "train[98%:]"), 0)
-    keys = ["--image-key", "picture", "--label-key", "class"]
+    keys = ["--image-key", "photo", "--label-key", "class"]
     sources.open_source(parser.parse(["evaluate", *SAVED, "--tfds", "mnist", "--split", "test", *keys]))
     assert asked == [
         (("cifar10", "train[:98%]"), {"data_dir": "d"}),
         (("cifar10", "train[98%:]"), {"data_dir": "d"}),
-        (("mnist", "test"), {"data_dir": None, "image_key": "picture", "label_key": "class"}),
+        (("mnist", "test"), {"data_dir": None, "image_key": "photo", "label_key": "class"}),
     ]
 
 
@@ -90,9 +90,9 @@ def test_tfrecord(monkeypatch, tmp_path):
 
 def test_evaluate_on_tfrecords(here, capsys):
     tf = pytest.importorskip("tensorflow")
-    picture = (here / "cat.jpg").read_bytes()
+    image = (here / "cat.jpg").read_bytes()
     features = {
-        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[picture])),
+        "image/encoded": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
         "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[2])),
     }
     with tf.io.TFRecordWriter("val-0") as writer:
@@ -103,7 +103,7 @@ def test_evaluate_on_tfrecords(here, capsys):
     code, out, err = run(capsys, "evaluate", *SAVED, *words)
     assert code == 0, err
     report = json.loads(out)
-    assert report["pictures"] == 3 and report["correct"]["1"] in (0, 3)
+    assert report["images"] == 3 and report["correct"]["1"] in (0, 3)
 
 
 @pytest.mark.parametrize("error", [CheckpointError("no room"), NonFiniteError("step 3 is nan")])

@@ -44,7 +44,7 @@ def _real_calls(model):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"classifier": "map"}, {"stochastic_depth_rate": 0.1, "num_registers": 2}, {"dtype": "mixed_bfloat16"}],
+    [{}, {"pooling": "map"}, {"drop_path_rate": 0.1, "num_registers": 2}, {"dtype": "mixed_bfloat16"}],
 )
 def test_calls_are_those_of_a_real_run(changes):
     model = _model(**changes)
@@ -59,7 +59,7 @@ def test_shapes_and_depths_of_a_block():
     tokens = (1, 1 + 2 * 3, 8)
     names = [(call.depth, call.layer.name) for call in found]
     start = names.index((0, "block_01"))
-    assert names[start + 1 : start + 5] == [(1, "norm1"), (1, "attention"), (2, "query_key_value"), (2, "dropout")]
+    assert names[start + 1 : start + 5] == [(1, "norm1"), (1, "attention"), (2, "qkv"), (2, "dropout")]
     rows = tokens[1:] if keras.backend.backend() == "tensorflow" else tokens  # see compat/projections.py
     assert found[start + 3].input_shapes == (rows,) and found[start + 3].output_shape == (*rows[:-1], 24)
     assert found[start].output_shape == tokens
@@ -191,7 +191,7 @@ def test_unknown_size_is_refused():
 
 
 def test_own_weights():
-    model = _model(classifier="map")
+    model = _model(pooling="map")
     assert [weight.path for weight in own_weights(model.get_layer("pooling"))] == ["pooling/probe"]
     assert own_weights(model.get_layer("block_00")) == [] and own_weights(model) == []
     assert len(own_weights(model.get_layer("head"))) == 2

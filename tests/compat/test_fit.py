@@ -120,7 +120,7 @@ def test_two_replicas_give_what_one_device_gives_slowly(found_slowly, case):
 @pytest.mark.slow
 def test_create_model_fills_the_weights_of_all_replicas(found_slowly):
     assert found_slowly["given_weights"]["weights"] == 0
-    assert found_slowly["given_weights"]["logits"] < 1e-5  # batches of 3 + 2 pictures in place of 5
+    assert found_slowly["given_weights"]["logits"] < 1e-5  # batches of 3 + 2 images in place of 5
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_probabilities_give_the_loss_of_their_logits(kind):
     np.testing.assert_allclose(loss, float(CrossEntropy(kind)(MIXED, LOGITS)), rtol=1e-5)
 
 
-def test_sigmoid_counts_every_class_of_a_multi_label_picture():
+def test_sigmoid_counts_every_class_of_a_multi_label_image():
     labels = np.array([[1, 1, 0, 0]], "float32")
     loss = CrossEntropy("sigmoid")(labels, LOGITS[:1])
     np.testing.assert_allclose(float(loss), sigmoid_loss(LOGITS[:1], labels)[0], rtol=1e-5)

@@ -121,11 +121,11 @@ def test_preprocessing_at_a_wrong_size_is_refused(image_size):
         Preprocessing().at(image_size)
 
 
-def test_to_pictures_undoes_mean_and_std():
+def test_to_images_undoes_mean_and_std():
     preprocessing = Preprocessing(size=4, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
-    pictures = np.random.default_rng(0).uniform(size=(2, 4, 4, 3))
-    inputs = (pictures - preprocessing.mean) / preprocessing.std
-    np.testing.assert_allclose(preprocessing.to_pictures(inputs.astype("float32")), pictures, atol=1e-6)
-    assert preprocessing.to_pictures(np.full((1, 1, 3), 9.0)).max() == 1.0  # bicubic resizing overshoots
+    images = np.random.default_rng(0).uniform(size=(2, 4, 4, 3))
+    inputs = (images - preprocessing.mean) / preprocessing.std
+    np.testing.assert_allclose(preprocessing.to_images(inputs.astype("float32")), images, atol=1e-6)
+    assert preprocessing.to_images(np.full((1, 1, 3), 9.0)).max() == 1.0  # bicubic resizing overshoots
     with pytest.raises(ValueError, match=r"inputs must have 3 channels in the last axis; got shape \(4, 4, 1\)"):
-        preprocessing.to_pictures(np.zeros((4, 4, 1)))
+        preprocessing.to_images(np.zeros((4, 4, 1)))

@@ -21,7 +21,7 @@ EVERYTHING = {
     "mlp_ratio": 2.5,
     "qkv_bias": False,
     "dropout_rate": 0.1,
-    "stochastic_depth_rate": 0.2,
+    "drop_path_rate": 0.2,
     "gelu": "tanh",
     "epsilon": 1e-6,
     "classes": 7,
@@ -36,7 +36,7 @@ def test_defaults_are_the_authors():
     config = SwinConfig(**TINY)
     assert (config.patch_size, config.mlp_ratio, config.qkv_bias) == ((4, 4), 4.0, True)
     assert (config.gelu, config.epsilon, config.classes) == ("erf", 1e-5, 1000)
-    assert (config.dropout_rate, config.stochastic_depth_rate) == (0.0, 0.0)
+    assert (config.dropout_rate, config.drop_path_rate) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("values", [TINY, EVERYTHING])
@@ -83,7 +83,7 @@ INTEGER = "must be an integer of at least 1"
         ({"mlp_ratio": 0.1}, "a width of at least 1; got mlp_ratio=0.1, embed_dim=8"),
         ({"qkv_bias": 1}, "qkv_bias must be True or False; got qkv_bias=1"),
         ({"dropout_rate": 1.0}, "dropout_rate must be a number in [0, 1); got dropout_rate=1.0"),
-        ({"stochastic_depth_rate": -1}, "stochastic_depth_rate must be a number in [0, 1)"),
+        ({"drop_path_rate": -1}, "drop_path_rate must be a number in [0, 1)"),
         ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
         ({"epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),
         ({"image_size": 30}, "image_size must be divisible by patch_size; got image_size=(30, 30), patch_size=(4, 4)"),

@@ -6,7 +6,7 @@ import pytest
 from keras_vit.data import arrays
 
 RANKS = (2, 3, 4)
-PICTURE = np.linspace(0.0, 1.0, 48, dtype=np.float32).reshape(4, 4, 3)
+IMAGE = np.linspace(0.0, 1.0, 48, dtype=np.float32).reshape(4, 4, 3)
 
 
 def levels(array, value_range=None):
@@ -21,14 +21,14 @@ def test_uint8_is_taken_as_it_is():
 
 
 def test_each_range_gives_the_same_levels():
-    expected = PICTURE * 255.0
+    expected = IMAGE * 255.0
     given = [
-        (PICTURE, None),
-        (PICTURE.astype(np.float64), None),
-        (PICTURE * 255.0, (0, 255)),
-        (PICTURE * 2.0 - 1.0, (-1, 1)),
-        (np.round(PICTURE * 65535).astype(np.uint16), None),
-        (np.round(PICTURE * 2**31).astype(np.int64), (0, 2**31)),
+        (IMAGE, None),
+        (IMAGE.astype(np.float64), None),
+        (IMAGE * 255.0, (0, 255)),
+        (IMAGE * 2.0 - 1.0, (-1, 1)),
+        (np.round(IMAGE * 65535).astype(np.uint16), None),
+        (np.round(IMAGE * 2**31).astype(np.int64), (0, 2**31)),
     ]
     for array, value_range in given:
         result = levels(array, value_range)
@@ -41,16 +41,16 @@ def test_rounding_errors_at_the_ends_are_clipped():
     np.testing.assert_array_equal(result[..., 0], [[0.0, 255.0]])
 
 
-def test_a_plain_grey_picture_gets_a_channel():
+def test_a_plain_grey_image_gets_a_channel():
     assert levels(np.zeros((4, 5), np.uint8)).shape == (4, 5, 1)
 
 
 REFUSED = [
-    (PICTURE * 255, None, ValueError, r"from 0 to 1; they range from 0 to 255: pass value_range=\(0, 255\)"),
-    (PICTURE * 2 - 1, None, ValueError, r"they range from -1 to 1: pass value_range=\(-1, 1\)"),
-    (PICTURE * 900, None, ValueError, "range from 0 to 900: pass the value_range they have"),
-    (PICTURE * 300, (0, 255), ValueError, "from 0 to 255; they range from 0 to 300"),
-    (PICTURE, (0, 255), ValueError, "from 0 to 255, as value_range says.*0 to 1, probably scaled already"),
+    (IMAGE * 255, None, ValueError, r"from 0 to 1; they range from 0 to 255: pass value_range=\(0, 255\)"),
+    (IMAGE * 2 - 1, None, ValueError, r"they range from -1 to 1: pass value_range=\(-1, 1\)"),
+    (IMAGE * 900, None, ValueError, "range from 0 to 900: pass the value_range they have"),
+    (IMAGE * 300, (0, 255), ValueError, "from 0 to 255; they range from 0 to 300"),
+    (IMAGE, (0, 255), ValueError, "from 0 to 255, as value_range says.*0 to 1, probably scaled already"),
     (
         np.full((2, 2), 300, np.uint16),
         (0, 255),
@@ -75,9 +75,9 @@ REFUSED = [
         r"1, 3 or 4 channels on its last axis; got shape \(4, 4, 2\)$",
     ),
     (np.zeros((3, 8, 8), np.uint8), None, ValueError, "move the channels to the last axis"),
-    (PICTURE, (1, 0), ValueError, r"pair of numbers \(darkest, brightest\).*got value_range=\(1, 0\)"),
-    (PICTURE, 255, ValueError, "got value_range=255"),
-    (PICTURE, (0, np.inf), ValueError, "got value_range=.*inf"),
+    (IMAGE, (1, 0), ValueError, r"pair of numbers \(darkest, brightest\).*got value_range=\(1, 0\)"),
+    (IMAGE, 255, ValueError, "got value_range=255"),
+    (IMAGE, (0, np.inf), ValueError, "got value_range=.*inf"),
 ]
 
 
@@ -87,7 +87,7 @@ def test_refusals_say_what_came():
             print(message, levels(array, value_range))  # shown where nothing is raised
 
 
-def test_a_black_picture_on_0_to_255_is_no_contradiction():
+def test_a_black_image_on_0_to_255_is_no_contradiction():
     np.testing.assert_array_equal(levels(np.zeros((2, 2), np.float32), (0, 255)), np.zeros((2, 2, 1)))
 
 

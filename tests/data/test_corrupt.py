@@ -1,4 +1,4 @@
-"""Pictures that cannot be read: skipped, counted and named; beyond the share that is allowed, one clear sentence."""
+"""Images that cannot be read: skipped, counted and named; beyond the share that is allowed, one clear sentence."""
 
 import logging
 
@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
+from image_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
 
-from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_folder, from_tfrecord, train_pipeline
+from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_directory, from_tfrecord, train_pipeline
 from keras_vit.data.pipeline import eval_batches
 
 SIZE = 12
@@ -20,7 +20,7 @@ def cut(contents):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Pictures 0 to 11, of which 4 and 5 are cut short; each is a class of its own."""
+    """Images 0 to 11, of which 4 and 5 are cut short; each is a class of its own."""
     contents = [encode(image) for image in numbered(SIZE)]
     contents[4:6] = map(cut, contents[4:6])
     return write_folder(tmp_path / "folder", contents, range(SIZE))
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def source(folder):
-    return from_folder(folder)
+    return from_directory(folder)
 
 
 def labels_of(dataset, count=None):
@@ -39,7 +39,7 @@ def skipped(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "keras_vit.data"]
 
 
-def test_in_training_the_next_readable_picture_of_the_batch_takes_the_place(source, caplog):
+def test_in_training_the_next_readable_image_of_the_batch_takes_the_place(source, caplog):
     options = {"shuffle": False, "max_corrupt": 0.2}
     dataset = train_pipeline(source, LEVELS, 6, **options)
     expected = [[0, 1, 2, 3, 0, 0], [6, 7, 8, 9, 10, 11]]
@@ -48,12 +48,12 @@ def test_in_training_the_next_readable_picture_of_the_batch_takes_the_place(sour
     for inputs, labels in batches(dataset, 2):
         np.testing.assert_allclose(inputs[:, 0, 0, 0], labels, atol=1e-4)
     first, second = skipped(caplog)  # once each, although every pass meets them
-    assert "4.png must be a whole picture" in first and "(1 of 12 skipped so far)" in first
-    assert "5.png must be a whole picture" in second and "(2 of 12 skipped so far)" in second
+    assert "4.png must be a whole image" in first and "(1 of 12 skipped so far)" in first
+    assert "5.png must be a whole image" in second and "(2 of 12 skipped so far)" in second
 
 
 def test_nothing_else_moves(source, tmp_path):
-    whole = from_folder(write_folder(tmp_path / "whole", [encode(image) for image in numbered(SIZE)], range(SIZE)))
+    whole = from_directory(write_folder(tmp_path / "whole", [encode(image) for image in numbered(SIZE)], range(SIZE)))
     options = {"seed": 3, "max_corrupt": 0.2, "augment": ("flip",)}
     expected = labels_of(train_pipeline(whole, LEVELS, 5, **options), 6)
     found = labels_of(train_pipeline(source, LEVELS, 5, **options), 6)
@@ -96,7 +96,7 @@ def test_beyond_the_share_fit_stops_with_one_sentence(source):
         model.fit(train_pipeline(source, LEVELS, 6, max_corrupt=0.1), steps_per_epoch=4, shuffle=False, verbose=0)
     error = data_error(raised.value)
     assert isinstance(error, UnusableDataError) and isinstance(error, ValueError)
-    assert str(error).startswith("2 of 12 pictures cannot be read, which is more than max_corrupt=0.1 allows: ")
+    assert str(error).startswith("2 of 12 images cannot be read, which is more than max_corrupt=0.1 allows: ")
     assert "4.png must be" in str(error) and str(error).endswith("Mend or remove these, or raise max_corrupt")
     assert "\n" not in str(error)
 
@@ -106,7 +106,7 @@ def test_other_errors_are_not_ours():
     assert data_error(ValueError("UnusableDataError: x")) is None
 
 
-def test_a_batch_without_one_readable_picture_takes_the_next_of_the_source(source):
+def test_a_batch_without_one_readable_image_takes_the_next_of_the_source(source):
     options = {"shuffle": False, "max_corrupt": 0.2}
     pipeline = train_pipeline(stream(source), LEVELS, 1, **options)
     assert labels_of(pipeline, 8) == [[n] for n in (0, 1, 2, 3, 6, 6, 6, 7)]
@@ -116,28 +116,28 @@ def test_a_batch_without_one_readable_picture_takes_the_next_of_the_source(sourc
     assert_equal(batches(last, 2), [(images[1:], labels[1:]) for images, labels in whole[2:]])
 
 
-def test_a_run_of_unreadable_pictures_stops(folder):
+def test_a_run_of_unreadable_images_stops(folder):
     for number in range(4, SIZE):
         path = folder / f"{number:03}" / f"{number:04}.png"
-        path.write_bytes(b"no picture")
-    dataset = train_pipeline(from_folder(folder), LEVELS, 1, shuffle=False, max_corrupt=0.3)
+        path.write_bytes(b"no image")
+    dataset = train_pipeline(from_directory(folder), LEVELS, 1, shuffle=False, max_corrupt=0.3)
     with pytest.raises(tf.errors.OpError) as raised:
         batches(dataset, 5)
     assert str(data_error(raised.value)) == (
-        "not one picture of batch 4 can be read, nor one of those that could take their place: "
+        "not one image of batch 4 can be read, nor one of those that could take their place: "
         "more cannot be read than max_corrupt allows"
     )
 
 
 def test_evaluate_is_strict_and_names_the_file(source, folder):
-    with pytest.raises(ValueError, match="4.png must be a whole picture.*begins as PNG but is cut short"):
+    with pytest.raises(ValueError, match="4.png must be a whole image.*begins as PNG but is cut short"):
         list(eval_batches(source, LEVELS, 12))
     (folder / "002" / "0002.png").unlink()
     with pytest.raises(FileNotFoundError, match="0002.png"):
         list(eval_batches(source, LEVELS, 3))
 
 
-def test_labels_beyond_the_classes_are_no_corrupt_pictures(tmp_path):
+def test_labels_beyond_the_classes_are_no_corrupt_images(tmp_path):
     files = write_records(tmp_path, [encode(image) for image in numbered(3)], [1, 2, 3])
     source = from_tfrecord(files, class_names=["a", "b", "c"])
     for dataset in (eval_pipeline(source, LEVELS, 3), train_pipeline(source, LEVELS, 3)):

@@ -51,7 +51,7 @@ REFUSED = {
 }
 
 
-def test_what_is_no_picture_is_refused_by_name():
+def test_what_is_no_image_is_refused_by_name():
     for kind, (contents, message) in REFUSED.items():
         with pytest.raises(ValueError, match=f"(?s)folder/cat.jpg must .*{message}"):
             print(kind, encoded.decode("folder/cat.jpg", contents, 3).shape)  # shown where nothing is raised
@@ -72,7 +72,7 @@ def test_an_animated_webp_beyond_the_limit_is_not_called_damaged():
         encoded.decode("a.webp", bytes(animated), 3)
 
 
-def test_large_pictures_below_the_limit_pass_the_header_without_a_warning():
+def test_large_images_below_the_limit_pass_the_header_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="begins as PNG but is cut short"):  # TensorFlow was asked to decode it
@@ -80,9 +80,9 @@ def test_large_pictures_below_the_limit_pass_the_header_without_a_warning():
 
 
 def test_files_must_exist_and_be_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"no picture file {tmp_path / 'cat.png'}"):
+    with pytest.raises(FileNotFoundError, match=f"no image file {tmp_path / 'cat.png'}"):
         encoded.check_file(tmp_path / "cat.png")
-    with pytest.raises(ValueError, match=f"{tmp_path} is a folder, not a picture.*from_folder"):
+    with pytest.raises(ValueError, match=f"{tmp_path} is a folder, not an image.*from_directory"):
         encoded.check_file(tmp_path)
 
 

@@ -28,11 +28,11 @@ def test_it_is_the_first_frame_of_pillow(count, options):
     contents = animation(count, **options)
     cut = first_frame(contents)
     assert cut[-1:] == b"\x3b" and len(cut) <= len(contents) / count + 3000
-    with PIL.Image.open(io.BytesIO(cut)) as picture:
-        assert picture.n_frames == 1
-        expected = np.asarray(picture.convert("RGB"))
-    with PIL.Image.open(io.BytesIO(contents)) as picture:
-        np.testing.assert_array_equal(np.asarray(picture.convert("RGB")), expected)
+    with PIL.Image.open(io.BytesIO(cut)) as image:
+        assert image.n_frames == 1
+        expected = np.asarray(image.convert("RGB"))
+    with PIL.Image.open(io.BytesIO(contents)) as image:
+        np.testing.assert_array_equal(np.asarray(image.convert("RGB")), expected)
     np.testing.assert_array_equal(preprocessing.decode(tf.constant(contents), 3), expected)
 
 
@@ -86,5 +86,5 @@ def test_sides_of_a_webp(options):
 
 
 @pytest.mark.parametrize("contents", [b"", b"\x89PN", b"GIF", b"RIFF", b"hello" * 9, b"RIFF____WEBPVP8Z" + b"\xff" * 9])
-def test_no_sides_in_what_is_no_picture(contents):
+def test_no_sides_in_what_is_no_image(contents):
     assert pixel_limit.header_sides(tf.constant(contents)).numpy().tolist() == [0, 0]

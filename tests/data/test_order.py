@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import LEVELS, assert_equal, batches, numbered, stream
+from image_sets import LEVELS, assert_equal, batches, numbered, stream
 
 from keras_vit.data import eval_pipeline, from_arrays, train_pipeline
 
@@ -16,7 +16,7 @@ NOISE = from_arrays(np.random.default_rng(0).integers(0, 256, (SIZE, 9, 12, 1), 
 
 
 def numbers(dataset, count=None):
-    """The numbers of the pictures in each batch, checked against the labels."""
+    """The numbers of the images in each batch, checked against the labels."""
     found = []
     for inputs, labels in batches(dataset, count):
         assert inputs.dtype == np.float32 and labels.dtype == np.int32
@@ -30,7 +30,7 @@ def passes(stream_of_numbers):
 
 
 @BOTH
-def test_every_pass_has_every_picture_in_an_order_of_its_own(source):
+def test_every_pass_has_every_image_in_an_order_of_its_own(source):
     found = numbers(train_pipeline(source, LEVELS, 4, seed=1), 11)
     assert all(len(batch) == 4 for batch in found)
     four = passes(sum(found, []))
@@ -102,12 +102,12 @@ def test_shards_of_a_last_batch_may_be_short_or_empty():
 
 
 @BOTH
-def test_repeats_take_fewer_pictures_several_times_far_apart(source):
+def test_repeats_take_fewer_images_several_times_far_apart(source):
     found = sum(numbers(train_pipeline(source, LEVELS, 3, seed=2, repeats=3), 11), [])
     once = sum(numbers(train_pipeline(source, LEVELS, 3, seed=2), 11), [])
     for repeated, plain in zip(passes(found), passes(once), strict=True):
         counts = {number: repeated.count(number) for number in repeated}
-        assert counts == {number: 3 for number in plain[:3]} | {plain[3]: 2}  # ceil(11 / 3) pictures
+        assert counts == {number: 3 for number in plain[:3]} | {plain[3]: 2}  # ceil(11 / 3) images
     spread = numbers(train_pipeline(source, LEVELS, 9, seed=2, repeats=3), 1)[0]
     assert spread == list(passes(once)[0][:3]) * 3
     varied = batches(train_pipeline(NOISE, LEVELS, 9, repeats=3, augment=("random_resized_crop",)), 1)[0][0]

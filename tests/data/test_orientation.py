@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import Preprocessing, preprocess
-from keras_vit.data import eval_pipeline, from_folder, orientation, preprocessing, train_pipeline
+from keras_vit.data import eval_pipeline, from_directory, orientation, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
-from keras_vit.demo.uploads import read_picture
+from keras_vit.demo.uploads import read_image
 
 IMAGE = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((45, 36))
 ORIENTATION, THUMBNAIL_IFD = 0x0112, 1
@@ -110,14 +110,14 @@ def test_files_and_pil_images_and_uploads_agree(photos):
     files = sorted((folder / "class").iterdir())
     protocol = Preprocessing(size=24)
     expected = preprocess(shown, protocol)
-    for images in (files, [path.read_bytes() for path in files], [read_picture(path) for path in files]):
+    for images in (files, [path.read_bytes() for path in files], [read_image(path) for path in files]):
         np.testing.assert_array_equal(preprocess(images, protocol), expected)
     np.testing.assert_array_equal(preprocess([PIL.Image.open(path) for path in files], protocol), expected)
 
 
 def test_pipelines_read_images_upright(photos):
     folder, shown = photos
-    source, protocol = from_folder(folder), Preprocessing(size=24)
+    source, protocol = from_directory(folder), Preprocessing(size=24)
     images, _ = next(eval_pipeline(source, protocol, len(shown)).as_numpy_iterator())
     np.testing.assert_allclose(images, preprocess(shown, protocol), atol=1e-6)
     images, _ = next(train_pipeline(source, protocol, len(shown), shuffle=False).as_numpy_iterator())
@@ -127,7 +127,12 @@ def test_pipelines_read_images_upright(photos):
 def test_crops_are_of_the_upright_image(photos):
     folder, shown = photos
     pipeline = train_pipeline(
-        from_folder(folder), Preprocessing(size=8), 8, augment=["inception_crop(0.1, 0.2)"], shuffle=False, repeat=False
+        from_directory(folder),
+        Preprocessing(size=8),
+        8,
+        augment=["inception_crop(0.1, 0.2)"],
+        shuffle=False,
+        repeat=False,
     )
     images = np.concatenate([images for images, _ in pipeline.as_numpy_iterator()])
     (crop,) = parse_augment(["inception_crop(0.1, 0.2)"])

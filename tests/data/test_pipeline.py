@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from picture_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
+from image_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
 from small_digits import IMAGES, LABELS, NAMES, SmallDigits
 
 from keras_vit import Preprocessing
@@ -11,7 +11,7 @@ from keras_vit.data import (
     ImageSource,
     eval_pipeline,
     from_arrays,
-    from_folder,
+    from_directory,
     from_tfds,
     from_tfrecord,
     train_pipeline,
@@ -37,7 +37,7 @@ def sources(tmp_path_factory):
     stored = [int(e["number"]) for e in _in_file_order(builder)]
     return {
         "arrays": from_arrays(images, labels, NAMES),
-        "folder": from_folder(write_folder(path / "folder", contents, labels)),
+        "folder": from_directory(write_folder(path / "folder", contents, labels)),
         "tfrecord": from_tfrecord(records, class_names=NAMES),
         "tfds": prepared.take([stored.index(n) for n in order]),
     }
@@ -64,7 +64,7 @@ def test_training_batches_are_the_same_too(sources):
         assert_equal(batches(train_pipeline(sources[kind], PROTOCOL, 16, **options), 5), expected)
 
 
-def test_eval_keeps_the_order_and_the_last_pictures():
+def test_eval_keeps_the_order_and_the_last_images():
     dataset = eval_pipeline(SOURCE, LEVELS, 4)
     assert dataset.element_spec[0].shape == (None, 8, 8, 1) and int(dataset.cardinality()) == 3
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_no_thread_tunes_what_is_stated(pipeline):
 
 
 def augmented(names, count=64, seed=0, **options):
-    """The same 16 x 16 picture, augmented `count` times."""
+    """The same 16 x 16 image, augmented `count` times."""
     image = np.random.default_rng(0).integers(1, 256, (1, 16, 16, 3), dtype=np.uint8)
     protocol = Preprocessing(size=16, mean=(0.0,) * 3, std=(1 / 255,) * 3)
     dataset = train_pipeline(from_arrays(image, [0]), protocol, count, augment=names, seed=seed, **options)
@@ -109,7 +109,7 @@ def test_a_crop_takes_the_place_of_the_resizing():
 def test_layers_of_keras_cv_run_on_batches():
     image, results = augmented(("keras_cv.RandomCutout(1.0, 1.0, fill_mode='constant', fill_value=9.0)", "flip"))
     is_nine = np.isclose(results, 9.0).all(axis=-1)
-    assert len(np.unique(is_nine.reshape(len(is_nine), -1), axis=0)) > 32  # each picture has a window of its own
+    assert len(np.unique(is_nine.reshape(len(is_nine), -1), axis=0)) > 32  # each image has a window of its own
     is_kept = [np.isclose(results, one, atol=1e-3).all(axis=-1) | is_nine for one in (image, image[:, ::-1])]
     assert [kept.all(axis=(1, 2)).any() for kept in is_kept] == [True, True]
 
@@ -125,7 +125,7 @@ def test_mixing_takes_the_row_before_and_gives_label_weights():
     np.testing.assert_allclose(images, mixed, atol=1e-4)
 
 
-def test_uint8_is_the_rounded_picture():
+def test_uint8_is_the_rounded_image():
     noise = from_arrays(np.random.default_rng(0).integers(0, 256, (6, 20, 20, 1), np.uint8), np.arange(6))
     protocol = Preprocessing(size=9, mean=(0.0,), std=(1 / 255,))
     for make in (
@@ -150,18 +150,18 @@ def test_refusals():
         ({"repeats": 3, "shuffle": False}, "repeats above 1 needs shuffle=True.*got repeats=3"),
         ({"repeat": 1}, "repeat must be True or False"),
         ({"dtype": "int8"}, "dtype must be one of 'float32', 'uint8'"),
-        ({"batch_size": 12, "repeat": False}, "not exceed the 11 pictures.*got batch_size=12"),
+        ({"batch_size": 12, "repeat": False}, "not exceed the 11 images.*got batch_size=12"),
         ({"shard": (0, 3)}, r"divisible by the count of shard; got batch_size=4, shard=\(0, 3\)"),
         ({"shard": (2, 2)}, "index from 0 to count - 1"),
         ({"shard": 2}, "pair of integers"),
-        ({"source": empty}, "source must hold at least one picture; it is empty"),
+        ({"source": empty}, "source must hold at least one image; it is empty"),
     ]
     for arguments, message in refused:
         with pytest.raises(ValueError, match=message):
             print(message, train_pipeline(**{"source": SOURCE, "preprocessing": LEVELS, "batch_size": 4, **arguments}))
     for arguments, message in (
         ((SOURCE, LEVELS, 2.5), "batch_size must be an integer"),
-        ((empty, LEVELS, 4), "at least one picture"),
+        ((empty, LEVELS, 4), "at least one image"),
     ):
         with pytest.raises(ValueError, match=message):
             print(message, eval_pipeline(*arguments))

@@ -1,4 +1,4 @@
-"""Pictures beyond the limit are refused before they are decoded, whatever decodes them."""
+"""Images beyond the limit are refused before they are decoded, whatever decodes them."""
 
 import logging
 import struct
@@ -7,9 +7,9 @@ import zlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import LEVELS, batches, encode, numbered, write_folder
+from image_sets import LEVELS, batches, encode, numbered, write_folder
 
-from keras_vit.data import from_folder, pixel_limit, preprocessing, train_pipeline
+from keras_vit.data import from_directory, pixel_limit, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP")
@@ -26,7 +26,7 @@ def test_what_a_header_claims_is_limited(image_format, monkeypatch):
     decode = tf.function(lambda contents: preprocessing.decode(contents, 3))
     for within, beyond in (((20, 300), (21, 300)), ((300, 20), (300, 21))):
         assert decode(tf.constant(blank(*within, image_format))).shape == (*within, 3)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="a picture must have at most 6,000 pixels"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="an image must have at most 6,000 pixels"):
             decode(tf.constant(blank(*beyond, image_format)))
 
 
@@ -75,7 +75,7 @@ def test_a_pipeline_skips_and_names_them(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 64)
     contents = [encode(image) for image in numbered(6)]
     contents[4] = blank(8, 9, "PNG")
-    source = from_folder(write_folder(tmp_path, contents, range(6)))
+    source = from_directory(write_folder(tmp_path, contents, range(6)))
     with caplog.at_level(logging.WARNING, "keras_vit.data"):
         [(_, labels)] = batches(train_pipeline(source, LEVELS, 6, shuffle=False, max_corrupt=0.2), 1)
     assert labels.tolist() == [0, 1, 2, 3, 5, 5]

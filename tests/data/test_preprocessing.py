@@ -45,7 +45,7 @@ ENCODED = {
 }
 UNREADABLE = {
     "empty": b"",
-    "text": b"no picture, only words",
+    "text": b"no image, only words",
     "bmp_cut_in_its_header": ENCODED["bmp_palette"][:20],
     "bmp_cut_in_its_palette": ENCODED["bmp_palette"][:100],
     "jpeg_cut": ENCODED["jpeg"][: len(ENCODED["jpeg"]) // 2],
@@ -67,7 +67,7 @@ def test_decode_cuts_16_bits_to_the_upper_8():
     np.testing.assert_array_equal(image[..., 0], levels >> 8)
 
 
-def test_decode_refuses_what_is_no_whole_picture():
+def test_decode_refuses_what_is_no_whole_image():
     for kind, contents in UNREADABLE.items():
         with pytest.raises(tf.errors.InvalidArgumentError):
             print(kind, preprocessing.decode(contents, 3).shape)  # shown where nothing is raised
@@ -113,8 +113,8 @@ def test_shorter_side_and_crop_as_pillow(interpolation, pillow):
         resized = image.resize((round(248 * width / shorter), round(248 * height / shorter)), pillow)
         expected = central_crop(np.asarray(resized, np.float32), 224, 200)
         difference = np.abs(preprocessing.resize(protocol, np.asarray(image)) - expected)
-        # One level, where Pillow's fixed-point weights and float32 ones fall on either side of a half. The
-        # last picture, a column, is resized in the other order, which rounds otherwise.
+        # One pixel value, where Pillow's fixed-point weights and float32 ones fall on either side of a half. The
+        # last image, a column, is resized in the other order, which rounds otherwise.
         is_column = height > 8 * width
         assert difference.max() <= (4 if is_column else 1), (height, width)
         assert difference.mean() < (0.5 if is_column else 0.02), (height, width)
@@ -167,7 +167,7 @@ def test_nearest_takes_the_middle_of_blocks():
     np.testing.assert_array_equal(preprocessing.resize(protocol, image), image[1::3, 2::5])
 
 
-def test_very_long_pictures_need_little_memory():
+def test_very_long_images_need_little_memory():
     # Resized whole, the shorter side to 248, this would be 248 x 4,960,000 pixels: 15 gigabytes of float32.
     row = np.full((1, 20000, 3), 7, np.uint8)
     row[:, 9990:10010] = 99
@@ -191,7 +191,7 @@ def test_the_default_is_the_official_range():
     np.testing.assert_array_equal(preprocessing.apply(Preprocessing(size=8), image), expected)
 
 
-def test_uint8_and_float_pictures_agree():
+def test_uint8_and_float_images_agree():
     image = np.asarray(smooth_noise(40, 50))
     for interpolation in ("bilinear", "bicubic"):
         protocol = Preprocessing(size=16, interpolation=interpolation)
@@ -225,18 +225,18 @@ def test_other_types_and_shapes_are_refused():
         preprocessing.check({})
 
 
-def test_real_pictures_as_the_reference_fed_them(real_data):
+def test_real_images_as_the_reference_fed_them(real_data):
     stored = np.load(real_data / "golden_vit_tiny.npz")
     protocol = Preprocessing(size=248, crop=224, interpolation="bicubic")
     for name, pixels in zip(stored["files"], stored["pixels"], strict=True):
         image = preprocessing.decode((real_data / str(name)).read_bytes(), 3)
-        difference = np.abs(preprocessing.apply(protocol, image) - pixels) * 127.5  # in levels
+        difference = np.abs(preprocessing.apply(protocol, image) - pixels) * 127.5  # of 255
         assert difference.max() < 1.01
         assert difference.mean() < 0.01
 
 
 @pytest.mark.parametrize("size", [(600, 40), (513, 70), (102, 1000)])
-def test_large_pictures_are_worked_on_strip_by_strip_to_the_same(size, monkeypatch):
+def test_large_images_are_worked_on_strip_by_strip_to_the_same(size, monkeypatch):
     image = tf.constant(np.random.default_rng(0).integers(0, 256, (*size, 3)), tf.uint8)
     protocols = [
         Preprocessing(size=64, crop=(48, 56), interpolation=interpolation, mean=mean, std=mean)
@@ -250,7 +250,7 @@ def test_large_pictures_are_worked_on_strip_by_strip_to_the_same(size, monkeypat
         np.testing.assert_array_equal(preprocessing.resize(protocol, image), expected)
 
 
-def test_a_large_picture_of_a_palette_is_decoded_strip_by_strip_to_the_same(monkeypatch):
+def test_a_large_image_of_a_palette_is_decoded_strip_by_strip_to_the_same(monkeypatch):
     at_once = preprocessing.decode(ENCODED["bmp_palette"], 3)
     monkeypatch.setattr(preprocessing, "_LARGE", 100)
     monkeypatch.setattr(preprocessing, "_STRIP", 100)

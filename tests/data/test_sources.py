@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import encode, stream, write_folder, write_records
+from image_sets import encode, stream, write_folder, write_records
 
-from keras_vit.data import ImageSource, from_arrays, from_folder, from_tfrecord, sources
+from keras_vit.data import ImageSource, from_arrays, from_directory, from_tfrecord, sources
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 1), dtype=np.uint8)
 LABELS = np.array([3, 1, 2, 0, 1, 1, 2, 3, 0, 2])
@@ -36,11 +36,11 @@ def test_arrays_without_channels_and_labels_in_a_column():
 def test_array_refusals():
     refused = [
         ((IMAGES / 255.0, LABELS), "uint8 on 0..255; got float64: convert"),
-        ((IMAGES[0, 0], LABELS), r"pictures, height, width.*got \(4, 1\)"),
+        ((IMAGES[0, 0], LABELS), r"images, height, width.*got \(4, 1\)"),
         ((IMAGES[:0], LABELS[:0]), r"no side of 0; got \(0, 4, 4, 1\)"),
         ((np.zeros((3, 4, 4, 2), np.uint8), LABELS[:3]), r"got \(3, 4, 4, 2\)"),
-        ((IMAGES, LABELS[:9]), r"10 integers, one per picture; got int64 of shape \(9,\)"),
-        ((IMAGES, np.eye(4)[LABELS]), r"10 integers, one per picture; got float64 of shape \(10, 4\)"),
+        ((IMAGES, LABELS[:9]), r"10 integers, one per image; got int64 of shape \(9,\)"),
+        ((IMAGES, np.eye(4)[LABELS]), r"10 integers, one per image; got float64 of shape \(10, 4\)"),
         ((IMAGES, LABELS, ["a", "b"]), "from 0 to 1, as there are 2 classes; they range from 0 to 3"),
         ((IMAGES, LABELS - 1), "they range from -1 to 2"),
     ]
@@ -85,7 +85,7 @@ def test_split_holds_out_of_every_class_its_share(fraction):
     assert max(held_outs) <= 2
 
 
-def test_classes_of_one_picture_are_drawn_alike():
+def test_classes_of_one_image_are_drawn_alike():
     source = from_arrays(np.zeros((20, 1, 1, 1), np.uint8), np.arange(20))
     drawn = [source.split(0.25, seed=seed)[1].labels for seed in range(40)]
     assert {len(labels) for labels in drawn} == {5}
@@ -93,7 +93,7 @@ def test_classes_of_one_picture_are_drawn_alike():
 
 
 def test_a_source_whose_labels_are_not_known_is_split_as_a_whole(tmp_path):
-    source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
+    source = from_directory(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
     unknown = dataclasses.replace(source, labels=None)
     rest, held_out = unknown.split(0.4, seed=3)
     assert rest.labels is held_out.labels is None
@@ -103,7 +103,7 @@ def test_a_source_whose_labels_are_not_known_is_split_as_a_whole(tmp_path):
 
 def test_split_refusals():
     source = from_arrays(IMAGES, LABELS)
-    with pytest.raises(ValueError, match="at least one picture; got fraction=0.01 of 10"):
+    with pytest.raises(ValueError, match="at least one image; got fraction=0.01 of 10"):
         source.split(0.01)
     with pytest.raises(ValueError, match="fraction must be a number"):
         source.split(1.5)
@@ -116,21 +116,21 @@ def test_take_refuses_positions_outside():
         from_arrays(IMAGES, LABELS).take([0, 10])
 
 
-def test_pictures_have_names(tmp_path):
-    source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES[:3]], LABELS[:3]))
+def test_images_have_names(tmp_path):
+    source = from_directory(write_folder(tmp_path, [encode(image) for image in IMAGES[:3]], LABELS[:3]))
     assert source.name_of(0) == str(tmp_path / "001" / "0001.png")
     assert source.take([2, 0]).name_of(1) == source.name_of(0)
-    assert from_arrays(IMAGES, LABELS).name_of(4) == "picture 4"
+    assert from_arrays(IMAGES, LABELS).name_of(4) == "image 4"
     described = ImageSource(source.dataset, source.class_names, 3, lookup=source.lookup, describe="record {}".format)
     assert described.take([2, 0]).take([1]).name_of(0) == "record 0"
 
 
 @pytest.mark.parametrize("has_lookup", [True, False])
-def test_mapped_pictures_keep_labels_and_places(tmp_path, has_lookup):
-    source = from_folder(write_folder(tmp_path, [encode(image, "png") for image in IMAGES], LABELS))
+def test_mapped_images_keep_labels_and_places(tmp_path, has_lookup):
+    source = from_directory(write_folder(tmp_path, [encode(image, "png") for image in IMAGES], LABELS))
     known = elements(source)
     source = source if has_lookup else ImageSource(source.dataset, source.class_names, source.size, source.files)
-    mapped = source.map_pictures(lambda encoded: 255 - tf.io.decode_png(encoded))
+    mapped = source.map_images(lambda encoded: 255 - tf.io.decode_png(encoded))
     assert (mapped.size, mapped.files, mapped.class_names) == (source.size, source.files, source.class_names)
     assert not mapped.is_encoded and (mapped.lookup is not None) == has_lookup
     for (image, label), (encoded, wanted) in zip(elements(mapped), known, strict=True):
@@ -142,7 +142,7 @@ def test_mapped_pictures_keep_labels_and_places(tmp_path, has_lookup):
 
 def test_cached_pixels_and_files_are_the_same_and_read_once(tmp_path):
     arrays = from_arrays(IMAGES, LABELS)
-    folder = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
+    folder = from_directory(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
     for source in (arrays, stream(arrays), folder):
         cached = source.cached()
         assert (cached.class_names, cached.size, cached.files) == (source.class_names, source.size, source.files)
@@ -158,7 +158,7 @@ def test_cached_pixels_and_files_are_the_same_and_read_once(tmp_path):
     assert elements(cached) == before
 
 
-def test_cached_pictures_may_differ_in_size():
+def test_cached_images_may_differ_in_size():
     sizes = [(2, 3, 1), (4, 1, 1), (1, 1, 1)]
     images = [np.random.default_rng(n).integers(0, 256, size, dtype=np.uint8) for n, size in enumerate(sizes)]
     signature = {"image": tf.TensorSpec((None, None, 1), tf.uint8), "label": tf.TensorSpec((), tf.int32)}
@@ -170,7 +170,7 @@ def test_cached_pictures_may_differ_in_size():
 
 
 def test_cached_keeps_the_place_of_a_file_that_is_gone(tmp_path):
-    source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES[:3]], [0, 1, 2]))
+    source = from_directory(write_folder(tmp_path, [encode(image) for image in IMAGES[:3]], [0, 1, 2]))
     (tmp_path / "001" / "0001.png").unlink()
     found = elements(source.cached())
     assert [len(image) > 0 for image, _ in found] == [True, False, True] and found[2][1] == 2
@@ -180,7 +180,7 @@ def test_cached_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="max_bytes=100 to be cached; the first 7 of 10 take 112 bytes"):
         from_arrays(IMAGES, LABELS).cached(max_bytes=100)
     shorter = ImageSource(from_arrays(IMAGES, LABELS).dataset.take(4), ("a",) * 4, 10)
-    with pytest.raises(ValueError, match="must give 10 pictures, as its size says; it gave 4"):
+    with pytest.raises(ValueError, match="must give 10 images, as its size says; it gave 4"):
         shorter.cached()
 
 
@@ -203,19 +203,19 @@ class TestFingerprint:
     def test_a_moved_folder_keeps_it_and_renamed_or_rewritten_files_do_not(self, tmp_path):
         contents = [encode(image) for image in IMAGES]
         folder = write_folder(tmp_path / "here", contents, LABELS)
-        before = from_folder(folder).fingerprint()
+        before = from_directory(folder).fingerprint()
         folder = folder.rename(tmp_path / "there")
-        assert from_folder(folder).fingerprint() == before
+        assert from_directory(folder).fingerprint() == before
         (folder / "001" / "0001.png").write_bytes(contents[0])
-        rewritten = from_folder(folder).fingerprint()
+        rewritten = from_directory(folder).fingerprint()
         assert {name for name in before if before[name] != rewritten[name]} == {"contents"}
         (folder / "001" / "0001.png").rename(folder / "001" / "0000.png")
-        assert from_folder(folder).fingerprint() == {**rewritten, "files": from_folder(folder).fingerprint()["files"]}
-        assert from_folder(folder).fingerprint()["files"] != before["files"]
+        moved = from_directory(folder).fingerprint()
+        assert moved == {**rewritten, "files": moved["files"]} and moved["files"] != before["files"]
 
     def test_mapped_split_and_streamed_images_have_their_own(self):
         source = from_arrays(IMAGES, LABELS)
-        inverted = source.map_pictures(lambda image: 255 - image)
+        inverted = source.map_images(lambda image: 255 - image)
         assert inverted.fingerprint() == from_arrays(255 - IMAGES, LABELS).fingerprint()
         assert source.split(0.5, seed=1)[0].fingerprint() != source.split(0.5, seed=2)[0].fingerprint()
         assert stream(source).fingerprint() == source.fingerprint()  # of up to 256 images
@@ -232,18 +232,18 @@ class TestFingerprint:
 
     def test_it_is_quick_for_large_folders(self, tmp_path, monkeypatch):
         """At most 256 of the files are read, evenly from the first to the last."""
-        source = from_folder(write_folder(tmp_path, [b"no image"] * 300, np.arange(300) % 3))
+        source = from_directory(write_folder(tmp_path, [b"no image"] * 300, np.arange(300) % 3))
         read = []
         monkeypatch.setattr(sources, "_digest", lambda data: read.append(data) or "0")
         source.fingerprint()
         assert read.count(b"no image") == 256 + 8
 
     def test_a_random_function_and_unreadable_files_make_no_other_images(self, tmp_path):
-        noise = from_arrays(IMAGES, LABELS).map_pictures(
+        noise = from_arrays(IMAGES, LABELS).map_images(
             lambda image: tf.cast(tf.random.uniform(tf.shape(image), 0, 256, "int32"), "uint8")
         )
         tf.random.set_seed(None)
         assert noise.fingerprint()["contents"] is None
-        source = from_folder(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
+        source = from_directory(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
         (tmp_path / "000" / "0003.png").unlink()
         assert source.fingerprint()["contents"] == source.fingerprint()["contents"] is not None

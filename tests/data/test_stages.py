@@ -1,4 +1,4 @@
-"""What runs on pictures and what runs on batches, and that the rows of a batch may be done apart."""
+"""What runs on images and what runs on batches, and that the rows of a batch may be done apart."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ IMAGES = np.random.default_rng(0).uniform(0, 255, (6, 4, 4, 1)).astype(np.float3
 LABELS = tf.range(6)
 ROWS = tf.range(6, dtype=tf.int64)
 
-BRIGHTER = Operation("brighter", "picture", lambda image, seed: image + tf.random.stateless_uniform((), seed))
+BRIGHTER = Operation("brighter", "image", lambda image, seed: image + tf.random.stateless_uniform((), seed))
 NEGATIVE = Operation("negative", "batch", lambda images, seed: 255.0 - images)
 CORNER = Operation(
     "corner", "crop", lambda image, size, channels, seed: tf.cast(image, tf.float32)[: size[0], : size[1]]
@@ -25,7 +25,7 @@ def stages(*operations, mix=(), has_partner=False):
     return training_stages(LEVELS, list(operations), parse_mix(mix), **options)
 
 
-def test_a_picture_is_cropped_or_resized_then_augmented():
+def test_an_image_is_cropped_or_resized_then_augmented():
     wide = np.repeat(np.repeat(IMAGES[0], 2, axis=0), 2, axis=1)
     number = tf.constant(3, tf.int64)
     np.testing.assert_allclose(stages()[0](number, wide), IMAGES[0], atol=1e-3)
@@ -37,9 +37,9 @@ def test_a_picture_is_cropped_or_resized_then_augmented():
 
 
 def test_what_follows_a_batch_operation_waits_for_it():
-    picture, finish = stages(NEGATIVE, BRIGHTER)
+    prepare, finish = stages(NEGATIVE, BRIGHTER)
     number = tf.constant(2, tf.int64)
-    np.testing.assert_allclose(picture(number, IMAGES[0]), IMAGES[0], atol=1e-4)
+    np.testing.assert_allclose(prepare(number, IMAGES[0]), IMAGES[0], atol=1e-4)
     images, labels = finish(number, ROWS, IMAGES, LABELS)
     added = images - (255.0 - IMAGES)
     assert np.ptp(added, axis=(1, 2)).max() < 1e-3

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from picture_sets import LEVELS, assert_equal, batches
+from image_sets import LEVELS, assert_equal, batches
 from small_digits import NAMES, SmallDigits
 
 from keras_vit import Preprocessing
@@ -46,7 +46,7 @@ def test_splits_are_those_of_tensorflow_datasets(builder, split):
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_pictures_stay_encoded_and_are_looked_up_by_record(builder):
+def test_images_stay_encoded_and_are_looked_up_by_record(builder):
     source = from_tfds(builder)
     assert source.is_encoded
     assert source.name_of(49).endswith("small_digits-train.tfrecord-00002-of-00003, record 16")

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import LEVELS, batches, encode, example, numbered, write_records
+from image_sets import LEVELS, batches, encode, example, numbered, write_records
 
 from keras_vit.data import eval_pipeline, from_tfrecord
 
@@ -51,13 +51,13 @@ def test_records_are_looked_up_and_split(files):
 
 def test_other_features(tmp_path):
     features = {
-        "picture": tf.train.Feature(bytes_list=tf.train.BytesList(value=[CONTENTS[0]])),
+        "photo": tf.train.Feature(bytes_list=tf.train.BytesList(value=[CONTENTS[0]])),
         "class": tf.train.Feature(int64_list=tf.train.Int64List(value=[4])),
         "boxes": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5, 1.0])),
     }
     with tf.io.TFRecordWriter(str(tmp_path / "x")) as writer:
         writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-    assert elements(from_tfrecord(tmp_path / "x", image_key="picture", label_key="class")) == [(CONTENTS[0], 4)]
+    assert elements(from_tfrecord(tmp_path / "x", image_key="photo", label_key="class")) == [(CONTENTS[0], 4)]
     with pytest.raises(
         ValueError, match=r"image_key must .*'image/encoded', and the records have boxes \(float_list, 2\)"
     ):
@@ -65,7 +65,7 @@ def test_other_features(tmp_path):
     with pytest.raises(
         ValueError, match="label_key must name a feature with one value of int64_list; got label_key='boxes'"
     ):
-        from_tfrecord(tmp_path / "x", image_key="picture", label_key="boxes")
+        from_tfrecord(tmp_path / "x", image_key="photo", label_key="boxes")
 
 
 def _at(path, place, change):
@@ -78,7 +78,7 @@ def _flipped(data):
     return bytes([data[0] ^ 1]) + data[1:]
 
 
-PLAIN = [b"picture %d" % n for n in range(SIZE)]
+PLAIN = [b"image %d" % n for n in range(SIZE)]
 RECORD = len(example(PLAIN[0], 1).SerializeToString()) + 16  # all are of this size
 DAMAGE = {
     "last record cut": (2 * RECORD + 50, lambda data: b"", 2, "record 2: it is cut short"),
@@ -111,7 +111,7 @@ def test_damaged_data_are_found_when_they_are_read(files, caplog):
     with caplog.at_level(logging.WARNING, "keras_vit.data"):
         (found,) = batches(eval_pipeline(source, LEVELS, SIZE, max_corrupt=0.2))
     np.testing.assert_allclose(found[0][:, 0, 0, 0], [0, 1, 2, 4, 5, 6], atol=1e-4)
-    assert logged(caplog) == [f"Picture skipped: {files[1]}, record 0 cannot be read (1 of 7 skipped so far)"]
+    assert logged(caplog) == [f"Image skipped: {files[1]}, record 0 cannot be read (1 of 7 skipped so far)"]
 
 
 def test_refusals(tmp_path, files):

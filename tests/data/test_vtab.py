@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from numbered_pictures import NumberedPictures, objects_of
+from numbered_images import NumberedImages, objects_of
 from small_digits import SmallDigits
 
 import keras_vit.data
@@ -15,21 +15,21 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory):
-    made = NumberedPictures(data_dir=tmp_path_factory.mktemp("tfds"))
+    made = NumberedImages(data_dir=tmp_path_factory.mktemp("tfds"))
     made.download_and_prepare()
     return made
 
 
 @pytest.fixture(scope="module")
 def order(builder):
-    """{split: numbers of its pictures in the order of the records}."""
+    """{split: numbers of its images in the order of the records}."""
     splits = {name: builder.as_dataset(split=name, shuffle_files=False) for name in builder.info.splits}
     return {name: [int(n) for n in dataset.map(lambda e: e["number"])] for name, dataset in splits.items()}
 
 
 def contents(source):
-    """Highest level, numbers and labels of the pictures, in order."""
-    pixels = source.map_pictures(lambda p: tf.io.decode_png(p, channels=1)) if source.is_encoded else source
+    """Highest pixel value, numbers and labels of the images, in order."""
+    pixels = source.map_images(lambda p: tf.io.decode_png(p, channels=1)) if source.is_encoded else source
     batch = next(pixels.dataset.batch(source.size).as_numpy_iterator())
     bits = batch["image"].reshape(source.size, 16) > 0
     return batch["image"].max(), (bits @ (1 << np.arange(16))).tolist(), batch["label"].tolist()
@@ -70,7 +70,7 @@ def test_row_is_a_set_of_tensorflow_datasets(task):
             assert inside is True or set(inside) <= set(features[name].feature)
 
 
-# Parts as the official code cuts them, for 1200 training, 220 validation and 430 test pictures.
+# Parts as the official code cuts them, for 1200 training, 220 validation and 430 test images.
 @pytest.mark.parametrize(
     ("task", "validation", "test"),
     [
@@ -156,13 +156,13 @@ def test_dsprites_neighbours_share_a_class(task, feature, values):
 def test_refusals(builder, tmp_path):
     with pytest.raises(ValueError, match="task must be one of 'Caltech', .*got task='caltech'"):
         vtab_1k("caltech")
-    with pytest.raises(ValueError, match=r"the 37 classes of Pets; numbered_pictures/1.0.0 has 10 \(0, 1, 2, ...\)"):
+    with pytest.raises(ValueError, match=r"the 37 classes of Pets; numbered_images/1.0.0 has 10 \(0, 1, 2, ...\)"):
         vtab_1k("Pets", dataset=builder)
     with pytest.raises(ValueError, match="it reads label_x_position; there are image"):
         vtab_1k("dSpr-Loc", dataset=builder)
     small = SmallDigits(data_dir=tmp_path)
     small.download_and_prepare()
-    with pytest.raises(ValueError, match="800 pictures from number 0 of train on; small_digits/1.0.0 has 50 in train"):
+    with pytest.raises(ValueError, match="800 images from number 0 of train on; small_digits/1.0.0 has 50 in train"):
         vtab_1k("SVHN", dataset=small)
 
 
@@ -194,7 +194,7 @@ class TestThousandExamples:
         assert parts.test is test and sorted(self.found(parts.train1000)) == list(range(1000))
 
     def test_refusals(self):
-        with pytest.raises(ValueError, match="source must hold at least 1001 pictures; got 1000"):
+        with pytest.raises(ValueError, match="source must hold at least 1001 images; got 1000"):
             thousand_examples(self.SOURCE.take(range(1000)))
         other = from_arrays(self.IMAGES[:9], np.arange(9) % 5, list("abcde"))
         with pytest.raises(

@@ -53,8 +53,8 @@ def test_other_names_are_refused():
 def test_the_pen_draws_in_pixels_of_the_result():
     pen = Pen(gradient((40, 20), (0, 0, 0), (0, 0, 0)))
     pen.box((10, 5, 20, 15), (255, 255, 255))
-    assert pen.picture().getbbox() == (10, 5, 21, 16)  # Pillow draws the last row and column of the fine picture too
-    assert pen.picture().getpixel((19, 14)) == (255, 255, 255)
+    assert pen.image().getbbox() == (10, 5, 21, 16)  # Pillow draws the last row and column of the fine image too
+    assert pen.image().getpixel((19, 14)) == (255, 255, 255)
 
 
 @pytest.fixture(scope="module")

@@ -13,28 +13,28 @@ from keras_vit.demo import looks
 WITH_ATTENTION = {"plain": 2, "registers": 2, "merging": 2, "DeiT distilled": 2, "axial": 4, "Swin": 2}
 
 
-def picture(size=(48, 40)):
+def image(size=(48, 40)):
     return np.random.default_rng(0).integers(0, 256, (*size, 3), dtype="uint8")
 
 
 @pytest.mark.parametrize(("name", "blocks"), WITH_ATTENTION.items())
 def test_rollouts_end_with_every_block(name, blocks):
     model = FAMILIES[name].build()
-    found = looks.look(model, picture)
-    inputs = keras_vit.preprocess(picture(), model.preprocessing)
+    found = looks.look(model, image)
+    inputs = keras_vit.preprocess(image(), model.preprocessing)
     np.testing.assert_array_equal(found.inputs, inputs)
     assert len(found.blocks) == blocks and found.remarks == []
     for depth in range(1, blocks + 1):
         rollout = analysis.attention_rollout(model, inputs, found.blocks[:depth])[0]
         np.testing.assert_allclose(found.rollouts[found.blocks[depth - 1]], rollout, atol=1e-6)
-        shown = analysis.overlay(found.picture, rollout).astype(int)
+        shown = analysis.overlay(found.image, rollout).astype(int)
         assert np.abs(looks.rollout_overlay(found, depth) - shown).max() <= 1
-        shown = analysis.heat_map(found.picture, rollout).astype(int)
+        shown = analysis.heat_map(found.image, rollout).astype(int)
         assert np.abs(looks.rollout_heat_map(found, depth) - shown).max() <= 1
     heads = looks.head_heat_maps(found, model, 1)
     maps = analysis.head_maps(model, inputs, found.blocks[0])[0]
     assert len(heads) == len(maps)
-    np.testing.assert_array_equal(heads[0], analysis.heat_map(found.picture, maps[0]))
+    np.testing.assert_array_equal(heads[0], analysis.heat_map(found.image, maps[0]))
     if name == "Swin":
         assert all(block.startswith("stage_2") for block in found.blocks)
 
@@ -42,18 +42,18 @@ def test_rollouts_end_with_every_block(name, blocks):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_answers_as_predict_does(name):
     model = FAMILIES[name].build()
-    found = looks.look(model, picture, top=3)
-    expected = keras_vit.predict(model, picture(), top=3)[0]
+    found = looks.look(model, image, top=3)
+    expected = keras_vit.predict(model, image(), top=3)[0]
     assert [label for label, _ in found.answers] == [label for label, _ in expected]
     np.testing.assert_allclose([s for _, s in found.answers], [s for _, s in expected], atol=1e-6)
-    assert len(looks.look(model, picture).answers) == CLASSES
+    assert len(looks.look(model, image).answers) == CLASSES
     parts = ["decode and resize", "model", *(["attention"] if found.blocks else [])]
     assert list(found.milliseconds) == parts and all(0 < took < 60_000 for took in found.milliseconds.values())
 
 
 @pytest.mark.parametrize("name", ["BiT", "axial ResNet"])
 def test_without_attention_a_sentence_says_so(name):
-    found = looks.look(FAMILIES[name].build(), picture)
+    found = looks.look(FAMILIES[name].build(), image)
     assert found.blocks == [] and found.answers
     (remark,) = found.remarks
     assert remark.startswith("There is no attention to show: model must have transformer blocks")
@@ -61,17 +61,17 @@ def test_without_attention_a_sentence_says_so(name):
 
 
 def test_a_head_of_zeros_is_told():
-    found = looks.look(keras_vit.VisionTransformer(FAMILIES["plain"].config), picture)
+    found = looks.look(keras_vit.VisionTransformer(FAMILIES["plain"].config), image)
     assert found.remarks[0].startswith("The head of tiny has a kernel of zeros and answers the same")
 
 
 def test_what_the_model_sees_is_shown_large_enough():
     model = FAMILIES["plain"].build()
-    found = looks.look(model, picture)
-    assert found.picture.shape == (224, 224, 3) and found.picture.dtype == np.uint8
-    seen = np.rint(255 * model.preprocessing.to_pictures(found.inputs)[0]).astype("uint8")
-    np.testing.assert_array_equal(found.picture[::7, ::7], seen)
-    np.testing.assert_array_equal(found.picture[6::7, 6::7], seen)
+    found = looks.look(model, image)
+    assert found.image.shape == (224, 224, 3) and found.image.dtype == np.uint8
+    seen = np.rint(255 * model.preprocessing.to_images(found.inputs)[0]).astype("uint8")
+    np.testing.assert_array_equal(found.image[::7, ::7], seen)
+    np.testing.assert_array_equal(found.image[6::7, 6::7], seen)
 
 
 @pytest.mark.parametrize("brightness", [0, 255])
@@ -89,7 +89,7 @@ def test_heat_maps_are_hot_where_the_rollout_is_high(brightness):
 
 
 def test_blocks_are_counted_from_one():
-    found = looks.look(FAMILIES["plain"].build(), picture)
+    found = looks.look(FAMILIES["plain"].build(), image)
     assert [looks.block_name(found, depth) for depth in (1, 2)] == ["block_00", "block_01"]
     for depth in (0, 3, -1):
         with pytest.raises(ValueError, match=f"depth must be one of 1, 2; got depth={depth}"):

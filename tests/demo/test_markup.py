@@ -30,22 +30,22 @@ def test_labels_and_messages_are_text():
 
 
 def test_figures_hold_their_pixels():
-    picture = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype="uint8")
-    shown = markup.figures([("a", picture), ("b", picture[:3])])
+    image = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype="uint8")
+    shown = markup.figures([("a", image), ("b", image[:3])])
     found = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(text)))) for text in re.findall(r"base64,([^\"]+)", shown)
     ]
-    np.testing.assert_array_equal(found[0], picture)
-    np.testing.assert_array_equal(found[1], picture[:3])
+    np.testing.assert_array_equal(found[0], image)
+    np.testing.assert_array_equal(found[1], image[:3])
 
 
-def test_the_gallery_is_of_small_pictures_in_their_order():
+def test_the_gallery_is_of_small_images_in_their_order():
     levels = [np.full((30, 400, 3), level, "uint8") for level in (10, 200)]
     shown = markup.gallery([("a", levels[0]), ("b", levels[1])], 5)
     assert re.findall(r'data-place="(\d)" title="(\w)"', shown) == [("0", "a"), ("1", "b")]
     for text, level in zip(re.findall(r"base64,([^\"]+)", shown), (10, 200), strict=True):
-        picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
-        assert picture.shape == (12, 160, 3) and (picture == level).all()
+        image = np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
+        assert image.shape == (12, 160, 3) and (image == level).all()
 
 
 def test_times_are_whole_milliseconds():

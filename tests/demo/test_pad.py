@@ -31,8 +31,8 @@ def test_a_drawing_comes_as_it_was_sent():
         ("file:///etc/passwd", "a drawing must be a PNG as a data address"),
         ("data:image/png;base64," + "A" * 1_000_000, "at most 1,000,000 characters"),
         ("data:image/png;base64,???", "a drawing must be in base 64; it is damaged"),
-        ("data:image/png;base64,", "the drawing must be a picture .*; it is empty"),
-        ("data:image/png;base64,AAAA", "the drawing must be a picture"),
+        ("data:image/png;base64,", "the drawing must be an image .*; it is empty"),
+        ("data:image/png;base64,AAAA", "the drawing must be an image"),
         (address(Image.new("1", (9000, 9000))), "the drawing must have at most 64,000,000 pixels"),
     ],
 )

@@ -23,7 +23,7 @@ from PIL import Image
 
 import keras_vit
 import keras_vit_command
-from keras_vit.demo.digit_pictures import digit_picture
+from keras_vit.demo.digit_images import digit_image
 from keras_vit.demo.drawn_digits import draw_digit
 from keras_vit.demo.drawn_scenes import draw_scene, list_scenes
 
@@ -91,8 +91,8 @@ class Page:
             "document.querySelectorAll('#figures img').forEach((image) => image.remove());"
         )
 
-    def pictures(self, selector):
-        """The pictures of a part as uint8 arrays (height, width, 3)."""
+    def images(self, selector):
+        """The images of a part as uint8 arrays (height, width, 3)."""
         addresses = [image.get_attribute("src") for image in self.all(f"{selector} img")]
         return [np.asarray(Image.open(io.BytesIO(base64.b64decode(text.split(",")[1])))) for text in addresses]
 
@@ -198,9 +198,9 @@ def page(driver, url):
     return Page(driver, url)
 
 
-def expected(model, picture):
+def expected(model, image):
     """Bars as they should be, computed here; 0.05 % apart at most."""
-    return [(label, 100 * score) for label, score in keras_vit.predict(model, picture)[0]]
+    return [(label, 100 * score) for label, score in keras_vit.predict(model, image)[0]]
 
 
 def assert_bars(page, bars):
@@ -212,11 +212,11 @@ def assert_bars(page, bars):
 
 def test_an_example_is_answered(page, model):
     page.pick(4)
-    digit = digit_picture(np.asarray(draw_digit("4")))
+    digit = digit_image(np.asarray(draw_digit("4")))
     assert_bars(page, expected(model, digit))
     label, score = expected(model, digit)[0]
     assert page.status() == f"{NAME} says {label} ({score:.1f} %)."
-    seen, overlay, heat_map = page.pictures("#figures")
+    seen, overlay, heat_map = page.images("#figures")
     np.testing.assert_array_equal(seen[::28, ::28, 0], digit[..., 0])
     assert overlay.shape == seen.shape == (224, 224, 3) and (overlay <= seen).all() and (overlay < seen).any()
     assert heat_map.shape == seen.shape and np.ptp(heat_map.astype(int), axis=-1).max() > 50  # colours
@@ -225,22 +225,22 @@ def test_an_example_is_answered(page, model):
 
 def test_the_slider_changes_overlay_and_heat_map_and_nothing_else(page):
     page.pick(2)
-    answers, (seen, *last) = page.answers(), page.pictures("#figures")
+    answers, (seen, *last) = page.answers(), page.images("#figures")
     page.set_depth(1)
-    still_seen, *first = page.pictures("#figures")
+    still_seen, *first = page.images("#figures")
     assert all((early != late).any() for early, late in zip(first, last, strict=True))
     assert page.answers() == answers
     np.testing.assert_array_equal(still_seen, seen)
     page.set_depth(2)
-    np.testing.assert_array_equal(page.pictures("#figures")[1:], last)
+    np.testing.assert_array_equal(page.images("#figures")[1:], last)
 
 
 def test_heads_appear_on_demand_and_go_with_their_block(page):
     page.pick(8)
-    assert page.pictures("#heads") == []
+    assert page.images("#heads") == []
     page.one("#show_heads").click()
     page.until(lambda: len(page.all("#heads img")) == 2)
-    first, second = page.pictures("#heads")
+    first, second = page.images("#heads")
     assert first.shape == (224, 224, 3) and (first != second).any()
     assert page.all("#heads figcaption")[0].text == "block_01, head 1"
     page.set_depth(1)
@@ -256,7 +256,7 @@ def test_a_drawing_is_read(page, model):
     pen = ActionChains(page.driver, duration=20).move_to_element_with_offset(canvas, -40, -70).click_and_hold()
     pen.move_by_offset(80, 0).move_by_offset(-20, 50).move_by_offset(-30, 90).release().perform()
     page.until(lambda: "says" in page.status() and page.all("#figures img"))
-    seen = page.pictures("#figures")[0]
+    seen = page.images("#figures")[0]
     digit = seen[::28, ::28, :1]
     assert digit[0, 2:6].min() > 120 and digit[4:, 6:].max() < 60 and digit[7].max() > 120  # a seven
     assert_bars(page, expected(model, digit))
@@ -268,17 +268,17 @@ def test_a_drawing_is_read(page, model):
 def test_a_file_is_read(page, model, tmp_path):
     draw_digit("6").save(tmp_path / "six.png")
     assert " says " in page.upload(tmp_path / "six.png")
-    assert_bars(page, expected(model, digit_picture(np.asarray(draw_digit("6")))))
+    assert_bars(page, expected(model, digit_image(np.asarray(draw_digit("6")))))
 
 
 @pytest.mark.parametrize(
     ("name", "contents", "message"),
     [
-        ("text.png", b"just text", "Text.png must be a picture"),
-        ("empty.jpg", b"\n", "Empty.jpg must be a picture"),
+        ("text.png", b"just text", "Text.png must be an image"),
+        ("empty.jpg", b"\n", "Empty.jpg must be an image"),
     ],
 )
-def test_what_is_no_picture_is_answered_with_a_sentence(page, tmp_path, name, contents, message):
+def test_what_is_no_image_is_answered_with_a_sentence(page, tmp_path, name, contents, message):
     (tmp_path / name).write_bytes(contents)
     page.pick(1)
     said = page.upload(tmp_path / name)
@@ -349,8 +349,8 @@ def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_fac
         page = Page(driver, url)
         page.pick(list_scenes().index("soccer ball"))
         assert page.answers()[0][0] == "soccer ball"
-        *shown, heat_map = (picture.astype(int) for picture in page.pictures("#figures"))
-        seen, overlay = (picture.sum(-1) for picture in shown)
+        *shown, heat_map = (image.astype(int) for image in page.images("#figures"))
+        seen, overlay = (image.sum(-1) for image in shown)
         left, top, right, bottom = (
             round(side * scale)
             for side, scale in zip(draw_scene("soccer ball").box, (224 / 480, 224 / 360) * 2, strict=True)

@@ -30,7 +30,7 @@ def test_the_page_offers_the_model_first():
     assert visible["pad"] is True and visible["depth"] is False
 
 
-def test_one_picture_is_computed_at_a_time():
+def test_one_image_is_computed_at_a_time():
     page = built()
     computing = [function for function in page.fns.values() if function.concurrency_id == "model"]
     assert len(computing) == 4 and all(function.concurrency_limit == 1 for function in computing)

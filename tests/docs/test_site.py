@@ -103,7 +103,7 @@ def check_tables(site):
     assert all(name in recipes for name in training.RECIPES)
     assert all(f"keras-vit {verb}" in _page(site, "reference/command_line").text for verb in VERBS)
     constructors = _page(site, "reference/constructors").text
-    assert "classifier='gap'" in constructors and "gelu='erf'" in constructors  # AxialViT and DeiT have their own
+    assert "pooling='gap'" in constructors and "gelu='erf'" in constructors  # AxialViT and DeiT have their own
     assert "Token merging" in _page(site, "benchmarks").text
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.data import from_arrays, from_folder
+from keras_vit.data import from_arrays, from_directory
 from keras_vit.evaluation import Accuracy, evaluate
 
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
@@ -29,7 +29,7 @@ def tiny(labels=NAMES, **changes):
 
 
 def places(model, images=IMAGES, labels=LABELS):
-    """The place of each label among its picture's scores, by sorting."""
+    """The place of each label among its image's scores, by sorting."""
     logits = keras.ops.convert_to_numpy(model(images.astype(np.float32) / 127.5 - 1.0))
     return np.array([list(np.argsort(-row, kind="stable")).index(n) for row, n in zip(logits, labels, strict=True)])
 
@@ -157,10 +157,10 @@ def test_text_and_progress(capsys):
     assert "5/5" in capsys.readouterr().out
 
 
-def test_real_pictures_by_their_wordnet_ids(real_data):
+def test_real_images_by_their_wordnet_ids(real_data):
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     model = keras_vit.create_model("ViT-Ti_16", weights=weights, classes=1000)
-    source = from_folder(real_data / "imagenet200").take(range(0, 200, 10))
+    source = from_directory(real_data / "imagenet200").take(range(0, 200, 10))
     result = evaluate(model, source, preprocessing=Preprocessing(size=248, crop=224, interpolation="bicubic"))
     assert result.matching == "by WordNet id"
     assert result.correct[1] >= 18  # 19 of 20
@@ -178,7 +178,7 @@ def test_refusals(tmp_path):
     unknown = from_arrays(IMAGES, LABELS, ["ant", "bee", "cat", "dog", "elk", "fly"])
     refused = [
         (model, unknown, {}, ValueError, "2 of 6 do not: 'elk', 'fly'; by name, 4 do"),
-        (model, tmp_path, {}, ValueError, "cut.png must be a picture"),
+        (model, tmp_path, {}, ValueError, "cut.png must be an image"),
         (model, tmp_path / "none", {}, FileNotFoundError, "there is no"),
         (model, source, {"class_names": NAMES[:5]}, ValueError, "name the 6 classes of the data; got 5"),
         (model, source, {"top": 0}, ValueError, "top must be an integer of at least 1; got top=0"),
@@ -206,7 +206,7 @@ def test_refusals(tmp_path):
         ),
         (model, too_high, {}, ValueError, "from 0 to 5, the last class; a batch has 2 to 7"),
         (model, dataset.map(lambda x, y: x), {}, ValueError, r"batches \(inputs, labels\); its elements are"),
-        (model, dataset.take(0), {}, ValueError, "at least one picture; it holds none"),
+        (model, dataset.take(0), {}, ValueError, "at least one image; it holds none"),
         (model, (inputs, LABELS), {}, TypeError, "data must be a folder, an ImageSource.*got tuple"),
         (VisionTransformer(CONFIG.replace(include_top=False)), source, {}, ValueError, "include_top=False"),
     ]

@@ -72,7 +72,7 @@ def test_other_heads_have_no_confidence():
     assert calibration(head("relu"), LOGITS, ONE_RIGHT) is None
 
 
-def test_right_classes_of_a_picture_share_their_probability():
+def test_right_classes_of_an_image_share_their_probability():
     right = ONE_RIGHT | np.eye(CLASSES, dtype=bool)[(LABELS + 2) % CLASSES]
     probabilities = scipy.special.softmax(LOGITS.astype(np.float64), axis=1)
     found = calibration(head(None), LOGITS, right)

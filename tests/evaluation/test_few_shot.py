@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import encode, stream, write_folder
+from image_sets import encode, stream, write_folder
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
@@ -23,14 +23,14 @@ CONFIG = ViTConfig(
 _RNG = np.random.default_rng(0)
 
 
-def _pictures(count):
-    """Noise around a picture of each class."""
+def _images(count):
+    """Noise around an image of each class."""
     labels = np.arange(count) % len(NAMES)
     centres = np.random.default_rng(1).integers(60, 196, (len(NAMES), 16, 16, 3))
     return np.clip(centres[labels] + _RNG.normal(0, 60, (count, 16, 16, 3)), 0, 255).astype(np.uint8), labels
 
 
-TRAIN, TEST = _pictures(48), _pictures(30)
+TRAIN, TEST = _images(48), _images(30)
 
 
 @functools.cache
@@ -47,7 +47,7 @@ def batched(images, labels, batch_size=16):
 
 
 def pooled(model, images, layer="pooling"):
-    """Class token, or mean of the patches, of each picture."""
+    """Class token, or mean of the patches, of each image."""
     outputs = keras.ops.convert_to_numpy(keras.Model(model.input, model.get_layer(layer).output)(inputs_of(images)))
     return outputs if outputs.ndim == 2 else outputs[:, 1:].mean(axis=1)
 
@@ -105,7 +105,7 @@ def test_test_labels_follow_the_names():
     assert found.class_names == NAMES and found.accuracy == expected.accuracy and found.mean[10] > 0.3
 
 
-def test_only_pictures_that_a_draw_needs_are_read():
+def test_only_images_that_a_draw_needs_are_read():
     images, labels = TRAIN
     drawn = np.concatenate([draw_shots(labels, NAMES, 2, seed).reshape(-1) for seed in (0, 1)])
     inputs = inputs_of(images)
@@ -150,7 +150,7 @@ def test_text_is_a_table():
         "shots  mean %    std  seed 0  seed 7",
         "    1   37.50  12.50   50.00   25.00",
         "   10   87.50  12.50   75.00  100.00",
-        "8 pictures of 2 classes, features of pooling, l2=1024",
+        "8 images of 2 classes, features of pooling, l2=1024",
     ]
 
 

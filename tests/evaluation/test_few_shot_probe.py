@@ -115,14 +115,14 @@ def test_several_steps_per_execution():
 def test_labels_are_read_once():
     starts = []
 
-    def pictures():
+    def images():
         starts.append(1)
         yield from zip(INPUTS, LABELS, strict=True)
 
     spec = tf.TensorSpec((16, 16, 3)), tf.TensorSpec((), tf.int64)
-    counted = tf.data.Dataset.from_generator(pictures, output_signature=spec).batch(5)
+    counted = tf.data.Dataset.from_generator(images, output_signature=spec).batch(5)
     fit(tiny(), FewShotProbe(counted, DATA, **OPTIONS), epochs=3)
-    assert len(starts) == 4  # labels, then the pictures of each epoch
+    assert len(starts) == 4  # labels, then the images of each epoch
 
 
 @pytest.mark.parametrize("option", ["every_epochs", "every_steps", "shots", "l2"])

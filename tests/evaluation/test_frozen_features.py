@@ -1,4 +1,4 @@
-"""FrozenFeatures: which vector stands for a picture, for every kind of model."""
+"""FrozenFeatures: which vector stands for an image, for every kind of model."""
 
 import functools
 
@@ -34,8 +34,8 @@ def output_of(model, name, images=IMAGES):
     ("changes", "layer"),
     [
         ({"representation_size": 7}, "pre_logits"),
-        pytest.param({"classifier": "map"}, "pooling", marks=pytest.mark.slow),
-        ({"classifier": "gap", "norm_position": "after_pooling"}, "encoder_norm"),
+        pytest.param({"pooling": "map"}, "pooling", marks=pytest.mark.slow),
+        ({"pooling": "gap", "norm_position": "after_pooling"}, "encoder_norm"),
         ({"include_top": False}, "pooling"),
         pytest.param({"include_top": False, "representation_size": 7}, "pre_logits", marks=pytest.mark.slow),
         ({"dtype": "mixed_bfloat16"}, "pooling"),
@@ -59,9 +59,9 @@ def test_of_a_distilled_model_it_is_the_mean_of_both_tokens(include_top):
     np.testing.assert_allclose(read(frozen), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("classifier", ["unpooled", "token_unpooled"])
-def test_of_an_unpooled_model_it_is_the_mean_of_the_patches(classifier):
-    model = tiny(classifier=classifier, num_registers=2)
+@pytest.mark.parametrize("pooling", ["unpooled", "token_unpooled"])
+def test_of_an_unpooled_model_it_is_the_mean_of_the_patches(pooling):
+    model = tiny(pooling=pooling, num_registers=2)
     prefix = model.config.num_prefix_tokens
     expected = output_of(model, "encoder_norm")[:, prefix:].mean(axis=1)
     np.testing.assert_allclose(read(FrozenFeatures(model)), expected, atol=1e-6)
@@ -137,7 +137,7 @@ def test_refusals():
         ("ViT-B_16", None, TypeError, "model must be a keras model, .*; got str"),
         (both, None, ValueError, "contains 'tiny', 'other': give one of them"),
         (model, "block_5", ValueError, "must be layers of the model, among .*; got 'block_5'"),
-        (relative, "relative_positions", ValueError, r"one vector or map per picture; got an output of shape \("),
+        (relative, "relative_positions", ValueError, r"one vector or map per image; got an output of shape \("),
         (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "of one input and one"),
         (
             keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]),
@@ -150,5 +150,5 @@ def test_refusals():
         with pytest.raises(error, match=message):
             print(message, FrozenFeatures(given, layer))  # shown where nothing is raised
     other.get_layer("encoder_norm").beta.assign(np.full(12, np.nan))
-    with pytest.raises(ValueError, match="other gives NaN or infinity in pooling for some pictures"):
+    with pytest.raises(ValueError, match="other gives NaN or infinity in pooling for some images"):
         read(FrozenFeatures(other))

@@ -1,16 +1,16 @@
-"""Pictures with labels: every kind gives the same ones, and classes are matched by name."""
+"""Images with labels: every kind gives the same ones, and classes are matched by name."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_sets import encode, stream, write_folder, write_records
+from image_sets import encode, stream, write_folder, write_records
 from sklearn.datasets import load_digits
 
 from keras_vit import Preprocessing
-from keras_vit.data import ImageSource, from_arrays, from_folder, from_tfds, from_tfrecord
+from keras_vit.data import ImageSource, from_arrays, from_directory, from_tfds, from_tfrecord
 from keras_vit.evaluation.labelled import match_labels, open_labelled
 
-LEVELS = Preprocessing(size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)  # leaves the levels as they are
+LEVELS = Preprocessing(size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)  # leaves the pixel values as they are
 IMAGES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
 LABELS = np.sort(np.arange(12) % 3)  # in the order of class folders
 NAMES = ("000", "001", "002")
@@ -62,7 +62,7 @@ def test_every_kind_gives_the_same(kinds, kind):
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("folder", 3), ("dataset", 3)])
-def test_all_pictures(kinds, kind, steps):
+def test_all_images(kinds, kind, steps):
     data = opened(kinds[kind])
     assert data.steps() == steps
     assert_are(list(data.batches()), np.arange(12))
@@ -83,21 +83,21 @@ def test_a_set_of_tensorflow_datasets(tmp_path):
     assert images.shape == (1, 8, 8, 3) and labels.tolist() == [data.labels[3]]
 
 
-def test_labels_are_read_without_the_pictures(tmp_path):
+def test_labels_are_read_without_the_images(tmp_path):
     write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS)
-    source = from_folder(tmp_path)
+    source = from_directory(tmp_path)
     for file in source.files:
         (tmp_path / file).unlink()
     np.testing.assert_array_equal(opened(source).labels, LABELS)
 
 
 @SLOW
-def test_a_stream_names_the_picture_that_cannot_be_read():
-    contents = [encode(image) for image in IMAGES[:3]] + [b"not a picture"]
+def test_a_stream_names_the_image_that_cannot_be_read():
+    contents = [encode(image) for image in IMAGES[:3]] + [b"not an image"]
     elements = tf.data.Dataset.from_tensor_slices({"image": contents, "label": tf.constant([0, 1, 0, 1])})
     data = opened(ImageSource(elements, ("a", "b"), 4))
     assert len(list(data.batches(np.array([0, 1])))) == 1
-    with pytest.raises(ValueError, match="picture 3 must be a picture"):
+    with pytest.raises(ValueError, match="image 3 must be an image"):
         list(data.batches(np.array([1, 3])))
 
 
@@ -106,7 +106,7 @@ def test_another_order_of_a_dataset_is_seen():
     elements = from_arrays(IMAGES, LABELS, NAMES).dataset.shuffle(12, seed=0)
     for data in (opened(shuffled), opened(ImageSource(elements, NAMES, 12))):
         assert sorted(data.labels) == LABELS.tolist()
-        with pytest.raises(ValueError, match="train must give its pictures in the same order every time"):
+        with pytest.raises(ValueError, match="train must give its images in the same order every time"):
             list(data.batches(np.arange(12)))
 
 
@@ -151,7 +151,7 @@ def test_refusals():
         (batched().map(lambda x, y: x), {}, ValueError, r"batches \(inputs, labels\); its elements are"),
         (batched(y=np.eye(3)[LABELS]), {}, ValueError, r"integer labels of shape \(batch,\); got float64 of"),
         (batched(y=LABELS - 1), {}, ValueError, "labels of train must be from 0; they range from -1 to"),
-        (batched().take(0), {}, ValueError, "train must hold at least one picture; it holds none"),
+        (batched().take(0), {}, ValueError, "train must hold at least one image; it holds none"),
         (ImageSource(from_arrays(IMAGES, LABELS).dataset, ("a", "b"), 12), {}, ValueError, "from 0 to 1, as .* 0 to 2"),
     ]
     for data, options, error, message in refused:

@@ -47,7 +47,7 @@ def logits(model):
     [
         ({"representation_size": 7}, "pre_logits"),
         ({"include_top": False}, "pooling"),
-        pytest.param({"classifier": "gap", "norm_position": "after_pooling"}, "encoder_norm", marks=SLOW),
+        pytest.param({"pooling": "gap", "norm_position": "after_pooling"}, "encoder_norm", marks=SLOW),
         ({"dtype": "mixed_bfloat16", "classifier_activation": "softmax"}, "pooling"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_source_gives_the_same_head_with_names():
 
 
 @SLOW
-def test_preprocessing_of_the_pictures_goes_with_the_head():
+def test_preprocessing_of_the_images_goes_with_the_head():
     protocol = Preprocessing(size=16, mean=(0.4,) * 3, std=(0.3,) * 3)
     probe = linear_probe(tiny(), SOURCE, preprocessing=protocol)
     assert probe.as_model().preprocessing == protocol
@@ -150,7 +150,7 @@ def test_refusals():
     plain = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()])
     refused = [
         (plain, SOURCE, {}, TypeError, "model must be a model of keras_vit; got Sequential"),
-        (tiny(classifier="unpooled"), SOURCE, {}, ValueError, "model must pool its tokens"),
+        (tiny(pooling="unpooled"), SOURCE, {}, ValueError, "model must pool its tokens"),
         (tiny(), one, {}, ValueError, "train must have at least two classes; it has 1"),
         (tiny(), SOURCE, {"shots": 11}, ValueError, "got shots=11, and train has 10 of class 'dark'; 3 classes"),
         (tiny(), SOURCE, {"shots": 0}, ValueError, "shots must be an integer of at least 1"),

@@ -13,7 +13,7 @@ LABELS = ("ant", "bee", "cat", "dog")
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=12, num_layers=1, num_heads=2, mlp_dim=16, classes=4
 )
-PICTURES = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
 
 
 def tiny(labels=LABELS, **changes):
@@ -23,9 +23,9 @@ def tiny(labels=LABELS, **changes):
     return model
 
 
-def expected_answers(model, pictures):
+def expected_answers(model, images):
     """[(label, probability), ...] by softmax in float64."""
-    inputs = pictures.astype(np.float32) / 127.5 - 1.0
+    inputs = images.astype(np.float32) / 127.5 - 1.0
     logits = keras.ops.convert_to_numpy(model(inputs)).astype(np.float64)
     scores = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     return [[(LABELS[n], row[n]) for n in np.argsort(-row)] for row in scores]
@@ -40,57 +40,57 @@ def assert_answers(answers, expected):
 
 def test_answers_are_softmax_best_first(tmp_path):
     model = tiny()
-    PIL.Image.fromarray(PICTURES[1]).save(tmp_path / "x.png")
-    answers = predict(model, [PICTURES[0], tmp_path / "x.png", PIL.Image.fromarray(PICTURES[2])], top=4)
-    assert_answers(answers, expected_answers(model, PICTURES))
+    PIL.Image.fromarray(IMAGES[1]).save(tmp_path / "x.png")
+    answers = predict(model, [IMAGES[0], tmp_path / "x.png", PIL.Image.fromarray(IMAGES[2])], top=4)
+    assert_answers(answers, expected_answers(model, IMAGES))
     assert sum(score for _, score in answers[0]) == pytest.approx(1.0)
 
 
 def test_top_cuts_the_list_and_may_exceed_the_classes():
     model = tiny()
-    whole = predict(model, PICTURES)
+    whole = predict(model, IMAGES)
     assert [len(row) for row in whole] == [4, 4, 4]
-    assert predict(model, PICTURES, top=2) == [row[:2] for row in whole]
+    assert predict(model, IMAGES, top=2) == [row[:2] for row in whole]
 
 
-def test_a_single_picture_gives_a_list_of_one():
+def test_a_single_image_gives_a_list_of_one():
     model = tiny()
-    answers = predict(model, PICTURES[0])
+    answers = predict(model, IMAGES[0])
     assert len(answers) == 1
-    assert_answers(answers, expected_answers(model, PICTURES[:1]))
+    assert_answers(answers, expected_answers(model, IMAGES[:1]))
 
 
 def test_the_range_of_arrays_can_be_stated():
     model = tiny()
-    assert predict(model, PICTURES.astype("float32"), value_range=(0, 255)) == predict(model, PICTURES)
+    assert predict(model, IMAGES.astype("float32"), value_range=(0, 255)) == predict(model, IMAGES)
 
 
-def test_prepared_pictures_are_named_as_predict_names_them():
+def test_prepared_images_are_named_as_predict_names_them():
     model = tiny()
-    inputs = keras_vit.preprocess(list(PICTURES), model.preprocessing)
-    assert_answers(predict_prepared(model, inputs, top=4), expected_answers(model, PICTURES))
+    inputs = keras_vit.preprocess(list(IMAGES), model.preprocessing)
+    assert_answers(predict_prepared(model, inputs, top=4), expected_answers(model, IMAGES))
     with pytest.raises(ValueError, match="top must be an integer of at least 1; got top=0"):
         predict_prepared(model, inputs, top=0)
 
 
-def test_more_pictures_than_a_batch():
+def test_more_images_than_a_batch():
     model = tiny()
-    pictures = np.random.default_rng(2).integers(0, 256, (70, 16, 16, 3), dtype=np.uint8)
-    assert_answers(predict(model, pictures), expected_answers(model, pictures))
+    images = np.random.default_rng(2).integers(0, 256, (70, 16, 16, 3), dtype=np.uint8)
+    assert_answers(predict(model, images), expected_answers(model, images))
 
 
 def test_classes_without_labels_are_numbered():
     model = tiny()
-    named = predict(model, PICTURES)
+    named = predict(model, IMAGES)
     model.labels = None
     numbered = [[(f"class_{LABELS.index(label)}", score) for label, score in row] for row in named]
-    assert predict(model, PICTURES) == numbered
+    assert predict(model, IMAGES) == numbered
 
 
 def test_a_head_with_an_activation_keeps_its_scores():
     model = tiny(classifier_activation="sigmoid")
-    expected = np.sort(keras.ops.convert_to_numpy(model(PICTURES / np.float32(127.5) - 1.0)))[:, ::-1]
-    scores = [[score for _, score in row] for row in predict(model, PICTURES)]
+    expected = np.sort(keras.ops.convert_to_numpy(model(IMAGES / np.float32(127.5) - 1.0)))[:, ::-1]
+    scores = [[score for _, score in row] for row in predict(model, IMAGES)]
     np.testing.assert_allclose(scores, expected, rtol=1e-4)
     assert abs(sum(scores[0]) - 1.0) > 0.01
 
@@ -98,7 +98,7 @@ def test_a_head_with_an_activation_keeps_its_scores():
 def test_a_head_of_zeros_is_warned_of():
     model = VisionTransformer(CONFIG, labels=LABELS)
     with pytest.warns(UserWarning, match="head of tiny has a kernel of zeros.*raw ImageNet-21k files of 2020"):
-        answers = predict(model, PICTURES[0])
+        answers = predict(model, IMAGES[0])
     assert [score for _, score in answers[0]] == [0.25] * 4
 
 
@@ -109,30 +109,30 @@ def test_refusals():
     refused = [
         (
             VisionTransformer(CONFIG.replace(include_top=False)),
-            PICTURES,
+            IMAGES,
             5,
             "tiny was built with include_top=False",
         ),
-        (tiny(classifier="unpooled"), PICTURES, 5, r"shape \(None, 4\); tiny gives \(None, 4, 4\)"),
-        (keras.Sequential([keras.Input((4,))]), PICTURES, 5, "got Sequential, without a config"),
-        (model, PICTURES, 0, "top must be an integer of at least 1; got top=0"),
-        (model, PICTURES, 1.5, "top must be an integer"),
-        (model, [], 5, "at least one picture"),
-        (model, PICTURES * 1.0, 5, "images must have values from 0 to 1; they range from 0 to 255"),
+        (tiny(pooling="unpooled"), IMAGES, 5, r"shape \(None, 4\); tiny gives \(None, 4, 4\)"),
+        (keras.Sequential([keras.Input((4,))]), IMAGES, 5, "got Sequential, without a config"),
+        (model, IMAGES, 0, "top must be an integer of at least 1; got top=0"),
+        (model, IMAGES, 1.5, "top must be an integer"),
+        (model, [], 5, "at least one image"),
+        (model, IMAGES * 1.0, 5, "images must have values from 0 to 1; they range from 0 to 255"),
         (
             VisionTransformer(CONFIG.replace(channels=4)),
-            PICTURES,
+            IMAGES,
             5,
             "which have 1 or 3 channels; tiny takes 4: prepare",
         ),
-        (broken, PICTURES, 5, "finite scores; tiny gives NaN or infinity"),
+        (broken, IMAGES, 5, "finite scores; tiny gives NaN or infinity"),
     ]
     for model, images, top, message in refused:
         with pytest.raises(ValueError, match=message):
             print(message, predict(model, images, top=top))  # shown where nothing is raised
 
 
-def test_real_pictures_are_named(real_data):
+def test_real_images_are_named(real_data):
     model = keras_vit.create_model(
         "ViT-Ti_16", weights=real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz", classes=1000
     )

@@ -1,4 +1,4 @@
-"""ReaL labels: the published form of the file, pictures by number, and evaluate with several right answers."""
+"""ReaL labels: the published form of the file, images by number, and evaluate with several right answers."""
 
 import json
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.checkpoints.labels import label_set
-from keras_vit.data import from_arrays, from_folder
+from keras_vit.data import from_arrays, from_directory
 from keras_vit.evaluation import evaluate, read_real_labels
 from keras_vit.evaluation.real_labels import right_answers
 
@@ -30,14 +30,14 @@ def tiny(labels=None, **changes):
 
 
 def best(model, count):
-    """The `count` best logits of each picture, by sorting."""
+    """The `count` best logits of each image, by sorting."""
     logits = keras.ops.convert_to_numpy(model(IMAGES.astype(np.float32) / 127.5 - 1.0))
     return np.argsort(-logits, axis=1, kind="stable")[:, :count]
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    """The pictures in two folders, as their numbers fall."""
+def images(tmp_path_factory):
+    """The images in two folders, as their numbers fall."""
     folder = tmp_path_factory.mktemp("val")
     for number, image in zip(NUMBERS, IMAGES, strict=True):
         place = folder / ("odd" if number % 2 else "even")
@@ -47,12 +47,12 @@ def pictures(tmp_path_factory):
 
 
 def write(path, answers):
-    """real.json with `answers` {number of the picture, from 1: classes} and nothing for all others."""
+    """real.json with `answers` {number of the image, from 1: classes} and nothing for all others."""
     path.write_text(json.dumps([answers.get(n, []) for n in range(1, 50_001)]))
     return path
 
 
-def test_a_picture_is_right_if_the_prediction_is_in_its_set(tmp_path, pictures):
+def test_an_image_is_right_if_the_prediction_is_in_its_set(tmp_path, images):
     model = tiny()
     ranked = dict(zip(NUMBERS, best(model, 1000).tolist(), strict=True))
     answers = {
@@ -64,17 +64,17 @@ def test_a_picture_is_right_if_the_prediction_is_in_its_set(tmp_path, pictures):
         40_001: [ranked[40_001][900], ranked[40_001][999]],  # far off
     }  # 8 and 9 have no answer
     real = write(tmp_path / "real.json", answers)
-    found = evaluate(model, pictures, batch_size=8, labels=real, top=(1, 2, 5))
+    found = evaluate(model, images, batch_size=8, labels=real, top=(1, 2, 5))
     assert (found.count, found.left_out, found.correct) == (6, 2, {1: 2, 2: 3, 5: 4})
     assert str(found).startswith(
         "top-1 accuracy 33.33 % (2 of 6), top-2 accuracy 50.00 % (3 of 6), top-5 accuracy 66.67 % (4 of 6); "
         "2 without a right answer left out; classes matched in order"
     )
-    assert found.matching == (f"in order, as the model has no labels, pictures to {real} by the numbers in their names")
+    assert found.matching == (f"in order, as the model has no labels, images to {real} by the numbers in their names")
     assert found.classes.names == ("even", "odd") and found.classes.counts.tolist() == [2, 4]
     assert found.classes.correct.tolist() == [1, 1]
     assert (1, f"class_{ranked[123][0]}", 1) in found.classes.confusions
-    assert evaluate(tiny(label_set("imagenet2012")), pictures, batch_size=8, labels=real).correct == {1: 2, 5: 4}
+    assert evaluate(tiny(label_set("imagenet2012")), images, batch_size=8, labels=real).correct == {1: 2, 5: 4}
 
 
 def test_file_is_read_as_published(tmp_path):
@@ -93,11 +93,11 @@ def test_file_is_read_as_published(tmp_path):
         ("[" * 100_000, "is no JSON"),
         ('{"1": [2]}', "a list of 50,000 lists; .* holds dict"),
         (json.dumps([[1]] * 49_999), "holds a list of 49,999"),
-        (json.dumps([[1]] * 49_999 + [3]), "from 0 to 999 for every picture; .* has 3 for picture 50000"),
-        (json.dumps([[1], [1000]] + [[]] * 49_998), r"has \[1000\] for picture 2"),
-        (json.dumps([[1], [-1]] + [[]] * 49_998), r"has \[-1\] for picture 2"),
-        (json.dumps([[1.0]] + [[]] * 49_999), r"has \[1.0\] for picture 1"),
-        (json.dumps([[True]] + [[]] * 49_999), r"has \[True\] for picture 1"),
+        (json.dumps([[1]] * 49_999 + [3]), "from 0 to 999 for every image; .* has 3 for image 50000"),
+        (json.dumps([[1], [1000]] + [[]] * 49_998), r"has \[1000\] for image 2"),
+        (json.dumps([[1], [-1]] + [[]] * 49_998), r"has \[-1\] for image 2"),
+        (json.dumps([[1.0]] + [[]] * 49_999), r"has \[1.0\] for image 1"),
+        (json.dumps([[True]] + [[]] * 49_999), r"has \[True\] for image 1"),
         (" " * (2**24 + 1), "at most 16,777,216 bytes; .* has 16,777,217"),
     ],
 )
@@ -108,13 +108,13 @@ def test_another_file_is_refused(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("name", ["ILSVRC2012_val_0000007", "ILSVRC2012_val_00050001", "ILSVRC2012_val_00000000", "7"])
-def test_a_picture_without_a_number_is_refused(tmp_path, name):
+def test_an_image_without_a_number_is_refused(tmp_path, name):
     real = write(tmp_path / "real.json", {7: [1]})
     with pytest.raises(ValueError, match=f"ILSVRC2012_val_00000001 to ILSVRC2012_val_00050000; got val/{name}.png"):
         right_answers(real, ["val/ILSVRC2012_val_00000007.png", f"val/{name}.png"])
 
 
-def test_other_data_and_models_are_refused(tmp_path, pictures):
+def test_other_data_and_models_are_refused(tmp_path, images):
     real = write(tmp_path / "real.json", {7: [1]})
     arrays = from_arrays(IMAGES, np.arange(8))
     dataset = tf.data.Dataset.from_tensors((IMAGES.astype(np.float32), np.arange(8)))
@@ -123,9 +123,9 @@ def test_other_data_and_models_are_refused(tmp_path, pictures):
     with pytest.raises(ValueError, match="a source of files; got "):
         evaluate(tiny(), dataset, labels=real)
     with pytest.raises(ValueError, match="class names must match the model's 6 classes, which have no names"):
-        evaluate(tiny(classes=6), pictures, labels=real)
+        evaluate(tiny(classes=6), images, labels=real)
     with pytest.raises(FileNotFoundError):
-        evaluate(tiny(), pictures, labels=tmp_path / "none.json")
-    few = from_folder(pictures).take([0])  # picture 2, which has no answer
-    with pytest.raises(ValueError, match="data must hold a picture with a right answer; .* has none for all 1"):
+        evaluate(tiny(), images, labels=tmp_path / "none.json")
+    few = from_directory(images).take([0])  # image 2, which has no answer
+    with pytest.raises(ValueError, match="data must hold an image with a right answer; .* has none for all 1"):
         evaluate(tiny(), few, labels=real)

@@ -11,11 +11,11 @@ from keras_vit.evaluation import fit_ridge
 CLASSES = 4
 
 
-def drawn(pictures, dim, scale=1.0):
-    rng = np.random.default_rng(pictures)
-    labels = np.arange(pictures) % CLASSES
+def drawn(images, dim, scale=1.0):
+    rng = np.random.default_rng(images)
+    labels = np.arange(images) % CLASSES
     centres = rng.normal(size=(CLASSES, dim))
-    return scale * (centres[labels] + rng.normal(size=(pictures, dim))) + 3.0, labels
+    return scale * (centres[labels] + rng.normal(size=(images, dim))) + 3.0, labels
 
 
 def design(features):
@@ -24,27 +24,27 @@ def design(features):
     return np.concatenate([x, np.full((len(x), 1), 100.0)], axis=1)
 
 
-@pytest.mark.parametrize(("pictures", "dim"), [(60, 12), (13, 12), (12, 12), (8, 30)])
+@pytest.mark.parametrize(("images", "dim"), [(60, 12), (13, 12), (12, 12), (8, 30)])
 @pytest.mark.parametrize("l2", [1024.0, 0.5])
-def test_weights_are_those_of_scikit_learn(pictures, dim, l2):
+def test_weights_are_those_of_scikit_learn(images, dim, l2):
     linear_model = pytest.importorskip("sklearn.linear_model")
-    features, labels = drawn(pictures, dim)
+    features, labels = drawn(images, dim)
     other = linear_model.Ridge(alpha=l2, fit_intercept=False, solver="svd")
     other.fit(design(features), 2.0 * np.eye(CLASSES)[labels] - 1.0)
     np.testing.assert_allclose(fit_ridge(features, labels, CLASSES, l2).weights, other.coef_.T, atol=1e-9, rtol=1e-7)
 
 
-@pytest.mark.parametrize(("pictures", "dim"), [(40, 10), (10, 40)])
-def test_normal_equations_hold(pictures, dim):
-    features, labels = drawn(pictures, dim)
+@pytest.mark.parametrize(("images", "dim"), [(40, 10), (10, 40)])
+def test_normal_equations_hold(images, dim):
+    features, labels = drawn(images, dim)
     x, y = design(features), np.where(np.eye(CLASSES)[labels] > 0, 1.0, -1.0)
     weights = fit_ridge(features, labels, CLASSES).weights
     np.testing.assert_allclose(x.T @ (x @ weights - y) + 1024.0 * weights, 0.0, atol=1e-7)
 
 
-@pytest.mark.parametrize("pictures", [60, 8])
-def test_folded_weights_give_the_same_scores(pictures):
-    features, labels = drawn(pictures, 20)
+@pytest.mark.parametrize("images", [60, 8])
+def test_folded_weights_give_the_same_scores(images):
+    features, labels = drawn(images, 20)
     ridge = fit_ridge(features, labels, CLASSES)
     others, _ = drawn(50, 20)
     kernel, bias = ridge.folded()
@@ -70,7 +70,7 @@ def test_constant_and_equal_features_are_no_trouble():
     ("changes", "message"),
     [
         ({"features": np.zeros((0, 3)), "labels": np.zeros(0, int)}, r"not empty; got shape \(0, 3\)"),
-        ({"features": np.zeros(2)}, r"\(pictures, dim\), not empty; got shape \(2,\)"),
+        ({"features": np.zeros(2)}, r"\(images, dim\), not empty; got shape \(2,\)"),
         ({"features": np.full((2, 3), np.nan)}, "features must be a finite array"),
         ({"labels": [0.0, 1.0]}, r"labels must be 2 integers; got float64 of shape \(2,\)"),
         ({"labels": [0, 1, 1]}, r"labels must be 2 integers; got int64 of shape \(3,\)"),

@@ -1,4 +1,4 @@
-"""Which pictures are drawn: by class, nested, by the seed."""
+"""Which images are drawn: by class, nested, by the seed."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ LABELS = np.random.default_rng(0).integers(0, 3, 90)
 NAMES = ("ant", "bee", "cat")
 
 
-def test_every_row_holds_distinct_pictures_of_its_class():
+def test_every_row_holds_distinct_images_of_its_class():
     drawn = draw_shots(LABELS, NAMES, 10, seed=0)
     assert drawn.shape == (3, 10) and len(np.unique(drawn)) == 30
     np.testing.assert_array_equal(LABELS[drawn], np.arange(3)[:, None].repeat(10, axis=1))
@@ -31,7 +31,7 @@ def test_the_draw_is_that_of_big_vision():
     np.testing.assert_array_equal(draw_shots(LABELS, NAMES, 5, 2), expected)
 
 
-def test_a_class_with_too_few_pictures_is_named():
+def test_a_class_with_too_few_images_is_named():
     labels = np.array([0] * 9 + [1] * 3 + [2] * 2)
     with pytest.raises(ValueError, match="got shots=3, and train has 2 of class 'cat'$"):
         draw_shots(labels, NAMES, 3, 0)

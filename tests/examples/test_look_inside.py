@@ -57,10 +57,10 @@ def test_what_a_model_lacks_is_told(here, monkeypatch, capsys, name, missing):
 
 
 @pytest.mark.slow
-def test_a_real_model_on_real_pictures(real_data, tmp_path, monkeypatch, capsys):
+def test_a_real_model_on_real_images(real_data, tmp_path, monkeypatch, capsys):
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
-    pictures = sorted((real_data / "pictures").iterdir())
-    out = run(monkeypatch, capsys, "--model", "ViT-Ti_16", "--weights", weights, "--output", tmp_path, *pictures)
+    images = sorted((real_data / "pictures").iterdir())
+    out = run(monkeypatch, capsys, "--model", "ViT-Ti_16", "--weights", weights, "--output", tmp_path, *images)
     near, far = check(tmp_path, out)["distance"]
     assert far > 2 * near
 
@@ -69,4 +69,4 @@ def test_a_real_model_on_real_pictures(real_data, tmp_path, monkeypatch, capsys)
 def test_arguments_that_go_together(monkeypatch, capsys, arguments):
     with pytest.raises(SystemExit):
         run(monkeypatch, capsys, *arguments)
-    assert "--model, --weights and pictures go together" in capsys.readouterr().err
+    assert "--model, --weights and images go together" in capsys.readouterr().err

@@ -56,9 +56,9 @@ def test_tiny_run_writes_and_prints_everything(tmp_path):
         assert sheet.size == (640, 384) and len(sheet.getcolors(1 << 20)) > 10
 
 
-def ask_here(exported, picture):
+def ask_here(exported, image):
     """`ask` of the script, without the second process."""
-    answer = tf.saved_model.load(str(exported)).signatures["serving_default"](tf.constant([picture.read_bytes()]))
+    answer = tf.saved_model.load(str(exported)).signatures["serving_default"](tf.constant([image.read_bytes()]))
     return answer["classes"][0, 0].numpy().decode(), float(answer["scores"][0, 0])
 
 

@@ -1,4 +1,4 @@
-"""Examples: the two studies write table, CSV and figure, go on where they were, and measure on unseen pictures."""
+"""Examples: the two studies write table, CSV and figure, go on where they were, and measure on unseen images."""
 
 import csv
 import importlib
@@ -79,7 +79,7 @@ def test_scaling(start, tmp_path, monkeypatch):
     assert table["base", "4 x 64, 128, 8"][2] == "1.00"
     assert len(table["untrained", "4 x 64, 128, 8"]) == 4  # nothing was learned, so only the probe says something
     rows = rows_of(tmp_path / "scaling.csv")
-    assert [(row["curve"], row["steps"], row["pictures"]) for row in rows] == [
+    assert [(row["curve"], row["steps"], row["images"]) for row in rows] == [
         ("untrained", "0", "0"),
         ("base", "1", "1294"),
         ("depth", "1", "1294"),
@@ -110,27 +110,27 @@ def test_data_size(start, tmp_path, monkeypatch):
 
 @pytest.fixture
 def file_of_arrays(tmp_path):
-    """Path of 60 pictures to train on and 40 to test on, each of one level that is its own."""
+    """Path of 60 images to train on and 40 to test on, each of one pixel value that is its own."""
     levels = {"train": np.arange(60), "test": np.arange(60, 100)}
     arrays = {f"x_{part}": np.tile(found[:, None, None, None], (1, 4, 4, 3)) for part, found in levels.items()}
     labels = {f"y_{part}": found % 3 for part, found in levels.items()}
-    np.savez(tmp_path / "pictures.npz", **{name: array.astype("uint8") for name, array in arrays.items()}, **labels)
-    return tmp_path / "pictures.npz"
+    np.savez(tmp_path / "images.npz", **{name: array.astype("uint8") for name, array in arrays.items()}, **labels)
+    return tmp_path / "images.npz"
 
 
 def test_what_is_measured_on_was_not_trained_on(study, file_of_arrays):
-    pictures = study.open_pictures(file_of_arrays)
-    trained = [element["image"][0, 0, 0] for element in pictures.train.dataset.as_numpy_iterator()]
+    images = study.open_images(file_of_arrays)
+    trained = [element["image"][0, 0, 0] for element in images.train.dataset.as_numpy_iterator()]
     found = {}
     for name in ("validation", "test"):
-        inputs, labels = map(np.concatenate, zip(*getattr(pictures, name).as_numpy_iterator(), strict=True))
+        inputs, labels = map(np.concatenate, zip(*getattr(images, name).as_numpy_iterator(), strict=True))
         assert inputs.shape[1:] == (32, 32, 3)
         found[name] = np.rint(127.5 * (inputs[:, 0, 0, 0] + 1)).astype(int)
         np.testing.assert_array_equal(labels, found[name] % 3)
     assert len(found["validation"]) == 6 and sorted([*trained, *found["validation"]]) == list(range(60))
     np.testing.assert_array_equal(found["test"], np.arange(60, 100))
-    few = study.open_pictures(file_of_arrays, limit=4)
-    assert [len(inputs) for inputs, _ in few.test] == [4] and few.digest != pictures.digest
+    few = study.open_images(file_of_arrays, limit=4)
+    assert [len(inputs) for inputs, _ in few.test] == [4] and few.digest != images.digest
 
 
 @pytest.fixture
@@ -138,11 +138,11 @@ def measured(study, monkeypatch):
     """List of (blocks, share, steps, seed) of each training, none of which takes place; the third one is killed."""
     calls = []
 
-    def measure(config, pictures, share, recipe):
+    def measure(config, images, share, recipe):
         calls.append((config.num_layers, share, recipe.steps, recipe.seed))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        numbers = {"steps": recipe.steps, "pictures": 9, "parameters": 8, "macs": 7, "train_accuracy": np.nan}
+        numbers = {"steps": recipe.steps, "images": 9, "parameters": 8, "macs": 7, "train_accuracy": np.nan}
         return {**numbers, "validation_accuracy": np.nan, "few_shot": len(calls) / 10, "few_shot_std": 0.0}
 
     monkeypatch.setattr(study, "_measure", measure)
@@ -150,16 +150,16 @@ def measured(study, monkeypatch):
 
 
 def test_killed_study_goes_on(study, measured, file_of_arrays, tmp_path, capsys):
-    pictures = study.open_pictures(file_of_arrays)
+    images = study.open_images(file_of_arrays)
     config = keras_vit.ViTConfig(
         name="a", image_size=4, patch_size=2, hidden_dim=4, num_layers=1, num_heads=1, mlp_dim=4
     )
     trials = [study.Trial("a", "1", config), study.Trial("a", "half", config, 0.5)]
     file = tmp_path / "study.csv"
     with pytest.raises(KeyboardInterrupt):
-        study.run(trials, pictures, file, steps=2, seeds=2)
+        study.run(trials, images, file, steps=2, seeds=2)
     assert len(rows_of(file)) == 2
-    found = study.run(trials, pictures, file, steps=2, seeds=2)
+    found = study.run(trials, images, file, steps=2, seeds=2)
     assert measured[:2] == [(1, 1.0, 2, 0), (1, 0.5, 2, 0)]
     assert measured[2] == measured[3] == (1, 1.0, 2, 1) and measured[4:] == [(1, 0.5, 2, 1)]
     assert [row.few_shot for row in found[trials[0]]] == [0.1, 0.4]
@@ -168,7 +168,7 @@ def test_killed_study_goes_on(study, measured, file_of_arrays, tmp_path, capsys)
     study.print_table(("curve", "point"), {}, found)
     assert capsys.readouterr().out.splitlines()[1].split() == ["a", "1", "25.0", "15.0"]
 
-    study.run(trials, pictures, file, steps=3, seeds=1)  # other settings: trained, and the rows from before stay
+    study.run(trials, images, file, steps=3, seeds=1)  # other settings: trained, and the rows from before stay
     assert measured[5:] == [(1, 1.0, 3, 0), (1, 0.5, 3, 0)] and len(rows_of(file)) == 6
 
 
@@ -195,6 +195,6 @@ def test_training_makes_the_features_better(study, tmp_path):
         name="base", image_size=32, patch_size=8, hidden_dim=64, num_layers=4, num_heads=4, mlp_dim=128
     )
     trials = [study.Trial("base", str(share), config, share) for share in (0.0, 1.0)]
-    found = study.run(trials, study.open_pictures(), tmp_path / "study.csv", steps=300, seeds=1)
+    found = study.run(trials, study.open_images(), tmp_path / "study.csv", steps=300, seeds=1)
     untrained, trained = (rows[0].few_shot for rows in found.values())
     assert trained > untrained + 0.2

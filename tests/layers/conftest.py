@@ -37,10 +37,10 @@ class Reference:
         return weights @ values, weights
 
     @classmethod
-    def self_attention(cls, tokens, num_heads, query_key_value, projection, norms=None, epsilon=1e-6):
+    def self_attention(cls, tokens, num_heads, qkv, projection, norms=None, epsilon=1e-6):
         """(tokens, dim) of one sample -> (output, weights (heads, tokens, tokens))."""
         dim = tokens.shape[-1]
-        kernel, bias = query_key_value
+        kernel, bias = qkv
         outputs, weights = [], []
         for head in range(num_heads):
             parts = []

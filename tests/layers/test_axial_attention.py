@@ -45,7 +45,7 @@ def _attention(softmax, sequences, weights, num_heads, training):
             mean, variance = x.mean(axis=others, keepdims=True), x.var(axis=others, keepdims=True)
         return (x - mean) / np.sqrt(variance + EPSILON) * gamma + beta
 
-    fused = norm(sequences @ weights["query_key_value/kernel"], "query_key_value", 2)
+    fused = norm(sequences @ weights["qkv/kernel"], "qkv", 2)
     table = weights["relative_positions"]  # row d + length - 1: the offset d
     product, by_query, by_key = (np.zeros((count, num_heads, length, length)) for _ in range(3))
     outputs, positions = np.zeros_like(sequences), np.zeros_like(sequences)
@@ -86,8 +86,8 @@ def test_a_cell_changes_exactly_the_cells_of_its_column_or_row(axis, randomise):
 def test_training_moves_the_statistics_of_every_norm_by_a_tenth():
     layer, maps = AxialAttention("width", 2), _maps()
     layer(maps, training=True)
-    fused = maps.reshape(-1, CHANNELS).astype("float64") @ _numpy(layer.query_key_value.kernel)
-    norm = layer.query_key_value_norm
+    fused = maps.reshape(-1, CHANNELS).astype("float64") @ _numpy(layer.qkv.kernel)
+    norm = layer.qkv_norm
     np.testing.assert_allclose(_numpy(norm.moving_mean), 0.1 * fused.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(_numpy(norm.moving_variance), 0.9 + 0.1 * fused.var(axis=0), atol=1e-5)
     moved = [weight.path for weight in layer.non_trainable_weights if np.any(_numpy(weight) != _numpy(weight)[0])]
@@ -134,10 +134,10 @@ def test_multiply_accumulates_are_those_of_the_five_products():
 def test_initial_values():
     layer = AxialAttention("width", 2)
     layer.build((None, 64, 64, 128))
-    assert _numpy(layer.query_key_value.kernel).std() == pytest.approx(1 / math.sqrt(128), rel=0.03)
+    assert _numpy(layer.qkv.kernel).std() == pytest.approx(1 / math.sqrt(128), rel=0.03)
     assert _numpy(layer.relative_positions).std() == pytest.approx(1 / math.sqrt(64), rel=0.03)
     assert layer.relative_positions.shape == (2 * 64 - 1, 2 * 64)
-    assert layer.query_key_value.bias is None
+    assert layer.qkv.bias is None
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,9 @@ def test_on_a_grid_of_one_row_the_column_block_attends_to_each_token_alone(refer
     x = _call(block.row_block, tokens).astype("float64")
     part = {path.removeprefix("column_block/"): value for path, value in weights.items() if "column_block" in path}
     normed = reference.layer_norm(x, part["norm1/gamma"], part["norm1/beta"], 1e-6)
-    fused = normed @ part["attention/query_key_value/kernel"] + part["attention/query_key_value/bias"]
+    fused = normed @ part["attention/qkv/kernel"] + part["attention/qkv/bias"]
     value = fused[..., 2 * DIM :]
-    x = x + value @ part["attention/output_projection/kernel"] + part["attention/output_projection/bias"]
+    x = x + value @ part["attention/proj/kernel"] + part["attention/proj/bias"]
     normed = reference.layer_norm(x, part["norm2/gamma"], part["norm2/beta"], 1e-6)
     mlp = [part[f"mlp/dense{i}/{kind}"] for i in (1, 2) for kind in ("kernel", "bias")]
     expected = x + reference.mlp(normed, *mlp, "tanh")
@@ -146,7 +146,7 @@ def test_every_argument_reaches_both_blocks():
         "mlp_dim": 6,
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.2,
-        "stochastic_depth_rate": 0.3,
+        "drop_path_rate": 0.3,
         "remat": True,
         **EVERYTHING,
     }
@@ -200,7 +200,7 @@ def test_tokens_that_are_not_the_grid_are_refused(shape):
 
 def _make_identity(block):
     """Zeroes what ends both residual branches."""
-    for layer in (block.attention.output_projection, block.mlp.dense2):
+    for layer in (block.attention.proj, block.mlp.dense2):
         layer.set_weights([np.zeros_like(weight) for weight in layer.get_weights()])
 
 

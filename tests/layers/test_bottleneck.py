@@ -92,7 +92,7 @@ def pre_activation(unit, weights, images):
 STATEMENTS = {BottleneckUnit: bottleneck, PreActivationUnit: pre_activation}
 
 
-def _pictures(size, channels, count=2):
+def _images(size, channels, count=2):
     return np.random.default_rng(1).normal(size=(count, *size, channels)).astype("float32")
 
 
@@ -102,7 +102,7 @@ def _pictures(size, channels, count=2):
 def test_values(unit_class, size, strides, channels, std_form, randomise):
     # Epsilons near the deviations, so that a wrong one would show.
     unit = unit_class(32, strides, gn_epsilon=0.3, std_epsilon=0.2, std_form=std_form)
-    images = _pictures(size, channels)
+    images = _images(size, channels)
     unit.build(images.shape)
     weights = randomise(unit)
     expected = STATEMENTS[unit_class](unit, weights, images.astype("float64"))
@@ -155,7 +155,7 @@ def test_weights_have_their_names_and_shapes(unit_class, strides, initial):
 
 
 def test_branch_of_the_hybrid_unit_starts_at_zero():
-    images = _pictures((4, 4), 128)
+    images = _images((4, 4), 128)
     output = ops.convert_to_numpy(BottleneckUnit(32)(images))
     np.testing.assert_array_equal(output, relu(images))
 
@@ -168,7 +168,7 @@ def test_branch_of_the_bit_unit_does_not_start_at_zero(initial):
 
 @pytest.mark.parametrize("unit_class", UNITS)
 def test_norms_under_mixed_bfloat16_take_float32_statistics(unit_class, randomise):
-    images = _pictures((8, 8), 128) + 30  # the mean is far above the deviation
+    images = _images((8, 8), 128) + 30  # the mean is far above the deviation
     exact, mixed = unit_class(32), unit_class(32, dtype="mixed_bfloat16")
     for unit in (exact, mixed):
         unit.build(images.shape)

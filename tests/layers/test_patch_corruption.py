@@ -25,7 +25,7 @@ def happened(sources, places):
 
 
 @pytest.mark.parametrize(("rate", "count"), [(0.5, 24), (0.15, 7), (1.0, 49)])
-def test_every_picture_has_as_many_corrupted_patches(rate, count):
+def test_every_image_has_as_many_corrupted_patches(rate, count):
     sources, places = draw(PatchCorruption(rate))
     assert corrupted_count(rate, PATCHES) == count
     assert places.shape == (BATCH, count) and places.min() >= 0 and places.max() < PATCHES
@@ -61,9 +61,9 @@ def test_what_becomes_of_the_embeddings():
     found = ops.convert_to_numpy(layer.corrupt(tokens, sources))
     embedding = ops.convert_to_numpy(layer.mask_embedding)
     assert embedding.shape == (5,) and 0 < np.abs(embedding).max() < 0.1
-    for picture, patch in np.ndindex(3, 4):
-        source = sources[picture, patch]
-        np.testing.assert_array_equal(found[picture, patch], embedding if source < 0 else tokens[picture, source])
+    for image, patch in np.ndindex(3, 4):
+        source = sources[image, patch]
+        np.testing.assert_array_equal(found[image, patch], embedding if source < 0 else tokens[image, source])
 
 
 def test_one_patch_becomes_another_as_it_was_before():

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers import GlobalAveragePooling, MapPooling, TokenPooling
+from keras_vit.layers import AttentionPooling, GlobalAveragePooling, TokenPooling
 
 
 @pytest.mark.parametrize(("kwargs", "index"), [({}, 0), ({"index": 3}, 3)])
@@ -33,7 +33,7 @@ def test_global_average_sums_float16_in_float32():
 @pytest.mark.parametrize(("num_heads", "prefix"), [(1, 0), (4, 2)])
 def test_map_pooling_is_one_query_over_the_patches_then_an_mlp(num_heads, prefix, gelu, reference, randomise):
     tokens = _tokens().astype("float64")
-    layer = MapPooling(num_heads, 12, prefix, gelu, 1e-3)
+    layer = AttentionPooling(num_heads, 12, prefix, gelu, 1e-3)
     layer.build(tokens.shape)
     weights = randomise(layer)
     query = weights["probe"][0, 0] @ weights["query/kernel"] + weights["query/bias"]
@@ -43,14 +43,14 @@ def test_map_pooling_is_one_query_over_the_patches_then_an_mlp(num_heads, prefix
         key, value = np.split(key_value, 2, axis=1)
         heads = [np.split(x, num_heads, axis=-1) for x in (query[None], key, value)]
         pooled = np.concatenate([reference.attention(*parts)[0][0] for parts in zip(*heads, strict=True)])
-        pooled = pooled @ weights["output_projection/kernel"] + weights["output_projection/bias"]
+        pooled = pooled @ weights["proj/kernel"] + weights["proj/bias"]
         normed = reference.layer_norm(pooled, weights["norm/gamma"], weights["norm/beta"], 1e-3)
         np.testing.assert_allclose(output, pooled + reference.mlp(normed, *mlp, gelu), atol=2e-5)
 
 
 def test_map_pooling_does_not_see_the_prefix(randomise):
     tokens = _tokens()
-    layer = MapPooling(2, 6, num_prefix_tokens=2)
+    layer = AttentionPooling(2, 6, num_prefix_tokens=2)
     layer.build(tokens.shape)
     randomise(layer)
     before = _call(layer, tokens)
@@ -61,17 +61,17 @@ def test_map_pooling_does_not_see_the_prefix(randomise):
 
 
 def test_map_pooling_starts_xavier_uniform(check_uniform, initial):
-    layer = MapPooling(4, 256)
+    layer = AttentionPooling(4, 256)
     layer.build((None, 5, 128))
     weights = initial(layer)
     for part in (weights["query/kernel"], *np.split(weights["key_value/kernel"], 2, axis=1)):
         check_uniform(part, math.sqrt(6 / (2 * 128)))
-    check_uniform(weights["output_projection/kernel"], math.sqrt(6 / (2 * 128)))
+    check_uniform(weights["proj/kernel"], math.sqrt(6 / (2 * 128)))
     for name in ("dense1", "dense2"):
         check_uniform(weights[f"mlp/{name}/kernel"], math.sqrt(6 / (128 + 256)))
     limit = math.sqrt(6 / (1 + 128))
     assert 0.9 * limit < np.abs(weights["probe"]).max() <= limit
-    for name in ("query/bias", "key_value/bias", "output_projection/bias"):
+    for name in ("query/bias", "key_value/bias", "proj/bias"):
         assert not weights[name].any()
 
 
@@ -83,16 +83,16 @@ def test_map_pooling_starts_xavier_uniform(check_uniform, initial):
             lambda: GlobalAveragePooling(-1),
             "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1",
         ),
-        (lambda: MapPooling(0, 4), "num_heads must be an integer of at least 1; got num_heads=0"),
-        (lambda: MapPooling(2, 0), "mlp_dim must be an integer of at least 1; got mlp_dim=0"),
+        (lambda: AttentionPooling(0, 4), "num_heads must be an integer of at least 1; got num_heads=0"),
+        (lambda: AttentionPooling(2, 0), "mlp_dim must be an integer of at least 1; got mlp_dim=0"),
         (
-            lambda: MapPooling(2, 4, -1),
+            lambda: AttentionPooling(2, 4, -1),
             "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1",
         ),
-        (lambda: MapPooling(2, 4, gelu="exact"), "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
-        (lambda: MapPooling(2, 4, epsilon=-1), "epsilon must be a finite number above 0; got epsilon=-1"),
+        (lambda: AttentionPooling(2, 4, gelu="exact"), "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
+        (lambda: AttentionPooling(2, 4, epsilon=-1), "epsilon must be a finite number above 0; got epsilon=-1"),
         (
-            lambda: MapPooling(3, 4).build((None, 5, 8)),
+            lambda: AttentionPooling(3, 4).build((None, 5, 8)),
             "num_heads must divide the width of the input; got 3 and 8",
         ),
     ],

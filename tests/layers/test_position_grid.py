@@ -67,8 +67,8 @@ def _bicubic_taps(index, old, new):
 def test_bicubic_antialias_is_pillows(old, new):
     table = _table(old)
     channels = np.moveaxis(table.reshape(*old, -1), -1, 0)
-    pictures = [Image.fromarray(channel).resize(new[::-1], Image.Resampling.BICUBIC) for channel in channels]
-    _compare(table, old, new, "bicubic_antialias", np.stack([np.asarray(picture) for picture in pictures], axis=-1))
+    images = [Image.fromarray(channel).resize(new[::-1], Image.Resampling.BICUBIC) for channel in channels]
+    _compare(table, old, new, "bicubic_antialias", np.stack([np.asarray(image) for image in images], axis=-1))
 
 
 @pytest.mark.parametrize("method", RESIZE_METHODS)

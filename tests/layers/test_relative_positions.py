@@ -33,7 +33,7 @@ def test_attention_adds_them_before_the_softmax(randomise):
     keys = positions(tokens)
     output, scores = attention(tokens, relative_keys=keys, return_attention_scores=True)
 
-    fused = tokens @ weights["query_key_value/kernel"] + weights["query_key_value/bias"]
+    fused = tokens @ weights["qkv/kernel"] + weights["qkv/bias"]
     query, key, value = np.moveaxis(fused.reshape(2, 5, 3, 2, 4), (2, 3), (0, 2))  # (batch, heads, tokens, 4)
     logits = query @ np.swapaxes(key, -1, -2)
     for q in range(1, 5):  # token 0 is the class token, which has no position
@@ -43,7 +43,7 @@ def test_attention_adds_them_before_the_softmax(randomise):
     expected /= expected.sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(scores), expected, atol=1e-6)
     heads = np.moveaxis(expected @ value, 1, 2).reshape(2, 5, 8)
-    heads = heads @ weights["output_projection/kernel"] + weights["output_projection/bias"]
+    heads = heads @ weights["proj/kernel"] + weights["proj/bias"]
     np.testing.assert_allclose(keras.ops.convert_to_numpy(output), heads, atol=1e-5)
 
 

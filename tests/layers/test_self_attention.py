@@ -17,10 +17,10 @@ def test_values_and_scores(num_heads, qk_norm, qkv_bias, reference, randomise):
     tokens = np.random.default_rng(1).normal(size=(2, 5, 8)).astype("float32")
     layer.build(tokens.shape)
     weights = randomise(layer)
-    assert ("query_key_value/bias" in weights) is qkv_bias
+    assert ("qkv/bias" in weights) is qkv_bias
     output, scores = (keras.ops.convert_to_numpy(x) for x in layer(tokens, return_attention_scores=True))
-    fused = weights["query_key_value/kernel"], weights.get("query_key_value/bias", np.zeros(24))
-    projection = weights["output_projection/kernel"], weights["output_projection/bias"]
+    fused = weights["qkv/kernel"], weights.get("qkv/bias", np.zeros(24))
+    projection = weights["proj/kernel"], weights["proj/bias"]
     norms = [(weights[f"{n}_norm/gamma"], weights[f"{n}_norm/beta"]) for n in ("query", "key")] if qk_norm else None
     for sample in range(2):
         expected, expected_scores = reference.self_attention(
@@ -55,7 +55,7 @@ def test_keys_are_the_mean_over_the_heads(qk_norm, reference, randomise):
     weights = randomise(layer)
     output, keys = layer(tokens, return_keys=True)
     np.testing.assert_array_equal(output, layer(tokens))
-    fused = tokens @ weights["query_key_value/kernel"] + weights["query_key_value/bias"]
+    fused = tokens @ weights["qkv/kernel"] + weights["qkv/bias"]
     heads = [fused[..., 8:12], fused[..., 12:16]]
     if qk_norm:
         norm = [weights["key_norm/gamma"], weights["key_norm/beta"], 1e-6]
@@ -121,10 +121,10 @@ def test_kernels_start_xavier_uniform_for_each_of_query_key_and_value(check_unif
     layer.build((None, 5, 128))
     weights = initial(layer)
     limit = math.sqrt(6 / (2 * 128))
-    for part in np.split(weights["query_key_value/kernel"], 3, axis=1):
+    for part in np.split(weights["qkv/kernel"], 3, axis=1):
         check_uniform(part, limit)
-    check_uniform(weights["output_projection/kernel"], limit)
-    assert not weights["query_key_value/bias"].any() and not weights["output_projection/bias"].any()
+    check_uniform(weights["proj/kernel"], limit)
+    assert not weights["qkv/bias"].any() and not weights["proj/bias"].any()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def attention_of_map(tokens, weights, window, shift, softmax):
     """
     rows, columns, dim = tokens.shape
     width = dim // HEADS
-    fused = tokens @ weights["attention/query_key_value/kernel"] + weights["attention/query_key_value/bias"]
+    fused = tokens @ weights["attention/qkv/kernel"] + weights["attention/qkv/bias"]
     query, key, value = np.split(fused, 3, axis=-1)
     table = weights["attention/relative_position_bias/embedding"].reshape(2 * window - 1, 2 * window - 1, HEADS)
     windows = {}
@@ -62,8 +62,8 @@ def attention_of_map(tokens, weights, window, shift, softmax):
                 outputs[q][part] = sum(p * value[k][part] for p, k in zip(probabilities, places, strict=True))
                 for p, k in zip(probabilities, places, strict=True):
                     scores.setdefault((q, k), np.zeros(HEADS))[head] = p
-    projected = outputs @ weights["attention/output_projection/kernel"]
-    return projected + weights["attention/output_projection/bias"], scores
+    projected = outputs @ weights["attention/proj/kernel"]
+    return projected + weights["attention/proj/bias"], scores
 
 
 def padded_norm(maps, weights, padded, reference):
@@ -114,11 +114,11 @@ def test_variable_paths(randomise):
         [
             "norm1/gamma",
             "norm1/beta",
-            "attention/query_key_value/kernel",
-            "attention/query_key_value/bias",
+            "attention/qkv/kernel",
+            "attention/qkv/bias",
             "attention/relative_position_bias/embedding",
-            "attention/output_projection/kernel",
-            "attention/output_projection/bias",
+            "attention/proj/kernel",
+            "attention/proj/bias",
             "norm2/gamma",
             "norm2/beta",
             "mlp/dense1/kernel",
@@ -130,7 +130,7 @@ def test_variable_paths(randomise):
 
 
 def test_stochastic_depth_drops_the_branches_of_whole_samples(randomise):
-    block, _ = make_block((2, 2), 2, False, randomise, stochastic_depth_rate=0.5)
+    block, _ = make_block((2, 2), 2, False, randomise, drop_path_rate=0.5)
     maps = np.random.default_rng(1).normal(size=(400, 2, 2, DIM)).astype("float32")
     outputs = keras.ops.convert_to_numpy(block(maps, training=True))
     same = (outputs == maps).all(axis=(1, 2, 3))
@@ -144,7 +144,7 @@ def test_dropout_falls_on_the_attention_output_and_twice_on_the_mlp():
     assert rates == [0.25, 0.0] and block.mlp.dropout_rate == 0.25
     block.build((None, 2, 2, DIM))
     block.set_weights([np.zeros(weight.shape) for weight in block.weights])
-    block.attention.output_projection.bias.assign(np.ones(DIM))
+    block.attention.proj.bias.assign(np.ones(DIM))
     outputs = keras.ops.convert_to_numpy(block(np.zeros((200, 2, 2, DIM), "float32"), training=True))
     assert set(np.unique(outputs.round(5))) == {0.0, np.float32(1 / 0.75).round(5)}
     assert (outputs == 0).mean() == pytest.approx(0.25, abs=0.03)
@@ -176,7 +176,7 @@ def test_weights_of_another_map_load_with_the_table_resized(randomise, tmp_path)
         ({"window_size": (2, 2)}, r"window_size must be an integer of at least 1; got window_size=\(2, 2\)"),
         ({"shifted": 1}, "shifted must be True or False; got shifted=1"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be a number in \[0, 1\)"),
-        ({"stochastic_depth_rate": -0.1}, r"stochastic_depth_rate must be a number in \[0, 1\)"),
+        ({"drop_path_rate": -0.1}, r"drop_path_rate must be a number in \[0, 1\)"),
         ({"qkv_bias": None}, "qkv_bias must be True or False; got qkv_bias=None"),
         ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
         ({"epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),

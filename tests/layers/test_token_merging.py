@@ -133,13 +133,13 @@ def test_symbolic_shapes_and_config():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"merged_tokens": 0}, "merged_tokens must be an integer of at least 1; got merged_tokens=0"),
+        ({"token_merging": 0}, "token_merging must be an integer of at least 1; got token_merging=0"),
         ({"num_prefix_tokens": -1}, "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
-        TokenMerging(**{"merged_tokens": 2, **kwargs})
+        TokenMerging(**{"token_merging": 2, **kwargs})
 
 
 def test_unknown_number_of_tokens_is_refused():

@@ -33,11 +33,11 @@ def _block(reference, tokens, weights, gelu, epsilon=1e-6, qkv_bias=True, qk_nor
         return [weights[f"{name}/{kind}"] for kind in kinds]
 
     fused = (
-        weights["attention/query_key_value/kernel"],
-        weights.get("attention/query_key_value/bias", np.zeros(24)),
+        weights["attention/qkv/kernel"],
+        weights.get("attention/qkv/bias", np.zeros(24)),
     )
     norms = [pair(f"attention/{n}_norm", "gamma", "beta") for n in ("query", "key")] if qk_norm else None
-    projection = pair("attention/output_projection", "kernel", "bias")
+    projection = pair("attention/proj", "kernel", "bias")
     scale1, scale2 = (weights[f"layer_scale{i}/gamma"] if layer_scale_init else 1.0 for i in (1, 2))
     normed = reference.layer_norm(tokens, *pair("norm1", "gamma", "beta"), epsilon)
     branch, scores = reference.self_attention(normed, 2, fused, projection, norms, epsilon)
@@ -48,7 +48,7 @@ def _block(reference, tokens, weights, gelu, epsilon=1e-6, qkv_bias=True, qk_nor
 
 
 def test_stochastic_depth_drops_either_branch_of_a_sample():
-    block, tokens = TransformerBlock(2, 12, stochastic_depth_rate=0.5), np.zeros((400, 5, 8), "float32")
+    block, tokens = TransformerBlock(2, 12, drop_path_rate=0.5), np.zeros((400, 5, 8), "float32")
     _branches_that_add(block, tokens.shape, attention=1.0, mlp=10.0)
     output = _call(block, tokens, training=True)
     np.testing.assert_array_equal(output, np.broadcast_to(output[:, :1, :1], output.shape))  # whole samples
@@ -94,8 +94,8 @@ def test_block_without_layer_scale_has_no_such_weight():
             r"attention_dropout_rate must be a number in \[0, 1\); got attention_dropout_rate=-1",
         ),
         (
-            {"stochastic_depth_rate": 1.0},
-            r"stochastic_depth_rate must be a number in \[0, 1\); got stochastic_depth_rate=1.0",
+            {"drop_path_rate": 1.0},
+            r"drop_path_rate must be a number in \[0, 1\); got drop_path_rate=1.0",
         ),
         (
             {"layer_scale_init": -1.0},
@@ -117,7 +117,7 @@ def _branches_that_add(block, shape, attention, mlp):
     for weight in block.weights:
         if weight.path.endswith(("kernel", "bias")):
             weight.assign(np.zeros(weight.shape))
-    block.attention.output_projection.bias.assign(np.full(8, attention))
+    block.attention.proj.bias.assign(np.full(8, attention))
     block.mlp.dense2.bias.assign(np.full(8, mlp))
 
 

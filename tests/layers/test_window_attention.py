@@ -49,7 +49,7 @@ def test_values_and_scores(window, heads, with_regions, qkv_bias, reference, ran
     regions = rng.integers(3, size=windows.shape[1:3]) if with_regions else None
     layer.build(windows.shape)
     weights = randomise(layer)
-    assert ("query_key_value/bias" in weights) is qkv_bias
+    assert ("qkv/bias" in weights) is qkv_bias
     outputs = keras.ops.convert_to_numpy(layer(windows, regions))
     scores = keras.ops.convert_to_numpy(layer.attention_scores(windows, regions))
     assert scores.shape == (2, 3, heads, math.prod(window), math.prod(window))
@@ -58,14 +58,14 @@ def test_values_and_scores(window, heads, with_regions, qkv_bias, reference, ran
             expected_scores, heads_output = scores_of_window(
                 windows[sample, index].astype("float64"),
                 heads,
-                weights["query_key_value/kernel"],
-                weights.get("query_key_value/bias", np.zeros(24)),
+                weights["qkv/kernel"],
+                weights.get("qkv/bias", np.zeros(24)),
                 weights["relative_position_bias/embedding"],
                 window,
                 regions[index] if with_regions else np.zeros(math.prod(window)),
                 reference.softmax,
             )
-            expected = heads_output @ weights["output_projection/kernel"] + weights["output_projection/bias"]
+            expected = heads_output @ weights["proj/kernel"] + weights["proj/bias"]
             np.testing.assert_allclose(scores[sample, index], expected_scores, atol=1e-5)
             np.testing.assert_allclose(outputs[sample, index], expected, atol=1e-4)
 
@@ -81,11 +81,11 @@ def test_weights_and_their_initial_values(initial):
     layer.build((None, 2, 12, 64))
     weights = initial(layer)
     assert {path: value.shape for path, value in weights.items()} == {
-        "query_key_value/kernel": (64, 192),
-        "query_key_value/bias": (192,),
+        "qkv/kernel": (64, 192),
+        "qkv/bias": (192,),
         "relative_position_bias/embedding": (5 * 7, 8),
-        "output_projection/kernel": (64, 64),
-        "output_projection/bias": (64,),
+        "proj/kernel": (64, 64),
+        "proj/bias": (64,),
     }
     for path, value in weights.items():
         if path.endswith("bias"):

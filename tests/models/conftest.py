@@ -1,4 +1,4 @@
-"""Small models with random weights, and pictures for them."""
+"""Small models with random weights, and images for them."""
 
 import keras
 import numpy as np
@@ -38,8 +38,8 @@ def make_model(make_config):
 
 
 @pytest.fixture(scope="session")
-def pictures():
-    """Function from a model to a batch of random pictures of its size."""
+def make_images():
+    """Function from a model to a batch of random images of its size."""
 
     def make(model, count=3):
         return np.random.default_rng(6).normal(size=(count, *model.input.shape[1:])).astype("float32")
@@ -60,5 +60,5 @@ def run():
 
 @pytest.fixture(scope="session")
 def images():
-    """Six random pictures of the tiny config's size."""
+    """Six random images of the tiny config's size."""
     return np.random.default_rng(7).normal(size=(6, 16, 16, 3)).astype("float32")

@@ -84,16 +84,16 @@ def test_paths_of_weights():
         "root_norm/moving_mean",
         "stage_1/unit_01/shortcut/kernel",
         "stage_1/unit_02/height_attention/relative_positions",
-        "stage_2/unit_01/width_attention/query_key_value/kernel",
+        "stage_2/unit_01/width_attention/qkv/kernel",
         "stage_2/unit_01/up_norm/gamma",
         "head/bias",
     ):
         assert path in paths
 
 
-def test_is_its_stages_one_after_the_other(pictures):
+def test_is_its_stages_one_after_the_other(make_images):
     model = _make_model()
-    x = images = pictures(model, 2)
+    x = images = make_images(model, 2)
     for layer in model.layers[1:-2]:
         x = layer(x)
     features = _numpy(x).mean(axis=(1, 2))
@@ -111,16 +111,16 @@ def test_settings_reach_the_layers():
     np.testing.assert_allclose(_numpy(model(np.ones((2, 40, 24, 3), "float32"))), 0.2)  # the head starts at 0
 
 
-def test_without_top_ends_at_the_pooled_features(pictures):
+def test_without_top_ends_at_the_pooled_features(make_images):
     model = _make_model(include_top=False)
     assert model.layers[-1].name == "pooling"
-    assert model(pictures(model, 2)).shape == (2, 64)
+    assert model(make_images(model, 2)).shape == (2, 64)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_trains_saves_and_reloads(dtype, pictures, tmp_path):
+def test_trains_saves_and_reloads(dtype, make_images, tmp_path):
     model = _make_model(dtype=dtype, stage_sizes=(1, 1))
-    images = pictures(model, 6)
+    images = make_images(model, 6)
     assert model.output.dtype == "float32"
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     eager = keras.backend.backend() == "tensorflow"  # four steps are faster than one compilation
@@ -135,15 +135,15 @@ def test_trains_saves_and_reloads(dtype, pictures, tmp_path):
     np.testing.assert_array_equal(_numpy(again(images)), logits)
 
 
-def test_mixed_bfloat16_is_close_to_float32(pictures):
+def test_mixed_bfloat16_is_close_to_float32(make_images):
     model, rough = _make_model(), _make_model(dtype="mixed_bfloat16")
-    images = pictures(model)
+    images = make_images(model)
     logits = _numpy(model(images))
     assert {weight.dtype for weight in rough.weights} == {"float32"}
     np.testing.assert_allclose(_numpy(rough(images)), logits, atol=0.05 * np.abs(logits).max())
 
 
-def test_other_image_size_takes_all_weights_and_resizes_the_relative_positions(pictures, tmp_path):
+def test_other_image_size_takes_all_weights_and_resizes_the_relative_positions(make_images, tmp_path):
     model = _make_model()
     model.save_weights(tmp_path / "model.weights.h5")
     resized = keras_vit.resize(model, (48, 64))
@@ -160,14 +160,14 @@ def test_other_image_size_takes_all_weights_and_resizes_the_relative_positions(p
         else:
             np.testing.assert_array_equal(_numpy(new), _numpy(old))
     assert others == 2 * 3
-    assert np.isfinite(_numpy(resized(pictures(resized)))).all()
+    assert np.isfinite(_numpy(resized(make_images(resized)))).all()
     back = keras_vit.resize(resized, (40, 24))
     assert back.config == model.config
 
 
-def test_clone_has_equal_outputs(pictures):
+def test_clone_has_equal_outputs(make_images):
     model = _make_model()
-    images = pictures(model)
+    images = make_images(model)
     np.testing.assert_array_equal(_numpy(keras_vit.clone(model)(images)), _numpy(model(images)))
 
 

@@ -24,13 +24,13 @@ SAVED = {
     "plain": {},
     "everything": {
         "image_size": (8, 16),
-        "classifier": "gap",
+        "pooling": "gap",
         "class_token": True,
         "norm_position": "after_pooling",
         "representation_size": 6,
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.1,
-        "stochastic_depth_rate": 0.1,
+        "drop_path_rate": 0.1,
         "layer_scale_init": 0.1,
         "qkv_bias": False,
         "qk_norm": True,
@@ -39,7 +39,7 @@ SAVED = {
         "epsilon": 1e-12,
         "remat": True,
     },
-    "map": {"classifier": "map", "position_embedding": "sincos2d"},
+    "map": {"pooling": "map", "position_embedding": "sincos2d"},
     "bfloat16": {"dtype": "mixed_bfloat16", "position_embedding": "none"},
     "headless": {"include_top": False},
 }
@@ -69,14 +69,14 @@ np.savez(folder / "outputs.npz", **outputs)
 
 
 @pytest.mark.slow
-def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(make_model, pictures, run, tmp_path):
+def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(make_model, make_images, run, tmp_path):
     models = {name: make_model(**changes) for name, changes in SAVED.items()}
     models["plain"].preprocessing, models["plain"].labels = PREPROCESSING, LABELS
     for name in ("patch_encoder", "block_00"):
         models["map"].get_layer(name).trainable = False
     for name, model in models.items():
         model.save(tmp_path / f"{name}.keras")
-        np.save(tmp_path / f"{name}.npy", pictures(model))
+        np.save(tmp_path / f"{name}.npy", make_images(model))
     root = pathlib.Path(keras_vit.__file__).parents[1]
     search_path = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": search_path, "KERAS_BACKEND": keras.backend.backend()}
@@ -87,7 +87,7 @@ def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(mak
     descriptions = json.loads((tmp_path / "descriptions.json").read_text())
     for name, model in models.items():
         tolerance = 1e-5 if name != "bfloat16" else 1e-2
-        np.testing.assert_allclose(outputs[name], run(model, pictures(model)), atol=tolerance, err_msg=name)
+        np.testing.assert_allclose(outputs[name], run(model, make_images(model)), atol=tolerance, err_msg=name)
         assert descriptions[name] == {
             "class": "VisionTransformer",
             "config": model.config.to_dict(),
@@ -101,34 +101,34 @@ def test_saved_models_open_in_a_fresh_process_that_only_imported_the_package(mak
     assert descriptions["map"]["trainable"]
 
 
-def test_model_inside_a_larger_model_survives_saving(make_model, pictures, run, tmp_path):
+def test_model_inside_a_larger_model_survives_saving(make_model, make_images, run, tmp_path):
     encoder = make_model(include_top=False)
     inputs = keras.Input((16, 16, 3))
     model = keras.Model(inputs, keras.layers.Dense(2, name="mine")(encoder(inputs)))
     model.save(tmp_path / "larger.keras")
     again = keras.models.load_model(tmp_path / "larger.keras")
-    np.testing.assert_allclose(run(again, pictures(model)), run(model, pictures(model)), atol=1e-6)
+    np.testing.assert_allclose(run(again, make_images(model)), run(model, make_images(model)), atol=1e-6)
     assert isinstance(again.layers[1], VisionTransformer) and again.layers[1].config == encoder.config
 
 
-def test_lora_is_merged_into_the_saved_kernel(make_model, pictures, run, tmp_path):
+def test_lora_is_merged_into_the_saved_kernel(make_model, make_images, run, tmp_path):
     model = make_model()
     dense = model.get_layer("block_00").mlp.dense1
     dense.enable_lora(2)
     dense.lora_kernel_b.assign(np.ones((2, 24)))
     model.save(tmp_path / "lora.keras")
     again = keras.models.load_model(tmp_path / "lora.keras")
-    np.testing.assert_allclose(run(again, pictures(model)), run(model, pictures(model)), atol=1e-5)
+    np.testing.assert_allclose(run(again, make_images(model)), run(model, make_images(model)), atol=1e-5)
 
 
 @pytest.mark.parametrize("changes", SAVED.values(), ids=SAVED)
-def test_clone_is_equal_and_shares_nothing(changes, make_model, pictures, run):
+def test_clone_is_equal_and_shares_nothing(changes, make_model, make_images, run):
     model = make_model(**changes)
     model.get_layer("block_01").trainable = False
     copy = keras_vit.clone(model)
     assert type(copy) is VisionTransformer
     assert (copy.config, copy.name) == (model.config, model.name)
-    np.testing.assert_allclose(run(copy, pictures(model)), run(model, pictures(model)), atol=1e-6)
+    np.testing.assert_allclose(run(copy, make_images(model)), run(model, make_images(model)), atol=1e-6)
     assert not {id(w) for w in copy.variables} & {id(w) for w in model.variables}
     assert not {id(x) for x in copy.layers} & {id(x) for x in model.layers}
     assert [w.path for w in copy.trainable_weights] == [w.path for w in model.trainable_weights]
@@ -144,22 +144,22 @@ def test_clone_keeps_preprocessing_and_labels(make_model):
     assert (copy.preprocessing, copy.labels) == (PREPROCESSING, LABELS)
 
 
-def test_clone_trains(make_model, pictures):
-    copy = keras_vit.clone(make_model(dropout_rate=0.1, stochastic_depth_rate=0.1))
+def test_clone_trains(make_model, make_images):
+    copy = keras_vit.clone(make_model(dropout_rate=0.1, drop_path_rate=0.1))
     copy.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     before = copy.get_weights()
-    copy.train_on_batch(pictures(copy), np.array([0, 1, 2]))
+    copy.train_on_batch(make_images(copy), np.array([0, 1, 2]))
     assert all((old != new).any() for old, new in zip(before, copy.get_weights(), strict=True))
 
 
 @pytest.mark.parametrize(
     "changes", [SAVED["plain"], SAVED["everything"], SAVED["map"]], ids=["plain", "everything", "map"]
 )
-def test_keras_clone_model_gives_equal_outputs(changes, make_model, pictures, run):
+def test_keras_clone_model_gives_equal_outputs(changes, make_model, make_images, run):
     model = make_model(**changes)
     copy = keras.models.clone_model(model)
     copy.set_weights(model.get_weights())
-    np.testing.assert_allclose(run(copy, pictures(model)), run(model, pictures(model)), atol=1e-6)
+    np.testing.assert_allclose(run(copy, make_images(model)), run(model, make_images(model)), atol=1e-6)
 
 
 @pytest.mark.parametrize("use", ["clone", "features", "predict", "evaluate", "export", "masked"])
@@ -167,7 +167,7 @@ def test_a_plain_copy_of_keras_is_refused_with_what_to_use(use, make_model, tmp_
     model = make_model()
     uses = {
         "clone": keras_vit.clone,
-        "features": lambda model: keras_vit.features(model, "head"),
+        "features": lambda model: keras_vit.feature_extractor(model, "head"),
         "predict": lambda model: keras_vit.predict(model, "a.png"),
         "evaluate": lambda model: keras_vit.evaluate(model, "folder"),
         "export": lambda model: keras_vit.export(model, tmp_path),
@@ -189,14 +189,14 @@ def test_copies_of_other_models_are_refused(make, model):
 
 
 @pytest.mark.parametrize("image_size", [32, 8, (8, 24), (4, 64)])
-@pytest.mark.parametrize("changes", [{}, {"num_registers": 2}, {"classifier": "gap"}], ids=str)
-def test_resize_changes_only_the_position_table(image_size, changes, make_model, pictures, run):
+@pytest.mark.parametrize("changes", [{}, {"num_registers": 2}, {"pooling": "gap"}], ids=str)
+def test_resize_changes_only_the_position_table(image_size, changes, make_model, make_images, run):
     model = make_model(**changes)
     resized = keras_vit.resize(model, image_size)
     height, width = image_size if isinstance(image_size, tuple) else (image_size, image_size)
     assert resized.config == model.config.replace(image_size=(height, width))
     assert resized.preprocessing.image_size == (height, width)
-    assert run(resized, pictures(resized)).shape == (3, 5)
+    assert run(resized, make_images(resized)).shape == (3, 5)
     old, new = _by_path(model), _by_path(resized)
     table, new_table = old.pop("position_embs/embedding")[0], new.pop("position_embs/embedding")[0]
     rows = model.config.num_class_tokens
@@ -218,19 +218,19 @@ def test_resize_takes_the_method_the_preprocessing_and_what_is_frozen(make_model
 
 
 @pytest.mark.parametrize("position_embedding", ["sincos2d", "none"])
-def test_resize_of_a_model_without_a_table(position_embedding, make_model, pictures, run):
+def test_resize_of_a_model_without_a_table(position_embedding, make_model, make_images, run):
     model = make_model(position_embedding=position_embedding)
     resized = keras_vit.resize(model, (8, 24))
-    assert run(resized, pictures(resized)).shape == (3, 5)
+    assert run(resized, make_images(resized)).shape == (3, 5)
     for old, new in zip(model.get_weights(), resized.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
-def test_resize_and_back_is_the_same_model(make_model, pictures, run):
+def test_resize_and_back_is_the_same_model(make_model, make_images, run):
     # 4 -> 7 -> 4 rows: align-corners puts every old row on a new one.
     model = make_model()
     back = keras_vit.resize(keras_vit.resize(model, 28), 16)
-    np.testing.assert_allclose(run(back, pictures(model)), run(model, pictures(model)), atol=1e-5)
+    np.testing.assert_allclose(run(back, make_images(model)), run(model, make_images(model)), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_default_preprocessing_is_the_official_one_at_the_models_size(make_model
             ValueError,
             r"model's image_size \(16, 16\); got \(32, 32\) \(Preprocessing.at\(image_size\) changes it\)",
         ),
-        (Preprocessing(size=16, mean=0.5, std=0.5), ValueError, "pictures of the model's 3 channels; got 1"),
+        (Preprocessing(size=16, mean=0.5, std=0.5), ValueError, "images of the model's 3 channels; got 1"),
     ],
 )
 def test_preprocessing_that_does_not_fit_is_refused(value, error, message, make_model):
@@ -301,9 +301,9 @@ def test_labels_that_do_not_fit_are_refused(value, error, message, make_model):
     assert model.labels is None
 
 
-def test_inputs_may_be_named_or_listed(make_model, pictures):
+def test_inputs_may_be_named_or_listed(make_model, make_images):
     model = make_model()
-    images = pictures(model)
+    images = make_images(model)
     expected = model.predict(images, verbose=0)
     for inputs in ([images], {"images": images}):
         with pytest.warns(UserWarning, match="The structure of `inputs` doesn't match"):  # of Keras, which goes on
@@ -311,7 +311,7 @@ def test_inputs_may_be_named_or_listed(make_model, pictures):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])
-def test_levels_instead_of_prepared_pictures_are_warned_of(dtype, make_model):
+def test_levels_instead_of_prepared_images_are_warned_of(dtype, make_model):
     model = make_model()
     levels = np.zeros((1, *model.input_shape[1:]), dtype)
     with pytest.warns(UserWarning, match=f"takes images that are prepared; got {dtype}: prepare them .* include_pre"):

@@ -19,7 +19,7 @@ def test_weights_files_cross_image_sizes(old, new, make_model, tmp_path):
 
 
 @pytest.mark.parametrize(("old", "new"), OTHER_SIZES)
-def test_weights_of_another_size_leave_the_optimizer_as_it_is(old, new, make_model, pictures, tmp_path):
+def test_weights_of_another_size_leave_the_optimizer_as_it_is(old, new, make_model, make_images, tmp_path):
     source, target = _other_weights(make_model(image_size=old)), make_model(image_size=new)
     _compile(source, 1)
     _compile(target, 2)
@@ -31,7 +31,7 @@ def test_weights_of_another_size_leave_the_optimizer_as_it_is(old, new, make_mod
     assert target.optimizer is optimizer
     for before, after in zip(slots, _slots(target), strict=True):
         np.testing.assert_array_equal(before, after)
-    target.train_on_batch(pictures(target), np.array([0, 1, 2]))
+    target.train_on_batch(make_images(target), np.array([0, 1, 2]))
     assert int(optimizer.iterations) == 3
 
 

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import BiTConfig
-from keras_vit.layers import MapPooling, MultiHeadSelfAttention
+from keras_vit.layers import AttentionPooling, MultiHeadSelfAttention
 from keras_vit.models import build_model
 from keras_vit.models.costs import count_macs, layer_costs, training_exaflops
 from keras_vit.models.resnet import BiTResNet
@@ -118,14 +118,14 @@ def tiny(**changes):
 
 
 def graph_macs(model):
-    """Multiply-accumulates of every product in TensorFlow's graph of the model on one picture."""
+    """Multiply-accumulates of every product in TensorFlow's graph of the model on one image."""
     import tensorflow as tf
 
     graphs = []
 
-    def run(picture):
+    def run(image):
         graphs.append(tf.compat.v1.get_default_graph())
-        return model(picture, training=False)
+        return model(image, training=False)
 
     keras.src.backend.compute_output_spec(run, keras.KerasTensor((1, *model.input.shape[1:]), model.input.dtype))
     operations = graphs[0].get_operations()
@@ -202,10 +202,10 @@ class TestAgainstTheGraph:
         [
             {},
             {"image_size": (16, 24), "num_registers": 3},
-            {"classifier": "gap", "representation_size": 7, "position_embedding": "sincos2d"},
-            {"classifier": "map", "class_token": True, "qk_norm": True},
-            {"classifier": "unpooled", "layer_scale_init": 0.1, "remat": True},
-            {"merged_tokens": 5, "num_layers": 4},
+            {"pooling": "gap", "representation_size": 7, "position_embedding": "sincos2d"},
+            {"pooling": "map", "class_token": True, "qk_norm": True},
+            {"pooling": "unpooled", "layer_scale_init": 0.1, "remat": True},
+            {"token_merging": 5, "num_layers": 4},
             {"position_embedding": "relative", "position_placement": "shared", "image_size": (16, 24)},
             {"position_embedding": "learned_2d", "position_placement": "every", "num_layers": 1},
             {"dtype": "mixed_bfloat16", "num_layers": 1},
@@ -229,7 +229,7 @@ class TestFormulas:
         assert block.macs == tokens * 16 * (3 * 16) + 2 * tokens**2 * 16 + tokens * 16 * 16 + 2 * tokens * 16 * 24
 
     def test_merging_by_hand(self):
-        first, second = [cost for cost in layer_costs(tiny(merged_tokens=5)) if cost.name.startswith("block")]
+        first, second = [cost for cost in layer_costs(tiny(token_merging=5)) if cost.name.startswith("block")]
         # 8 tokens of A with 8 of B by keys of 8 channels, and the means of B over the 5 merged, of 16 channels
         merging = 8 * 8 * 8 + 8 * 5 * 16
         assert first.macs == 17 * 16 * 4 * 16 + 2 * 17**2 * 16 + merging + 2 * 12 * 16 * 24
@@ -245,7 +245,7 @@ class TestFormulas:
 
     def test_map_pooling_by_hand(self):
         inputs = keras.Input((9, 8))
-        model = keras.Model(inputs, MapPooling(2, 12, num_prefix_tokens=1)(inputs))
+        model = keras.Model(inputs, AttentionPooling(2, 12, num_prefix_tokens=1)(inputs))
         projections = 8 * 8 + 8 * 8 * 16 + 8 * 8  # query, key and value of 8 tokens, output
         assert count_macs(model) == projections + 2 * 8 * 8 + 2 * 8 * 12
 
@@ -274,8 +274,8 @@ class TestFormulas:
         model = keras.Model(inputs, keras.layers.Dense(2)(tiny()(inputs)))
         assert count_macs(model) == count_macs(tiny()) + 5 * 2
 
-    def test_costs_add_up_and_follow_the_picture(self):
-        model = tiny(classifier="map", num_registers=1)
+    def test_costs_add_up_and_follow_the_image(self):
+        model = tiny(pooling="map", num_registers=1)
         costs = layer_costs(model)
         assert [cost.name for cost in costs] == [layer.name for layer in model.layers[1:]]
         assert sum(cost.parameters for cost in costs) == model.count_params()

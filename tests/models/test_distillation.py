@@ -55,7 +55,7 @@ def cross_entropy(targets, logits):
 
 
 def teacher_term(mode, teacher, student):
-    """Eqs. 3 and 2 of arXiv 2012.12877 per picture, the latter over the number of classes, at temperature 3."""
+    """Eqs. 3 and 2 of arXiv 2012.12877 per image, the latter over the number of classes, at temperature 3."""
     if mode == "hard":
         return cross_entropy(one_hot(teacher.argmax(axis=-1)), student)
     teacher, student = softmax(teacher / 3), softmax(student / 3)
@@ -83,7 +83,7 @@ def compiled(distiller, loss=None, rate=0.1, **arguments):
 
 
 def fitted(distiller, images, labels=LABELS, **arguments):
-    """Figures of one step on all pictures."""
+    """Figures of one step on all images."""
     return {
         name: values[0]
         for name, values in distiller.fit(images, labels, batch_size=6, verbose=0, **arguments).history.items()
@@ -191,7 +191,7 @@ def test_probabilities_of_teacher_and_student_count_as_their_logits(make_student
     assert fitted(distiller, images)["distillation_loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_teacher_of_the_package_gets_its_own_pictures(make_student, images):
+def test_a_teacher_of_the_package_gets_its_own_images(make_student, images):
     preprocessing = keras_vit.Preprocessing(size=8, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     teacher = make_student(image_size=8, preprocessing=preprocessing)
     around = keras.Sequential([keras.Input((8, 8, 3)), teacher, keras.layers.Softmax()])

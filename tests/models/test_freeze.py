@@ -46,11 +46,11 @@ def test_everything_up_to_the_named_layer_is_frozen_and_nothing_else(up_to, expe
     assert frozen and {weight.path for weight in model.non_trainable_weights} == frozen
 
 
-def test_a_step_of_training_changes_the_rest_alone(make_model, pictures):
+def test_a_step_of_training_changes_the_rest_alone(make_model, make_images):
     model = make_model()
     frozen = freeze(model, up_to="block_00")
     before = weights_of(model)
-    fit_once(model, pictures(model))
+    fit_once(model, make_images(model))
     for path, array in weights_of(model).items():
         if path.split("/")[0] in frozen:
             np.testing.assert_array_equal(array, before[path], err_msg=path)
@@ -77,13 +77,13 @@ def test_it_survives_saving_and_cloning(make_model, tmp_path):
         assert [weight.path for weight in copy.trainable_weights] == expected
 
 
-def test_a_model_around_a_model(make_model, pictures, tmp_path):
+def test_a_model_around_a_model(make_model, make_images, tmp_path):
     encoder = make_model(include_top=False)
     model = around(encoder)
     assert freeze(model) == ["scaled", "tiny"] == freeze(model, "tiny")
     assert [weight.path for weight in model.trainable_weights] == ["mine/kernel", "mine/bias"]
     before = weights_of(model)
-    fit_once(model, pictures(model))
+    fit_once(model, make_images(model))
     changed = [path for path, array in weights_of(model).items() if not np.array_equal(array, before[path])]
     assert changed == ["mine/kernel", "mine/bias"]
     model.save(tmp_path / "model.keras")
@@ -159,12 +159,12 @@ def test_other_things_than_functional_models():
         freeze(keras.layers.Dense(2), "dense")
 
 
-def test_a_model_in_training_must_be_compiled_again(make_model, pictures):
+def test_a_model_in_training_must_be_compiled_again(make_model, make_images):
     model = make_model()
-    fit_once(model, pictures(model))
+    fit_once(model, make_images(model))
     with pytest.warns(UserWarning, match="tiny was compiled before it was frozen: compile it again"):
         freeze(model)
     before = weights_of(model)
-    fit_once(model, pictures(model))  # compiles first
+    fit_once(model, make_images(model))  # compiles first
     changed = {path for path, array in weights_of(model).items() if not np.array_equal(array, before[path])}
     assert changed == {"head/kernel", "head/bias"}

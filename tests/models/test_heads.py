@@ -47,9 +47,9 @@ def test_logits_are_those_of_the_head(family, include_top):
     assert built.preprocessing == model.preprocessing
 
 
-def test_nothing_is_shared(make_model, pictures, run):
+def test_nothing_is_shared(make_model, make_images, run):
     model = make_model()
-    images = pictures(model)
+    images = make_images(model)
     before = run(model, images)
     built = with_head(model, *head(16))
     for variable in built.weights:
@@ -67,24 +67,24 @@ def test_frozen_layers_stay_frozen_but_not_the_head(make_model):
     assert built.get_layer("block_01").trainable and built.get_layer("head").trainable
 
 
-def test_lora_goes_with_the_weights_but_not_with_the_head(make_model, pictures, run):
+def test_lora_goes_with_the_weights_but_not_with_the_head(make_model, make_images, run):
     model = make_model()
     kernel, bias = head(16)
     for dense in (model.get_layer("block_01").mlp.dense1, model.get_layer("head")):
         dense.enable_lora(2)
         dense.lora_kernel_b.assign(RNG.normal(size=dense.lora_kernel_b.shape))
-    images = pictures(model)
+    images = make_images(model)
     built = with_head(model, kernel, bias)
     assert built.get_layer("block_01").mlp.dense1.lora_enabled and not built.get_layer("head").lora_enabled
     np.testing.assert_allclose(run(built, images), features_of(model, images) @ kernel + bias, atol=1e-4)
 
 
-def test_quantised_layers_stay_quantised_but_not_the_head(make_model, pictures, run):
+def test_quantised_layers_stay_quantised_but_not_the_head(make_model, make_images, run):
     model = make_model()
     for dense in (model.get_layer("block_00").mlp.dense1, model.get_layer("head")):
         dense.quantize("int8")
     kernel, bias = head(16)
-    images = pictures(model)
+    images = make_images(model)
     built = with_head(model, kernel, bias)
     assert built.get_layer("block_00").mlp.dense1.quantization_mode == "int8"
     assert built.get_layer("head").quantization_mode is None
@@ -103,7 +103,7 @@ def test_another_preprocessing_is_noted(make_model):
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [
-        ({"classifier": "unpooled"}, head(16), "model must pool its tokens .* tiny has classifier='unpooled'"),
+        ({"pooling": "unpooled"}, head(16), "model must pool its tokens .* tiny has pooling='unpooled'"),
         ({}, head(12), r"kernel of the head must have shape \(16, 3\); got \(12, 3\)"),
         ({}, (*head(16), NAMES[:2]), "labels must name each of the 3 classes; got 2 names"),
     ],

@@ -47,7 +47,7 @@ def test_every_family_has_it():
         keras_vit.create_model("AxialResNet-50", image_size=32, classes=2, include_preprocessing=True),
         keras_vit.create_model("R+ViT-Ti_16", image_size=32, classes=2, include_preprocessing=True),
     ):
-        inside = keras_vit.features(model, "preprocessing")
+        inside = keras_vit.feature_extractor(model, "preprocessing")
         pixels = np.random.default_rng(0).integers(0, 256, (1, *model.input_shape[1:]), "uint8")
         mean, std = model.preprocessing.mean, model.preprocessing.std
         np.testing.assert_allclose(inside.predict(pixels, verbose=0), (pixels / 255 - mean) / std, atol=1e-5)
@@ -81,7 +81,7 @@ def test_images_are_mapped_once_by_predict_and_evaluate():
     source = keras_vit.data.from_arrays(PIXELS, [0, 1], ["a", "b", "c"])
     first, second = (keras_vit.evaluate(model, source) for model in (plain, pixels))
     assert first == second
-    np.testing.assert_allclose(pixels.preprocessing.to_pictures(PIXELS), PIXELS / 255, atol=1e-6)
+    np.testing.assert_allclose(pixels.preprocessing.to_images(PIXELS), PIXELS / 255, atol=1e-6)
     with pytest.raises(ValueError, match="preprocessing must have in_model=True for toy, built with include_preproc"):
         keras_vit.evaluate(pixels, source, preprocessing=PROTOCOL)
     with pytest.raises(ValueError, match="must have the mean and std that toy maps by itself"):
@@ -106,8 +106,10 @@ def test_a_distilled_model_trains_both_its_heads():
 
 def test_blocks_keep_their_names_and_attention_its_inputs():
     plain, pixels = pair()
-    expected = keras_vit.features(plain, "block_00").predict(PREPARED, verbose=0)
-    np.testing.assert_allclose(keras_vit.features(pixels, "block_00").predict(PIXELS, verbose=0), expected, atol=1e-5)
+    expected = keras_vit.feature_extractor(plain, "block_00").predict(PREPARED, verbose=0)
+    np.testing.assert_allclose(
+        keras_vit.feature_extractor(pixels, "block_00").predict(PIXELS, verbose=0), expected, atol=1e-5
+    )
     maps = [
         keras_vit.analysis.attention_rollout(model, images)
         for model, images in ((plain, PREPARED), (pixels, PIXELS.astype("float32")))

@@ -41,14 +41,14 @@ def test_frozen_parts_of_blocks(make_model, tmp_path):
     model = make_model()
     model.get_layer("block_00").trainable = False
     model.get_layer("block_00").mlp.dense2.trainable = True  # thawed inside a frozen block
-    model.get_layer("block_01").attention.query_key_value.trainable = False
+    model.get_layer("block_01").attention.qkv.trainable = False
     assert layer_states(model) == {
         "block_00": {"trainable": False},
         "block_00/mlp/dense2": {"trainable": True},
-        "block_01/attention/query_key_value": {"trainable": False},
+        "block_01/attention/qkv": {"trainable": False},
     }
     expected = [weight.path for weight in model.trainable_weights]
-    assert "block_00/mlp/dense2/kernel" in expected and "block_01/attention/query_key_value/bias" not in expected
+    assert "block_00/mlp/dense2/kernel" in expected and "block_01/attention/qkv/bias" not in expected
     for again in _reopened(model, tmp_path):
         assert _trainable(again) == _trainable(model)
         assert [weight.path for weight in again.trainable_weights] == expected
@@ -62,29 +62,29 @@ def test_a_frozen_model(make_model, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
-def test_quantised_models(mode, make_model, pictures, run, tmp_path):
+def test_quantised_models(mode, make_model, make_images, run, tmp_path):
     model = make_model(qkv_bias=False)
     model.quantize(mode)
     modes = {inner.path: inner.layer.quantization_mode for inner in inner_layers(model)}
     assert modes["block_01/mlp/dense1"] == modes["head"] == mode
-    images = pictures(model)
+    images = make_images(model)
     opened, copied, resized = _reopened(model, tmp_path)
     for again in (opened, copied, resized):
         assert {inner.path: inner.layer.quantization_mode for inner in inner_layers(again)} == modes
     for again in (opened, copied):
         np.testing.assert_allclose(run(again, images), run(model, images), atol=1e-6)
-    assert np.isfinite(run(resized, pictures(resized))).all()
+    assert np.isfinite(run(resized, make_images(resized))).all()
 
 
 @pytest.mark.skipif(not hasattr(keras.quantizers, "Int8QuantizationConfig"), reason="Keras 3.12 has one way only")
-def test_quantised_in_part_and_with_quantisers_of_ones_own(make_model, pictures, run, tmp_path):
+def test_quantised_in_part_and_with_quantisers_of_ones_own(make_model, make_images, run, tmp_path):
     model = make_model()
     quantizer = keras.quantizers.AbsMaxQuantizer(axis=0, value_range=(-100, 100))
     model.quantize(config=keras.quantizers.Int8QuantizationConfig(quantizer, None), filters="dense")
     assert [path.split("/")[1] for path in layer_states(model)] == ["mlp"] * 4
     for again in _reopened(model, tmp_path)[:2]:
         assert _as_json(layer_states(again)) == _as_json(layer_states(model))
-        np.testing.assert_allclose(run(again, pictures(model)), run(model, pictures(model)), atol=1e-6)
+        np.testing.assert_allclose(run(again, make_images(model)), run(model, make_images(model)), atol=1e-6)
 
 
 def test_a_mode_with_calibration_is_refused(make_model, tmp_path):
@@ -99,7 +99,7 @@ def test_a_mode_with_calibration_is_refused(make_model, tmp_path):
 
 
 @pytest.mark.parametrize("is_quantised", [False, True])
-def test_copies_have_lora_of_their_own(is_quantised, make_model, pictures, run):
+def test_copies_have_lora_of_their_own(is_quantised, make_model, make_images, run):
     model = make_model()
     dense = model.get_layer("block_00").mlp.dense1
     if is_quantised:
@@ -110,7 +110,7 @@ def test_copies_have_lora_of_their_own(is_quantised, make_model, pictures, run):
     copied = copy.get_layer("block_00").mlp.dense1
     assert (copied.lora_enabled, copied.lora_rank, copied.lora_alpha) == (True, 2, 6)
     assert [weight.path for weight in copy.trainable_weights] == [weight.path for weight in model.trainable_weights]
-    np.testing.assert_allclose(run(copy, pictures(model)), run(model, pictures(model)), atol=1e-6)
+    np.testing.assert_allclose(run(copy, make_images(model)), run(model, make_images(model)), atol=1e-6)
     copied.lora_kernel_b.assign(np.zeros((2, 24)))
-    assert np.abs(run(copy, pictures(model)) - run(model, pictures(model))).max() > 1e-3
+    assert np.abs(run(copy, make_images(model)) - run(model, make_images(model))).max() > 1e-3
     assert np.ptp(keras.ops.convert_to_numpy(dense.lora_kernel_b)) == 0

@@ -20,13 +20,13 @@ HYBRID = {"patch_size": 2, "stem": ResNetConfig(stage_sizes=(), width_factor=0.5
 ENCODERS = {
     "plain": ({}, (4, 4), (4, 4)),
     "not square": ({"image_size": (8, 24), "patch_size": (4, 8)}, (2, 3), (4, 8)),
-    "registers": ({"num_registers": 2, "classifier": "map"}, (4, 4), (4, 4)),
+    "registers": ({"num_registers": 2, "pooling": "map"}, (4, 4), (4, 4)),
     "distilled": ({"distilled": True}, (4, 4), (4, 4)),
-    "no class token": ({"classifier": "gap", "representation_size": 6}, (4, 4), (4, 4)),
-    "norm after the pooling": ({"norm_position": "after_pooling", "classifier": "gap"}, (4, 4), (4, 4)),
+    "no class token": ({"pooling": "gap", "representation_size": 6}, (4, 4), (4, 4)),
+    "norm after the pooling": ({"norm_position": "after_pooling", "pooling": "gap"}, (4, 4), (4, 4)),
     "relative positions": ({"position_embedding": "relative", "position_placement": "shared"}, (4, 4), (4, 4)),
     "the same positions": ({"position_placement": "shared"}, (4, 4), (4, 4)),
-    "axial": ({"attention": "axial", "classifier": "gap"}, (4, 4), (4, 4)),
+    "axial": ({"attention": "axial", "pooling": "gap"}, (4, 4), (4, 4)),
     "hybrid": ({"image_size": (32, 16), **HYBRID}, (4, 2), (8, 8)),
     "grey": ({"channels": 1, "include_top": False}, (4, 4), (4, 4)),
 }
@@ -57,13 +57,13 @@ def prefix_of(model):
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * (x in LATER)) for x in ENCODERS])
-def test_predicts_from_what_the_encoder_gives(build, pictures, run, name):
+def test_predicts_from_what_the_encoder_gives(build, make_images, run, name):
     """Where nothing is changed, the tokens are those of the encoder."""
     changes, grid, patch = ENCODERS[name]
     model = build("pixels", UNCHANGED, **changes)
     encoder, last = model.encoder, "block_01" if name == "norm after the pooling" else "encoder_norm"
-    images = pictures(encoder)
-    tokens = run(keras_vit.features(encoder, last, grid=False), images)[:, prefix_of(model) :]
+    images = make_images(encoder)
+    tokens = run(keras_vit.feature_extractor(encoder, last, grid=False), images)[:, prefix_of(model) :]
     kernel, bias = model.get_layer("patch_prediction").projection.get_weights()
     found = run(model, images)
     assert found["places"].tolist() == [list(range(grid[0] * grid[1]))] * 3
@@ -128,10 +128,10 @@ def step(model, images, **compile_arguments):
         *(pytest.param(x, marks=pytest.mark.slow) for x in ("registers", "hybrid")),
     ],
 )
-def test_trains_what_leads_to_the_patches_and_nothing_else(build, pictures, name):
+def test_trains_what_leads_to_the_patches_and_nothing_else(build, make_images, name):
     model = build(**ENCODERS[name][0])
     trained = {weight.path for weight in model.trainable_weights}
-    assert step(model, pictures(model.encoder)) == trained
+    assert step(model, make_images(model.encoder)) == trained
     rest = {weight.path.split("/")[0] for weight in model.weights if weight.path not in trained}
     expected = {
         "distilled": {"head", "head_dist"},
@@ -146,7 +146,7 @@ def test_trains_what_leads_to_the_patches_and_nothing_else(build, pictures, name
 
 @pytest.mark.slow
 def test_remat_dropout_and_microbatches(build, images):
-    model = build(remat=True, dropout_rate=0.1, stochastic_depth_rate=0.1)
+    model = build(remat=True, dropout_rate=0.1, drop_path_rate=0.1)
     changed = step(model, images, microbatches=2)
     assert changed == {weight.path for weight in model.trainable_weights}
 
@@ -169,7 +169,7 @@ def test_bfloat16(build, make_model, images, run):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_learns(make_config, target):
-    """Grey pictures of one level each, of four: well below the marginal distribution of the targets, ln 4 = 1.39."""
+    """Grey images of one value each, of four: well below the marginal distribution of the targets, ln 4 = 1.39."""
     levels = np.random.default_rng(1).choice([0.05, 0.35, 0.6, 0.95], size=(32, 1, 1, 1))
     images = np.broadcast_to(2 * levels - 1, (32, 8, 8, 1)).astype("float32")
     model = MaskedPatchPrediction(VisionTransformer(make_config(image_size=8, channels=1, num_layers=1)), target)
@@ -204,7 +204,7 @@ def test_validation_changes_nothing_in_the_training(build, images):
 
 
 class TestReconstruct:
-    def test_shows_what_was_corrupted(self, build, pictures):
+    def test_shows_what_was_corrupted(self, build, make_images):
         model = build(arguments={"shares": (0.4, 0.4, 0.2)}, channels=1)
         images = (2 * np.random.default_rng(0).uniform(size=(8, 16, 16, 1)) - 1).astype("float32")
         shown = model.reconstruct(images, seed=5)
@@ -212,14 +212,14 @@ class TestReconstruct:
         assert shown.mask.sum((1, 2)).tolist() == [8] * 8
         cells = [numpy(cut_patches(each, (4, 4))) for each in (shown.images, shown.corrupted, shown.predicted)]
         kinds = set()
-        for picture, patch in np.ndindex(8, 16):
-            original, corrupted, predicted = (each[picture, patch] for each in cells)
-            if not shown.mask.reshape(8, 16)[picture, patch]:
+        for image, patch in np.ndindex(8, 16):
+            original, corrupted, predicted = (each[image, patch] for each in cells)
+            if not shown.mask.reshape(8, 16)[image, patch]:
                 np.testing.assert_array_equal(corrupted, original)
                 np.testing.assert_array_equal(predicted, original)
                 continue
             assert np.unique(predicted).size == 1, "one colour"
-            others = [np.array_equal(corrupted, other) for other in cells[0][picture]]
+            others = [np.array_equal(corrupted, other) for other in cells[0][image]]
             kinds.add(
                 "grey" if np.all(corrupted == 0.5) else "own" if others[patch] else "other" if any(others) else ""
             )
@@ -233,7 +233,7 @@ class TestReconstruct:
         assert np.any(first.mask != other.mask)
 
     @pytest.mark.parametrize("target", TARGETS)
-    def test_predicted_pictures_are_what_the_head_says(self, make_model, images, target):
+    def test_predicted_images_are_what_the_head_says(self, make_model, images, target):
         """A head that says the same of every patch: by its bias."""
         model = MaskedPatchPrediction(make_model(), target)
         bias = model.get_layer("patch_prediction").projection.bias
@@ -296,7 +296,7 @@ def test_gives_its_encoder_back(build, images, run):
     [
         ({}, {"target": "colour"}, "target must be one of 'mean_color', 'downsampled', 'pixels'; got target='colour'"),
         ({"patch_size": 2}, {"target": "downsampled"}, "sides are divisible by 4; got patches of 2 x 2 pixels"),
-        ({"channels": 4}, {}, "encoder must take pictures of 1 or 3 channels; got 4"),
+        ({"channels": 4}, {}, "encoder must take images of 1 or 3 channels; got 4"),
         ({"image_size": (19, 41), **HYBRID, "patch_size": 1}, {}, r"divisible by its grid; got .*, its grid=\(5, 11\)"),
         ({"patch_size": 16}, {"corruption_rate": 1.0}, r"shares\[1\] must be 0 where there is a single patch"),
         ({"patch_size": 16}, {}, "must reach at least one of the 1 patches; got corruption_rate=0.5"),

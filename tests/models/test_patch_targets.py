@@ -20,7 +20,7 @@ PATCH = 16
 
 @pytest.fixture(scope="module")
 def golden():
-    """Pictures in [-1, 1] of 4 x 4 patches, and their targets as written down in plain NumPy."""
+    """Images in [-1, 1] of 4 x 4 patches, and their targets as written down in plain NumPy."""
     with np.load(pathlib.Path(__file__).with_name("golden_mpp_targets.npz")) as arrays:
         return dict(arrays)
 
@@ -54,7 +54,7 @@ def test_pixels_of_the_golden_case(golden, golden_patches):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_targets_said_plainly(channels):
-    """Pictures of 8 x 24 pixels in 2 x 3 patches of 4 x 8."""
+    """Images of 8 x 24 pixels in 2 x 3 patches of 4 x 8."""
     levels = np.random.default_rng(0).uniform(size=(2, 8, 24, channels)).astype("float32")
     patches = cut_patches(levels, (2, 3))
     colors, cells, pixels = (numpy(TARGETS[name].of(patches)) for name in TARGETS)
@@ -64,14 +64,14 @@ def test_targets_said_plainly(channels):
         bins = [min(int(8 * region[..., channel].mean()), 7) for channel in range(channels)]
         return bins[0] if channels == 1 else 64 * bins[0] + 8 * bins[1] + bins[2]
 
-    for picture in range(2):
+    for image in range(2):
         for patch in range(6):
             row, column = divmod(patch, 3)
-            region = levels[picture, 4 * row : 4 * row + 4, 8 * column : 8 * column + 8]
-            assert colors[picture, patch] == color_class(region)
-            np.testing.assert_array_equal(pixels[picture, patch], region.reshape(-1))
+            region = levels[image, 4 * row : 4 * row + 4, 8 * column : 8 * column + 8]
+            assert colors[image, patch] == color_class(region)
+            np.testing.assert_array_equal(pixels[image, patch], region.reshape(-1))
             expected = [color_class(region[i : i + 1, 2 * j : 2 * j + 2]) for i in range(4) for j in range(4)]
-            assert cells[picture, patch].tolist() == expected
+            assert cells[image, patch].tolist() == expected
     np.testing.assert_array_equal(join_patches(numpy(patches), (2, 3)), levels)
 
 
@@ -87,22 +87,22 @@ def test_the_color_of_a_class_is_of_that_class(channels):
     np.testing.assert_array_equal(numpy(color_classes(colors)), np.arange(8**channels))
 
 
-def test_pictures_of_predicted_classes():
+def test_images_of_predicted_classes():
     """Two classes, three to one: the expected colour lies between them, the likeliest is the first."""
     first, second = 64 * 7 + 8 * 0 + 3, 64 * 1 + 8 * 4 + 3
     logits = np.full((1, 2, 512), -1e4, "float32")
     logits[..., first], logits[..., second] = np.log(3), 0.0
     middles = np.array([[7.5, 0.5, 3.5], [1.5, 4.5, 3.5]]) / 8
     for colors, expected in (("expected", 0.75 * middles[0] + 0.25 * middles[1]), ("likeliest", middles[0])):
-        pictures = TARGETS["mean_color"].pictures(logits, (4, 6, 3), colors)
-        np.testing.assert_allclose(pictures, np.broadcast_to(expected, (1, 2, 4, 6, 3)), atol=1e-6)
+        images = TARGETS["mean_color"].make_images(logits, (4, 6, 3), colors)
+        np.testing.assert_allclose(images, np.broadcast_to(expected, (1, 2, 4, 6, 3)), atol=1e-6)
 
 
-def test_pictures_of_predicted_cells_and_pixels():
+def test_images_of_predicted_cells_and_pixels():
     levels = np.random.default_rng(0).uniform(-0.2, 1.2, size=(2, 8, 12, 1)).astype("float32")
     patches = cut_patches(levels, (1, 1))
     logits = 100.0 * np.eye(8)[numpy(TARGETS["downsampled"].of(patches))]
     cells = numpy(mean_colors(patches, 4)).clip(0, 1).repeat(2, 2).repeat(3, 3)
-    assert np.abs(TARGETS["downsampled"].pictures(logits, (8, 12, 1)) - cells).max() <= 1 / 16 + 1e-6
-    pixels = TARGETS["pixels"].pictures(numpy(TARGETS["pixels"].of(patches)), (8, 12, 1))
+    assert np.abs(TARGETS["downsampled"].make_images(logits, (8, 12, 1)) - cells).max() <= 1 / 16 + 1e-6
+    pixels = TARGETS["pixels"].make_images(numpy(TARGETS["pixels"].of(patches)), (8, 12, 1))
     np.testing.assert_array_equal(pixels, numpy(patches).clip(0, 1))

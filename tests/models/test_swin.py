@@ -42,11 +42,11 @@ NAMES = [
 BLOCK_PATHS = [
     "norm1/gamma",
     "norm1/beta",
-    "attention/query_key_value/kernel",
-    "attention/query_key_value/bias",
+    "attention/qkv/kernel",
+    "attention/qkv/bias",
     "attention/relative_position_bias/embedding",
-    "attention/output_projection/kernel",
-    "attention/output_projection/bias",
+    "attention/proj/kernel",
+    "attention/proj/bias",
     "norm2/gamma",
     "norm2/beta",
     "mlp/dense1/kernel",
@@ -107,8 +107,8 @@ def test_windows_and_shifts_of_a_full_size():
 
 
 def test_stochastic_depth_grows_linearly_over_all_stages():
-    blocks = [layer for layer in make_swin(stochastic_depth_rate=0.4).layers if "block" in layer.name]
-    rates = [block.stochastic_depth_rate for block in blocks]
+    blocks = [layer for layer in make_swin(drop_path_rate=0.4).layers if "block" in layer.name]
+    rates = [block.drop_path_rate for block in blocks]
     np.testing.assert_allclose(rates, [0.0, 0.1, 0.2, 0.3, 0.4])
 
 
@@ -189,7 +189,7 @@ def test_the_global_policy_is_taken_and_stated():
 
 def test_saved_model_of_a_rectangular_image_reloads(run, tmp_path):
     image_size = (26, 44)
-    model = make_swin(image_size=image_size, dropout_rate=0.1, stochastic_depth_rate=0.1)
+    model = make_swin(image_size=image_size, dropout_rate=0.1, drop_path_rate=0.1)
     model.labels = list("abcde")
     model.get_layer("stage_1_block_00").trainable = False
     model.save(tmp_path / "swin.keras")
@@ -233,7 +233,7 @@ def test_head_and_projections_start_as_a_cut_normal_of_0_02():
     for path in (
         "head/kernel",
         "stage_1_downsample/reduction/kernel",
-        "stage_3_block_00/attention/query_key_value/kernel",
+        "stage_3_block_00/attention/qkv/kernel",
     ):
         assert np.abs(kernels[path]).max() <= 0.04
         assert kernels[path].std() == pytest.approx(0.88 * 0.02, rel=0.05)

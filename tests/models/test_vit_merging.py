@@ -10,20 +10,20 @@ from keras_vit.analysis import attention_model, attention_rollout, attention_wei
 from keras_vit.analysis import rollout_model as make_rollout_model
 from keras_vit.compat.sublayers import owned_variables
 from keras_vit.layers.merging_block import MergingTransformerBlock
-from keras_vit.models import features
+from keras_vit.models import feature_extractor
 
-MERGING = {"merged_tokens": 3, "num_layers": 3}
+MERGING = {"token_merging": 3, "num_layers": 3}
 
 
 def pair(make_model, **changes):
     """Two models of equal weights: one that merges, one that does not."""
     merging = make_model(**{**MERGING, **changes})
-    plain = make_model(**{**MERGING, **changes, "merged_tokens": 0})
+    plain = make_model(**{**MERGING, **changes, "token_merging": 0})
     return merging, plain
 
 
 def in_fours(images):
-    """Pictures in which every row of 4 x 4 patches has one patch four times."""
+    """Images in which every row of 4 x 4 patches has one patch four times."""
     rows = images[:, :, :4]
     return np.concatenate([rows] * 4, axis=2)
 
@@ -32,25 +32,25 @@ def in_fours(images):
     "changes",
     [
         {},
-        {"merged_tokens": 3},
-        {"classifier": "gap", "class_token": True, "num_registers": 2},
-        {"classifier": "gap", "norm_position": "after_pooling"},
-        {"classifier": "map"},
-        {"classifier": "unpooled", "qk_norm": True},
+        {"token_merging": 3},
+        {"pooling": "gap", "class_token": True, "num_registers": 2},
+        {"pooling": "gap", "norm_position": "after_pooling"},
+        {"pooling": "map"},
+        {"pooling": "unpooled", "qk_norm": True},
         {"distilled": True},
     ],
     ids=str,
 )
 def test_tokens_that_are_equal_merge_without_a_trace(changes, make_model, images, run):
     """Of four equal tokens, two blocks of three, or of eight and then four, merge none that differ."""
-    merging, plain = pair(make_model, **{"merged_tokens": 8, "num_layers": 2, "position_embedding": "none", **changes})
+    merging, plain = pair(make_model, **{"token_merging": 8, "num_layers": 2, "position_embedding": "none", **changes})
     expected = run(plain, in_fours(images))
     np.testing.assert_allclose(run(merging, in_fours(images)), expected, atol=1e-4, rtol=1e-4)
     assert np.abs(run(merging, images) - run(plain, images)).max() > 1e-3  # other tokens do leave a trace
 
 
 def test_no_merging_is_the_plain_model(make_model):
-    model = make_model(merged_tokens=0)
+    model = make_model(token_merging=0)
     assert not [layer for layer in model.layers if isinstance(layer, MergingTransformerBlock)]
     assert "unmerging" not in [layer.name for layer in model.layers]
 
@@ -66,11 +66,11 @@ def test_weights_have_the_names_of_the_plain_model(make_model):
 def test_weights_move_both_ways(name, make_model, make_config, tmp_path):
     merging, plain = pair(make_model)
     for source in (merging, plain):
-        path = tmp_path / f"{source.config.merged_tokens}{name}"
+        path = tmp_path / f"{source.config.token_merging}{name}"
         source.save_weights(path) if name.endswith("h5") else keras_vit.save_weights(
             source, path, "official" if name.endswith("npz") else "huggingface"
         )
-        changes = {**MERGING, "merged_tokens": 3 - source.config.merged_tokens}
+        changes = {**MERGING, "token_merging": 3 - source.config.token_merging}
         target = VisionTransformer(make_config(**changes))
         target.load_weights(path) if name.endswith("h5") else keras_vit.load_weights(target, path)
         for old, new in zip(source.weights, target.weights, strict=True):
@@ -80,7 +80,7 @@ def test_weights_move_both_ways(name, make_model, make_config, tmp_path):
 def test_training_changes_every_weight_alike_with_and_without_recomputing(make_model, images):
     steps = []
     for remat in (False, True):
-        model = make_model(merged_tokens=3, remat=remat)
+        model = make_model(token_merging=3, remat=remat)
         before = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.train_on_batch(images, np.arange(6) % 5)
@@ -103,14 +103,14 @@ def test_saved_and_copied_models_give_equal_outputs(make_model, images, run, tmp
 
 def test_a_plain_keras_model_of_its_layers_is_saved(make_model, images, run, tmp_path):
     model = make_model(**MERGING)
-    keras.Model(model.input, [model.output, features(model, "block_01").output]).save(tmp_path / "model.keras")
+    keras.Model(model.input, [model.output, feature_extractor(model, "block_01").output]).save(tmp_path / "model.keras")
     logits, maps = run(keras.models.load_model(tmp_path / "model.keras"), images)
     np.testing.assert_array_equal(logits, run(model, images))
-    np.testing.assert_array_equal(maps, run(features(model, "block_01"), images))
+    np.testing.assert_array_equal(maps, run(feature_extractor(model, "block_01"), images))
 
 
 def test_merging_stops_when_one_patch_is_left(make_model, images, run):
-    model = make_model(merged_tokens=100, num_layers=6)
+    model = make_model(token_merging=100, num_layers=6)
     lengths = [model.get_layer(f"block_{index:02d}").output[0].shape[1] for index in range(6)]
     assert lengths == [9, 5, 3, 2, 2, 2]
     assert np.isfinite(run(model, images)).all()
@@ -119,13 +119,15 @@ def test_merging_stops_when_one_patch_is_left(make_model, images, run):
 def test_features_stand_in_all_places_of_the_first_tokens(make_model, images, run):
     model = make_model(**MERGING)
     tokens, sizes, groups = run(keras.Model(model.input, model.get_layer("block_01").output), images)
-    maps = run(features(model, "block_01"), images)
+    maps = run(feature_extractor(model, "block_01"), images)
     assert (tokens.shape, maps.shape) == ((6, 11, 16), (6, 4, 4, 16))
-    for picture in range(6):
-        places = groups[picture].astype(int)
-        np.testing.assert_array_equal(np.bincount(places), sizes[picture])
-        np.testing.assert_array_equal(maps[picture].reshape(16, 16), tokens[picture][places[1:]])
-    np.testing.assert_array_equal(run(features(model, "block_01", grid=False), images)[:, 1:], maps.reshape(6, 16, 16))
+    for image in range(6):
+        places = groups[image].astype(int)
+        np.testing.assert_array_equal(np.bincount(places), sizes[image])
+        np.testing.assert_array_equal(maps[image].reshape(16, 16), tokens[image][places[1:]])
+    np.testing.assert_array_equal(
+        run(feature_extractor(model, "block_01", grid=False), images)[:, 1:], maps.reshape(6, 16, 16)
+    )
 
 
 class TestAnalysis:
@@ -136,33 +138,29 @@ class TestAnalysis:
         groups = run(keras.Model(model.input, model.get_layer("block_01").output[2]), images).astype(int)
         for block in blocks:
             np.testing.assert_allclose(block.sum(-1), 1, atol=1e-5)
-        for picture, first in enumerate(groups):
+        for image, first in enumerate(groups):
             for number in range(18):  # those in one token are alike
                 for axis in (1, 2):
-                    rows = np.compress(first == first[number], blocks[2][picture], axis=axis)
+                    rows = np.compress(first == first[number], blocks[2][image], axis=axis)
                     np.testing.assert_array_equal(rows, np.take(rows, [0] * rows.shape[axis], axis=axis))
         for block, graph in zip(blocks, run(attention_model(model), images), strict=True):
             np.testing.assert_allclose(graph, block, atol=1e-6)
 
     def test_weights_of_equal_tokens_are_those_of_the_plain_model(self, make_model, images):
-        merging, plain = pair(make_model, position_embedding="none", num_layers=2, merged_tokens=8)
-        pictures = in_fours(images)
-        for merged, expected in zip(
-            attention_weights(merging, pictures), attention_weights(plain, pictures), strict=True
-        ):
+        merging, plain = pair(make_model, position_embedding="none", num_layers=2, token_merging=8)
+        blocky = in_fours(images)
+        for merged, expected in zip(attention_weights(merging, blocky), attention_weights(plain, blocky), strict=True):
             np.testing.assert_allclose(merged, expected, atol=1e-5)
-        rollout = attention_rollout(merging, pictures)
-        np.testing.assert_allclose(rollout, attention_rollout(plain, pictures), atol=1e-5)
-        np.testing.assert_allclose(
-            keras.ops.convert_to_numpy(make_rollout_model(merging)(pictures)), rollout, atol=1e-5
-        )
-        distance = mean_attention_distance(plain, pictures)
-        np.testing.assert_allclose(mean_attention_distance(merging, pictures), distance, atol=1e-4)
+        rollout = attention_rollout(merging, blocky)
+        np.testing.assert_allclose(rollout, attention_rollout(plain, blocky), atol=1e-5)
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(make_rollout_model(merging)(blocky)), rollout, atol=1e-5)
+        distance = mean_attention_distance(plain, blocky)
+        np.testing.assert_allclose(mean_attention_distance(merging, blocky), distance, atol=1e-4)
 
 
 def test_bfloat16_is_near_float32(make_model, images, run):
-    expected = run(make_model(merged_tokens=3, classifier="gap", position_embedding="none"), in_fours(images))
-    mixed = make_model(merged_tokens=3, classifier="gap", position_embedding="none", dtype="mixed_bfloat16")
+    expected = run(make_model(token_merging=3, pooling="gap", position_embedding="none"), in_fours(images))
+    mixed = make_model(token_merging=3, pooling="gap", position_embedding="none", dtype="mixed_bfloat16")
     assert keras.backend.standardize_dtype(mixed.get_layer("block_01").output[0].dtype) == "bfloat16"
     assert np.abs(run(mixed, in_fours(images)) - expected).max() < 0.1 * expected.std()
 
@@ -176,12 +174,12 @@ def test_layers_are_frozen_up_to_a_merging_block(make_model):
 
 @pytest.mark.parametrize("norm_position", ["before_pooling", pytest.param("after_pooling", marks=pytest.mark.slow)])
 def test_masked_patches_are_predicted_at_their_places(norm_position, make_model):
-    encoder = make_model(**MERGING, classifier="gap", norm_position=norm_position)
+    encoder = make_model(**MERGING, pooling="gap", norm_position=norm_position)
     model = keras_vit.MaskedPatchPrediction(encoder, "pixels", seed=0)
     model.compile("sgd")
-    pictures = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
-    assert np.isfinite(model.fit(pictures, verbose=0, batch_size=4).history["loss"]).all()
-    assert model.reconstruct(pictures).predicted.shape == pictures.shape
+    images = np.random.default_rng(0).uniform(-1, 1, (4, 16, 16, 3)).astype("float32")
+    assert np.isfinite(model.fit(images, verbose=0, batch_size=4).history["loss"]).all()
+    assert model.reconstruct(images).predicted.shape == images.shape
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ MORE |= {("sincos2d", "shared"), ("relative", "shared")}
 )
 def test_each_legal_combination_is_built_trained_and_saved(embedding, placement, make_model, images, tmp_path):
     # The head reads patches as well: the class token, which has no relative position, would leave the last keys idle.
-    model = make_model(position_embedding=embedding, position_placement=placement, classifier="gap", class_token=True)
+    model = make_model(position_embedding=embedding, position_placement=placement, pooling="gap", class_token=True)
     layers, parameters = LAYERS[embedding, placement]
     positions = [layer for layer in model.layers if "position" in layer.name]
     assert [layer.name for layer in positions] == layers

@@ -1,4 +1,4 @@
-"""Sends damaged pictures beside good ones through an exported model: bad_bytes.py FOLDER COUNT; prints JSON.
+"""Sends damaged images beside good ones through an exported model: bad_bytes.py FOLDER COUNT; prints JSON.
 
 A process of its own, so that its death and its memory are its own.
 """
@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import PIL.Image
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 
 BATCH, GOOD_ROWS = 8, 3
 MAX_PIXELS = 64_000_000
@@ -20,13 +20,13 @@ _FORMATS = ("JPEG", "PNG", "BMP", "GIF")
 
 
 def good_files():
-    """Eight pictures, two of each format."""
-    return [encode(picture(seed, _SIZES[seed % 4]), _FORMATS[seed % 4 - seed // 4]) for seed in range(BATCH)]
+    """Eight images, two of each format."""
+    return [encode(draw(seed, _SIZES[seed % 4]), _FORMATS[seed % 4 - seed // 4]) for seed in range(BATCH)]
 
 
 def damaged_files(count, seed=0):
     """Yields `count` files: odd ones that can be decoded or not, then good ones, each damaged in one of six ways."""
-    rng, sound = np.random.default_rng(seed), [*good_files(), *(encode(picture(9), kind) for kind in _FORMATS)]
+    rng, sound = np.random.default_rng(seed), [*good_files(), *(encode(draw(9), kind) for kind in _FORMATS)]
     odd = _odd_files()
     for number in range(count):
         if number < len(odd):
@@ -86,7 +86,7 @@ def _odd_files():
         encode(PIL.Image.new("RGB", (8_000, 8_000), "olive"), "JPEG"),
         encode(PIL.Image.new("RGB", (4_600, 4_600), "olive"), "JPEG", progressive=True, subsampling=0),
         encode(PIL.Image.new("RGB", (8_000, 8_000), "olive"), "JPEG", progressive=True, subsampling=0),
-        encode(picture(0).convert("LA"), "PNG"),
+        encode(draw(0).convert("LA"), "PNG"),
     ]
 
 

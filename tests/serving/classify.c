@@ -1,6 +1,6 @@
-/* Classifies one picture from its bytes with an exported SavedModel, through TensorFlow's C API alone.
+/* Classifies one image from its bytes with an exported SavedModel, through TensorFlow's C API alone.
  *
- * classify FOLDER PICTURE INPUT CLASSES SCORES ERROR
+ * classify FOLDER IMAGE INPUT CLASSES SCORES ERROR
  *
  * The last four are names of tensors, such as "StatefulPartitionedCall:1". Prints one line per class, "SCORE CLASS",
  * and then "error: TEXT".
@@ -46,7 +46,7 @@ static char *read_file(const char *path, size_t *size) {
 }
 
 int main(int count, char **words) {
-  if (count != 7) fail("usage", "classify FOLDER PICTURE INPUT CLASSES SCORES ERROR");
+  if (count != 7) fail("usage", "classify FOLDER IMAGE INPUT CLASSES SCORES ERROR");
   status = TF_NewStatus();
   TF_Graph *graph = TF_NewGraph();
   TF_SessionOptions *options = TF_NewSessionOptions();

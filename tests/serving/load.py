@@ -1,6 +1,6 @@
-"""Asks an exported model from many threads at once: load.py FOLDER REQUESTS THREADS PICTURE...; prints JSON.
+"""Asks an exported model from many threads at once: load.py FOLDER REQUESTS THREADS IMAGE...; prints JSON.
 
-A process of its own, whose memory is measured. Without pictures, drawn ones of mixed sizes are sent.
+A process of its own, whose memory is measured. Without images, drawn ones of mixed sizes are sent.
 """
 
 import json
@@ -11,7 +11,7 @@ from concurrent import futures
 
 import numpy as np
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from tensorflow.python.eager import context
 
 _SETTLED = 200  # requests after which memory should not grow
@@ -20,7 +20,7 @@ _SIZES = ((40, 50), (300, 200), (97, 131), (480, 640), (30, 600))
 
 def drawn():
     kinds = ("JPEG", "PNG", "BMP", "GIF")
-    return [encode(picture(seed, _SIZES[seed % 5]), kinds[seed % 4]) for seed in range(20)]
+    return [encode(draw(seed, _SIZES[seed % 5]), kinds[seed % 4]) for seed in range(20)]
 
 
 def main(folder, requests, threads, files):

@@ -1,4 +1,4 @@
-"""The Beam pipeline gives for each picture what the exported model gives, and for each bad one the reason."""
+"""The Beam pipeline gives for each image what the exported model gives, and for each bad one the reason."""
 
 import contextlib
 import gzip
@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from served import make_model
 
 import keras_vit
@@ -25,9 +25,7 @@ with warnings.catch_warnings():
     from keras_vit.serving import beam
 pq = pytest.importorskip("pyarrow.parquet")
 
-GOOD = {
-    f"{seed}.{kind.lower()}": encode(picture(seed), kind) for seed, kind in enumerate(("PNG", "JPEG", "BMP", "GIF"))
-}
+GOOD = {f"{seed}.{kind.lower()}": encode(draw(seed), kind) for seed, kind in enumerate(("PNG", "JPEG", "BMP", "GIF"))}
 BAD = {"text.jpg": b"hello world", "empty.jpg": b"", "cut.jpg": GOOD["1.jpeg"][:300]}
 SEVERAL = ("--direct_running_mode", "multi_processing", "--direct_num_workers", "2")
 
@@ -42,13 +40,13 @@ def serving(tmp_path_factory):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Folder with the pictures in two folders."""
+def images(tmp_path):
+    """Folder with the images in two folders."""
     for place, files in (("good", GOOD), ("good/bad", BAD)):
-        (tmp_path / "pictures" / place).mkdir(parents=True)
+        (tmp_path / "images" / place).mkdir(parents=True)
         for name, contents in files.items():
-            (tmp_path / "pictures" / place / name).write_bytes(contents)
-    return tmp_path / "pictures"
+            (tmp_path / "images" / place / name).write_bytes(contents)
+    return tmp_path / "images"
 
 
 def command(*words):
@@ -95,23 +93,23 @@ def write_records(path, records, compression=""):
             writer.write(record)
 
 
-def test_rows_are_the_answers_of_the_signatures(serving, pictures, tmp_path):
-    (pictures / "good" / "broken.gz").write_bytes(b"\x1f\x8b and no gzip")
-    (pictures / "good" / "whole.gz").write_bytes(gzip.compress(GOOD["0.png"]))
-    records = [example(picture=[contents]) for contents in (*GOOD.values(), *BAD.values())]
+def test_rows_are_the_answers_of_the_signatures(serving, images, tmp_path):
+    (images / "good" / "broken.gz").write_bytes(b"\x1f\x8b and no gzip")
+    (images / "good" / "whole.gz").write_bytes(gzip.compress(GOOD["0.png"]))
+    records = [example(photo=[contents]) for contents in (*GOOD.values(), *BAD.values())]
     write_records(tmp_path / "a.tfrecord", [*records, example(other=[b"x"], third=[]), b"\xff none", *records[:2]])
     write_records(tmp_path / "b.tfrecord.gz", records[:1], "GZIP")
     write_records(tmp_path / "c.tfrecord", records[:3])
     whole = (tmp_path / "c.tfrecord").read_bytes()
     (tmp_path / "c.tfrecord").write_bytes(whole[:-5])
-    words = ["--pictures", pictures / "good" / "*", pictures / "**.jpg", "--pictures", pictures / "good" / "bad" / "**"]
+    words = ["--images", images / "good" / "*", images / "**.jpg", "--images", images / "good" / "bad" / "**"]
     (tmp_path / "d.tfrecord.gz").write_bytes(b"no gzip")
     words += [
         "--tfrecord",
         tmp_path / "d.tfrecord.gz",
         tmp_path / "*.tfrecord*",
         "--image-key",
-        "picture",
+        "photo",
         "--features",
         "--batch-size",
         3,
@@ -122,19 +120,19 @@ def test_rows_are_the_answers_of_the_signatures(serving, pictures, tmp_path):
 
     found = rows_of(tmp_path / "new" / "rows")
     a, b, c = (str(tmp_path / name) for name in ("a.tfrecord", "b.tfrecord.gz", "c.tfrecord"))
-    contents = {f"{a}#{index}": picture for index, picture in enumerate((*GOOD.values(), *BAD.values()))}
-    contents |= {f"{a}#{9 + index}": picture for index, picture in enumerate(list(GOOD.values())[:2])}
+    contents = {f"{a}#{index}": image for index, image in enumerate((*GOOD.values(), *BAD.values()))}
+    contents |= {f"{a}#{9 + index}": image for index, image in enumerate(list(GOOD.values())[:2])}
     contents |= {f"{b}#0": GOOD["0.png"], f"{c}#0": GOOD["0.png"], f"{c}#1": GOOD["1.jpeg"]}
-    contents |= {str(pictures / "good" / name): picture for name, picture in GOOD.items()}
-    contents |= {str(pictures / "good" / "bad" / name): picture for name, picture in BAD.items()}
-    contents[str(pictures / "good" / "whole.gz")] = GOOD["0.png"]
+    contents |= {str(images / "good" / name): image for name, image in GOOD.items()}
+    contents |= {str(images / "good" / "bad" / name): image for name, image in BAD.items()}
+    contents[str(images / "good" / "whole.gz")] = GOOD["0.png"]
     signatures = tf.saved_model.load(str(serving / "1")).signatures
     check_answers(found, contents, [signatures["serving_default"], signatures["features"]])
 
     unread = {path: found[path] for path in found.keys() - contents}
     reasons = {
-        str(pictures / "good" / "broken.gz"): "not read: ",
-        f"{a}#7": "not read: the record must have one string under --image-key picture; its features are other, third",
+        str(images / "good" / "broken.gz"): "not read: ",
+        f"{a}#7": "not read: the record must have one string under --image-key photo; its features are other, third",
         f"{a}#8": "not read: the record must be a tf.train.Example",
         f"{tmp_path / 'd.tfrecord.gz'}#0": "not read from here to the end of the file: Error -3 while decompressing",
         f"{c}#2": "not read from here to the end of the file: Not a valid TFRecord.",
@@ -144,11 +142,11 @@ def test_rows_are_the_answers_of_the_signatures(serving, pictures, tmp_path):
         assert row["error"].startswith(reasons[path]) and row["classes"] == row["scores"] == row["features"] == []
 
 
-def test_without_features_from_another_folder(serving, pictures, tmp_path):
-    words = ["--model", os.path.relpath(serving / "2", pictures / "good"), "--pictures", "*", "--output", "rows"]
-    code, said = run(*words, cwd=pictures / "good")
+def test_without_features_from_another_folder(serving, images, tmp_path):
+    words = ["--model", os.path.relpath(serving / "2", images / "good"), "--images", "*", "--output", "rows"]
+    code, said = run(*words, cwd=images / "good")
     assert code == 0, said
-    (shard,) = (pictures / "good").glob("rows-*")
+    (shard,) = (images / "good").glob("rows-*")
     schema = pq.read_schema(shard)
     assert dict(zip(schema.names, map(str, schema.types), strict=True)) == {
         "path": "string",
@@ -156,8 +154,8 @@ def test_without_features_from_another_folder(serving, pictures, tmp_path):
         "scores": "list<element: float>",
         "error": "string",
     }
-    contents = {str(pictures / "good" / name): picture for name, picture in GOOD.items()}
-    found = rows_of(pictures / "good" / "rows")
+    contents = {str(images / "good" / name): image for name, image in GOOD.items()}
+    found = rows_of(images / "good" / "rows")
     assert found.keys() == contents.keys()
     check_answers(found, contents, [tf.saved_model.load(str(serving / "2")).signatures["serving_default"]])
 
@@ -165,15 +163,15 @@ def test_without_features_from_another_folder(serving, pictures, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"--model": "pictures"}, "--model must be the folder of an exported SavedModel, such as serving/1"),
+        ({"--model": "images"}, "--model must be the folder of an exported SavedModel, such as serving/1"),
         ({"--model": "serving/2", "--features": None}, "--model must have the signature 'features'"),
         ({"--model": "serving/3"}, "export it with on_error='row'"),
         ({"--model": "damaged"}, "saved_model.pb is damaged"),
-        ({"--pictures": "pictures/*.tiff"}, "--pictures must match files; none matches"),
-        ({"--pictures": "pictures"}, "pictures is a folder: name its files, "),
-        ({"--pictures": None}, "--pictures or --tfrecord must be given; got neither"),
+        ({"--images": "images/*.tiff"}, "--images must match files; none matches"),
+        ({"--images": "images"}, "images is a folder: name its files, "),
+        ({"--images": None}, "--images or --tfrecord must be given; got neither"),
         ({"--tfrecord": "absent-*"}, "--tfrecord must match files; none matches"),
-        ({"--tfrecord": "records"}, "under --image-key image/encoded; its features are picture"),
+        ({"--tfrecord": "records"}, "under --image-key image/encoded; its features are photo"),
         ({"--batch-size": "0"}, "--batch-size must be an integer of at least 1; got --batch-size=0"),
         ({"--shards": "-1"}, "--shards must be an integer of at least 0; got --shards=-1"),
         ({"--output": "rows/"}, "must be a prefix of file names, such as answers/rows; got 'rows/'"),
@@ -181,14 +179,14 @@ def test_without_features_from_another_folder(serving, pictures, tmp_path):
         ({"--output": None}, "the following arguments are required: --output"),
     ],
 )
-def test_arguments_are_checked_first(serving, pictures, tmp_path, monkeypatch, capsys, changes, expected):
+def test_arguments_are_checked_first(serving, images, tmp_path, monkeypatch, capsys, changes, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "serving").symlink_to(serving)
     for folder, name in (("damaged", "saved_model.pb"), ("old", "rows-00003-of-00007.parquet")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_bytes(b"\xff")
-    write_records(tmp_path / "records", [example(picture=[b"x"])])
-    words = {"--model": "serving/1", "--pictures": "pictures/**", "--output": "new/rows"} | changes
+    write_records(tmp_path / "records", [example(photo=[b"x"])])
+    words = {"--model": "serving/1", "--images": "images/**", "--output": "new/rows"} | changes
     if "--features" in words:
         words["--features"] = ""
     with pytest.raises(SystemExit) as stop:
@@ -197,33 +195,33 @@ def test_arguments_are_checked_first(serving, pictures, tmp_path, monkeypatch, c
     assert not (tmp_path / "new").exists()
 
 
-def test_failure_leaves_no_shard(serving, pictures, tmp_path):
+def test_failure_leaves_no_shard(serving, images, tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "saved_model.pb").write_bytes((serving / "1" / "saved_model.pb").read_bytes())  # without its weights
-    words = ["--pictures", pictures / "**.jpg", "--output", tmp_path / "new" / "rows"]
+    words = ["--images", images / "**.jpg", "--output", tmp_path / "new" / "rows"]
     code, said = run("--model", broken, *words)
     assert code == 1 and "variables" in said
     assert not list(tmp_path.glob("new/rows*"))
 
 
 @pytest.mark.slow
-def test_killed_worker_ends_the_run_and_the_same_command_does_it_all(serving, pictures, tmp_path):
-    pipe, output = pictures / "good" / "pipe.png", tmp_path / "new" / "rows"
-    words = ["--model", serving / "1", "--pictures", pictures / "**", "--output", output, *SEVERAL]
+def test_killed_worker_ends_the_run_and_the_same_command_does_it_all(serving, images, tmp_path):
+    pipe, output = images / "good" / "pipe.png", tmp_path / "new" / "rows"
+    words = ["--model", serving / "1", "--images", images / "**", "--output", output, *SEVERAL]
     kill_a_worker(words, pipe, output, tmp_path / "log")
 
     pipe.write_bytes(GOOD["0.png"])
     code, said = run(*words)
     assert code == 0, said
-    contents = {str(path): path.read_bytes() for path in pictures.rglob("*.*")}
+    contents = {str(path): path.read_bytes() for path in images.rglob("*.*")}
     found = rows_of(output)
     assert found.keys() == contents.keys() and len(found) == len(GOOD) + len(BAD) + 1
     check_answers(found, contents, [tf.saved_model.load(str(serving / "1")).signatures["serving_default"]])
 
 
 def kill_a_worker(words, pipe, output, log):
-    """Runs the command until one worker waits for a picture, a pipe made for that, and kills the other."""
+    """Runs the command until one worker waits for an image, a pipe made for that, and kills the other."""
     os.mkfifo(pipe)
     with open(log, "w") as stream, subprocess.Popen(command(*words), stdout=stream, stderr=stream) as process:
         writer = await_reader(pipe, process)
@@ -281,8 +279,8 @@ def await_end(process):
 
 
 @pytest.mark.slow
-def test_real_pictures(real_data, tmp_path):
-    """200 pictures of ImageNet and 10 damaged ones, through two worker processes, of which at first one is killed."""
+def test_real_images(real_data, tmp_path):
+    """200 images of ImageNet and 10 damaged ones, through two worker processes, of which at first one is killed."""
     protocol = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     model = keras_vit.ViT_Ti16(weights=str(weights), preprocessing=protocol)
@@ -292,7 +290,7 @@ def test_real_pictures(real_data, tmp_path):
     for index, path in enumerate(good[:10]):
         contents = path.read_bytes()
         (tmp_path / "bad" / f"{index}.jpg").write_bytes(contents[: len(contents) // 2 if index % 2 else 100 * index])
-    patterns = ["--pictures", real_data / "imagenet200" / "*" / "*", tmp_path / "bad" / "*"]
+    patterns = ["--images", real_data / "imagenet200" / "*" / "*", tmp_path / "bad" / "*"]
     output, last = tmp_path / "new" / "rows", tmp_path / "bad" / "9.jpg"
     words, contents = ["--model", folder, *patterns, "--output", output, *SEVERAL], last.read_bytes()
     last.unlink()

@@ -4,7 +4,7 @@ import importlib.util
 import pathlib
 
 import pytest
-from drawn import encode, picture
+from drawn import draw, encode
 from served import make_model
 
 import keras_vit
@@ -37,19 +37,19 @@ def test_a_row_for_each_form(benchmark, tmp_path, monkeypatch, capsys):
     model = make_model()
     model.save(tmp_path / "model.keras")
     for seed in range(10):
-        file = encode(picture(seed), "JPEG")
+        file = encode(draw(seed), "JPEG")
         ((name, _),) = keras_vit.predict(model, file, top=1)[0]
-        folder = tmp_path / "pictures" / (name if seed else "fox")
+        folder = tmp_path / "images" / (name if seed else "fox")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{seed}.jpg").write_bytes(file)
     for name in ("OpenVINO", "OpenVINO, int8", "ONNX", "SavedModel, bfloat16"):
         monkeypatch.delitem(benchmark.FORMS, name)
-    words = ["--model", tmp_path / "model.keras", "--folder", tmp_path / "pictures"]
+    words = ["--model", tmp_path / "model.keras", "--folder", tmp_path / "images"]
     monkeypatch.setattr("sys.argv", ["serving.py", *map(str, words)])
     benchmark.main()
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["form", "MB", "same", "right", "of", "alone/s", "files/s"]
-    wrong = keras_vit.predict(model, encode(picture(0), "JPEG"), top=1)[0][0][0] != "fox"
+    wrong = keras_vit.predict(model, encode(draw(0), "JPEG"), top=1)[0][0][0] != "fox"
     table = {row[:22].strip(): row[22:].split() for row in rows}
     assert list(table) == ["SavedModel", "LiteRT", "LiteRT, int8"]
     assert table["SavedModel"][1:4] == table["LiteRT"][1:4] == ["10", str(10 - wrong), "10"]
@@ -65,7 +65,7 @@ def model(real_data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", MAY_LOSE)
-def test_two_hundred_pictures(benchmark, model, real_data, form):
+def test_two_hundred_images(benchmark, model, real_data, form):
     paths = sorted((real_data / "imagenet200").glob("*/*"))
     ((_, row),) = benchmark.measure(model, paths, {form: benchmark.FORMS[form]})
     print(form, row)

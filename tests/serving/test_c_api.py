@@ -1,4 +1,4 @@
-"""A C program without Python loads the folder and classifies a picture from its bytes, as TensorFlow Serving does."""
+"""A C program without Python loads the folder and classifies an image from its bytes, as TensorFlow Serving does."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from served import make_model
 
 import keras_vit
@@ -52,15 +52,15 @@ def classify(program, folder, path):
 
 def test_it_gives_the_scores_of_python(program, tmp_path):
     folder = export(make_model(), tmp_path / "toy", check=False)
-    (tmp_path / "good.jpg").write_bytes(encode(picture(0), "JPEG"))
-    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    (tmp_path / "good.jpg").write_bytes(encode(draw(0), "JPEG"))
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
     answers, error = classify(program, folder, tmp_path / "good.jpg")
     served = tf.saved_model.load(str(folder)).signatures["serving_default"]
     expected = served(tf.constant([(tmp_path / "good.jpg").read_bytes()]))
     assert [name.encode() for _, name in answers] == expected["classes"].numpy()[0].tolist() and error == ""
     np.testing.assert_allclose([score for score, _ in answers], expected["scores"].numpy()[0], atol=1e-5)
     answers, error = classify(program, folder, tmp_path / "bad.jpg")
-    assert answers == [(0.0, "")] * 5 and error.startswith("no picture: it begins as none of")
+    assert answers == [(0.0, "")] * 5 and error.startswith("no image: it begins as none of")
 
 
 def test_it_names_a_cat_and_an_espresso(program, real_data, tmp_path):
@@ -72,8 +72,8 @@ def test_it_names_a_cat_and_an_espresso(program, real_data, tmp_path):
     for name, shown in (("chelsea.png", "Egyptian cat"), ("coffee.png", "espresso")):
         # JPEG and PNG: from the file as it is, and from a JPEG of it
         image = tf.io.decode_image((real_data / "pictures" / name).read_bytes())
-        (tmp_path / "picture.jpg").write_bytes(tf.io.encode_jpeg(image, quality=95).numpy())
-        for path in (real_data / "pictures" / name, tmp_path / "picture.jpg"):
+        (tmp_path / "image.jpg").write_bytes(tf.io.encode_jpeg(image, quality=95).numpy())
+        for path in (real_data / "pictures" / name, tmp_path / "image.jpg"):
             answers, error = classify(program, folder, path)
             expected = served(tf.constant([path.read_bytes()]))["scores"].numpy()[0]
             assert answers[0][1] == shown and error == ""

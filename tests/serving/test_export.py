@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from served import CONFIG, LABELS, make_model
 
 import keras_vit
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"signatures": iter(("images",))}, "signatures must be a list of at least one"),
         ({"check": iter(("cat.jpg",))}, "check must be True, False or a list of paths or bytes"),
         ({"check": None}, "check must be True, False or a list of paths or bytes"),
-        ({"check": [b"no picture"]}, "images[0] must be a picture"),
+        ({"check": [b"no image"]}, "images[0] must be an image"),
         ({"check": False, "tolerance": 0.5}, "tolerance belongs to a check"),
         ({"on_error": "skip"}, "on_error must be one of 'row', 'raise'; got on_error='skip'"),
         ({"compute_dtype": "float16"}, "compute_dtype must be one of None, 'float32', 'bfloat16'"),
@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"quantization": "int8"}, "quantization is an option of format 'litert', 'openvino'; got quantization='int8'"),
         ({"format": "onnx", "top": 3}, "top is an option of format 'saved_model'; got top=3 with format='onnx'"),
         ({"format": "litert", "quantization": "int4"}, "quantization must be one of None, 'int8'"),
-        ({"format": "openvino", "quantization": "int8"}, "calibration must be pictures such as the model will see"),
+        ({"format": "openvino", "quantization": "int8"}, "calibration must be images such as the model will see"),
         ({"format": "openvino", "calibration": ["a"]}, "calibration belongs to quantization='int8'"),
         ({"check": "cat.jpg"}, "check must be True, False or a list of paths or bytes"),
         ({"check": []}, "check must be True, False or a list of paths or bytes"),
@@ -223,7 +223,7 @@ def test_refuses_arguments(model, tmp_path, arguments, message):
 def test_refuses_models(tmp_path):
     for changes, message in (
         ({"include_top": False}, "model must have a head"),
-        ({"classifier": "unpooled"}, "got outputs of shape \\(None, 12, 7\\)"),
+        ({"pooling": "unpooled"}, "got outputs of shape \\(None, 12, 7\\)"),
         ({}, "model must have a trained head: that of toy is all zeros .*force=True exports it"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -233,7 +233,7 @@ def test_refuses_models(tmp_path):
     for label in ("a\nb", ""):
         with pytest.raises(ValueError, match="labels must be names of one line each to be exported"):
             export(make_model(labels=(label, *LABELS[1:])), tmp_path / "toy")
-    axial = make_model(attention="axial", classifier="gap")
+    axial = make_model(attention="axial", pooling="gap")
     with pytest.raises(ValueError, match="model must have blocks with global attention"):
         export(axial, tmp_path / "toy", signatures=("attention",))
     assert not (tmp_path / "toy").exists()
@@ -281,19 +281,19 @@ def test_a_quantised_model(model, tmp_path):
         with pytest.raises(ValueError, match="model must not be quantised for "):
             export(quantized, tmp_path / "toy", **options)
     folder = export(quantized, tmp_path / "toy", signatures=("images",), check=False)
-    pixels = np.stack([np.asarray(picture(seed, (24, 32)), "float32") for seed in range(2)])
+    pixels = np.stack([np.asarray(draw(seed, (24, 32)), "float32") for seed in range(2)])
     logits = tf.saved_model.load(str(folder)).signatures["images"](tf.constant(pixels))["logits"]
     expected = quantized.predict((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std, verbose=0)
     np.testing.assert_allclose(logits, expected, atol=1e-3)
 
 
 @pytest.mark.slow
-def test_a_small_limit_is_kept_by_the_pictures_of_the_check(model, tmp_path, caplog):
+def test_a_small_limit_is_kept_by_the_images_of_the_check(model, tmp_path, caplog):
     options = {"max_pixels": 500, "signatures": ("serving_default",), "tolerance": 0.5}
     assert export(model, tmp_path, **options) == tmp_path / "1"
-    assert re.search("Exported .*at most 0.5 is allowed.*top-1 the same for 8 of 8 pictures", caplog.text)
-    with pytest.raises(ExportError, match="must read what it is checked on; it answers 'a picture of 50 x 40 pixels"):
-        export(model, tmp_path, max_pixels=500, signatures=("serving_default",), check=[encode(picture(0))])
+    assert re.search("Exported .*at most 0.5 is allowed.*top-1 the same for 8 of 8 images", caplog.text)
+    with pytest.raises(ExportError, match="must read what it is checked on; it answers 'an image of 50 x 40 pixels"):
+        export(model, tmp_path, max_pixels=500, signatures=("serving_default",), check=[encode(draw(0))])
 
 
 def test_a_head_of_zeros_is_exported_by_force(tmp_path):
@@ -321,4 +321,4 @@ def test_an_export_that_answers_otherwise_is_not_published(model, tmp_path, monk
 def test_an_export_that_does_not_run_is_told(model, tmp_path):
     (tmp_path / "saved_model.pb").write_bytes(b"no model")
     with pytest.raises(ExportError, match="must run in a fresh process; it ended with 1: (.|\n)*Cannot parse"):
-        self_check(model, tmp_path, "saved_model", [encode(picture(0))], [np.asarray(picture(0))], 1e-4)
+        self_check(model, tmp_path, "saved_model", [encode(draw(0))], [np.asarray(draw(0))], 1e-4)

@@ -16,9 +16,9 @@ HERE = pathlib.Path(__file__).parent
 pytestmark = pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 
 
-def run(folder, count, *pictures):
+def run(folder, count, *images):
     search_path = os.pathsep.join([str(HERE.parent), str(pathlib.Path(keras_vit.__file__).parents[1])])
-    command = [sys.executable, "-W", "ignore", str(HERE / "load.py"), str(folder), str(count), "8", *map(str, pictures)]
+    command = [sys.executable, "-W", "ignore", str(HERE / "load.py"), str(folder), str(count), "8", *map(str, images)]
     environment = {**os.environ, "PYTHONPATH": search_path, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -28,7 +28,7 @@ def run(folder, count, *pictures):
 def check(seen, count):
     print(seen)
     assert (seen["requests"], seen["wrong"], seen["traced"]) == (count, 0, 0)
-    assert seen["megabytes_end"] - seen["megabytes_settled"] < 60  # of thousands of pictures; what malloc keeps
+    assert seen["megabytes_end"] - seen["megabytes_settled"] < 60  # of thousands of images; what malloc keeps
 
 
 @pytest.mark.slow

@@ -5,21 +5,21 @@ import re
 
 import numpy as np
 import pytest
-from drawn import encode, picture
+from drawn import draw, encode
 from served import LABELS, make_model
 
 from keras_vit.models import with_dtype
 from keras_vit.serving import ExportError, export, fresh_process
 from keras_vit.serving.self_check import resized
 
-PICTURES = [picture(seed) for seed in range(12)]
+IMAGES = [draw(seed) for seed in range(12)]
 INT8 = {"quantization": "int8"}
 CASES = {
     "onnx": ("onnx", {}, ["model.onnx"]),
     "litert": ("litert", {}, ["model.tflite"]),
     "litert int8": ("litert", INT8, ["model.tflite"]),
     "openvino": ("openvino", {}, ["model.bin", "model.xml"]),
-    "openvino int8": ("openvino", {**INT8, "calibration": np.stack(PICTURES)}, ["model.bin", "model.xml"]),
+    "openvino int8": ("openvino", {**INT8, "calibration": np.stack(IMAGES)}, ["model.bin", "model.xml"]),
 }
 
 
@@ -38,10 +38,10 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     assert (folder / "labels.txt").read_text().splitlines() == list(LABELS)
     check = json.loads((folder / "model_card.json").read_text())["check"]
     (report,) = caplog.messages
-    assert re.fullmatch(r"Exported .*, top-1 the same for [78] of 8 pictures", report)
+    assert re.fullmatch(r"Exported .*, top-1 the same for [78] of 8 images", report)
     assert capfd.readouterr().out == ""  # no converter's lines, no bars of its calibration
 
-    pixels = resized(model, [np.asarray(image) for image in PICTURES])
+    pixels = resized(model, [np.asarray(image) for image in IMAGES])
     outputs, described = fresh_process.RUNTIMES[runtime](folder, {"images": pixels})  # batches of 8 and of 4
     expected = model.predict(((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std), verbose=0)
     difference = np.abs(outputs["logits"] - expected).max() / max(1, np.abs(expected).max())
@@ -68,7 +68,7 @@ def test_litert_computes_no_sizes_as_it_runs(model, tmp_path):
 
 def test_a_model_of_16_bits_is_written_in_32(model, tmp_path):
     folder = export(with_dtype(model, "mixed_bfloat16"), tmp_path, format="openvino")
-    pixels = resized(model, [np.asarray(PICTURES[0])])
+    pixels = resized(model, [np.asarray(IMAGES[0])])
     outputs, _ = fresh_process.RUNTIMES["openvino"](folder, {"images": pixels})
     expected = model.predict(((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std), verbose=0)
     np.testing.assert_allclose(outputs["logits"], expected, atol=1e-4)
@@ -86,5 +86,5 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
 
 def test_an_answer_beyond_the_tolerance_is_an_error(model, tmp_path):
     with pytest.raises(ExportError, match="at most 1e-06 is allowed"):
-        export(model, tmp_path, format="litert", quantization="int8", tolerance=1e-6, check=[encode(PICTURES[0])])
+        export(model, tmp_path, format="litert", quantization="int8", tolerance=1e-6, check=[encode(IMAGES[0])])
     assert list(tmp_path.iterdir()) == []

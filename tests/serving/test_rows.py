@@ -1,4 +1,4 @@
-"""One picture that cannot be read spoils no other: zeros, empty classes and the reason in its own row."""
+"""One image that cannot be read spoils no other: zeros, empty classes and the reason in its own row."""
 
 import io
 
@@ -7,24 +7,24 @@ import PIL.Image
 import PIL.ImageOps
 import pytest
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from served import make_model
 
 from keras_vit.serving import export
 
-GOOD = [encode(picture(seed), image_format) for seed, image_format in enumerate(("PNG", "JPEG", "BMP", "GIF", "WEBP"))]
+GOOD = [encode(draw(seed), image_format) for seed, image_format in enumerate(("PNG", "JPEG", "BMP", "GIF", "WEBP"))]
 JPEG, PNG = GOOD[1], GOOD[0]
 BAD = {
-    b"": "no picture: it is empty",
-    b"hello world": "no picture: it begins as none of JPEG, PNG, BMP, GIF, WebP",
+    b"": "no image: it is empty",
+    b"hello world": "no image: it begins as none of JPEG, PNG, BMP, GIF, WebP",
     JPEG[:300]: "a JPEG that is damaged, cut short, too large inside or of a rare kind",
     PNG[:60]: "a PNG that is damaged, cut short, too large inside or of a rare kind",
-    encode(picture(0, (70, 60)), "GIF"): "a picture of 60 x 70 pixels; 4,000 are the most",
-    encode(picture(0, (70, 60)), "JPEG"): "a picture of 60 x 70 pixels; 4,000 are the most",
-    encode(picture(0, (40, 50)), "JPEG", progressive=True): "a picture of 50 x 40 pixels; 1,333 are the most of a "
+    encode(draw(0, (70, 60)), "GIF"): "an image of 60 x 70 pixels; 4,000 are the most",
+    encode(draw(0, (70, 60)), "JPEG"): "an image of 60 x 70 pixels; 4,000 are the most",
+    encode(draw(0, (40, 50)), "JPEG", progressive=True): "an image of 50 x 40 pixels; 1,333 are the most of a "
     "progressive JPEG",
     b"GIF89a": "a GIF that is damaged, cut short, too large inside or of a rare kind",
-    b"RIFF____WEBPVP8X" + b"\xff" * 20: "a picture of 16777216 x 16777216 pixels; 4,000 are the most",
+    b"RIFF____WEBPVP8X" + b"\xff" * 20: "an image of 16777216 x 16777216 pixels; 4,000 are the most",
 }
 
 
@@ -72,7 +72,7 @@ def test_every_format_is_read(tolerant, strict):
         assert signatures["serving_default"](tf.constant(GOOD))["scores"].numpy().min() > 0
 
 
-def test_no_pictures_give_no_answers(tolerant, strict):
+def test_no_images_give_no_answers(tolerant, strict):
     for signatures in (tolerant, strict):
         answer = signatures["serving_default"](tf.zeros((0,), tf.string))
         assert answer["scores"].shape == answer["classes"].shape == (0, 5)
@@ -92,9 +92,9 @@ def test_images_are_read_upright(strict):
         for value in range(1, 9):
             exif = PIL.Image.Exif()
             exif.endian, exif[0x0112] = endian, value
-            contents = encode(picture(value), "PNG", exif=exif.tobytes())
+            contents = encode(draw(value), "PNG", exif=exif.tobytes())
             turned = PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(contents)))
-            jpeg = encode(picture(value), "JPEG", exif=exif.tobytes(), quality=95)
+            jpeg = encode(draw(value), "JPEG", exif=exif.tobytes(), quality=95)
             files += [contents, jpeg]
             # the same pixels of the JPEG, without loss
             turned_jpeg = PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(jpeg)))

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from served import LABELS, make_model, model_input, softmax
 
 import keras_vit
@@ -53,14 +53,14 @@ def served(exported):
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def drawn_files():
     """Three PNG files of 40 x 50 pixels and what the model eats of them, by Pillow and NumPy."""
-    images = [picture(seed) for seed in (1, 2, 3)]
+    images = [draw(seed) for seed in (1, 2, 3)]
     return [encode(image) for image in images], np.stack([model_input(image) for image in images])
 
 
-def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model, exported, pictures, tmp_path):
-    files, inputs = pictures
+def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model, exported, drawn_files, tmp_path):
+    files, inputs = drawn_files
     paths = [tmp_path / f"{index}.png" for index in range(3)]
     for path, file in zip(paths, files, strict=True):
         path.write_bytes(file)
@@ -71,16 +71,16 @@ def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model
     expected = model.predict(inputs, verbose=0)
     order = np.argsort(-expected, axis=-1)[:, :3]
     assert classes == [[LABELS[index] for index in row] for row in order]
-    # Pillow and TensorFlow may round a resized pixel to neighbouring levels.
+    # Pillow and TensorFlow may round a resized pixel to neighbouring values.
     np.testing.assert_allclose(logits, expected, atol=0.02)
     np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
     assert np.ptp(expected) > 0.5  # the comparison means something
     assert "tensorflow" in modules and "keras_vit" not in modules
 
 
-def test_session_of_the_c_api_kind_loads_it(exported, model, pictures):
-    _, inputs = pictures
-    pixels = np.stack([np.asarray(picture(seed)) for seed in (1, 2, 3)])
+def test_session_of_the_c_api_kind_loads_it(exported, model, drawn_files):
+    _, inputs = drawn_files
+    pixels = np.stack([np.asarray(draw(seed)) for seed in (1, 2, 3)])
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         graph = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
         signature = graph.signature_def["images_uint8"]
@@ -114,8 +114,8 @@ def test_signatures_and_operations(served):
     assert all(hasattr(tf.raw_ops, name) for name in operations)  # TensorFlow's own, none of another library
 
 
-def test_features_tokens_and_attention(model, served, pictures):
-    files, inputs = pictures
+def test_features_tokens_and_attention(model, served, drawn_files):
+    files, inputs = drawn_files
     inner = keras.Model(model.input, [model.get_layer(name).output for name in ("pooling", "encoder_norm")])
     features, tokens = inner.predict(inputs, verbose=0)
     answer = served["features"](tf.constant(files))
@@ -135,7 +135,7 @@ def test_weights_are_stored_once(exported, model):
 def test_labels_card_and_instructions_lie_in_the_folder(exported, model):
     assert (exported / "assets" / "labels.txt").read_text().splitlines() == list(LABELS)
     card = json.loads((exported / "model_card.json").read_text())
-    assert card["labels"] == list(LABELS) and card["check"]["pictures"] == card["check"]["same_top1"] == 8
+    assert card["labels"] == list(LABELS) and card["check"]["images"] == card["check"]["same_top1"] == 8
     assert 0 < max(card["check"]["largest_differences"].values()) < 1e-4 == card["check"]["tolerance"]
     assert keras_vit.Preprocessing.from_dict(card["preprocessing"]) == model.preprocessing
     text = (exported / "README.txt").read_text()
@@ -146,7 +146,7 @@ def test_labels_card_and_instructions_lie_in_the_folder(exported, model):
 def test_the_instructions_name_the_formats_that_are_read(exported, served):
     [formats] = re.findall(r"whole files: ([^.]*)\.", " ".join((exported / "README.txt").read_text().split()))
     assert formats == "JPEG, PNG, BMP, GIF, of which the first frame counts, or WebP that is not animated"
-    frames = [picture(seed) for seed in (1, 2)]
+    frames = [draw(seed) for seed in (1, 2)]
     files = [encode(frames[0], image_format) for image_format in ("JPEG", "PNG", "BMP", "GIF", "WEBP")]
     animated = encode(frames[0], "WEBP", save_all=True, append_images=frames[1:])
     errors = served["serving_default"](tf.constant([*files, animated]))["error"].numpy()
@@ -156,7 +156,7 @@ def test_the_instructions_name_the_formats_that_are_read(exported, served):
 def test_model_without_labels_and_with_softmax(tmp_path):
     model = make_model(labels=None, classifier_activation="softmax")
     served = tf.saved_model.load(str(export(model, tmp_path, top=99, check=False))).signatures
-    image = picture(2, (24, 32))
+    image = draw(2, (24, 32))
     answer = served["serving_default"](tf.constant([encode(image)]))
     expected = model.predict(model_input(image)[None], verbose=0)[0]
     order = np.argsort(-expected)
@@ -178,19 +178,19 @@ def test_model_without_labels_and_with_softmax(tmp_path):
 def test_it_answers_as_predict_does(tmp_path, changes, size):
     model = make_model(**changes)
     served = tf.saved_model.load(str(export(model, tmp_path, check=False, top=7))).signatures["serving_default"]
-    files = [encode(picture(seed, size), image_format) for seed, image_format in enumerate(("JPEG", "PNG", "GIF"))]
+    files = [encode(draw(seed, size), image_format) for seed, image_format in enumerate(("JPEG", "PNG", "GIF"))]
     answer = served(tf.constant(files))
     for row, pairs in enumerate(keras_vit.predict(model, files, top=7)):
         assert [name.encode() for name, _ in pairs] == answer["classes"].numpy()[row].tolist()
         np.testing.assert_allclose(answer["scores"][row], [score for _, score in pairs], atol=1e-5)
 
 
-def test_bfloat16_has_the_same_signatures(model, exported, served, tmp_path, pictures):
+def test_bfloat16_has_the_same_signatures(model, exported, served, tmp_path, drawn_files):
     folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", check=False)
     half = tf.saved_model.load(str(folder)).signatures
     for name, signature in half.items():
         assert signature.structured_input_signature == served[name].structured_input_signature
-    files = tf.constant(pictures[0])
+    files = tf.constant(drawn_files[0])
     scores, full = (
         signature(files)["scores"].numpy() for signature in (half["serving_default"], served["serving_default"])
     )
@@ -209,18 +209,18 @@ def _nodes(signatures):
             yield from function.node_def
 
 
-def test_compiled_by_xla(model, tmp_path, served, pictures):
+def test_compiled_by_xla(model, tmp_path, served, drawn_files):
     folder = export(model, tmp_path, top=3, jit_compile=True, signatures=("serving_default",), check=False)
     compiled = tf.saved_model.load(str(folder)).signatures["serving_default"]
     for count in (1, 3):
-        files = tf.constant(pictures[0][:count])
+        files = tf.constant(drawn_files[0][:count])
         np.testing.assert_allclose(compiled(files)["scores"], served["serving_default"](files)["scores"], atol=1e-5)
     functions = compiled.graph.as_graph_def().library.function
     assert any(function.attr["_XlaMustCompile"].b for function in functions)
 
 
 @pytest.mark.slow
-def test_export_under_a_strategy(tmp_path, pictures):
+def test_export_under_a_strategy(tmp_path, drawn_files):
     """A model whose variables have a copy per device."""
     script = f"""
 import pathlib, sys
@@ -237,6 +237,6 @@ keras_vit.export(model, {str(tmp_path)!r}, signatures=("serving_default",))
     root = str(pathlib.Path(keras_vit.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "top-1 the same for 8 of 8 pictures" in done.stdout
+    assert "top-1 the same for 8 of 8 images" in done.stdout
     stored = sum(file.stat().st_size for file in (tmp_path / "1" / "variables").iterdir())
     assert stored <= 1.02 * sum(weight.nbytes for weight in make_model().get_weights())

@@ -7,7 +7,7 @@ import sysconfig
 import numpy as np
 import pytest
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from served import make_model
 
 from keras_vit.serving import export
@@ -32,11 +32,11 @@ def test_show(folder):
 
 
 def test_run(folder, tmp_path):
-    pixels = np.asarray(picture(0))[None]
+    pixels = np.asarray(draw(0))[None]
     np.save(tmp_path / "pixels.npy", pixels)
     chosen = ["--tag_set", "serve", "--signature_def", "images_uint8"]
     run("run", "--dir", folder, *chosen, "--inputs", f"images={tmp_path / 'pixels.npy'}", "--outdir", tmp_path)
-    file = tf.constant([encode(picture(0))])
+    file = tf.constant([encode(draw(0))])
     expected = tf.saved_model.load(str(folder)).signatures
     logits = expected["images_uint8"](tf.constant(pixels))["logits"]
     np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), logits, atol=1e-5)

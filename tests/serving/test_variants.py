@@ -11,8 +11,8 @@ from keras_vit.serving import export
 VARIANTS = {
     "pixels": ("ViT-Ti_16", {"image_size": 32, "classes": 9, "include_preprocessing": True}),
     "plain": ("ViT-Ti_16", {}),
-    "gap": ("ViT-Ti_16", {"classifier": "gap"}),
-    "map": ("ViT-Ti_16", {"classifier": "map"}),
+    "gap": ("ViT-Ti_16", {"pooling": "gap"}),
+    "map": ("ViT-Ti_16", {"pooling": "map"}),
     "hybrid": ("R+ViT-Ti_16", {}),
     "axial": ("AxialViT-B_32", {}),
     "DeiT distilled": ("DeiT-Ti_16", {"distilled": True}),
@@ -34,4 +34,4 @@ def test_they_agree(family, tmp_path):
         folder = export(model, tmp_path, **options)
         check = json.loads((folder / "model_card.json").read_text())["check"]
         print(family, options, check)
-        assert max(check["largest_differences"].values()) < 1e-4 and check["same_top1"] == check["pictures"] == 8
+        assert max(check["largest_differences"].values()) < 1e-4 and check["same_top1"] == check["images"] == 8

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from drawn import encode, picture
+from drawn import draw, encode
 from served import make_model
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
@@ -76,7 +76,7 @@ def test_they_run_through_a_service(port, requests):
 
 def test_the_call_of_the_instructions(folder, port, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "cat.jpg").write_bytes(encode(picture(5), "JPEG"))
+    (tmp_path / "cat.jpg").write_bytes(encode(draw(5), "JPEG"))
     text = (folder / "README.txt").read_text()
     source = _source(text)
     assert "localhost:8500" in source

@@ -20,7 +20,7 @@ STEPS_OF_A_RUN = 20_000  # longer than any warm-up
 
 
 class Step(typing.NamedTuple):
-    """A training step: the compiled model, and (shape, dtype) of the pictures and of the labels."""
+    """A training step: the compiled model, and (shape, dtype) of the images and of the labels."""
 
     model: keras.Model
     images: tuple
@@ -35,7 +35,7 @@ class Step(typing.NamedTuple):
 def _vit(**changes):
     """A ViT of 128 tokens, without a class token that would be the 129th."""
     small = {"patch_size": 4, "hidden_dim": 64, "num_layers": 2, "num_heads": 2, "mlp_dim": 128, "classes": CLASSES}
-    config = {"name": "small", "image_size": (32, 64), "classifier": "gap", **small, **changes}
+    config = {"name": "small", "image_size": (32, 64), "pooling": "gap", **small, **changes}
     return _built(lambda: keras_vit.VisionTransformer(keras_vit.ViTConfig(**config)))
 
 
@@ -72,17 +72,17 @@ def _averaged():
 
 
 def _recomputed():
-    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.1)
+    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "drop_path_rate"), 0.1)
     return _step(_vit(dtype="mixed_bfloat16", remat=True, image_size=64, **rates))
 
 
 def _bytes_in():
-    """Pictures of bytes, rescaled inside the model, with the labels that MixUp gives."""
-    pictures = keras.Input((32, 64, 3), dtype="uint8")
-    outputs = _vit(dropout_rate=0.1)(keras.layers.Rescaling(1 / 127.5, -1.0)(pictures))
+    """Images of bytes, rescaled inside the model, with the labels that MixUp gives."""
+    images = keras.Input((32, 64, 3), dtype="uint8")
+    outputs = _vit(dropout_rate=0.1)(keras.layers.Rescaling(1 / 127.5, -1.0)(images))
     loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1)
     metrics = ["accuracy", keras.metrics.TopKCategoricalAccuracy(3)]
-    return _step(keras_vit.Model(pictures, outputs), loss=loss, metrics=metrics, is_mixed=True)
+    return _step(keras_vit.Model(images, outputs), loss=loss, metrics=metrics, is_mixed=True)
 
 
 def _several_labels():

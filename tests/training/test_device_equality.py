@@ -76,8 +76,8 @@ def test_jax(weights_of, run):
 def test_model_parallel_cuts_the_kernels(weights_of):
     (several,), _ = weights_of("jax", "model_parallel:adamw:vit")
     block = "part of block_00/"
-    assert several[f"{block}attention/query_key_value/kernel"].tolist() == [16, 24]  # of (16, 48), in two
-    assert several[f"{block}attention/output_projection/kernel"].tolist() == [8, 16]
+    assert several[f"{block}attention/qkv/kernel"].tolist() == [16, 24]  # of (16, 48), in two
+    assert several[f"{block}attention/proj/kernel"].tolist() == [8, 16]
     assert several[f"{block}mlp/dense1/kernel"].tolist() == [16, 12]
     assert several[f"{block}mlp/dense2/kernel"].tolist() == [12, 16]
 
@@ -120,10 +120,10 @@ def _of_run(file, run):
 
 def _check_equal(one, several, run):
     is_adamw = ":adamw:" in run
-    assert len(one) > 20 and any("query_key_value/bias" in path for path in one)
+    assert len(one) > 20 and any("qkv/bias" in path for path in one)
     for path, expected in one.items():
         difference = np.abs(several[path].astype("float64") - expected)
-        if is_adamw and path.endswith("query_key_value/bias"):
+        if is_adamw and path.endswith("qkv/bias"):
             _, keys, _ = np.split(difference, 3)
             keys[:] = 0
         if is_adamw and path.startswith("optimizer/"):

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 
 @pytest.fixture(scope="module")
 def source():
-    """Sixteen noisy pictures, the dark ones of class "night", the bright ones of class "day"."""
+    """Sixteen noisy images, the dark ones of class "night", the bright ones of class "day"."""
     rng = np.random.default_rng(0)
     labels = np.arange(16) % 2
     images = rng.integers(0, 60, size=(16, 8, 8, 1)) + 180 * labels[:, None, None, None]

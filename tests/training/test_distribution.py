@@ -144,7 +144,7 @@ def test_jax_takes_all_devices(on_jax):
 def test_model_parallel_leaves_what_the_devices_do_not_divide(on_jax):
     parts = on_jax["parts"]
     assert on_jax["replicas"] == 1  # one part of the batch
-    assert parts["block_00/attention/query_key_value/kernel"] == [14, 42]  # 42 / 4 is no whole number
+    assert parts["block_00/attention/qkv/kernel"] == [14, 42]  # 42 / 4 is no whole number
     assert parts["block_00/mlp/dense1/kernel"] == [14, 6]  # of (14, 24)
     assert parts["block_00/mlp/dense2/kernel"] == [6, 14]
 
@@ -160,7 +160,7 @@ _WORKER = """
 import json
 import numpy as np, tensorflow as tf
 import keras_vit
-from device_runs import compiled, dataset, fill, optimizer, pictures, small_vit
+from device_runs import compiled, dataset, fill, make_images, optimizer, small_vit
 
 def rows_of(shard):  # of batches 0..7 and 8..15
     index, count = shard
@@ -168,8 +168,8 @@ def rows_of(shard):  # of batches 0..7 and 8..15
     batches = [np.arange(b * 8, b * 8 + 8)[index * rows : (index + 1) * rows] for b in range(2)]
     return tf.data.Dataset.from_tensor_slices(np.stack(batches))
 
-def pictures_of(shard):
-    x, y = (tf.constant(array) for array in pictures(16))
+def images_of(shard):
+    x, y = (tf.constant(array) for array in make_images(16))
     return rows_of(shard).map(lambda rows: (tf.gather(x, rows), tf.gather(y, rows)))
 
 def trained(data):
@@ -180,7 +180,7 @@ def trained(data):
 with keras_vit.distribution() as devices:
     data = devices.dataset(rows_of)
     rows = [tf.concat(devices.strategy.experimental_local_results(x), 0).numpy().tolist() for x in data]
-    whole, shared = trained(dataset(16, 8)), trained(devices.dataset(pictures_of))
+    whole, shared = trained(dataset(16, 8)), trained(devices.dataset(images_of))
 difference = max(float(np.max(np.abs(np.subtract(a, b)))) for a, b in zip(whole, shared))
 about = [devices.name, devices.replicas, devices.worker, devices.workers, devices.is_chief, rows]
 print(json.dumps([difference, about]))

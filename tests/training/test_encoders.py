@@ -69,7 +69,7 @@ def test_heads(models, name):
 
 def test_heads_and_encoder_of_models_around_ours(models):
     inner, inputs = models["plain"], keras.Input((32, 32, 3))
-    features = keras_vit.features(inner, ["pooling"]).output
+    features = keras_vit.feature_extractor(inner, ["pooling"]).output
     beside = keras.Model(inner.input, keras.layers.Dense(2, activation="softmax", name="mine")(features))
     around = keras.Model(inputs, keras.layers.Softmax()(inner(inputs)))
     other = keras_vit.VisionTransformer(inner.config, name="other")

@@ -86,7 +86,7 @@ def test_every_field_survives_json(model):
         image_size=96,
         dropout_rate=0.1,
         attention_dropout_rate=0.2,
-        stochastic_depth_rate=0.3,
+        drop_path_rate=0.3,
         ema_momentum=0.99,
         layer_decay=0.75,
         microbatches=2,
@@ -221,7 +221,7 @@ class TestTotalSteps:
         [warning] = caught
         assert str(warning.message).startswith(message)
 
-    def test_an_epoch_has_a_step_however_few_pictures_there_are(self):
+    def test_an_epoch_has_a_step_however_few_images_there_are(self):
         assert Recipe(**{**PLAIN, "steps": 7}).total_steps(1) == (7, 1)
 
     def test_epochs_hold_whole_executions(self):
@@ -229,7 +229,7 @@ class TestTotalSteps:
         assert recipe.total_steps(4 * 7) == (5, 12)  # 8.6 passes; 5 executions
 
     def test_refuses(self):
-        with pytest.raises(ValueError, match="batch_size must not exceed the number of pictures; got batch_size=4, 3"):
+        with pytest.raises(ValueError, match="batch_size must not exceed the number of images; got batch_size=4, 3"):
             Recipe(**EPOCHS).total_steps(3)
         with pytest.raises(ValueError, match="divide the steps of an epoch; got steps_per_execution=2, 3 steps"):
             Recipe(**EPOCHS, steps_per_execution=2).total_steps(12)
@@ -237,10 +237,10 @@ class TestTotalSteps:
 
 class TestConfigure:
     def test_rates_dtype_remat_and_size_reach_the_config(self):
-        fixed = {"stochastic_depth_rate": 0.1, "dtype": "mixed_bfloat16", "remat": True, "image_size": (16, 12)}
+        fixed = {"drop_path_rate": 0.1, "dtype": "mixed_bfloat16", "remat": True, "image_size": (16, 12)}
         recipe = Recipe(**PLAIN, **fixed)
         assert recipe.configure(VIT) == VIT.replace(**fixed)
-        assert recipe.regularisation == {"stochastic_depth_rate": 0.1}
+        assert recipe.regularisation == {"drop_path_rate": 0.1}
 
     def test_what_a_recipe_leaves_open_stays(self):
         config = VIT.replace(dropout_rate=0.2)

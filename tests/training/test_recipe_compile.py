@@ -141,7 +141,7 @@ class TestModels:
 
     @pytest.mark.parametrize(
         "fixed",
-        [{"stochastic_depth_rate": 0.1}, {"remat": True}, {"dtype": "mixed_bfloat16"}],
+        [{"drop_path_rate": 0.1}, {"remat": True}, {"dtype": "mixed_bfloat16"}],
         ids=lambda fixed: next(iter(fixed)),
     )
     def test_refuses_a_model_that_was_built_otherwise(self, fixed):
@@ -165,7 +165,7 @@ class TestModels:
         recipe.compile(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
 
 
-def test_both_heads_of_a_distilled_model_need_standardised_pictures():
+def test_both_heads_of_a_distilled_model_need_standardised_images():
     model = VisionTransformer(CONFIG.replace(distilled=True))
     for trained in (model, of_pixels(model)):
         with pytest.raises(ValueError, match="input_dtype must be 'float32' for a distilled model.*; got .*'uint8'"):

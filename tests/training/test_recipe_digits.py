@@ -1,4 +1,4 @@
-"""A ViT learns the digits from scratch by the AugReg recipe, as somebody would who has 1,438 pictures of 8 x 8."""
+"""A ViT learns the digits from scratch by the AugReg recipe, as somebody would who has 1,438 images of 8 x 8."""
 
 import pytest
 

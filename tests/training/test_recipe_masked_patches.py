@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 
 @pytest.fixture(scope="module")
 def source():
-    """Eight noisy pictures, the dark ones of class "night", the bright ones of class "day"."""
+    """Eight noisy images, the dark ones of class "night", the bright ones of class "day"."""
     labels = np.arange(8) % 2
     images = np.random.default_rng(0).integers(0, 60, size=(8, 8, 8, 1)) + 180 * labels[:, None, None, None]
     return from_arrays(images.astype("uint8"), labels, class_names=("night", "day"))

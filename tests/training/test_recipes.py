@@ -150,8 +150,8 @@ def test_augreg_grid():
             assert RECIPES[name].mix == ((f"mixup({alpha[level]})",) if level in alpha else ())
             common = ("learning_rate", "batch_size", "warmup_steps", "clip_norm", "weight_decay")
             assert fields(name, *common) == (1e-3, 4096, 10_000, 1.0, 0.1)
-    cell = RECIPES["augreg/medium1"].replace(weight_decay=0.03, dropout_rate=0.1, stochastic_depth_rate=0.1)
-    assert cell.regularisation == {"dropout_rate": 0.1, "stochastic_depth_rate": 0.1}
+    cell = RECIPES["augreg/medium1"].replace(weight_decay=0.03, dropout_rate=0.1, drop_path_rate=0.1)
+    assert cell.regularisation == {"dropout_rate": 0.1, "drop_path_rate": 0.1}
 
 
 def test_trainings_on_imagenet():
@@ -164,7 +164,7 @@ def test_trainings_on_imagenet():
     assert fields("deit/imagenet", *deit) == (1e-3, 0.05, 5, 1e-6, 1e-5, 3)
     deit = ("learning_rate", "weight_decay", "epochs", "image_size", "batch_size")
     assert fields("deit/finetune-384", *deit) == (5e-6, 1e-8, 30, (384, 384), 512)
-    assert [fields(f"swin/{size}", "stochastic_depth_rate", "clip_norm") for size in "tsb"] == [
+    assert [fields(f"swin/{size}", "drop_path_rate", "clip_norm") for size in "tsb"] == [
         (0.2, 5.0),
         (0.3, 5.0),
         (0.5, 5.0),
@@ -197,7 +197,7 @@ def test_bit_decays_weights_as_the_paper():
 
 
 @pytest.mark.parametrize(
-    ("examples", "picture_size", "name", "steps", "sides", "mix"),
+    ("examples", "image_size", "name", "steps", "sides", "mix"),
     [
         (19_999, 300, "small", 500, (448, 384), ()),
         (20_000, (95, 97), "medium", 10_000, (160, 128), ("mixup(0.1)",)),
@@ -205,8 +205,8 @@ def test_bit_decays_weights_as_the_paper():
         (500_000, 96, "large", 20_000, (448, 384), ("mixup(0.1)",)),
     ],
 )
-def test_bit_hyperrule(examples, picture_size, name, steps, sides, mix):
-    recipe = bit_hyperrule(examples, picture_size)
+def test_bit_hyperrule(examples, image_size, name, steps, sides, mix):
+    recipe = bit_hyperrule(examples, image_size)
     assert recipe.name == f"bit/finetune/{name}"
     assert (recipe.steps, recipe.mix, recipe.learning_rate, recipe.batch_size) == (steps, mix, 0.003, 512)
     assert (recipe.augment[0], recipe.image_size[0]) == (f"random_crop({sides[0]})", sides[1])

@@ -7,7 +7,7 @@ from replica_process import start, wait
 
 _SCRIPT = """
 import json, sys, tempfile
-from device_runs import DEVICES, compiled, optimizer, pictures, small_vit, split_cpu
+from device_runs import DEVICES, compiled, make_images, optimizer, small_vit, split_cpu
 
 split_cpu(2)
 import keras, tensorflow as tf
@@ -33,7 +33,7 @@ def make_model():
     return keras_vit.Model(inputs, small_vit(dropout_rate=0.1)(keras.layers.BatchNormalization(momentum=0.5)(inputs)))
 
 def batches(start_step):
-    return tf.data.Dataset.from_tensor_slices(pictures(96)).batch(16).repeat().skip(start_step)
+    return tf.data.Dataset.from_tensor_slices(make_images(96)).batch(16).repeat().skip(start_step)
 
 def run(workdir, *others):
     keras.utils.set_random_seed(0)

@@ -7,10 +7,10 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from picture_sets import encode, write_folder
+from image_sets import encode, write_folder
 
 from keras_vit import Model, VisionTransformer, ViTConfig, files
-from keras_vit.data import eval_pipeline, from_arrays, from_folder
+from keras_vit.data import eval_pipeline, from_arrays, from_directory
 from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe, progress, train
 
 NUMBERS = {"patch_size": 4, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")  # killed_runs.py has the compil
 
 @pytest.fixture(scope="module")
 def source():
-    """Forty noisy pictures, the dark ones of class "night", the bright ones of class "day"."""
+    """Forty noisy images, the dark ones of class "night", the bright ones of class "day"."""
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 2
     images = rng.integers(0, 60, size=(40, 8, 8, 1)) + 180 * labels[:, None, None, None]
@@ -180,7 +180,7 @@ def test_other_data_in_the_folder_of_a_finished_run_are_refused(result, source, 
         case "inverted images":
             arguments["source"] = from_arrays(255 - images, labels, class_names=source.class_names)
         case "mapped images":
-            arguments["source"] = source.map_pictures(lambda image: 255 - image)
+            arguments["source"] = source.map_images(lambda image: 255 - image)
         case "fewer images":
             arguments["source"] = source.take(range(39))
         case "other validation":
@@ -232,9 +232,9 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, ca
     assert "Epoch 1/3" not in drawn and "Epoch 2/3" in drawn and not set("\b\r") & set(drawn)
     plan, left, table, saved = caplog.messages
     assert plan == (
-        "15 steps of 8 pictures, 3 x 40 pictures of 8 x 8 pixels; goes on from step 10 with the weights of then"
+        "15 steps of 8 images, 3 x 40 images of 8 x 8 pixels; goes on from step 10 with the weights of then"
     )
-    assert re.fullmatch(r"about 0 minutes left at [\d,]+ pictures a second, validation not counted", left)
+    assert re.fullmatch(r"about 0 minutes left at [\d,]+ images a second, validation not counted", left)
     assert saved.startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
     table = table.splitlines()
     assert table[0].split() == ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
@@ -291,9 +291,9 @@ def test_a_full_disk_at_the_end_of_an_epoch(source, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_max_corrupt_is_that_of_both_pipelines(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (8, 8, 8), "uint8")
-    contents = [encode(picture[..., None]) for picture in noise]
+    contents = [encode(image[..., None]) for image in noise]
     contents[3] = contents[3][:-14]
-    source = from_folder(write_folder(tmp_path / "pictures", contents, np.arange(8) % 2))
+    source = from_directory(write_folder(tmp_path / "images", contents, np.arange(8) % 2))
     recipe = RECIPE.replace(epochs=1, batch_size=4, warmup_steps=0)
     result = train(recipe, source, tmp_path / "run", validation=source, max_corrupt=0.2, verbose=0)
     assert np.isfinite(result.history["val_loss"]).all()
@@ -316,7 +316,7 @@ def test_a_full_disk_at_the_end(source, tmp_path, monkeypatch):
     assert (tmp_path / "model.keras").exists()
 
 
-def test_pictures_may_be_folders(tmp_path):
+def test_images_may_be_folders(tmp_path):
     for part, classes in (("learn", [0, 1]), ("measure", [0, 2])):
         write_folder(tmp_path / part, [encode(image) for image in np.zeros((2, 8, 8, 1), "uint8")], classes)
     with pytest.raises(ValueError, match=r"got \['000', '002'\] in validation, \['000', '001'\] in source"):
@@ -324,7 +324,7 @@ def test_pictures_may_be_folders(tmp_path):
 
 
 @pytest.mark.slow
-def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
+def test_quickstart_by_name_brings_images_and_model(tmp_path, monkeypatch):
     monkeypatch.setitem(RECIPES, "quickstart", RECIPES["quickstart"].replace(epochs=1))
     result = train("quickstart", None, tmp_path, verbose=0)
     assert result.model.labels == tuple("0123456789")
@@ -336,7 +336,7 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
     ("arguments", "error", "message"),
     [
         ({"recipe": "slowstart"}, ValueError, "recipe must be one of "),
-        ({"source": None}, ValueError, "source must be given: recipe 'toy' has no pictures of its own"),
+        ({"source": None}, ValueError, "source must be given: recipe 'toy' has no images of its own"),
         (
             {"workdir": ""},
             ValueError,
@@ -360,9 +360,9 @@ def test_quickstart_by_name_brings_pictures_and_model(tmp_path, monkeypatch):
         (
             {"recipe": RECIPE.replace(batch_size=41)},
             ValueError,
-            "batch_size must not exceed the number of pictures; got batch_size=41, 40 pictures",
+            "batch_size must not exceed the number of images; got batch_size=41, 40 images",
         ),
-        ({"source": "empty"}, ValueError, "source must have pictures; got none"),
+        ({"source": "empty"}, ValueError, "source must have images; got none"),
         ({"source": "nowhere"}, FileNotFoundError, "there is no nowhere"),
         ({"validation": [1]}, TypeError, "validation must be a folder of class folders or an ImageSource"),
         (

@@ -1,4 +1,4 @@
-"""Figures to draw on: axes of a usual size, and sheets on which pictures stand pixel by pixel."""
+"""Figures to draw on: axes of a usual size, and sheets on which images stand pixel by pixel."""
 
 import functools
 import io
@@ -38,7 +38,7 @@ class Sheet:
         self.size = (width, height)
         self.figure = _new_figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
 
-    def picture(self, pixels, left, top):
+    def image(self, pixels, left, top):
         """Shows uint8 (height, width, 3) so that each of its pixels is one of the sheet."""
         axes = self.axes(left, top, pixels.shape[1], pixels.shape[0])
         axes.imshow(pixels, interpolation="none", aspect="auto")
@@ -58,12 +58,12 @@ class Sheet:
 
 
 def draw_tiles(rows, titles=(), side=None):
-    """Draws pictures in rows and columns.
+    """Draws images in rows and columns.
 
     Args:
         rows: list of lists of uint8 (height, width, 3), all of one size.
         titles: of the columns, from the left.
-        side: pixels that a picture's shorter side is enlarged to, as near as a whole factor comes to it; None is 224.
+        side: pixels that an image's shorter side is enlarged to, as near as a whole factor comes to it; None is 224.
 
     Returns:
         A Figure.
@@ -76,12 +76,12 @@ def draw_tiles(rows, titles=(), side=None):
     for column, title in enumerate(titles):
         sheet.text(title, _GAP + column * (width + _GAP), _GAP)
     for row, column in np.ndindex(len(tiles), len(tiles[0])):
-        sheet.picture(tiles[row][column], _GAP + column * (width + _GAP), top + row * (height + _GAP))
+        sheet.image(tiles[row][column], _GAP + column * (width + _GAP), top + row * (height + _GAP))
     return sheet.figure
 
 
 def enlargement(pixels, side=None):
-    """The whole number by which to enlarge a picture so that its shorter side comes near `side`, 224 by default."""
+    """The whole number by which to enlarge an image so that its shorter side comes near `side`, 224 by default."""
     return max(1, round((side or 224) / min(pixels.shape[:2])))
 
 

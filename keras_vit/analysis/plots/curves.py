@@ -83,7 +83,7 @@ def attention_distance(distances: npt.ArrayLike, reference: str | npt.ArrayLike 
 
 def scaling_curves(
     curves: Mapping[str, Sequence[tuple[float, float]]],
-    xlabel: str = "multiply-accumulates per picture",
+    xlabel: str = "multiply-accumulates per image",
     ylabel: str = "accuracy (%)",
     baseline: tuple[float, float] | None = None,
 ) -> "Figure":
@@ -91,7 +91,7 @@ def scaling_curves(
 
     Args:
         curves: {name: sequence of (cost, accuracy in [0, 1])}.
-        xlabel, ylabel: of the axes; a cost may be anything above 0, such as a number of pictures.
+        xlabel, ylabel: of the axes; a cost may be anything above 0, such as a number of images.
         baseline: (cost, accuracy) of the model from which all changes start, or None.
 
     Returns:
@@ -129,7 +129,7 @@ def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
         bars = (means - values.min(1), values.max(1) - means)
         axes.errorbar(shots, means, bars, marker=marker, linestyle=line, capsize=3, label=name)
         ticks |= set(shots)
-    axes.set(xscale="log", xlabel="shots (pictures per class)", ylabel="accuracy (%)")
+    axes.set(xscale="log", xlabel="shots (images per class)", ylabel="accuracy (%)")
     axes.set_xticks(sorted(ticks), sorted(ticks), minor=False)
     axes.minorticks_off()
     axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""What was published of the accuracy of released weights: top-1 on the validation pictures of ImageNet-2012."""
+"""What was published of the accuracy of released weights: top-1 on the validation images of ImageNet-2012."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ class PublishedAccuracy:
     """A number that somebody else measured.
 
     Attributes:
-        top1: pictures whose likeliest class is right, in percent.
+        top1: images whose likeliest class is right, in percent.
         source: who says so.
     """
 
@@ -32,7 +32,7 @@ def published_accuracy(release):
     return None if found is None else PublishedAccuracy(*found)
 
 
-# model, alias and side of the pictures in pixels -> top-1 in percent, source
+# model, alias and side of the images in pixels -> top-1 in percent, source
 _TABLE = {
     ("ViT-B_16", "imagenet21k+imagenet2012", 224): (81.78, _TIMM),
     ("ViT-B_16", "imagenet21k+imagenet2012", 384): (84.21, _TIMM),

@@ -21,7 +21,7 @@ def _releases():
 
 
 # BiT-S saw ImageNet-2012, BiT-M ImageNet-21k; then prefix, suffix, alias, data set of the head, image size.
-# Pre-training crops 224 pixels. The size of the fine-tunes is that of the released code (480, from 512, for pictures
+# Pre-training crops 224 pixels. The size of the fine-tunes is that of the released code (480, from 512, for images
 # as large as ImageNet's); the paper has 384, and 480 for R152x4 alone, and no file says which of them it was.
 _KINDS = (
     ("S", "", "imagenet2012", "imagenet2012", 224),

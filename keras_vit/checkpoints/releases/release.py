@@ -1,4 +1,4 @@
-"""Release: one published checkpoint, where it lies, which model it fits, what pictures it expects."""
+"""Release: one published checkpoint, where it lies, which model it fits, what images it expects."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ HUB = "hf://"
 # data set -> logits of a head for it
 CLASSES = {
     "imagenet21k": 21843,
-    "imagenet22k": 21841,  # Swin's: ImageNet-21k without the two ids that seem to have no pictures
+    "imagenet22k": 21841,  # Swin's: ImageNet-21k without the two ids that seem to have no images
     "imagenet2012": 1000,
     "cifar10": 10,
     "cifar100": 100,
@@ -29,7 +29,7 @@ class Release:
         address: `https://host/bucket/directory/file.npz`, not quoted, or `hf://org/repo`.
         alias: short name under which `find_release` finds it, None for a file outside the table.
         data_set: what its head tells apart, a key of `CLASSES`.
-        preprocessing: `Preprocessing` of the pictures it was evaluated on by its authors.
+        preprocessing: `Preprocessing` of the images it was evaluated on by its authors.
         bytes: size of the weights, approximate.
         source: paper and place of publication.
         representation_size: width of its `pre_logits` layer, None for none.
@@ -69,7 +69,7 @@ class Release:
 
     @property
     def image_size(self):
-        """Side in pixels of the square pictures it is for."""
+        """Side in pixels of the square images it is for."""
         return self.preprocessing.image_size[0]
 
     @property

@@ -1,4 +1,4 @@
-"""Changing levels: the colour operations of RandAugment on uint8 pictures, and colour jitter.
+"""Changing pixel values: the colour operations of RandAugment on uint8 images, and colour jitter.
 
 Where Pillow and the original TensorFlow code differ in rounding, each function says which one it follows.
 """
@@ -12,10 +12,10 @@ _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 
 def autocontrast(image):
-    """Stretches each channel to 0..255, rounded down. Pillow's double may give one level less where the exact
+    """Stretches each channel to 0..255, rounded down. Pillow's double may give one less where the exact
     result is whole."""
     height, width, channels = image.shape
-    # Rows of levels rather than of pixels: TensorFlow broadcasts a row several times as fast as a pixel.
+    # Rows of channel values rather than of pixels: TensorFlow broadcasts a row several times as fast as a pixel.
     levels = tf.cast(tf.reshape(image, (height, width * channels)), tf.float32)
     low, high = (
         reduce(tf.reshape(reduce(levels, 0), (width, channels)), 0) for reduce in (tf.reduce_min, tf.reduce_max)
@@ -31,7 +31,7 @@ def equalize(image):
     levels = tf.cast(image, tf.int32)
     channels = image.shape[-1]
     width = levels.shape[1]
-    # One histogram and one table of all channels, the levels of each beside those of the one before.
+    # One histogram and one table of all channels, the values of each beside those of the one before.
     rows = tf.reshape(levels, (-1, width * channels)) + tf.tile(256 * tf.range(channels), [width])
     counts = tf.reshape(tf.math.bincount(tf.reshape(rows, [-1]), minlength=256 * channels), (channels, 256))
     last = tf.gather(counts, tf.reduce_max(levels, (0, 1)), batch_dims=1)[:, None]
@@ -42,7 +42,7 @@ def equalize(image):
 
 
 def invert(image):
-    """255 minus the level."""
+    """255 minus the pixel value."""
     return 255 - image
 
 
@@ -53,26 +53,26 @@ def posterize(image, bits):
 
 
 def solarize(image, threshold):
-    """Inverts the levels from `threshold` on; 256 or more changes nothing."""
+    """Inverts the pixel values from `threshold` on; 256 or more changes nothing."""
     is_bright = tf.cast(tf.cast(image, tf.int32) >= threshold, tf.uint8)
     return tf.bitwise.bitwise_xor(image, 255 * is_bright)  # 255 - x is x with every bit turned
 
 
 def solarize_add(image, addition):
-    """Adds `addition` to the levels below 128, at most up to 255."""
+    """Adds `addition` to the pixel values below 128, at most up to 255."""
     is_dark = tf.cast(image < 128, tf.uint8)
     return image + is_dark * tf.minimum(tf.cast(tf.minimum(addition, 255), tf.uint8), 255 - image)
 
 
 def color(image, factor):
     """Away from its grey version (0) to itself (1) and beyond. The grey is Pillow's; the original's TensorFlow
-    grey differs by a level at some pixels. A grey picture stays as it is."""
+    grey differs by 1 at some pixels. A grey image stays as it is."""
     return _blend(tf.repeat(ops.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
 
 
 def contrast(image, factor):
-    """Away from its mean grey level (0) to itself (1) and beyond, as in Pillow. The original code divides by 256
-    where it takes the mean, and so blends with the level min(pixels / 256, 255)."""
+    """Away from its mean grey value (0) to itself (1) and beyond, as in Pillow. The original code divides by 256
+    where it takes the mean, and so blends with the value min(pixels / 256, 255)."""
     grey = tf.cast(ops.match_channels(image, 1), tf.int32)
     pixels = tf.size(grey, tf.int64)
     mean = (2 * tf.cast(tf.reduce_sum(grey), tf.int64) + pixels) // (2 * pixels)
@@ -86,7 +86,7 @@ def brightness(image, factor):
 
 def sharpness(image, factor):
     """Away from its smooth version (0) to itself (1) and beyond; the border stays as it is. The smooth version is
-    rounded down, as in the original code, where Pillow rounds to the nearest level."""
+    rounded down, as in the original code, where Pillow rounds to the nearest whole value."""
     levels = tf.cast(image, tf.float32)
     rows = levels[:-2] + levels[1:-1] + levels[2:]
     box = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
@@ -98,13 +98,13 @@ def sharpness(image, factor):
 def color_jitter(strength):
     """Brightness, contrast and saturation, in a random order, each by a factor from 1 - strength to 1 + strength.
 
-    torchvision's ColorJitter(strength, strength, strength), without rounding to whole levels in between.
+    torchvision's ColorJitter(strength, strength, strength), without rounding to whole values in between.
 
     Args:
         strength: from 0 to 1; DeiT's is 0.3, Swin's is 0.4.
 
     Returns:
-        Function of kind `picture` (see `Operation`).
+        Function of kind `image` (see `Operation`).
     """
     strength = values.check_number("strength", strength, 0.0, 1.0)
 

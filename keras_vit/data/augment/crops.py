@@ -1,4 +1,4 @@
-"""Random crops: from an encoded file, or pixels, to a picture of the model's size."""
+"""Random crops: from an encoded file, or pixels, to an image of the model's size."""
 
 import tensorflow as tf
 
@@ -18,10 +18,10 @@ def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33
 
     A window is drawn by `tf.image.stateless_sample_distorted_bounding_box`: an aspect ratio uniform in its range,
     then a height uniform between those of the smallest and the largest area. After 100 windows that do not fit, the
-    whole picture is taken. The window is resized to the model's size, whatever its aspect ratio.
+    whole image is taken. The window is resized to the model's size, whatever its aspect ratio.
 
     Args:
-        min_area, max_area: share of the picture, 0 < min_area <= max_area <= 1.
+        min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
         min_aspect, max_aspect: width over height of the window. As there, both sides are rounded to whole pixels.
         interpolation: one of `Preprocessing`'s; the official code's is bilinear without antialias.
 
@@ -53,7 +53,7 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
     windows that do not fit, the largest central window within the aspect ratios is taken.
 
     Args:
-        min_area, max_area: share of the picture, 0 < min_area <= max_area <= 1.
+        min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
         min_aspect, max_aspect: width over height of the window.
         interpolation: one of `Preprocessing`'s; DeiT's and Swin's is bicubic.
 
@@ -79,7 +79,7 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
 
 
 def random_crop(resize, interpolation="bilinear"):
-    """Resizes the whole picture to a square, then cuts a window of the model's size at a random place.
+    """Resizes the whole image to a square, then cuts a window of the model's size at a random place.
 
     The fine-tuning of BiT (arXiv 1912.11370, section 3.3, HyperRule): `random_crop(160)` for 128 pixels,
     `random_crop(448)` for 384.
@@ -96,7 +96,7 @@ def random_crop(resize, interpolation="bilinear"):
 
     def crop(contents, size, channels, seed):
         if any(side < wanted for side, wanted in zip(resized, size, strict=True)):
-            raise ValueError(f"random_crop's resize must be at least the picture's size {size}; got {resized}")
+            raise ValueError(f"random_crop's resize must be at least the image's size {size}; got {resized}")
         image = ops.decode(contents, channels) if contents.dtype == tf.string else contents
         image = ops.resize(_protocol(resized, channels, interpolation), image)
         return tf.image.stateless_random_crop(image, (*size, channels), seed)

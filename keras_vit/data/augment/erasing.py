@@ -8,26 +8,26 @@ from keras_vit.data.augment import values
 from keras_vit.data.augment.geometry import fill_where
 
 _ATTEMPTS = 10
-# Mean and standard deviation of ImageNet's levels: noise that is standard normal after DeiT's standardisation.
+# Mean and standard deviation of ImageNet's pixel values: noise that is standard normal after DeiT's standardisation.
 _MEAN = (123.675, 116.28, 103.53)
 _STD = (58.395, 57.12, 57.375)
 
 
 def random_erasing(probability, min_area=0.02, max_area=1 / 3, min_aspect=0.3, max_aspect=None):
-    """Fills one rectangle of a picture with noise, pixel by pixel.
+    """Fills one rectangle of an image with noise, pixel by pixel.
 
     timm's mode `pixel`, which DeiT and Swin use: area uniform, aspect ratio uniform on a logarithmic scale, up to 10
-    attempts at a rectangle smaller than the picture. timm's noise is standard normal on standardised values; here, on
-    levels, it has the mean and deviation of ImageNet's channels (of their averages for grey pictures), clipped to
+    attempts at a rectangle smaller than the image. timm's noise is standard normal on standardised values; here, on
+    levels, it has the mean and deviation of ImageNet's channels (of their averages for grey images), clipped to
     [0, 255], which is the same under DeiT's preprocessing but for the clipped tails.
 
     Args:
-        probability: that a picture is erased. DeiT and Swin: 0.25.
-        min_area, max_area: share of the picture, 0 < min_area <= max_area <= 1.
+        probability: that an image is erased. DeiT and Swin: 0.25.
+        min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
         min_aspect, max_aspect: height over width of the rectangle; None for 1 / min_aspect.
 
     Returns:
-        Function of kind `picture` (see `Operation`).
+        Function of kind `image` (see `Operation`).
     """
     probability = values.check_number("probability", probability, 0.0, 1.0)
     areas = values.check_span("min_area", min_area, "max_area", max_area, limit=1.0)

@@ -11,12 +11,12 @@ GREY = 128  # what the original RandAugment fills with
 
 
 def flip():
-    """Mirrors every second picture left to right. Returns a function of kind `picture` (see `Operation`)."""
+    """Mirrors every second image left to right. Returns a function of kind `image` (see `Operation`)."""
     return tf.image.stateless_random_flip_left_right
 
 
 def shift():
-    """Moves by up to an eighth of the sides, filled with black. Returns a function of kind `picture`."""
+    """Moves by up to an eighth of the sides, filled with black. Returns a function of kind `image`."""
 
     def move(image, seed):
         height, width, _ = image.shape
@@ -28,14 +28,14 @@ def shift():
 
 
 def cutout(size, fill=GREY):
-    """Fills one square per picture (arXiv 1708.04552); its centre is anywhere, so that it may be cut by the border.
+    """Fills one square per image (arXiv 1708.04552); its centre is anywhere, so that it may be cut by the border.
 
     Args:
         size: side of the square in pixels, even.
-        fill: level on [0, 255].
+        fill: pixel value on [0, 255].
 
     Returns:
-        Function of kind `picture` (see `Operation`).
+        Function of kind `image` (see `Operation`).
     """
     checks.check_integer("size", size)
     checks.check_divisible("size", (size,), "2, as the square has a centre", (2,))
@@ -50,7 +50,7 @@ def cut_out(image, reach, place, fill=GREY):
         image: (height, width, channels).
         reach: pixels, an integer.
         place: where the centre is, two numbers in [0, 1): down and across.
-        fill: a level.
+        fill: a pixel value.
     """
 
     def covered(length, where):
@@ -65,7 +65,7 @@ def fill_where(image, is_row, is_column, levels):
     """`image` with `levels` where both flags, of its rows and of its columns, are set."""
     inside = is_row[:, None] & tf.repeat(is_column, image.shape[-1])[None, :]
     inside = tf.reshape(tf.cast(inside, image.dtype), image.shape)
-    # Products of whole pictures: tf.where takes several times as long.
+    # Products of whole images: tf.where takes several times as long.
     return image * (1 - inside) + levels * inside
 
 
@@ -75,7 +75,7 @@ def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
     Args:
         image: (height, width, channels). x goes right, y goes down, and (0, 0) is the centre of the first pixel.
         matrix: (a, b, c, d, e, f), numbers or scalar tensors.
-        fill: a level.
+        fill: a pixel value.
         interpolation: NEAREST or BILINEAR.
     """
     if interpolation == "NEAREST":
@@ -98,7 +98,7 @@ def translate(image, distance, axis, fill=GREY):
         image: (height, width, channels).
         distance: pixels, a number or scalar tensor.
         axis: 0 (down) or 1 (right).
-        fill: a level.
+        fill: a pixel value.
     """
     length = image.shape[axis]
     place = _nearest(tf.range(length, dtype=tf.float32) + tf.cast(distance, tf.float32))
@@ -128,5 +128,5 @@ def _gather_nearest(image, matrix, fill):
 
 
 def _nearest(place):
-    """Rounded to whole numbers, halves away from 0, as in TensorFlow's own transform of pictures."""
+    """Rounded to whole numbers, halves away from 0, as in TensorFlow's own transform of images."""
     return tf.cast(tf.sign(place) * tf.floor(tf.abs(place) + 0.5), tf.int32)

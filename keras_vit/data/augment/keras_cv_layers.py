@@ -22,7 +22,7 @@ def build(name, args, kwargs):
     not go on with the same numbers. The operations of this package do.
 
     Args:
-        name: of a layer that changes pictures alone, such as "RandomCutout".
+        name: of a layer that changes images alone, such as "RandomCutout".
         args, kwargs: of the layer.
 
     Raises:
@@ -46,12 +46,12 @@ def _find(name):
         raise ValueError(f"keras_cv.{name} changes labels too; use mix=('mixup(0.2)',) or mix=('cutmix(1.0)',)")
     if name not in layers:
         hint = checks.suggestion(name, layers, most=3, cutoff=0.5) or f"; there are {', '.join(sorted(layers))}"
-        raise ValueError(f"keras_cv has no layer {name!r} that changes pictures{hint}")
+        raise ValueError(f"keras_cv has no layer {name!r} that changes images{hint}")
     return layers[name]
 
 
 def _layers():
-    """{name: class} of the layers of keras-cv that change pictures and keep their shape."""
+    """{name: class} of the layers of keras-cv that change images and keep their shape."""
     try:
         import keras_cv
     except ImportError as error:
@@ -75,7 +75,7 @@ def _construct(name, layer, args, kwargs):
         value_range = given.get("value_range", _SCALE)
         if value_range not in (_SCALE, list(_SCALE)):
             raise ValueError(f"value_range must be (0, 255) here; got value_range={value_range!r}")
-        keras.config.set_dtype_policy("float32")  # also of the layers inside: levels need more than bfloat16
+        keras.config.set_dtype_policy("float32")  # also of the layers inside: pixel values need more than bfloat16
         return layer(*args, **kwargs)
     except (TypeError, ValueError) as error:
         raise ValueError(f"keras_cv.{name} refuses its arguments: {error}") from error

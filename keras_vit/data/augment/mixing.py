@@ -1,4 +1,4 @@
-"""MixUp and CutMix: each picture with its partner, the same way for the whole batch."""
+"""MixUp and CutMix: each image with its partner, the same way for the whole batch."""
 
 import collections.abc
 import dataclasses
@@ -15,9 +15,9 @@ _LEAST_ALPHA = 0.01  # below, both gammas may be too small for a float, and thei
 class Mix:
     """One or several ways of mixing; each batch draws one of them, all alike.
 
-    Called with `(images, labels, partner_images, partner_labels, seed)`: float32 pictures (rows, height, width,
+    Called with `(images, labels, partner_images, partner_labels, seed)`: float32 images (rows, height, width,
     channels) in any range, float32 label weights (rows, classes), the same of the partners, an integer tensor (2,).
-    Returns images and labels. What is drawn depends on the seed and the pictures' size alone, so that the rows of a
+    Returns images and labels. What is drawn depends on the seed and the images' size alone, so that the rows of a
     batch may be mixed apart, on several workers, with the result of the whole.
     """
 
@@ -36,9 +36,9 @@ class Mix:
 
 
 def mixup(alpha):
-    """MixUp (arXiv 1710.09412): `share * picture + (1 - share) * partner`, labels alike.
+    """MixUp (arXiv 1710.09412): `share * image + (1 - share) * partner`, labels alike.
 
-    One share of Beta(alpha, alpha) per batch, or one minus it if that is more, as in big_vision: the picture always
+    One share of Beta(alpha, alpha) per batch, or one minus it if that is more, as in big_vision: the image always
     outweighs its partner.
 
     Args:
@@ -61,7 +61,7 @@ def mixup(alpha):
 def cutmix(alpha):
     """CutMix (arXiv 1905.04899): one rectangle comes from the partner; labels are weighted by the pixels that stay.
 
-    One rectangle per batch: its area is one minus a share of Beta(alpha, alpha), its shape the picture's, its centre
+    One rectangle per batch: its area is one minus a share of Beta(alpha, alpha), its shape the image's, its centre
     anywhere; the border may cut it, so the pixels are counted.
 
     Args:
@@ -90,7 +90,7 @@ def draw_share(alpha, seed):
 
 
 def draw_box(size, alpha, seed):
-    """Which rows and which columns of pictures of `size` (height, width) are in the rectangle: two bool vectors."""
+    """Which rows and which columns of images of `size` (height, width) are in the rectangle: two bool vectors."""
     share_seed, place_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
     side = tf.sqrt(1 - draw_share(alpha, share_seed))
     places = tf.random.stateless_uniform((2,), place_seed, dtype=tf.float64)

@@ -10,11 +10,11 @@ class Operation:
 
     Args:
         text: what it was parsed from.
-        kind: `crop`, `picture` or `batch`, which says how it is called. A seed is an integer tensor (2,).
+        kind: `crop`, `image` or `batch`, which says how it is called. A seed is an integer tensor (2,).
 
             - `crop`: `(contents_or_pixels, size, channels, seed)` to float32 (*size, channels) on [0, 255].
               It takes an encoded file (scalar string) or pixels (height, width, 1, 3 or 4 channels).
-            - `picture`: `(image, seed)`, float32 (height, width, channels) on [0, 255] to the same.
+            - `image`: `(image, seed)`, float32 (height, width, channels) on [0, 255] to the same.
             - `batch`: `(images, seed)`, float32 (batch, height, width, channels) on [0, 255] to the same.
         function: what is called.
     """

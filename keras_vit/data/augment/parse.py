@@ -23,13 +23,13 @@ OPERATIONS = {
     "inception_crop": ("crop", crops.inception_crop),
     "random_resized_crop": ("crop", crops.random_resized_crop),
     "random_crop": ("crop", crops.random_crop),
-    "flip": ("picture", geometry.flip),
-    "shift": ("picture", geometry.shift),
-    "cutout": ("picture", geometry.cutout),
-    "randaugment": ("picture", randaugment.randaugment),
-    "timm_randaugment": ("picture", randaugment.timm_randaugment),
-    "color_jitter": ("picture", colour.color_jitter),
-    "random_erasing": ("picture", erasing.random_erasing),
+    "flip": ("image", geometry.flip),
+    "shift": ("image", geometry.shift),
+    "cutout": ("image", geometry.cutout),
+    "randaugment": ("image", randaugment.randaugment),
+    "timm_randaugment": ("image", randaugment.timm_randaugment),
+    "color_jitter": ("image", colour.color_jitter),
+    "random_erasing": ("image", erasing.random_erasing),
 }
 MIXES = {"mixup": mixing.mixup, "cutmix": mixing.cutmix}
 
@@ -37,7 +37,7 @@ _LIBRARY = "keras_cv"
 
 
 def parse_augment(texts: Sequence[str]) -> list[Operation]:
-    """Operations on pictures, in the order of `texts`.
+    """Operations on images, in the order of `texts`.
 
     Args:
         texts: such as `("inception_crop", "flip", "randaugment(2, 15)")`. Each is one of `OPERATIONS`, with the

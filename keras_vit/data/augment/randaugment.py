@@ -6,7 +6,7 @@ from keras_vit import checks
 from keras_vit.data.augment import colour, values
 from keras_vit.data.augment.geometry import cut_out, rotation, translate, warp
 
-# Row: (picture uint8, strength, sign, place) -> picture uint8. `strength` is the magnitude over 10, `sign` is 1 or -1
+# Row: (image uint8, strength, sign, place) -> image uint8. `strength` is the magnitude over 10, `sign` is 1 or -1
 # and `place` two numbers in [0, 1).
 # Source: EfficientNet's autoaugment.py in github.com/tensorflow/tpu, which big_vision and so AugReg use.
 ORIGINAL = {
@@ -52,23 +52,23 @@ TIMM_INCREASING = {
     ),
 }
 
-_IMAGENET_MEAN = (124, 116, 104)  # levels; what timm fills with
+_IMAGENET_MEAN = (124, 116, 104)  # pixel values; what timm fills with
 
 
 def randaugment(layers, magnitude):
     """RandAugment with the operations and strengths of the original TensorFlow code.
 
     Each layer draws one of the 16 operations of `ORIGINAL`, all alike, and applies it; the geometric ones go either
-    way, and fill with 128. The levels are rounded down to whole ones first, as in the official code, whose pictures
-    are uint8. A magnitude of 0 still changes pictures: Posterize(0) gives black, Solarize(0) the negative.
+    way, and fill with 128. The pixel values are rounded down to whole ones first, as in the official code, whose images
+    are uint8. A magnitude of 0 still changes images: Posterize(0) gives black, Solarize(0) the negative.
 
     Args:
-        layers: operations per picture. AugReg: 2.
+        layers: operations per image. AugReg: 2.
         magnitude: 0 or more. AugReg (arXiv 2106.10270, section 3.3): 0, 10, 15 or 20; at 10, Rotate turns by 30
             degrees.
 
     Returns:
-        Function of kind `picture` (see `Operation`).
+        Function of kind `image` (see `Operation`).
     """
     checks.check_integer("layers", layers)
     strength = values.check_number("magnitude", magnitude, 0.0) / 10
@@ -93,11 +93,11 @@ def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
     Args:
         magnitude: from 0 to 10.
         magnitude_std: standard deviation of the magnitude, 0 for always the same.
-        layers: operations drawn per picture.
+        layers: operations drawn per image.
         probability: that an operation which was drawn is applied.
 
     Returns:
-        Function of kind `picture` (see `Operation`).
+        Function of kind `image` (see `Operation`).
     """
     magnitude = values.check_number("magnitude", magnitude, 0.0, 10.0)
     magnitude_std = values.check_number("magnitude_std", magnitude_std, 0.0)
@@ -135,7 +135,7 @@ def _apply_one(table, number, image, strength, sign, down, across):
 def _warp_mean(image, matrix):
     fill = tf.constant(_IMAGENET_MEAN, tf.float32)
     fill = fill if image.shape[-1] == 3 else tf.reduce_mean(fill, keepdims=True)
-    # The operation fills with one level, so the colours are moved to make it 0.
+    # The operation fills with one value, so the colours are moved to make it 0.
     moved = warp(tf.cast(image, tf.float32) - fill, matrix, 0.0, "BILINEAR") + fill
     return tf.cast(tf.round(moved), tf.uint8)
 

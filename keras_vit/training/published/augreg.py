@@ -46,7 +46,7 @@ def _pretraining(folder, level):
         name=f"augreg/{folder}{level}",
         source=(
             f"{_PAPER}, {data}, {epochs} epochs, augmentation {level}, weight decay 0.1, no dropout; the grid's other "
-            "cells are .replace(weight_decay=0.03) and .replace(dropout_rate=0.1, stochastic_depth_rate=0.1); "
+            "cells are .replace(weight_decay=0.03) and .replace(dropout_rate=0.1, drop_path_rate=0.1); "
             f"loss: {loss_source}"
         ),
         optimizer="adamw",
@@ -60,7 +60,7 @@ def _pretraining(folder, level):
         mix=(f"mixup({alpha})",) if alpha else (),
         image_size=224,
         dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
+        drop_path_rate=0.0,
         **loss,
     )
 
@@ -76,7 +76,7 @@ def _transfer(data, steps, warmup_steps):
         learning_rate=learning_rate,
         sweep=sweep,
         dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
+        drop_path_rate=0.0,
     )
 
 

@@ -13,7 +13,7 @@ _SOFTMAX, _SIGMOID = {"loss": "softmax"}, {"loss": "sigmoid"}
 _PRETRAINING: dict[str, tuple[str, int, tuple[int, ...], dict[str, Any], str]] = {
     "s": ("ILSVRC-2012", 90, (30, 60, 80), _SOFTMAX, "big_vision/configs/bit_i1k.py"),
     "m": ("ImageNet-21k", 90, (30, 60, 80), {**_SIGMOID, "head_bias": -10.0}, "big_vision/configs/bit_i21k.py"),
-    "l": ("JFT-300M", 40, (10, 23, 30, 37), _SIGMOID, "as in bit/m, for pictures with several labels; unconfirmed"),
+    "l": ("JFT-300M", 40, (10, 23, 30, 37), _SIGMOID, "as in bit/m, for images with several labels; unconfirmed"),
 }
 
 # name -> fewer examples than, steps, warm-up, mix
@@ -24,26 +24,26 @@ _HYPER_RULE = {
 }
 
 # side before the random crop, side after it
-_SMALL_PICTURES = (160, 128)
-_PICTURES = (448, 384)
+_SMALL_IMAGES = (160, 128)
+_IMAGES = (448, 384)
 _SMALL_AREA = 96 * 96
 
 
-def bit_hyperrule(examples: int, picture_size: Size) -> Recipe:
+def bit_hyperrule(examples: int, image_size: Size) -> Recipe:
     """Returns the fine-tuning recipe that the HyperRule chooses (arXiv 1912.11370, section 3.3).
 
     Args:
-        examples: number of training pictures.
-        picture_size: (height, width) of the pictures of the data set in pixels, or one integer: below an area of
+        examples: number of training images.
+        image_size: (height, width) of the images of the data set in pixels, or one integer: below an area of
             96 x 96 they are resized to 160 and cropped to 128, else to 448 and 384.
 
     Raises:
-        ValueError: if `examples` is no integer above 0 or `picture_size` no size.
+        ValueError: if `examples` is no integer above 0 or `image_size` no size.
     """
     examples = checks.check_integer("examples", examples)
-    height, width = checks.check_pair("picture_size", picture_size)
+    height, width = checks.check_pair("image_size", image_size)
     row = next(name for name, (limit, *_) in _HYPER_RULE.items() if examples < limit)
-    return _fine_tuning(row, _SMALL_PICTURES if height * width < _SMALL_AREA else _PICTURES)
+    return _fine_tuning(row, _SMALL_IMAGES if height * width < _SMALL_AREA else _IMAGES)
 
 
 def _fine_tuning(name, sides):
@@ -52,7 +52,7 @@ def _fine_tuning(name, sides):
     return Recipe(
         name=f"bit/finetune/{name}",
         source=(
-            f"{_PAPER}, section 3.3, HyperRule for fewer than {limit:,} examples, pictures of {cropped} pixels; "
+            f"{_PAPER}, section 3.3, HyperRule for fewer than {limit:,} examples, images of {cropped} pixels; "
             "keras_vit.training.bit_hyperrule chooses; warm-up: google-research/big_transfer, whose code decays the "
             "500 steps of small at 200, 300 and 400, and takes 512 and 480 pixels"
         ),
@@ -94,5 +94,5 @@ RECIPES = (
         )
         for name, (data, epochs, decays, loss, loss_source) in _PRETRAINING.items()
     ),
-    *(_fine_tuning(name, _PICTURES) for name in _HYPER_RULE),
+    *(_fine_tuning(name, _IMAGES) for name in _HYPER_RULE),
 )

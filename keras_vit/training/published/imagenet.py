@@ -16,7 +16,7 @@ _VIT_S16 = ViTConfig(
     num_layers=12,
     num_heads=6,
     mlp_dim=1536,
-    classifier="gap",
+    pooling="gap",
     position_embedding="sincos2d",
     representation_size=384,
 )
@@ -73,17 +73,17 @@ RECIPES = (
         warmup_learning_rate=1e-6,
         final_learning_rate=1e-5,
         repeats=3,
-        stochastic_depth_rate=0.1,
+        drop_path_rate=0.1,
         **_DEIT,
     ),
     Recipe(
         name="deit/finetune-384",
-        source="facebookresearch/deit, README (lr and min-lr 5e-6, so constant, 2 nodes of 8 with 32 pictures each)",
+        source="facebookresearch/deit, README (lr and min-lr 5e-6, so constant, 2 nodes of 8 with 32 images each)",
         warmup_epochs=5,
         warmup_learning_rate=1e-6,
         schedule="constant",
         repeats=3,
-        stochastic_depth_rate=0.1,
+        drop_path_rate=0.1,
         **{
             **_DEIT,
             "batch_size": 512,
@@ -104,7 +104,7 @@ RECIPES = (
             warmup_learning_rate=5e-7 * 1024 / 512,
             final_learning_rate=5e-6 * 1024 / 512,
             clip_norm=5.0,
-            stochastic_depth_rate=rate,
+            drop_path_rate=rate,
             **_DEIT,
         )
         for size, rate in _SWIN.items()

@@ -11,7 +11,7 @@ from augmented import IMAGE, PHOTO, check_determinism, draw
 from keras_vit.data.augment import colour
 
 
-def test_the_seed_determines_the_picture():
+def test_the_seed_determines_the_image():
     check_determinism("color_jitter(0.4)")
 
 
@@ -20,7 +20,7 @@ def test_factors_of_color_jitter():
     assert 0 <= results.min() and results.max() <= 255
     brightness = results.mean((1, 2, 3)) / PHOTO.mean()
     assert 0.69 < brightness.min() < 0.75 and 1.2 < brightness.max() < 1.31
-    # Contrast and saturation have nothing to change in a flat grey picture.
+    # Contrast and saturation have nothing to change in a flat grey image.
     flat = draw("color_jitter(0.3)", 400, np.full((4, 4, 3), 100, np.float32))
     assert np.ptp(flat, axis=(1, 2, 3)).max() < 1e-4
     factors = flat[:, 0, 0, 0] / 100

@@ -26,13 +26,13 @@ def encoded(image, form="JPEG", **options):
 
 
 def windows(text, height, width, count=DRAWS):
-    """(top, left, height, width) of `count` crops, read from the corners of crops of a picture of coordinates."""
+    """(top, left, height, width) of `count` crops, read from the corners of crops of an image of coordinates."""
     (operation,) = parse_augment((text,))
     rows, columns = np.mgrid[:height, :width].astype(np.float32)
     image = tf.constant(np.stack([rows, columns, rows], -1))
 
     def corners(number):
-        # Twice the size of the picture: the first and last pixels of a nearest resize are the window's corners.
+        # Twice the size of the image: the first and last pixels of a nearest resize are the window's corners.
         crop = operation(image, (2 * height, 2 * width), 3, tf.stack([number, number]))
         return tf.stack([crop[0, 0, :2], crop[-1, -1, :2]])
 
@@ -93,7 +93,7 @@ def test_windows_of_random_resized_crop():
 
 
 def test_windows_that_cannot_be():
-    # No window of 5 % within the aspect ratios: the whole picture, or the largest central one.
+    # No window of 5 % within the aspect ratios: the whole image, or the largest central one.
     assert set(map(tuple, windows("inception_crop(interpolation='nearest')", 4, 200, 20))) == {(0, 0, 4, 200)}
     text = "random_resized_crop(interpolation='nearest')"
     assert set(map(tuple, windows(text, 6, 200, 20))) == {(0, 96, 6, 8)}
@@ -102,7 +102,7 @@ def test_windows_that_cannot_be():
 
 @functools.cache
 def cut_window(channels):
-    """Function from a file and a window to that part of the picture, traced once."""
+    """Function from a file and a window to that part of the image, traced once."""
     return tf.function(lambda contents, window: cut(contents, channels, lambda shape: window))
 
 
@@ -150,7 +150,7 @@ def test_a_jpeg_cut_short_is_refused_wherever_the_window_lies():
     np.testing.assert_array_equal(trailing, preprocessing.decode(tf.constant(contents), 3)[:8, :8])
 
 
-def test_random_crop_cuts_from_the_resized_picture():
+def test_random_crop_cuts_from_the_resized_image():
     (operation,) = parse_augment(("random_crop((40, 48))",))
     contents = encoded(PIL.Image.fromarray(PHOTO), "PNG")
     resized = tf.image.resize(PHOTO, (40, 48)).numpy()
@@ -161,7 +161,7 @@ def test_random_crop_cuts_from_the_resized_picture():
         (place,) = np.argwhere((windows == crop).all((-1, -2, -3)))
         found.add(tuple(place))
     assert len(found) > 40 and {row for row, _ in found} == set(range(9))
-    with pytest.raises(ValueError, match=r"resize must be at least the picture's size \(64, 32\); got \(40, 48\)"):
+    with pytest.raises(ValueError, match=r"resize must be at least the image's size \(64, 32\); got \(40, 48\)"):
         operation(tf.constant(contents), (64, 32), 3, tf.constant((1, 2)))
 
 

@@ -8,7 +8,7 @@ from augmented import IMAGE, check_determinism, draw, each
 from keras_vit.data.augment.erasing import draw_box
 
 
-def test_the_seed_determines_the_picture():
+def test_the_seed_determines_the_image():
     check_determinism("random_erasing(0.5)")
 
 
@@ -49,7 +49,7 @@ def test_boxes_of_random_erasing():
     assert np.max(boxes((1.0, 1.0), (1.0, 1.0), 5)[2:]) == 0  # none fits
 
 
-def test_random_erasing_of_grey_pictures():
+def test_random_erasing_of_grey_images():
     results = draw("random_erasing(1.0)", 20, IMAGE[..., :1])
     assert results.shape == (20, 64, 80, 1)
     assert all((result != IMAGE[..., :1]).any() for result in results)

@@ -6,7 +6,7 @@ from augmented import IMAGE, check_determinism, draw
 
 
 @pytest.mark.parametrize("text", ["flip", "shift", "cutout(16)"])
-def test_the_seed_determines_the_picture(text):
+def test_the_seed_determines_the_image(text):
     check_determinism(text)
 
 
@@ -34,6 +34,6 @@ def test_cutout():
             box = result[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
             assert (box == fill).all() and max(box.shape[:2]) <= 20
             if rows[0] > 0 and rows[-1] < 63 and columns[0] > 0 and columns[-1] < 79:
-                assert min(box.shape[:2]) >= 18  # a border of the box may have the fill's level already
+                assert min(box.shape[:2]) >= 18  # a border of the box may have the fill's value already
             centres.append((rows[0] + rows[-1]) / 2)
         assert min(centres) < 10 and max(centres) > 53

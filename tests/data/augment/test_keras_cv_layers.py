@@ -35,7 +35,7 @@ def run(text, images=IMAGES):
         "keras_cv.RandomFlip('horizontal')",
     ],
 )
-def test_layers_change_pictures_inside_a_data_set(text):
+def test_layers_change_images_inside_a_data_set(text):
     results = run(text)
     assert len(np.unique(results.reshape(16, -1), axis=0)) > 4
 
@@ -44,7 +44,7 @@ def test_the_layer_is_keras_cvs():
     np.testing.assert_array_equal(run("keras_cv.Grayscale(3)")[0], run("keras_cv.Grayscale(output_channels=3)")[0])
     grey = run("keras_cv.Grayscale(3)")[0]
     np.testing.assert_allclose(grey[..., 0], IMAGES @ np.float32((0.2989, 0.587, 0.114)), atol=1e-3)
-    # value_range is (0, 255) where it is left out: 128 of these levels is half of the range.
+    # value_range is (0, 255) where it is left out: 128 of these values is half of the range.
     solarized = run("keras_cv.Solarization(threshold_factor=(128, 128))")[0]
     whole = np.round(IMAGES)
     np.testing.assert_allclose(solarized, np.where(whole > 128, 255 - whole, whole), atol=1.01)
@@ -62,7 +62,7 @@ def test_layers_keep_float32_under_another_policy():
     ("text", "message"),
     [
         ("keras_cv.RandomCutOut(0.2, 0.2)", r"has no layer 'RandomCutOut'.*did you mean 'RandomCutout'"),
-        ("keras_cv.xyzzy", "has no layer 'xyzzy' that changes pictures; there are AugMix, AutoContrast"),
+        ("keras_cv.xyzzy", "has no layer 'xyzzy' that changes images; there are AugMix, AutoContrast"),
         ("keras_cv.MixUp()", r"keras_cv.MixUp changes labels too; use mix=\('mixup\(0.2\)',\) or"),
         ("keras_cv.CutMix", "CutMix changes labels too"),
         ("keras_cv.BaseImageAugmentationLayer()", "has no layer 'BaseImageAugmentationLayer'"),

@@ -34,7 +34,7 @@ def test_nothing_is_parsed_to_nothing():
 
 def test_order_and_spaces():
     operations = parse_augment([" inception_crop( 0.3, max_aspect = 2.0 ) ", "flip", "flip()"])
-    assert [operation.kind for operation in operations] == ["crop", "picture", "picture"]
+    assert [operation.kind for operation in operations] == ["crop", "image", "image"]
 
 
 @pytest.mark.parametrize("texts", [("mixup(0.8)",), ["mixup(alpha=0.8)", "cutmix(1.0)"]])

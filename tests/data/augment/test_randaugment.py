@@ -94,9 +94,9 @@ def test_operation_is_that_of_pillow(name, magnitude):
     for sign in (1.0, -1.0):
         off, share = differences(apply(ORIGINAL, name, m, sign), EXPECTED[name](m, sign))
         if name == "AutoContrast":
-            assert off.max() <= 1  # Pillow's product of doubles may lie just below a whole level
+            assert off.max() <= 1  # Pillow's product of doubles may lie just below a whole value
         elif name == "Sharpness":
-            # Pillow rounds the smooth picture to the nearest level, the original code rounds it down.
+            # Pillow rounds the smooth image to the nearest whole value, the original code rounds it down.
             assert off.max() <= math.ceil(abs(1 - (1.8 * m + 0.1)))
         elif name in ("Rotate", "ShearX", "ShearY"):
             assert share < 0.01  # ties between two pixels, as Pillow counts in 1/65536 of a pixel
@@ -138,14 +138,14 @@ def test_geometry_takes_the_nearest_pixel(name):
 
 
 @pytest.mark.parametrize("name", ORIGINAL)
-def test_grey_pictures(name):
+def test_grey_images(name):
     grey = PHOTO[..., :1]
     expected = grey if name == "Color" else apply(ORIGINAL, name, 0.7, image=np.repeat(grey, 3, -1))[..., :1]
     np.testing.assert_array_equal(apply(ORIGINAL, name, 0.7, image=grey), expected)
 
 
 @pytest.mark.parametrize("name", ["AutoContrast", "Equalize"])
-def test_a_flat_picture_stays(name):
+def test_a_flat_image_stays(name):
     flat = np.full((16, 16, 3), 77, np.uint8)
     np.testing.assert_array_equal(apply(ORIGINAL, name, 1.0, image=flat), flat)
 

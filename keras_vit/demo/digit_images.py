@@ -1,37 +1,37 @@
-"""digit_picture: from a photo or drawing of one digit to the 8 x 8 grey levels that the digits' model knows."""
+"""digit_image: from a photo or drawing of one digit to the 8 x 8 grey values that the digits' model knows."""
 
 import numpy as np
 from PIL import Image, ImageFilter
 
-_SIDE = 8  # pixels of a picture of the data
+_SIDE = 8  # pixels of an image of the data
 _WORKING_SIDE = 128  # the longer side while ink is told from paper
 _FINE_SIDE = 64  # height of the digit before it is averaged
 _WIDEST = 48  # and its width at most: the data are 5 to 7 pixels wide
 _MEAN_INK = 0.27  # the data have 0.30 to 0.32, whatever the digit
 _THICKENINGS = 6
-_LEAST_CONTRAST = 24  # grey levels between paper and ink
+_LEAST_CONTRAST = 24  # pixel values between paper and ink
 _PAPER_FILTER = 33  # pixels; wider than a stroke
 
 
-def digit_picture(picture):
-    """Prepares a picture of one digit as scikit-learn's digits are: bright ink on black that fills the height.
+def digit_image(image):
+    """Prepares an image of one digit as scikit-learn's digits are: bright ink on black that fills the height.
 
     Ink is what differs from the paper around it, dark on light or light on dark. Its box is scaled to the full height,
     centred, thickened where the pen was thin, and averaged to 8 x 8 pixels.
 
     Args:
-        picture: uint8 (height, width, 1 or 3). One of 8 x 8 pixels is taken for a picture of the data.
+        image: uint8 (height, width, 1 or 3). One of 8 x 8 pixels is taken for an image of the data.
 
     Returns:
         uint8 array (8, 8, 1), 0 for paper and 255 for ink.
 
     Raises:
-        ValueError: where nothing stands out from the paper, or the picture has another shape or type.
+        ValueError: where nothing stands out from the paper, or the image has another shape or type.
     """
-    picture = np.asarray(picture)
-    if picture.ndim != 3 or picture.shape[-1] not in (1, 3) or picture.dtype != np.uint8:
-        raise ValueError(f"picture must be uint8 (height, width, 1 or 3); got {picture.dtype} of shape {picture.shape}")
-    grey = Image.fromarray(picture[..., 0]) if picture.shape[-1] == 1 else Image.fromarray(picture).convert("L")
+    image = np.asarray(image)
+    if image.ndim != 3 or image.shape[-1] not in (1, 3) or image.dtype != np.uint8:
+        raise ValueError(f"image must be uint8 (height, width, 1 or 3); got {image.dtype} of shape {image.shape}")
+    grey = Image.fromarray(image[..., 0]) if image.shape[-1] == 1 else Image.fromarray(image).convert("L")
     if grey.size == (_SIDE, _SIDE):
         return np.asarray(grey)[..., None]
     ink = _ink(_shrink(grey))
@@ -58,7 +58,7 @@ def _ink(grey):
     contrast = np.maximum(paper - levels if is_light else levels - paper, 0)
     highest = np.quantile(contrast, 0.995)
     if highest < _LEAST_CONTRAST:
-        raise ValueError("the picture must show a digit in ink that stands out from its paper; it is even")
+        raise ValueError("the image must show a digit in ink that stands out from its paper; it is even")
     ink = np.rint(255 * np.clip(contrast / highest, 0, 1)).astype("uint8")
     ink[ink < _threshold(ink)] = 0
     kept = np.asarray(Image.fromarray(ink).filter(ImageFilter.MedianFilter(3))) > 0  # specks are dust
@@ -66,7 +66,7 @@ def _ink(grey):
 
 
 def _threshold(ink):
-    """The level that parts the histogram in two with the largest variance between them (N. Otsu, 1979)."""
+    """The pixel value that parts the histogram in two with the largest variance between them (N. Otsu, 1979)."""
     counts = np.bincount(ink.ravel(), minlength=256).astype("float64")
     below, levels = counts.cumsum(), (counts * np.arange(256)).cumsum()
     above = below[-1] - below

@@ -1,4 +1,4 @@
-"""Figures of pictures, read back by the pixel."""
+"""Figures of images, read back by the pixel."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from rendered import bytes_of, find, pixels_of
 from keras_vit.analysis import heat_map, overlay, plots
 
 
-def _pictures(count=2, size=(224, 224)):
+def _images(count=2, size=(224, 224)):
     small = np.random.default_rng(0).integers(0, 256, (count, size[0] // 8, size[1] // 8, 3)).astype("uint8")
     return small.repeat(8, 1).repeat(8, 2)
 
@@ -22,22 +22,22 @@ def _patterns(count=2, grid=(14, 14)):
 
 @pytest.mark.parametrize("smooth", [True, False])
 @pytest.mark.parametrize(("size", "grid"), [((224, 224), (14, 14)), ((224, 256), (14, 16))])
-def test_overlays_and_heat_maps_stand_beside_their_pictures_to_the_pixel(size, grid, smooth):
-    pictures, maps = _pictures(size=size), _patterns(grid=grid)
-    figure = plots.attention_overlay(pictures, maps, smooth=smooth)
+def test_overlays_and_heat_maps_stand_beside_their_images_to_the_pixel(size, grid, smooth):
+    images, maps = _images(size=size), _patterns(grid=grid)
+    figure = plots.attention_overlay(images, maps, smooth=smooth)
     pixels = pixels_of(figure)
     tops = []
-    for picture, attention in zip(pictures, maps, strict=True):
-        top, left = find(pixels, picture)
-        beside = find(pixels, overlay(picture, attention, smooth=smooth))
+    for image, attention in zip(images, maps, strict=True):
+        top, left = find(pixels, image)
+        beside = find(pixels, overlay(image, attention, smooth=smooth))
         assert beside == (top, left + size[1] + 8)
-        assert find(pixels, heat_map(picture, attention, smooth=smooth)) == (top, left + 2 * (size[1] + 8))
+        assert find(pixels, heat_map(image, attention, smooth=smooth)) == (top, left + 2 * (size[1] + 8))
         tops.append(top)
     assert tops[1] == tops[0] + size[0] + 8 and pixels.shape[1] == 3 * size[1] + 32
 
 
 def test_the_bright_cell_of_a_sheet_is_where_its_patch_is():
-    """White pictures: the brightest pixels of the overlay are those of the pattern's patch."""
+    """White images: the brightest pixels of the overlay are those of the pattern's patch."""
     maps = _patterns()
     white = np.full((2, 224, 224, 3), 255, "uint8")
     pixels = pixels_of(plots.attention_overlay(white, maps, smooth=False))
@@ -50,11 +50,11 @@ def test_the_bright_cell_of_a_sheet_is_where_its_patch_is():
         assert bright.max(0).tolist() == [16 * row + 15, 16 * column + 15]
 
 
-def test_small_pictures_are_enlarged_by_a_whole_number():
-    pictures = np.random.default_rng(1).integers(0, 256, (1, 32, 32, 3)).astype("uint8")
-    pixels = pixels_of(plots.attention_overlay(pictures, np.ones((1, 4, 4))))
+def test_small_images_are_enlarged_by_a_whole_number():
+    images = np.random.default_rng(1).integers(0, 256, (1, 32, 32, 3)).astype("uint8")
+    pixels = pixels_of(plots.attention_overlay(images, np.ones((1, 4, 4))))
     assert pixels.shape[1] == 3 * 32 * 7 + 32
-    tile = pictures[0].repeat(7, 0).repeat(7, 1)
+    tile = images[0].repeat(7, 0).repeat(7, 1)
     top = pixels.shape[0] - 8 - 224
     np.testing.assert_array_equal(pixels[top : top + 224, 8 : 8 + 224], tile)
     np.testing.assert_array_equal(pixels[top : top + 224, 16 + 224 : 16 + 448], tile)  # an even map
@@ -75,10 +75,10 @@ def test_filters_are_tiles_with_zero_in_grey():
 
 
 def test_reconstructions_stand_in_a_row():
-    pictures = _pictures(2, (64, 64))
-    corrupted, predicted = pictures // 2, 255 - pictures
-    pixels = pixels_of(plots.reconstruction(pictures, corrupted, predicted))
-    for tiles in zip(pictures, corrupted, predicted, strict=True):
+    images = _images(2, (64, 64))
+    corrupted, predicted = images // 2, 255 - images
+    pixels = pixels_of(plots.reconstruction(images, corrupted, predicted))
+    for tiles in zip(images, corrupted, predicted, strict=True):
         places = [find(pixels, tile.repeat(2, 0).repeat(2, 1)) for tile in tiles]
         assert [left for _, left in places] == [8, 144, 280] and len({top for top, _ in places}) == 1
 
@@ -88,23 +88,21 @@ class TestExplanation:
 
     def sheet(self, heads=3, **options):
         heads = np.concatenate([_patterns(2), np.ones((heads - 2, 14, 14))])
-        return plots.explanation(
-            _pictures(1)[0], self.answers, _patterns(1)[0], heads, title="model: cat.jpg", **options
-        )
+        return plots.explanation(_images(1)[0], self.answers, _patterns(1)[0], heads, title="model: cat.jpg", **options)
 
-    def test_picture_attention_and_heads_to_the_pixel(self):
-        picture, heads = _pictures(1)[0], _patterns(2)
+    def test_image_attention_and_heads_to_the_pixel(self):
+        image, heads = _images(1)[0], _patterns(2)
         pixels = pixels_of(self.sheet())
         height, width = pixels.shape[:2]
         assert (width, height) == (5 * 10 + 4 * 224, 3 * 10 + 3 * 20 + 2 * 224)
         upper, lower = 10 + 20 + 20, height - 10 - 224
         for tile, top, left in (
-            (picture, upper, 10),
-            (overlay(picture, heads[0]), upper, 20 + 224),
-            (heat_map(picture, heads[0]), upper, 30 + 448),
-            (heat_map(picture, heads[0]), lower, 10),
-            (heat_map(picture, heads[1]), lower, 20 + 224),
-            (heat_map(picture, np.ones((14, 14))), lower, 30 + 448),  # the even head comes last
+            (image, upper, 10),
+            (overlay(image, heads[0]), upper, 20 + 224),
+            (heat_map(image, heads[0]), upper, 30 + 448),
+            (heat_map(image, heads[0]), lower, 10),
+            (heat_map(image, heads[1]), lower, 20 + 224),
+            (heat_map(image, np.ones((14, 14))), lower, 30 + 448),  # the even head comes last
         ):
             np.testing.assert_array_equal(pixels[top : top + 224, left : left + 224], tile)
 
@@ -116,7 +114,7 @@ class TestExplanation:
 
     def test_few_answers_stand_as_the_first_of_five(self):
         two, five = (
-            plots.explanation(_pictures(1)[0], answers, _patterns(1)[0], _patterns(2))
+            plots.explanation(_images(1)[0], answers, _patterns(1)[0], _patterns(2))
             for answers in (self.answers[:2], [*self.answers[:2], *[("another", 0.0)] * 3])
         )
         upper = [pixels_of(sheet)[50 : 50 + 84, 40 + 672 : 40 + 672 + 224] for sheet in (two, five)]
@@ -142,9 +140,9 @@ class TestExplanation:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plots.attention_overlay(_pictures(2), _patterns(1)), "equally many; got 2 and 1"),
+        (lambda: plots.attention_overlay(_images(2), _patterns(1)), "equally many; got 2 and 1"),
         (lambda: plots.embedding_filters(np.ones((2, 4, 4, 3)), columns=0), "columns must be an integer of at least 1"),
-        (lambda: plots.reconstruction(_pictures(1), _pictures(1), np.full((1, 4, 4, 3), 2.0)), "reconstructed must be"),
+        (lambda: plots.reconstruction(_images(1), _images(1), np.full((1, 4, 4, 3), 2.0)), "reconstructed must be"),
     ],
 )
 def test_arguments_are_checked(call, message):

@@ -1,8 +1,8 @@
-"""Mistakes for test_bad_inputs.py in pictures, data, training and serving."""
+"""Mistakes for test_bad_inputs.py in images, data, training and serving."""
 
 import keras
 import numpy as np
-from bad_input_room import PICTURE, jpeg, recipe, tiny
+from bad_input_room import IMAGE, jpeg, recipe, tiny
 
 import keras_vit
 
@@ -23,40 +23,40 @@ def export_twice(room):
 
 # name -> (function of the room, what it raises, words of the message: the argument, the expectation, the value)
 ROWS = {
-    # Pictures
+    # Images
     "PDF named jpg": (
         lambda room: keras_vit.predict(room.model, room.write("p.jpg", b"%PDF-1.7 text")),
         ValueError,
-        "p.jpg picture JPEG %PDF",
+        "p.jpg image JPEG %PDF",
     ),
     "truncated JPEG": (
         lambda room: keras_vit.predict(room.model, room.write("p.jpg", jpeg()[:-100])),
         ValueError,
         "p.jpg whole JPEG cut",
     ),
-    "empty picture file": (
+    "empty image file": (
         lambda room: keras_vit.predict(room.model, room.write("p.jpg", b"")),
         ValueError,
         "p.jpg empty 0 bytes",
     ),
-    "missing picture": (
+    "missing image": (
         lambda room: keras_vit.predict(room.model, room.folder / "p.jpg"),
         FileNotFoundError,
-        "picture p.jpg",
+        "image p.jpg",
     ),
-    "folder as a picture": (
+    "folder as an image": (
         lambda room: keras_vit.predict(room.model, room.folder),
         ValueError,
-        "folder picture from_folder",
+        "folder image from_directory",
     ),
-    "no pictures": (lambda room: keras_vit.predict(room.model, []), ValueError, "images least one []"),
-    "picture of zero height": (
+    "no images": (lambda room: keras_vit.predict(room.model, []), ValueError, "images least one []"),
+    "image of zero height": (
         lambda room: keras_vit.predict(room.model, np.zeros((0, 9, 3), "uint8")),
         ValueError,
         "images length 0 (0,9,3)",
     ),
     "floats up to 255 as up to 1": (
-        lambda room: keras_vit.predict(room.model, PICTURE.astype("float32")),
+        lambda room: keras_vit.predict(room.model, IMAGE.astype("float32")),
         ValueError,
         "images 0 to 1 128 value_range=(0,255)",
     ),
@@ -66,7 +66,7 @@ ROWS = {
         "images finite NaN",
     ),
     "signed pixels": (
-        lambda room: keras_vit.predict(room.model, PICTURE.astype("int64")),
+        lambda room: keras_vit.predict(room.model, IMAGE.astype("int64")),
         ValueError,
         "images uint8 value_range int64",
     ),
@@ -80,23 +80,23 @@ ROWS = {
         ValueError,
         "images channels last (3,9,9)",
     ),
-    "no picture at all": (
+    "no image at all": (
         lambda room: keras_vit.predict(room.model, object()),
         TypeError,
         "images path array object",
     ),
     "top of zero": (
-        lambda room: keras_vit.predict(room.model, PICTURE, top=0),
+        lambda room: keras_vit.predict(room.model, IMAGE, top=0),
         ValueError,
         "top integer least 1 0",
     ),
     "predict without head": (
-        lambda room: keras_vit.predict(tiny(include_top=False), PICTURE),
+        lambda room: keras_vit.predict(tiny(include_top=False), IMAGE),
         ValueError,
         "model head include_top=False",
     ),
     "predict with another model": (
-        lambda room: keras_vit.predict(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), PICTURE),
+        lambda room: keras_vit.predict(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), IMAGE),
         ValueError,
         "model keras_vit Sequential",
     ),
@@ -108,7 +108,7 @@ ROWS = {
         "path folder x",
     ),
     "folder without classes": (
-        lambda room: keras_vit.data.from_folder(room.folder),
+        lambda room: keras_vit.data.from_directory(room.folder),
         ValueError,
         "path sub-folder class",
     ),
@@ -117,7 +117,7 @@ ROWS = {
         ValueError,
         "batch_size integer least 1 -1",
     ),
-    "floats as pictures of a source": (
+    "floats as images of a source": (
         lambda room: keras_vit.data.from_arrays(np.zeros((2, 8, 8, 3)), [0, 1]),
         ValueError,
         "images uint8 float64",

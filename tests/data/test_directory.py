@@ -1,4 +1,4 @@
-"""from_folder: order, names, laziness and refusals."""
+"""from_directory: order, names, laziness and refusals."""
 
 import os
 
@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from keras_vit.data import from_folder
+from keras_vit.data import from_directory
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 1), dtype=np.uint8)
 
@@ -22,15 +22,15 @@ def folder(tmp_path):
         (tmp_path / name).mkdir()
         for file in files:
             PIL.Image.fromarray(IMAGES[len(file), ..., 0]).save(tmp_path / name / file)
-    (tmp_path / "dog" / "notes.txt").write_text("not a picture")
-    (tmp_path / "dog" / ".hidden.png").write_text("not a picture")
+    (tmp_path / "dog" / "notes.txt").write_text("not an image")
+    (tmp_path / "dog" / ".hidden.png").write_text("not an image")
     (tmp_path / ".cache").mkdir()
     (tmp_path / "list.csv").write_text("not a class")
     return tmp_path
 
 
 def test_folder_sorts_classes_and_files_by_name(folder):
-    source = from_folder(folder)
+    source = from_directory(folder)
     assert source.class_names == ("Cat", "dog", "eel")
     names = ["Cat/a.jpeg", "Cat/b.bmp", "dog/10.png", "dog/2.JPG", "eel/x.webp"]
     assert source.files == tuple(str(folder / name) for name in names)
@@ -44,11 +44,11 @@ def test_folder_takes_the_extensions_asked_for(folder):
     (folder / "Cat" / "c.tif").write_bytes(b"x")
     (folder / "dog" / "c.tif").write_bytes(b"x")
     (folder / "eel" / "c.TIF").write_bytes(b"y")
-    assert [image for image, _ in elements(from_folder(folder, extensions=(".tif",)))] == [b"x", b"x", b"y"]
+    assert [image for image, _ in elements(from_directory(folder, extensions=(".tif",)))] == [b"x", b"x", b"y"]
 
 
 def test_folder_reads_files_when_they_are_reached(folder):
-    source = from_folder(str(folder))
+    source = from_directory(str(folder))
     (folder / "Cat" / "a.jpeg").write_bytes(b"new")
     assert elements(source)[0] == (b"new", 0)
 
@@ -56,7 +56,7 @@ def test_folder_reads_files_when_they_are_reached(folder):
 def test_folder_takes_names_that_are_not_ascii(tmp_path):
     (tmp_path / "köter").mkdir()
     (tmp_path / "köter" / "größe 1.png").write_bytes(b"bytes")
-    assert elements(from_folder(tmp_path)) == [(b"bytes", 0)]
+    assert elements(from_directory(tmp_path)) == [(b"bytes", 0)]
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9/1.png", b"cat/caf\xe9.png"])
@@ -66,26 +66,26 @@ def test_names_that_are_no_utf_8_are_refused_at_once(name, tmp_path):
     with open(path, "wb") as file:
         file.write(b"bytes")
     with pytest.raises(ValueError, match=r"^names of .* must be UTF-8; got b'.*caf\\xe9.*': rename it$") as error:
-        from_folder(tmp_path)
+        from_directory(tmp_path)
     str(error.value).encode()  # it can be printed
 
 
 def test_folder_refusals(tmp_path, folder):
     with pytest.raises(FileNotFoundError, match="there is no .*/nowhere"):
-        from_folder(tmp_path / "nowhere")
+        from_directory(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="list.csv is a file"):
-        from_folder(folder / "list.csv")
-    with pytest.raises(ValueError, match="one sub-folder of pictures per class; there are none in .*dog"):
-        from_folder(folder / "dog")
-    (folder / "fox" / "no_picture.jpg").mkdir(parents=True)
+        from_directory(folder / "list.csv")
+    with pytest.raises(ValueError, match="one sub-folder of images per class; there are none in .*dog"):
+        from_directory(folder / "dog")
+    (folder / "fox" / "no_image.jpg").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"ending in .jpg, .*; 1 of 4 in .* hold none: fox"):
-        from_folder(folder)
+        from_directory(folder)
     with pytest.raises(ValueError, match="extensions must be a sequence.*got extensions='.jpg'"):
-        from_folder(folder, extensions=".jpg")
+        from_directory(folder, extensions=".jpg")
 
 
 def test_split_keeps_files_and_class_names(folder):
-    source = from_folder(folder)
+    source = from_directory(folder)
     for part in source.split(0.4):
         assert part.class_names == source.class_names
         for file, (image, label) in zip(part.files, elements(part), strict=True):

@@ -1,4 +1,4 @@
-"""The same few pictures as a class folder, TFRecord files, a set of TensorFlow Datasets, arrays and a stream."""
+"""The same few images as a class folder, TFRecord files, a set of TensorFlow Datasets, arrays and a stream."""
 
 import io
 import itertools
@@ -10,11 +10,11 @@ import tensorflow as tf
 from keras_vit import Preprocessing
 from keras_vit.data import ImageSource
 
-LEVELS = Preprocessing(size=8, mean=(0.0,), std=(1 / 255,))  # leaves the levels of an 8 x 8 picture as they are
+LEVELS = Preprocessing(size=8, mean=(0.0,), std=(1 / 255,))  # leaves the pixel values of an 8 x 8 image as they are
 
 
 def numbered(size, side=8):
-    """Grey pictures (size, side, side, 1): number n has the level n everywhere, so that a batch shows what it holds."""
+    """Grey images (size, side, side, 1): number n has the value n everywhere, so that a batch shows what it holds."""
     return np.broadcast_to(np.arange(size, dtype=np.uint8)[:, None, None, None], (size, side, side, 1)).copy()
 
 
@@ -25,7 +25,7 @@ def encode(image, image_format="PNG", **options):
 
 
 def write_folder(path, contents, labels, ending="png"):
-    """Class folders; the order of `from_folder` is that of labels, then numbers."""
+    """Class folders; the order of `from_directory` is that of labels, then numbers."""
     for number, (data, label) in enumerate(zip(contents, labels, strict=True)):
         (path / f"{label:03}").mkdir(exist_ok=True, parents=True)
         (path / f"{label:03}" / f"{number:04}.{ending}").write_bytes(data)
@@ -54,7 +54,7 @@ def example(contents, label):
 
 
 def stream(source):
-    """The same pictures without lookup."""
+    """The same images without lookup."""
     return ImageSource(source.dataset, source.class_names, source.size)
 
 

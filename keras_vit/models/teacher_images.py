@@ -1,4 +1,4 @@
-"""The pictures of a student as its teacher takes them: another size, another mean and standard deviation."""
+"""The images of a student as its teacher takes them: another size, another mean and standard deviation."""
 
 import keras
 import numpy as np
@@ -8,7 +8,7 @@ from keras_vit.compat.graph import graph_calls
 from keras_vit.models.encoders import find_encoder
 
 
-def pictures_of(model):
+def images_of(model):
     """Returns the `Preprocessing` of what a model takes; None where it is not known.
 
     It is that of the one model of this package that `model` is, or hands its inputs to as they are.
@@ -18,7 +18,7 @@ def pictures_of(model):
 
 
 def convert(images, source, target):
-    """Returns standardised pictures as another `Preprocessing` standardises them, in its size.
+    """Returns standardised images as another `Preprocessing` standardises them, in its size.
 
     The size is changed linearly with antialiasing, as by Pillow's bilinear filter without its rounding. Both products
     are of matrices, for TPUs and XLA know no antialiased resize.

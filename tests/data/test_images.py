@@ -1,4 +1,4 @@
-"""preprocess: every form a picture comes in gives the same numbers."""
+"""preprocess: every form an image comes in gives the same numbers."""
 
 import io
 import pathlib
@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import Preprocessing
-from keras_vit.data.pictures import preprocess
+from keras_vit.data.images import preprocess
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
 SAME_SIZE = Preprocessing(size=16)
@@ -22,7 +22,7 @@ def file(tmp_path):
     return tmp_path / "cat.png"
 
 
-def test_every_form_of_one_picture_gives_the_same(file):
+def test_every_form_of_one_image_gives_the_same(file):
     alpha = np.concatenate([IMAGE, IMAGE[..., :1]], axis=-1)
     forms = [
         file,
@@ -61,7 +61,7 @@ def test_a_batch_keeps_its_order():
     np.testing.assert_allclose(result, [EXPECTED, EXPECTED[::-1]], atol=1e-6)
 
 
-def test_a_dark_picture_in_a_bright_batch_is_no_contradiction():
+def test_a_dark_image_in_a_bright_batch_is_no_contradiction():
     batch = np.stack([np.full((4, 4, 1), 0.5), np.full((4, 4, 1), 200.0)])
     batch[0, 0, 0] = 0.0
     assert preprocess(batch, SAME_SIZE, value_range=(0, 255)).shape == (2, 16, 16, 3)
@@ -80,22 +80,22 @@ def test_bfloat16_arrays():
     np.testing.assert_allclose(preprocess(image, protocol)[0, ..., 0], [[0, 0.5], [1, 0.25]], atol=1e-6)
 
 
-def test_refusals_name_the_picture(tmp_path, file):
+def test_refusals_name_the_image(tmp_path, file):
     (tmp_path / "paper.jpg").write_bytes(b"%PDF-1.7 and more")
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "cut.png").write_bytes(file.read_bytes()[:200])
     refused = [
         ([file, tmp_path / "none.png"], FileNotFoundError, "none.png"),
-        (tmp_path / "paper.jpg", ValueError, "paper.jpg must be a picture.*starts with %PDF-1.7"),
-        (str(tmp_path / "empty.jpg"), ValueError, "empty.jpg must be a picture.*empty"),
-        (tmp_path / "cut.png", ValueError, "cut.png must be a whole picture.*begins as PNG"),
-        (tmp_path, ValueError, "is a folder, not a picture"),
+        (tmp_path / "paper.jpg", ValueError, "paper.jpg must be an image.*starts with %PDF-1.7"),
+        (str(tmp_path / "empty.jpg"), ValueError, "empty.jpg must be an image.*empty"),
+        (tmp_path / "cut.png", ValueError, "cut.png must be a whole image.*begins as PNG"),
+        (tmp_path, ValueError, "is a folder, not an image"),
         ([IMAGE, IMAGE * 1.0], ValueError, r"images\[1\] must have values from 0 to 1"),
-        ([IMAGE, b"text"], ValueError, r"images\[1\] must be a picture.*starts with text"),
+        ([IMAGE, b"text"], ValueError, r"images\[1\] must be an image.*starts with text"),
         ([IMAGE, [IMAGE]], TypeError, r"images\[1\] must be a path.*got a list"),
         ([IMAGE, IMAGE[None]], ValueError, r"images\[1\] must have shape.*got \(1, 16, 16, 3\)"),
         (io.BytesIO(b"x"), TypeError, "got _io.BytesIO"),
-        ([], ValueError, r"at least one picture; got \[\]"),
+        ([], ValueError, r"at least one image; got \[\]"),
     ]
     for images, error, message in refused:
         with pytest.raises(error, match="(?s)" + message):
@@ -114,7 +114,7 @@ def test_the_preprocessing_of_a_model_is_asked_for_not_the_model():
         preprocess(IMAGE, pathlib.Path("."))
 
 
-def test_real_pictures_are_within_a_level_of_pillow(real_data):
+def test_real_images_are_within_a_level_of_pillow(real_data):
     protocol = Preprocessing(size=248, crop=224, interpolation="bicubic")
     files = sorted((real_data / "imagenet200").glob("*/*"))[::40]
     for file, result in zip(files, preprocess(files, protocol), strict=True):
@@ -123,4 +123,4 @@ def test_real_pictures_are_within_a_level_of_pillow(real_data):
         left, top = (width - 224) // 2, (height - 224) // 2
         resized = image.resize((width, height), PIL.Image.BICUBIC)
         expected = np.asarray(resized.crop((left, top, left + 224, top + 224)), np.float32)
-        assert np.abs((result + 1.0) * 127.5 - expected).mean() < 0.01, file  # in levels of 255
+        assert np.abs((result + 1.0) * 127.5 - expected).mean() < 0.01, file  # of 255

@@ -1,4 +1,4 @@
-"""features: intermediate outputs of a model, as they are or as maps."""
+"""feature_extractor: intermediate outputs of a model, as they are or as maps."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from keras_vit.layers.token_merging import TokenUnmerging
 from keras_vit.models.base import check_model
 
 
-def features(model: keras.Model, names: Sequence[str], grid: bool = True) -> keras.Model:
+def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = True) -> keras.Model:
     """Builds a model that gives several intermediates of `model` at once; it shares its layers and weights.
 
     Args:
@@ -21,11 +21,11 @@ def features(model: keras.Model, names: Sequence[str], grid: bool = True) -> ker
             one too.
         grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
             and register tokens; outputs of another rank, such as the maps of stems, stages and Swin, are returned as
-            they are. False returns every output as it is. Either way, tokens that blocks have merged (`merged_tokens`)
+            they are. False returns every output as it is. Either way, tokens that blocks have merged (`token_merging`)
             stand in all the places of the first tokens that they hold.
 
     Returns:
-        A keras model from pictures to the list of outputs in the order of `names`; of one name, to that output.
+        A keras model from images to the list of outputs in the order of `names`; of one name, to that output.
 
     Raises:
         TypeError: if the model is none of this package.

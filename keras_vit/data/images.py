@@ -1,4 +1,4 @@
-"""Pictures as people have them (paths, file bytes, PIL images, arrays) to one batch of model input."""
+"""Images as people have them (paths, file bytes, PIL images, arrays) to one batch of model input."""
 
 import collections.abc
 import dataclasses
@@ -15,18 +15,18 @@ from keras_vit.data import arrays, encoded
 from keras_vit.data import preprocessing as ops
 from keras_vit.typing import PathLike, SupportsArray
 
-# a picture, or a list or tuple of pictures; an array may hold several
-_Picture: TypeAlias = PathLike | bytes | PIL.Image.Image | SupportsArray
-Pictures: TypeAlias = _Picture | Sequence[_Picture]
+# an image, or a list or tuple of images; an array may hold several
+_Image: TypeAlias = PathLike | bytes | PIL.Image.Image | SupportsArray
+Images: TypeAlias = _Image | Sequence[_Image]
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
-    """One picture that is not yet read.
+class Image:
+    """One image that is not yet read.
 
     Attributes:
         name: what messages call it: its path, or its place in the list.
-        read: function of `channels` (1 or 3, what an encoded picture is decoded to) that returns the pixels
+        read: function of `channels` (1 or 3, what an encoded image is decoded to) that returns the pixels
             (height, width, 1, 3 or 4 channels), uint8 or float32 on [0, 255].
     """
 
@@ -35,13 +35,13 @@ class Picture:
 
 
 def preprocess(
-    images: Pictures, preprocessing: Preprocessing, value_range: tuple[float, float] | None = None
+    images: Images, preprocessing: Preprocessing, value_range: tuple[float, float] | None = None
 ) -> np.ndarray:
-    """Turns pictures into model input.
+    """Turns images into model input.
 
     Args:
         images: a path, the bytes of an encoded file, a `PIL.Image.Image`, an array (height, width), (height,
-            width, channels) or (pictures, height, width, channels), or a list or tuple of any of these but
+            width, channels) or (images, height, width, channels), or a list or tuple of any of these but
             the last. Arrays are NumPy arrays or what `np.asarray` takes (TensorFlow, JAX), with 1, 3 or 4
             channels; a fourth channel, alpha, is dropped. The EXIF orientation of JPEG, PNG and WebP files and of
             PIL images is applied, as browsers do; the official code ignores it.
@@ -51,24 +51,24 @@ def preprocess(
             have none and need it stated.
 
     Returns:
-        float32 NumPy array (pictures, *preprocessing.image_size, preprocessing.channels).
+        float32 NumPy array (images, *preprocessing.image_size, preprocessing.channels).
 
     Raises:
         FileNotFoundError: no such file.
         ValueError: values that contradict their range, NaN, another shape, a file or bytes that are no
-            picture or a damaged one, or a picture of more than 178 megapixels; the message says which picture
+            image or a damaged one, or an image of more than 178 megapixels; the message says which image
             and what it is.
-        TypeError: something that is no picture.
+        TypeError: something that is no image.
     """
     ops.check(preprocessing)
-    return stack(as_pictures(images, value_range), preprocessing)
+    return stack(as_images(images, value_range), preprocessing)
 
 
-def as_pictures(images, value_range=None):
-    """Lists `images` (see `preprocess`) as `Picture`s; checks what can be checked without opening a file."""
+def as_images(images, value_range=None):
+    """Lists `images` (see `preprocess`) as `Image`s; checks what can be checked without opening a file."""
     is_list = isinstance(images, (list, tuple))
     if is_list and not images:
-        raise ValueError(f"images must hold at least one picture; got {images!r}")
+        raise ValueError(f"images must hold at least one image; got {images!r}")
     has_arrays = any(_kind(image) is None for image in (images if is_list else [images]))
     if value_range is not None and not has_arrays:
         raise ValueError(
@@ -82,25 +82,25 @@ def as_pictures(images, value_range=None):
     return [_listed("images", images, value_range)]
 
 
-def stack(pictures, preprocessing):
-    """Reads and preprocesses `Picture`s: float32 (pictures, height, width, channels)."""
+def stack(images, preprocessing):
+    """Reads and preprocesses `Image`s: float32 (images, height, width, channels)."""
     with tf.device("CPU"):
-        done = [ops.apply(preprocessing, picture.read(preprocessing.channels)) for picture in pictures]
+        done = [ops.apply(preprocessing, image.read(preprocessing.channels)) for image in images]
     return np.stack([np.asarray(image) for image in done])
 
 
 def _from_path(name, path):
     name = os.fspath(path)
     encoded.check_file(path)
-    return Picture(name, lambda channels: encoded.decode(name, encoded.read_file(path), channels))
+    return Image(name, lambda channels: encoded.decode(name, encoded.read_file(path), channels))
 
 
 def _from_bytes(name, contents):
-    return Picture(name, lambda channels: encoded.decode(name, bytes(contents), channels))
+    return Image(name, lambda channels: encoded.decode(name, bytes(contents), channels))
 
 
 def _from_pil(name, image):
-    return Picture(name, lambda channels: encoded.from_pil(name, image))
+    return Image(name, lambda channels: encoded.from_pil(name, image))
 
 
 _KINDS = (
@@ -111,7 +111,7 @@ _KINDS = (
 
 
 def _kind(image):
-    """The function that makes a `Picture` of `image`, None for arrays."""
+    """The function that makes an `Image` of `image`, None for arrays."""
     return next((function for types, function in _KINDS if isinstance(image, types)), None)
 
 
@@ -127,8 +127,8 @@ def _listed(name, image, value_range):
 def _from_array(name, array, value_range, ranks):
     array, value_range = arrays.check(name, array, value_range, ranks)
     if array.ndim < 4:
-        return [Picture(name, lambda channels: arrays.to_levels(array, value_range))]
+        return [Image(name, lambda channels: arrays.to_levels(array, value_range))]
     return [
-        Picture(f"{name}[{place}]", lambda channels, image=image: arrays.to_levels(image, value_range))
+        Image(f"{name}[{place}]", lambda channels, image=image: arrays.to_levels(image, value_range))
         for place, image in enumerate(array)
     ]

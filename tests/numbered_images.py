@@ -1,4 +1,4 @@
-"""A set of TensorFlow Datasets that needs no download: pictures that show their number, with the features of VTAB's."""
+"""A set of TensorFlow Datasets that needs no download: images that show their number, with the features of VTAB's."""
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -13,7 +13,7 @@ def objects_of(n):
     return {"type": rng.integers(0, 8, count), "location": rng.uniform(0, 40, (count, 3)).astype(np.float32)}
 
 
-class NumberedPictures(tfds.core.GeneratorBasedBuilder):
+class NumberedImages(tfds.core.GeneratorBasedBuilder):
     """PNG files of 4 x 4 grey pixels, 0 or 1: the bits of the number."""
 
     VERSION = tfds.core.Version("1.0.0")

@@ -1,4 +1,4 @@
-"""Figures of pictures: attention, filters, reconstructions, and the sheet that explains an answer."""
+"""Figures of images: attention, filters, reconstructions, and the sheet that explains an answer."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,27 +21,27 @@ _BAR = 0.35  # height of a bar, in steps from answer to answer
 _STEPS = 5  # that are always there: few answers stand as the first of so many
 
 
-def attention_overlay(pictures: np.ndarray, maps: np.ndarray, *, smooth: bool = True) -> "Figure":
-    """Draws pictures beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
+def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = True) -> "Figure":
+    """Draws images beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
 
     Args:
-        pictures: (pictures, height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees them.
-        maps: (pictures, rows, columns), such as `attention_rollout` gives.
+        images: (images, height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees them.
+        maps: (images, rows, columns), such as `attention_rollout` gives.
         smooth: as of `overlay`.
 
     Returns:
-        A Figure with a row per picture: the picture, its `overlay` and its `heat_map`.
+        A Figure with a row per image: the image, its `overlay` and its `heat_map`.
 
     Raises:
-        ValueError: if pictures and maps are not equally many or there are none, and as `overlay`.
+        ValueError: if images and maps are not equally many or there are none, and as `overlay`.
     """
-    if len(pictures) != len(maps) or not len(maps):
-        raise ValueError(f"pictures and maps must be equally many; got {len(pictures)} and {len(maps)}")
+    if len(images) != len(maps) or not len(maps):
+        raise ValueError(f"images and maps must be equally many; got {len(images)} and {len(maps)}")
     rows = [
-        [as_uint8("pictures", p), overlay(p, m, smooth=smooth), heat_map(p, m, smooth=smooth)]
-        for p, m in zip(pictures, maps, strict=True)
+        [as_uint8("images", p), overlay(p, m, smooth=smooth), heat_map(p, m, smooth=smooth)]
+        for p, m in zip(images, maps, strict=True)
     ]
-    return draw_tiles(rows, titles=("picture", "attention", "as a heat map"))
+    return draw_tiles(rows, titles=("image", "attention", "as a heat map"))
 
 
 def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
@@ -65,26 +65,26 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
     return draw_tiles([tiles[i : i + columns] for i in range(0, len(tiles), columns)], side=_FILTER_SIDE)
 
 
-def reconstruction(pictures: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
-    """Draws pictures, what was left of them for a masked patch prediction, and what it made of that.
+def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
+    """Draws images, what was left of them for a masked patch prediction, and what it made of that.
 
     Args:
-        pictures, corrupted, reconstructed: (pictures, height, width, 1 or 3), uint8 or floats in [0, 1].
+        images, corrupted, reconstructed: (images, height, width, 1 or 3), uint8 or floats in [0, 1].
 
     Returns:
-        A Figure with a row per picture.
+        A Figure with a row per image.
 
     Raises:
         ValueError: on another shape or range.
     """
-    named = {"pictures": pictures, "corrupted": corrupted, "reconstructed": reconstructed}
+    named = {"images": images, "corrupted": corrupted, "reconstructed": reconstructed}
     columns = [[as_uint8(name, tile) for tile in tiles] for name, tiles in named.items()]
     rows = [list(row) for row in zip(*columns, strict=True)]
-    return draw_tiles(rows, titles=("picture", "corrupted", "predicted"), side=_RECONSTRUCTION_SIDE)
+    return draw_tiles(rows, titles=("image", "corrupted", "predicted"), side=_RECONSTRUCTION_SIDE)
 
 
 def explanation(
-    picture: np.ndarray,
+    image: np.ndarray,
     answers: Sequence[tuple[str, float]],
     attention: np.ndarray,
     heads: np.ndarray,
@@ -92,12 +92,12 @@ def explanation(
     title: str = "",
     num_heads: int = 4,
 ) -> "Figure":
-    """Draws one sheet about one picture: what a model answers, what it attends to, and its strongest heads.
+    """Draws one sheet about one image: what a model answers, what it attends to, and its strongest heads.
 
-    Attention is shown by `overlay` and by `heat_map`; the heads are heat maps, which dark pictures do not hide.
+    Attention is shown by `overlay` and by `heat_map`; the heads are heat maps, which dark images do not hide.
 
     Args:
-        picture: (height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees it.
+        image: (height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees it.
         answers: sequence of (label, score in [0, 1]), best first.
         attention: (rows, columns), such as the map of `attention_rollout`.
         heads: (heads, rows, columns), as `head_maps` gives them; the strongest by `head_strength` come first.
@@ -111,9 +111,9 @@ def explanation(
         ValueError: if `num_heads` is no integer above 0, and as `overlay`.
     """
     checks.check_integer("num_heads", num_heads)
-    picture = as_uint8("picture", picture)
-    picture = magnify(picture, enlargement(picture))
-    height, width = picture.shape[:2]
+    image = as_uint8("image", image)
+    image = magnify(image, enlargement(image))
+    height, width = image.shape[:2]
     strength = head_strength(heads)
     strongest = np.argsort(-strength, kind="stable")[:num_heads]
     columns = max(4, len(strongest))
@@ -122,9 +122,9 @@ def explanation(
     sheet.text(title, _GAP, _GAP, weight="bold")
     top = _GAP + _LINE
     tiles = {
-        "as the model sees it": picture,
-        "what it attends to": overlay(picture, attention),
-        "as a heat map": heat_map(picture, attention),
+        "as the model sees it": image,
+        "what it attends to": overlay(image, attention),
+        "as a heat map": heat_map(image, attention),
     }
     for left, (caption, pixels) in zip(lefts, tiles.items(), strict=False):
         _captioned(sheet, caption, pixels, left, top)
@@ -133,13 +133,13 @@ def explanation(
     top += _LINE + height + _GAP
     for left, head in zip(lefts, strongest, strict=False):
         caption = f"head {head + 1}, {100 * strength[head]:.0f} % uneven"
-        _captioned(sheet, caption, heat_map(picture, heads[head]), left, top)
+        _captioned(sheet, caption, heat_map(image, heads[head]), left, top)
     return sheet.figure
 
 
 def _captioned(sheet, caption, pixels, left, top):
     sheet.text(caption, left, top)
-    sheet.picture(pixels, left, top + _LINE)
+    sheet.image(pixels, left, top + _LINE)
 
 
 def _answers(axes, answers):

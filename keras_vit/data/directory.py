@@ -1,4 +1,4 @@
-"""from_folder: pictures that lie in one folder per class."""
+"""from_directory: images that lie in one folder per class."""
 
 import itertools
 import os
@@ -14,11 +14,11 @@ from keras_vit.typing import PathLike
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
-def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
-    """Pictures in one sub-folder per class; the classes are the sub-folders sorted by name.
+def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
+    """Images in one sub-folder per class; the classes are the sub-folders sorted by name.
 
     Args:
-        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Pictures
+        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Images
             lie directly in their class folder; hidden files and folders are ignored.
         extensions: endings that are read, upper or lower case; files with another ending are ignored.
 
@@ -27,7 +27,7 @@ def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Image
 
     Raises:
         FileNotFoundError: no such folder.
-        ValueError: a file instead of a folder, no class folders, a class folder without pictures, or a name that is
+        ValueError: a file instead of a folder, no class folders, a class folder without images, or a name that is
             no UTF-8.
     """
     folder = pathlib.Path(path)
@@ -38,12 +38,12 @@ def from_folder(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Image
     endings = _endings(extensions)
     classes = [entry for entry in _visible(folder) if entry.is_dir()]
     if not classes:
-        raise ValueError(f"path must hold one sub-folder of pictures per class; there are none in {path}")
-    files = [[file.path for file in _visible(entry) if _is_picture(file, endings)] for entry in classes]
+        raise ValueError(f"path must hold one sub-folder of images per class; there are none in {path}")
+    files = [[file.path for file in _visible(entry) if _is_image(file, endings)] for entry in classes]
     empty = [entry.name for entry, found in zip(classes, files, strict=True) if not found]
     if empty:
         raise ValueError(
-            f"every class folder must hold pictures ending in {', '.join(endings)}; "
+            f"every class folder must hold images ending in {', '.join(endings)}; "
             f"{len(empty)} of {len(classes)} in {path} hold none: {', '.join(empty[:5])}"
         )
     for name in itertools.chain((entry.path for entry in classes), *files):
@@ -75,7 +75,7 @@ def _visible(folder):
         return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
 
 
-def _is_picture(entry, endings):
+def _is_image(entry, endings):
     return entry.name.lower().endswith(endings) and entry.is_file()
 
 
