@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 import keras_vit
+from keras_vit.checkpoints.releases import find_release
 
 CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 
@@ -14,6 +15,7 @@ CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 def make(folder):
     """Fills `folder` with `cat.jpg`, class folders in `images`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`.
 
+    `keras` is a cache of Keras (`KERAS_HOME`) in which `weights="imagenet"` of a ViT-Ti/16 is that file.
     `val` has three images that are called as ImageNet's first, and `real.json` right answers for two of them.
     """
     rng = np.random.default_rng(0)
@@ -25,6 +27,10 @@ def make(folder):
     np.savez(folder / "drawings.npz", **_arrays("train", 20), **_arrays("test", 8))
     official = _with_head(keras_vit.ViT_Ti16(), rng)
     keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
+    release = find_release("ViT-Ti_16", "imagenet", 224)
+    cached = folder / "keras" / "models" / "keras_vit" / release.directory / f"{release.file}.npz"
+    cached.parent.mkdir(parents=True)
+    cached.symlink_to(folder / "ViT-Ti_16.npz")
     _with_head(small_model(), rng).save(folder / "model.keras")
     keras.utils.clear_session()
     (folder / "val" / CLASSES[0]).mkdir(parents=True)

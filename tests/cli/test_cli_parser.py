@@ -12,8 +12,9 @@ import keras_vit
 from keras_vit.cli import VERBS, parser
 from keras_vit.config import GELUS, INTERPOLATIONS
 
-LONG = dict.fromkeys(("export", "train"), pytest.mark.slow)  # README's commands show more of these two
-README = pathlib.Path(__file__).parents[2] / "README.md"
+LONG = dict.fromkeys(("export", "train"), pytest.mark.slow)  # the guides show more of these two
+REPOSITORY = pathlib.Path(__file__).parents[2]
+PAGES = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
 
 
 @pytest.fixture
@@ -41,9 +42,10 @@ class TestHelp:
     @pytest.mark.usefixtures("demo_is_not_served")
     @pytest.mark.parametrize("verb", [None, *(pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS)])
     def test_examples_work(self, here, capsys, verb):
-        examples, readme = examples_of(help_of(verb, capsys)), README.read_text(encoding="utf-8").splitlines()
-        commands = [command for command in examples if command not in readme]
-        for command in commands:  # those of the README run in test_readme.py
+        pages = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+        documented = "".join(re.findall(r"^```bash\n(.*?)^```$", pages, re.MULTILINE | re.DOTALL)).splitlines()
+        commands = [command for command in examples_of(help_of(verb, capsys)) if command not in documented]
+        for command in commands:  # the documented ones run in test_readme.py
             code, out, err = run(capsys, *shlex.split(command)[1:])
             assert code == 0 and out, (command, err)
 
