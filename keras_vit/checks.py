@@ -1,4 +1,4 @@
-"""Argument checks shared by every floor: each error names the argument, the expectation and the value received."""
+"""Argument checks of all packages; each error names the argument, the expectation and the value received."""
 
 import difflib
 import math
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# names of timm, transformers and Keras -> ours, of arguments and of an argument's values
+# argument name in timm, transformers or Keras -> argument name here; below, the same for argument values
 FOREIGN_NAMES = {
     "num_classes": "classes",
     "num_labels": "classes",
@@ -42,7 +42,7 @@ FOREIGN_VALUES = {"pooling": {"avg": "gap", "cls": "token"}}
 
 
 def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
-    """Returns `value` if it is one of `choices`, else raises a `ValueError` that lists them."""
+    """Return `value` if it is one of `choices`; otherwise raise a `ValueError` that lists them."""
     if value not in choices:
         hint = suggestion(value, choices, foreign=FOREIGN_VALUES.get(name))
         raise ValueError(f"{name} must be one of {listed(choices, bool(hint))}; got {name}={value!r}{hint}")
@@ -50,7 +50,7 @@ def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
 
 
 def listed(choices: Collection[Any], has_hint: bool) -> str:
-    """Returns the choices as a message lists them: the first three of more than a dozen, where one is suggested."""
+    """Return the choices as text for a message; of more than 12 only the first 3 if the message has a suggestion."""
     texts = [repr(choice) for choice in choices]
     if has_hint and len(texts) > 12:
         texts = [*texts[:3], f"... ({len(texts)} in all)"]
@@ -64,14 +64,14 @@ def suggestion(
     cutoff: float = 0.75,
     foreign: Mapping[str, str] | None = None,
 ) -> str:
-    """Returns ` (did you mean 'ViT-Ti_16'?)` of the choices that are near, or have these initials; "" without any.
+    """Return a suggestion such as ` (did you mean 'ViT-Ti_16'?)`, or `""` if no choice is close.
 
     Args:
-        value: what was given in place of one of the choices.
-        choices: all that there are.
-        most: how many of them are suggested.
-        cutoff: how near they must be, in [0, 1].
-        foreign: dict from names of other libraries to ours: ` (keras_vit calls it 'classes')` of a choice among them.
+        value: the value received.
+        choices: the valid values. A choice is close by its spelling or by its initials (`lr` for `learning_rate`).
+        most: maximum number of suggestions.
+        cutoff: minimum similarity of the spelling, in [0, 1].
+        foreign: dict from names in other libraries to ours; a match gives ` (keras_vit calls it 'classes')`.
     """
     ours = (foreign or {}).get(value) if isinstance(value, str) else None
     if ours in choices:
@@ -83,20 +83,20 @@ def suggestion(
 
 
 def _initials(text):
-    """`"learning_rate"` -> `"lr"`; of one word nothing."""
+    """Map `"learning_rate"` to `"lr"`, and a single word to None."""
     words = text.split("_")
     return "".join(word[:1] for word in words) if len(words) > 1 else None
 
 
 def check_integer(name: str, value: Any, minimum: int = 1) -> int:
-    """Returns `value` as an int of at least `minimum`; booleans and fractions are refused."""
+    """Return `value` as an int; raise `ValueError` for booleans, fractions and values below `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         raise ValueError(f"{name} must be an integer of at least {minimum}; got {name}={value!r}")
     return int(value)
 
 
 def check_rate(name: str, value: Any) -> float:
-    """Returns `value` as a float in [0, 1): a dropout or stochastic depth rate."""
+    """Return `value` as a float in [0, 1), such as a dropout or stochastic depth rate."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not 0.0 <= value < 1.0:
         raise ValueError(f"{name} must be a number in [0, 1); got {name}={value!r}")
@@ -104,7 +104,7 @@ def check_rate(name: str, value: Any) -> float:
 
 
 def check_positive(name: str, value: Any) -> float:
-    """Returns `value` as a finite float above zero."""
+    """Return `value` as a finite float above zero."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{name} must be a finite number above 0; got {name}={value!r}")
@@ -112,14 +112,14 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Returns `value` if it is a bool."""
+    """Return `value` if it is a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False; got {name}={value!r}")
     return value
 
 
 def check_path(name: str, value: Any) -> pathlib.Path:
-    """Returns `value` as a path; an empty string is refused, which would be the current folder."""
+    """Return `value` as a path; reject an empty string, which pathlib reads as the current folder."""
     if not isinstance(value, (str, os.PathLike)):
         raise TypeError(f"{name} must be a path; got {type(value).__name__}")
     if not os.fspath(value):
@@ -128,7 +128,7 @@ def check_path(name: str, value: Any) -> pathlib.Path:
 
 
 def check_workdir(value: Any) -> pathlib.Path:
-    """Returns the folder of a run as a path; a file is refused."""
+    """Return the folder of a training run as a path; reject a file."""
     path = check_path("workdir", value)
     if path.exists() and not path.is_dir():
         raise ValueError(f"workdir must be a folder, or not exist yet; {path} is a file")
@@ -136,7 +136,7 @@ def check_workdir(value: Any) -> pathlib.Path:
 
 
 def check_pair(name: str, value: Any) -> tuple[int, int]:
-    """Returns `value`, one integer or two, as a pair (height, width) of positive integers."""
+    """Return `value`, one integer or two, as a pair (height, width) of positive integers."""
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2:
         raise ValueError(f"{name} must be one integer or a pair (height, width); got {name}={value!r}")
@@ -149,7 +149,7 @@ def check_pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:
-    """Raises unless each side of the pair `value` is a multiple of the same side of the pair `divisor`."""
+    """Raise a `ValueError` unless each side of `value` is a multiple of the same side of `divisor`."""
     if any(side % step for side, step in zip(value, divisor, strict=True)):
         nearest = tuple(max(1, round(side / step)) * step for side, step in zip(value, divisor, strict=True))
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Files that are whole or are not there, whenever the process is killed."""
+"""Atomic writes: after an interruption, a file is either complete or absent."""
 
 import contextlib
 import os
@@ -11,27 +11,27 @@ import time
 import uuid
 
 _PARTIAL = ".partial-"
-_STALE_SECONDS = 24 * 3600  # what is still being written was touched more recently than this
+_STALE_SECONDS = 24 * 3600  # a write in progress has touched its folder more recently than this
 
 
 def replace_file(path, write):
-    """Writes a file in a folder of its own beside its place, brings it to the disk and renames it.
+    """Write a file to a temporary folder, flush it to disk and rename it to its final path.
 
     Args:
-        path: of the file; its folder must exist.
-        write: function of the path to write to, which has the same name.
+        path: path of the file; its folder must exist.
+        write: function that writes the file to the path it is given, which has the same file name.
 
     Raises:
-        OSError: what the system refuses; the file that was there before is still whole, as after any error of `write`.
+        OSError: if the system cannot write or rename. After any error, a file that existed before is unchanged.
     """
     replace_files({path: write})
 
 
 def replace_files(writers):
-    """Writes several files as `replace_file` does; none is renamed before all are written.
+    """Write several files as `replace_file` does; rename none before all are written.
 
     Args:
-        writers: dict from path to the function that writes there.
+        writers: dict from path to the function that writes the file.
     """
     with contextlib.ExitStack() as folders:
         partials = {}
@@ -46,7 +46,7 @@ def replace_files(writers):
             partial.touch()
             mode = partial.stat().st_mode
             write(partial)
-            partial.chmod(mode)  # that of other new files, where a library makes one for its owner alone
+            partial.chmod(mode)  # the mode of other new files; some libraries create files that only the owner can read
             _bring_to_disk(partial)
         for path, partial in partials.items():
             os.replace(partial, path)
@@ -54,20 +54,20 @@ def replace_files(writers):
 
 
 def remove_partial(folder):
-    """Deletes what killed processes have left half written in a folder."""
+    """Delete the partial files that interrupted processes left in a folder."""
     for partial in pathlib.Path(folder).glob(f"{_PARTIAL}*"):
         shutil.rmtree(partial)
 
 
 def partial_name(prefix):
-    """A new name for a folder that is to be renamed; it tells `remove_abandoned` whose it is."""
+    """Return a new name for a temporary folder; it contains the process id and host for `remove_abandoned`."""
     return f"{prefix}{uuid.uuid4().hex}{_owner()}"
 
 
 def remove_abandoned(folder, prefix):
-    """Deletes what processes that are no more have left of `partial_name(prefix)` in a folder.
+    """Delete the folders named by `partial_name(prefix)` that ended processes left behind.
 
-    Such are processes of this machine that have ended, and any that has written nothing for a day.
+    A process counts as ended if it ran on this machine and no longer exists, or if it has written nothing for a day.
     """
     owned = re.compile(re.escape(prefix) + r"\w+-(\d+)@(.+)")
     for path in pathlib.Path(folder).glob(f"{prefix}*"):
@@ -84,23 +84,23 @@ def _has_ended(process, host):
     if host != socket.gethostname() or os.name != "posix":
         return False
     try:
-        os.kill(process, 0)  # sends nothing
+        os.kill(process, 0)  # signal 0 only checks that the process exists
     except ProcessLookupError:
         return True
-    except PermissionError:  # another user's, alive
+    except PermissionError:  # the process belongs to another user
         pass
     return False
 
 
 def _age(folder):
-    """Seconds since anything in a folder was written."""
+    """Return the seconds since the last write in a folder."""
     with contextlib.suppress(FileNotFoundError):
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
     return 0.0
 
 
 def _bring_to_disk(path):
-    if os.name != "posix":  # Windows flushes only what is open for writing, and no folders
+    if os.name != "posix":  # Windows cannot flush folders, nor files that are open for reading only
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

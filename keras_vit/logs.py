@@ -1,4 +1,4 @@
-"""The logger `keras_vit`, through which the package reports what it did."""
+"""The logger `keras_vit`, which receives all reports of the package."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ LOGGER = logging.getLogger("keras_vit")
 
 
 class _UntilConfigured(logging.Handler):
-    """Writes messages to standard error while the application has not configured logging itself."""
+    """Write messages to standard error until the application configures logging."""
 
     def emit(self, record):
         if not logging.getLogger().handlers:
@@ -15,9 +15,9 @@ class _UntilConfigured(logging.Handler):
 
 
 def set_up() -> None:
-    """Make the reports of the package visible: level INFO, on standard error.
+    """Show the reports of the package: level INFO, on standard error.
 
-    An application that configures logging receives them through its own handlers instead, and
+    An application that configures logging receives the reports through its own handlers.
     `logging.getLogger("keras_vit").setLevel(logging.WARNING)` silences them.
     """
     if LOGGER.level == logging.NOTSET:

@@ -1,4 +1,4 @@
-"""Names for the types that many signatures share: paths, sizes and tensors."""
+"""Type aliases shared by many signatures: paths, sizes and tensors."""
 
 import os
 from typing import Any, Protocol, TypeAlias
@@ -11,14 +11,14 @@ PathLike: TypeAlias = str | os.PathLike[str]
 # (height, width), or one integer for both
 Size: TypeAlias = int | tuple[int, int] | list[int]
 
-# a config's field that takes a `Size` and keeps a pair: checkers know one type for both, so Any stands for the rest
+# a config field that accepts a `Size` and stores a pair; a field has one type for both, so Any covers the rest
 Pair: TypeAlias = tuple[int, int] | Any
 
-# of the backend, or Keras's symbol of one: they have no class in common
+# a backend tensor or a KerasTensor; they have no common base class
 Tensor: TypeAlias = Any
 
 
 class SupportsArray(Protocol):
-    """What `np.asarray` takes for an array: NumPy's own, and tensors of TensorFlow and JAX."""
+    """Anything that `np.asarray` converts: NumPy arrays, and TensorFlow and JAX tensors."""
 
     def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray: ...

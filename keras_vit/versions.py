@@ -1,22 +1,23 @@
-"""The versions of Keras and TensorFlow that the tests passed with, for setup.py and for the check at import."""
+"""The tested versions of Keras and TensorFlow, for setup.py and the check at import."""
 
 import re
 
-# package -> oldest minor version that the tests passed with, and the first that they have not been run with
+# package -> oldest tested minor version, first untested minor version
 TESTED = {"keras": ("3.12", "3.16"), "tensorflow": ("2.20", "2.22")}
 
 
 def check_version(package: str, version: str) -> None:
-    """Refuse a version of a package that was not tested.
+    """Raise an error if a package has a version that is not tested.
 
-    A newer minor version of Keras may have moved the private names of `keras_vit.compat`, and fail late or train wrong.
+    A newer minor version of Keras may change the private names that `keras_vit.compat` uses. The error could then
+    appear late, or training could be wrong without an error.
 
     Args:
         package: key of `TESTED`.
-        version: the one that is installed, such as `"3.15.1"` or `"3.16.0.dev2026102704"`.
+        version: the installed version, such as `"3.15.1"` or `"3.16.0.dev2026102704"`.
 
     Raises:
-        ImportError: if it is none of the tested ones.
+        ImportError: if the version is not tested.
     """
     oldest, end = TESTED[package]
     if not _minor(oldest) <= _minor(version) < _minor(end):
@@ -25,5 +26,5 @@ def check_version(package: str, version: str) -> None:
 
 
 def _minor(version):
-    """`"3.15.1"` -> (3, 15)"""
+    """Map `"3.15.1"` to (3, 15)."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -1,4 +1,4 @@
-"""The zoo: ONE table of named variants, the constructors made from it, and create_model."""
+"""The table of named variants, the constructors generated from it, and `create_model`."""
 
 import dataclasses
 import fnmatch
@@ -51,7 +51,7 @@ _SIZES = {
     "g": (1408, 6144, 16, 40, _SCALING),
     "G": (1664, 8192, 16, 48, _SCALING),
 }
-_WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # of an architecture, that are sides of its arrays
+_WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # fields of an architecture that appear as sizes of its weight arrays
 _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 
 
@@ -62,10 +62,10 @@ class Variant:
     Attributes:
         name: such as `"ViT-B_16"`.
         config_class: class of its config.
-        source: where its numbers stand.
-        architecture: the fields of the config that make it what it is; they are no arguments of its constructor.
-        defaults: arguments whose default differs from the config's; they also stand where one is None.
-        preprocessing: `Preprocessing` at 224 pixels that its family was trained with, None for the official one.
+        source: publication that states its sizes.
+        architecture: config fields that define the variant; they are not arguments of its constructor.
+        defaults: arguments whose default differs from the config's default; they also replace None.
+        preprocessing: `Preprocessing` at 224 pixels that the authors trained with, None for the official ViT one.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Variant:
     preprocessing: Preprocessing | None = None
 
     def config(self, **arguments: Any) -> ImageConfig:
-        """The variant's config with these arguments."""
+        """Return the variant's config with these arguments."""
         defaults = {name: value for name, value in self.defaults.items() if arguments.get(name) is None}
         return self.config_class(**{"name": self.name, **self.architecture, **arguments, **defaults})
 
@@ -133,10 +133,10 @@ VARIANTS: dict[str, Variant] = {
         _vit("ViT-H_14", "H", 14),
         _vit("ViT-g_14", "g", 14),
         _vit("ViT-G_14", "G", 14),
-        _hybrid("R+ViT-Ti_16", "Ti", (), patch=8),  # 32 pixels from token to token, in spite of its name
+        _hybrid("R+ViT-Ti_16", "Ti", (), patch=8),  # one token covers 32 x 32 pixels, in spite of the name
         _hybrid("R26+ViT-S_32", "S", (2, 2, 2, 2)),
         _hybrid("R26+ViT-B_32", "B", (2, 2, 2, 2)),
-        _hybrid("R50+ViT-B_16", "B", (3, 4, 9)),  # the units of stage 4 are in stage 3
+        _hybrid("R50+ViT-B_16", "B", (3, 4, 9)),  # the units of stage 4 are part of stage 3
         _hybrid("R50+ViT-B_32", "B", (3, 4, 6, 3)),
         _hybrid("R50+ViT-L_16", "L", (3, 4, 9)),
         _hybrid("R50+ViT-L_32", "L", (3, 4, 6, 3)),
@@ -161,24 +161,25 @@ VARIANTS: dict[str, Variant] = {
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Returns the names of the zoo's models, in the order of the table.
+    """Return the names of the models, in the order of the table.
 
     Args:
-        pattern: such as `"ViT-*"`, which the names must match; upper and lower case differ.
+        pattern: shell-style pattern that the names must match, such as `"ViT-*"`; case-sensitive.
     """
     return [name for name in VARIANTS if fnmatch.fnmatchcase(name, pattern)]
 
 
 def list_weights(model: str) -> list[str]:
-    """Returns the names that `weights=` takes for a model: short names of releases, then the published files.
+    """Return the names that `weights=` accepts for a model.
 
-    `imagenet`, which stands first, is the best published ImageNet-1k file of the size nearest to the model's.
+    The short names of releases come first, then the file names of published checkpoints. The first name, `imagenet`,
+    is the best published ImageNet-1k checkpoint whose image size is nearest to the model's.
 
     Args:
-        model: name of the model, one of `list_models()`, or of its constructor.
+        model: name of the model, one of `list_models()`, or name of its constructor.
 
     Raises:
-        ValueError: on an unknown model.
+        ValueError: if the model is unknown.
     """
     model = variant_name("model", model)
     return [*_aliases(model), *(release.path for release in list_releases(model))]
@@ -190,11 +191,11 @@ def _aliases(model):
 
 
 def variant_name(argument: str, name: str) -> str:
-    """Returns the name of a variant, given as that or as the name of its constructor: `"ViT_B16"` -> `"ViT-B_16"`.
+    """Return the variant for its own or its constructor's name: `"ViT_B16"` -> `"ViT-B_16"`.
 
     Args:
-        argument: what messages call it.
-        name: of the variant or of the constructor.
+        argument: name of the argument in error messages.
+        name: name of the variant or of its constructor.
 
     Raises:
         ValueError: if there is no such variant.
@@ -214,29 +215,29 @@ def create_model(
     image_size: Size = 224,
     **arguments: Any,
 ) -> ImageModel:
-    """Builds a model of the zoo, with random weights or those of a file.
+    """Build a model with random or pretrained weights.
 
     Args:
         variant: name of the model, one of `list_models()`, or of its constructor, such as `"ViT_B16"`.
-        weights: None for random weights; `imagenet`, the best published ImageNet-1k file of the nearest size; a path
-            (`.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder with `config.json` and `model.safetensors`);
-            a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see `list_weights`) or any
-            published file's name; or `hf://org/repo`. Arguments that a release needs, such as `distilled` or
-            `window_size`, follow it unless they are given.
-        preprocessing: `Preprocessing` of the images; None takes that of the weights, else the official one.
-        labels: names of the classes; None takes those of the weights.
-        name: name of the keras model.
-        image_size: (height, width) of the input in pixels, or one integer; the position table is resized to it.
-        **arguments: the other fields of the variant's config, such as `classes` and `include_top`. Those that are left
-            out and that the file of weights states, such as `gelu`, `epsilon` and `pooling`, are the file's.
+        weights: None for random weights; `imagenet` for the best published ImageNet-1k checkpoint whose image size is
+            nearest; the name of a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see
+            `list_weights`) or of a published file; `hf://org/repo`; or a path (`.npz`, `.safetensors`, `.weights.h5`,
+            `.keras`, or a folder with `config.json` and `model.safetensors`). A release sets the arguments that it
+            needs, such as `distilled` or `window_size`, unless you pass them.
+        preprocessing: `Preprocessing` of the images; None uses that of the weights, or the official one.
+        labels: class names; None uses those of the weights.
+        name: name of the Keras model.
+        image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it.
+        **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
+            pass and that the checkpoint states, such as `gelu`, `epsilon` and `pooling`, take the checkpoint's value.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.
 
     Raises:
-        ValueError: on an unknown variant, a contradiction between arguments or weights that do not fit.
-        TypeError: on an argument that the variant does not have.
-        FileNotFoundError: if there is no such file of weights.
+        ValueError: if the variant is unknown, arguments contradict each other or the weights do not fit.
+        TypeError: if the variant has no such argument.
+        FileNotFoundError: if the weights file does not exist.
     """
     variant = variant_name("variant", variant)
     _check_arguments(variant, arguments)
@@ -271,7 +272,7 @@ def create_model(
 
 
 def _mismatch(error, variant, arguments, config, checkpoint, description):
-    """The error about a file that does not fit, which names the variants that it does fit, if there are any."""
+    """Return the error for a file that does not fit; it names the variants that the file fits, if any."""
     fitting = [name for name, row in VARIANTS.items() if _fits(row, config, checkpoint, description)]
     if variant in fitting:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
@@ -285,15 +286,15 @@ def _mismatch(error, variant, arguments, config, checkpoint, description):
 
 
 def _fits(row, config, checkpoint, description):
-    """Whether a variant of the config's family and size takes a file; nothing is read or allocated."""
+    """Return whether a variant of the config's family fits a file at this image size; read no weights."""
     widths = {row.architecture[name] for name in _WIDTHS if name in row.architecture}
     sides = {side for entry in checkpoint.entries.values() for side in entry.shape}
-    if row.config_class.family != config.family or not widths <= sides:  # which spares to build most of them
+    if row.config_class.family != config.family or not widths <= sides:  # avoids building most variants
         return False
     try:
         candidate = follow(row.config(image_size=config.image_size), description, row.architecture)
         make_plan(build_deferred(lambda: build_model(candidate))[0], checkpoint)
-    except ValueError:  # also of a size that its patches do not divide
+    except ValueError:  # also raised if the patch size does not divide the image size
         return False
     return True
 
@@ -311,12 +312,12 @@ def _check_arguments(variant, arguments):
 
 @functools.cache
 def _signature(variant):
-    """The signature of a constructor: what `create_model` takes and the fields of the config that have a default."""
+    """Return a constructor's signature: the arguments of `create_model` and the config fields with a default."""
     row = VARIANTS[variant]
     parameters = list(inspect.signature(create_model).parameters.values())[1:-1]
     keyword = inspect.Parameter.KEYWORD_ONLY
     for field in dataclasses.fields(row.config_class):
-        # None stays None: what it stands for depends on the variant and the weights.
+        # None stays None: the value that replaces it depends on the variant and the weights.
         default = field.default if field.default is None else row.defaults.get(field.name, field.default)
         if default is not dataclasses.MISSING and field.name not in row.architecture:
             annotation = Size if field.type == Pair else field.type
@@ -325,13 +326,13 @@ def _signature(variant):
 
 
 def _at_size(preprocessing, config):
-    """The same protocol at the config's size, None where there is none for images of its channels."""
+    """Return the same protocol at the config's size; None if there is none for its number of channels."""
     fits = preprocessing is not None and preprocessing.channels == config.channels
     return preprocessing.at(config.image_size) if fits else None
 
 
 def _labels(config, description, release):
-    """The labels of a loaded head and a note where they are assumed."""
+    """Return the labels of a loaded head, and a note if they are assumed."""
     if release is not None and release.labels is not None:
         return release.labels, ()
     if description.labels is not None and len(description.labels) == config.classes:
@@ -340,12 +341,12 @@ def _labels(config, description, release):
         return None, ()
     imagenet = label_sets.label_set("imagenet2012")
     if description.layout != "keras" and config.classes == len(imagenet):
-        return imagenet, ("1000 classes: the labels are taken to be ImageNet-2012's",)
+        return imagenet, ("1000 classes: the labels are assumed to be those of ImageNet-2012",)
     return None, ()
 
 
 def _constructor(variant):
-    """The function that builds one variant, with a signature and docstring of its own for `help()` and completion."""
+    """Return the constructor of a variant, with its own signature and docstring."""
 
     def construct(**arguments):
         return create_model(variant.name, **arguments)
@@ -354,23 +355,24 @@ def _constructor(variant):
     construct.__signature__ = _signature(variant.name)
     numbers = ", ".join(f"{name}={value}" for name, value in variant.architecture.items() if value is not None)
     construct.__doc__ = (
-        f"Builds {variant.name} ({variant.source}): {numbers}.\n\n"
+        f"Build {variant.name} ({variant.source}): {numbers}.\n\n"
         f"Published weights: {', '.join(_aliases(variant.name)) or 'none'}; `keras_vit.list_weights({variant.name!r})` "
         f"lists the files.\n\nArgs:\n{_argument_docs(variant.name)}\n\n"
         f"Returns:\n    A `keras_vit.{MODELS[variant.config_class].__name__}`.\n\n"
-        "Raises:\n    ValueError: on a value out of range, a contradiction of arguments or weights that do not fit.\n"
-        "    TypeError: on an argument that the model does not have.\n"
-        "    FileNotFoundError: if there is no such file of weights.\n"
+        "Raises:\n    ValueError: if a value is out of range, arguments contradict each other or the weights do not "
+        "fit.\n"
+        "    TypeError: if the model has no such argument.\n"
+        "    FileNotFoundError: if the weights file does not exist.\n"
     )
     return construct
 
 
 @functools.cache
 def _argument_docs(variant):
-    """What the docstrings of `create_model` and of the configs say of each argument of a constructor."""
+    """Return the `Args` section of a constructor, taken from the docstrings of `create_model` and the configs."""
     docs = {}
     for documented in (ImageConfig, VARIANTS[variant].config_class, create_model):
-        # `python -OO` has no docstrings
+        # `python -OO` removes docstrings
         arguments = (inspect.getdoc(documented) or "").partition("Args:\n")[2].partition("\n\n")[0]
         for entry in re.split(r"\n(?=    [\w*])", arguments):
             for name in entry.split(":")[0].split(","):
@@ -380,7 +382,7 @@ def _argument_docs(variant):
 
 
 def constructor_name(variant: str) -> str:
-    """Folds a variant's name to that of its constructor: `"R50+ViT-B_16"` -> `"R50_ViT_B16"`."""
+    """Convert a variant's name to its constructor's: `"R50+ViT-B_16"` -> `"R50_ViT_B16"`."""
     return variant.replace("_", "").replace("-", "_").replace("+", "_")
 
 

@@ -169,7 +169,7 @@ def test_constructors_have_name_signature_and_docstring(name):
     assert {p.kind for p in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     assert signature.return_annotation is getattr(keras_vit, model_class)
     first, *_ = inspect.getdoc(constructor).splitlines()
-    assert first.startswith(f"Builds {name} ({zoo.VARIANTS[name].source}): ")
+    assert first.startswith(f"Build {name} ({zoo.VARIANTS[name].source}): ")
     for number in zoo.VARIANTS[name].architecture.values():
         assert number is None or str(number) in first
     short_names = [weights for weights in keras_vit.list_weights(name) if not re.search("/|^hf:", weights)]

@@ -1,1 +1,1 @@
-"""Files to models and back: published releases, readers, names, strict loading and saving."""
+"""Files to models and back: published releases, readers, array names, strict loading and saving."""

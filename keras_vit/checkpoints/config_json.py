@@ -1,4 +1,4 @@
-"""What the config.json beside a file of weights states: Hugging Face's and timm's, as fields of our configs."""
+"""config.json and preprocessor_config.json of Hugging Face and timm, converted to fields of our configs."""
 
 import dataclasses
 import math
@@ -14,14 +14,14 @@ _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @dataclasses.dataclass(frozen=True)
 class Stated:
-    """What a config.json states.
+    """The contents of a config.json.
 
     Attributes:
         fields: dict from fields of our configs to values; see `config.unseen.differences`.
-        grid_size: (rows, columns) of its position table, None where it states no image size.
+        grid_size: (rows, columns) of its position table, None if it states no image size.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
-        unread: keys of it that the package does not know.
+        unread: keys that the package does not know.
     """
 
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -32,15 +32,15 @@ class Stated:
 
 
 def read_config_json(checkpoint, family):
-    """Returns what the `config.json` beside a file states, `Stated()` without one.
+    """Return the contents of the `config.json` next to a file, or `Stated()` if there is none.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
-        family: of the arrays, `family` of a config.
+        family: family of the arrays, `family` of a config.
 
     Raises:
-        ValueError: on a value of the wrong kind, and on an architecture that the package does not build; the message
-            names the file.
+        ValueError: if a value has the wrong type or the package does not support the architecture; the message names
+            the file.
     """
     values, file = checkpoint.config, repr(str(checkpoint.path.parent / "config.json"))
     if values is None:
@@ -56,7 +56,7 @@ _WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 def _explained(error):
-    """The message of an error; of one that Python raised, where a key is absent or a list stands for a number, more."""
+    """Return the message of an error; add context to errors from Python, such as a missing key or a wrong type."""
     return error if type(error) is ValueError else f"it is not as it should be: {error!r}"
 
 
@@ -73,7 +73,7 @@ def _one_of(choices):
 
 
 def _only(*allowed):
-    """A check of what only these values can be: they are what the package builds."""
+    """Return a check that accepts only these values, which are the ones that the package supports."""
 
     def check(name, value):
         if not any(value is one or (type(value) is type(one) and value == one) for one in allowed):
@@ -113,7 +113,7 @@ _HF_KEYS = {
         "use_absolute_embeddings": (None, _only(False)),
     },
 }
-# What concerns training, the head's labels, or derives from the others.
+# Keys about training or labels, and keys that follow from others.
 _HF_IRRELEVANT = re.compile(
     r"_.*|architectures|model_type|transformers_version|(torch_)?dtype|id2label|label2id|num_labels|problem_type|"
     r"finetuning_task|image_size|initializer_range|encoder_stride|pooler_output_size|\w*dropout\w*|drop_path_rate|"
@@ -145,7 +145,7 @@ def _grid(image_size, patch_size, name):
 
 
 def _labels(values):
-    """The class names; None where they are the placeholders LABEL_0, LABEL_1, ..."""
+    """Return the class names, or None for the placeholders LABEL_0, LABEL_1, ..."""
     names = values.get("id2label") or {}
     try:
         labels = tuple(str(names[key]) for key in sorted(names, key=int))
@@ -172,8 +172,8 @@ _TIMM_HEADS = {
 _SWIN_HEADS = {"tiny": (3, 6, 12, 24), "small": (3, 6, 12, 24), "base": (4, 8, 16, 32), "large": (6, 12, 24, 48)}
 _GAP = {"pooling": "gap"}
 
-# pattern of `architecture` -> heads by its size, words that its name may have beside numbers and what they state.
-# Other words stand for other computations: rpn (post-norm), xp (parallel blocks), rope, clip (QuickGELU), and so on.
+# pattern of `architecture` -> heads by size, further words that its name may have and their meaning. Other words stand
+# for unsupported architectures: rpn (post-norm), xp (parallel blocks), rope, clip (QuickGELU), and so on.
 _WORDS: dict[str, dict[str, Any]] = {"in21k": {}, "in22k": {}, "miil": {}, "sam": {}, "dinov2": {}, "gap": _GAP}
 _WORDS |= {f"reg{count}": {"num_registers": count} for count in (1, 4, 8)} | {"siglip": {"pooling": "map"}}
 _TIMM_ARCHITECTURES = {
@@ -185,8 +185,8 @@ _TIMM_ARCHITECTURES = {
         (r"swin_(?P<size>[a-z]+)_patch(?P<patch_size>\d+)_window(?P<window_size>\d+)(?P<words>(_\w+)?)", _SWIN_HEADS),
     ),
 }
-_TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last before 0.9
-_HEADS = {False: checks.check_integer, True: check_integers}  # a Swin has a list, a number per stage
+_TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # timm < 0.9: last
+_HEADS = {False: checks.check_integer, True: check_integers}  # a Swin has a list with one number per stage
 _TIMM_POOLS = {"token": "token", "avg": "gap", "map": "map", "": "unpooled"}
 
 # key of `model_args` -> our field (None for a value that needs no field), check
@@ -213,7 +213,7 @@ _TIMM_ARGUMENTS = {
     "dynamic_img_size": (None, _only(False, True)),
     "img_size": (None, checks.check_pair),
 }
-# What concerns training or initial values, or shows in the arrays.
+# Keys about training or initial values, and keys that the arrays show.
 _TIMM_IRRELEVANT = re.compile(
     r"(\w+_)?drop_(path_)?rate|weight_init|fix_init|strict_img_size|dynamic_img_pad|num_classes|init_values|"
     r"no_embed_class|fc_norm|mlp_ratio|always_partition"
@@ -246,7 +246,7 @@ def _read_timm(values, family):
 
 
 def _of_architecture(architecture, family):
-    """What the name of a timm architecture states."""
+    """Return the fields that the name of a timm architecture states."""
     for pattern, heads in _TIMM_ARCHITECTURES.get(family, ()):
         match = re.fullmatch(pattern, check_string("architecture", architecture))
         if match is None or match["size"] not in heads:
@@ -271,7 +271,10 @@ _TIMM_CROP_MODES = {"center": False, "squash": True}
 
 
 def _timm_preprocessing(values, name):
-    """timm's evaluation (`timm.data.create_transform`): resized to size / crop_pct, rounded down, then cropped."""
+    """Return timm's evaluation preprocessing (`timm.data.create_transform`): resize to size / crop_pct, then crop.
+
+    The quotient is rounded down.
+    """
     if "input_size" not in values:
         return None
     *_, height, width = check_integers(f"input_size in {name}", values["input_size"])
@@ -302,10 +305,10 @@ _HF_STEPS = {"do_resize": _only(True), "do_rescale": _only(True), "rescale_facto
 
 
 def read_preprocessor_config(checkpoint):
-    """Returns the `Preprocessing` of the `preprocessor_config.json` beside a file, None without one.
+    """Return the `Preprocessing` of the `preprocessor_config.json` next to a file, None if there is none.
 
     Raises:
-        ValueError: on a value that no `Preprocessing` has; the message names the file.
+        ValueError: if no `Preprocessing` can represent a value; the message names the file.
     """
     values, file = checkpoint.preprocessor, repr(str(checkpoint.path.parent / "preprocessor_config.json"))
     if values is None:

@@ -1,24 +1,23 @@
-"""What reading a damaged file raises, turned into one clear ValueError; errors of the disk stay what they are."""
+"""Conversion of the errors from reading a damaged file to one clear ValueError; other OSErrors stay unchanged."""
 
 import contextlib
 import errno
 import zipfile
 import zlib
 
-# What zipfile raises where an archive's bytes are wrong; RuntimeError (and its NotImplementedError) where they ask for
-# encryption or another method, OSError of the kind "invalid argument" and OverflowError where they place a member
-# outside of the file.
+# The errors of zipfile for damaged archives. RuntimeError (also NotImplementedError) means encryption or an unknown
+# compression method; OSError "invalid argument" and OverflowError mean a member outside of the file.
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError, OverflowError, OSError)
 
 
 @contextlib.contextmanager
 def explained(expectation, path, more=()):
-    """Turns the exceptions of wrong bytes into `ValueError("<expectation>: <reason> (the first bytes are ...)")`.
+    """Convert the errors of damaged files to `ValueError("<expectation>: <reason> (the first bytes are ...)")`.
 
     Args:
-        expectation: what the file should have been, in words.
-        path: of the file.
-        more: exception types that mean damage beside `DAMAGE`.
+        expectation: what the file should be, in words.
+        path: path of the file.
+        more: exception types that mean damage, in addition to `DAMAGE`.
     """
     try:
         yield

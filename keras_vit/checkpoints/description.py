@@ -1,4 +1,4 @@
-"""What a file of weights states beside its arrays: fields of the config, labels, preprocessing."""
+"""The metadata of a weights file: config fields, labels, preprocessing."""
 
 import dataclasses
 import re
@@ -24,21 +24,21 @@ _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What is known of a checkpoint beside its arrays.
+    """The metadata of a checkpoint.
 
     Attributes:
-        layout: name of the layout, or `keras` for files that Keras wrote.
+        layout: name of the layout, or `keras` for files from Keras.
         names: its `names.Layout`, None for `keras`.
-        stated: dict from fields of the config to what the file states, those of a stem as `stem.NAME`; see
+        stated: dict from config fields to the values that the file states; a stem's fields are `stem.NAME`. See
             `config.unseen`.
-        usual: the same for what files of the layout have and this one does not state, such as `gelu`.
-        shown: fields that the names and shapes of its arrays show, though not as a value.
-        grid_size: (rows, columns) of its position table where it states them, or None.
-        notes: tuple of texts about the file.
+        usual: the same for values that the layout implies and the file does not state, such as `gelu`.
+        shown: fields that the names and shapes of the arrays show, but not as a value.
+        grid_size: (rows, columns) of its position table if stated, or None.
+        notes: tuple of strings about the file.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing` that the file states, or None.
-        classes: logits of the file's head, None without a head.
-        representation_size: width of its `pre_logits`, None without.
+        classes: number of logits of the file's head, None without a head.
+        representation_size: width of its `pre_logits`, None without this layer.
     """
 
     layout: str
@@ -55,22 +55,21 @@ class Description:
 
     @property
     def known(self):
-        """What a model takes from the file where its user leaves it open."""
+        """Return the values that replace config fields that the user does not set."""
         return {**self.usual, **self.stated}
 
 
 def describe(checkpoint, family=None, layout="auto"):
-    """Returns the `Description` of an open `Checkpoint`.
+    """Return the `Description` of an open `Checkpoint`.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
-        family: that of the model it is for, `family` of its config: `vit`, `bit`, `swin` or `axial_resnet`; None for
-            whatever the file holds.
-        layout: `auto` tells it from the names of the arrays; or one of `official`, `timm`, `huggingface`, `microsoft`
+        family: `family` of the model's config: `vit`, `bit`, `swin` or `axial_resnet`; None accepts any family.
+        layout: `auto` recognises it by the array names; or one of `official`, `timm`, `huggingface`, `microsoft`
             (Swin), `keras`.
 
     Raises:
-        ValueError: if no layout of the family is known for these names, or the file's config is not of the family.
+        ValueError: if no layout of the family matches the array names, or the file's config is of another family.
     """
     checks.check_choice("layout", layout, LAYOUT_CHOICES)
     if layout == "auto":
@@ -91,7 +90,7 @@ def describe(checkpoint, family=None, layout="auto"):
 
 
 def _recognise(checkpoint, family):
-    """(family, name of the layout) of a file, of this family unless that is None."""
+    """Return (family, name of the layout) of a file; `family` restricts the search unless it is None."""
     if checkpoint.kind == "h5":
         held = _CLASSES.get((checkpoint.config or {}).get("class_name"), family)
         found = {held: "keras"}
@@ -110,7 +109,7 @@ def _recognise(checkpoint, family):
 
 
 def _width(checkpoint, names, layer):
-    """Width of the layer `head` or `pre_logits` in a file: the length of its bias."""
+    """Return the width of the layer `head` or `pre_logits` in a file: the length of its bias."""
     if names is None:
         entry = checkpoint.entries.get(f"{layer}/1")
         return entry.shape[0] if entry else None
@@ -120,10 +119,10 @@ def _width(checkpoint, names, layer):
 
 
 def _describe_arrays(layout, names, checkpoint, family):
-    """A file whose arrays have the names of others: what our metadata and the files beside it state."""
+    """Describe a file from another library by our metadata and the JSON files next to it."""
     ours, beside = _metadata(checkpoint), read_config_json(checkpoint, family)
     stated = {**ours["config"], **beside.fields}
-    if layout == "timm" and "pooling" in beside.fields:  # what is beside the pooling shows in the names
+    if layout == "timm" and "pooling" in beside.fields:  # the array names show a class token next to another pooling
         stated.setdefault("class_token", "cls_token" in checkpoint.entries)
         is_after = "fc_norm.weight" in checkpoint.entries
         stated.setdefault("norm_position", "after_pooling" if is_after else "before_pooling")
@@ -153,9 +152,9 @@ def _pair(value, checkpoint):
 
 
 def _preprocessing(ours, beside, checkpoint):
-    """What the files beside the weights state; our metadata where they state the same less precisely, or nothing.
+    """Return the preprocessing from the JSON files next to the weights, or from our metadata if that is more precise.
 
-    Pillow has one bilinear interpolation, so a preprocessor_config.json writes two of ours alike.
+    A preprocessor_config.json has a single bilinear interpolation, so it cannot distinguish two of ours.
     """
     theirs, exact = beside.preprocessing or read_preprocessor_config(checkpoint), _exact(ours, checkpoint)
     if theirs is None or exact is None:
@@ -167,21 +166,21 @@ def _preprocessing(ours, beside, checkpoint):
 def _exact(ours, checkpoint):
     try:
         stated = ours.get("preprocessing")
-        # The same weights serve a model with `include_preprocessing` and one without.
+        # The same weights fit a model with `include_preprocessing` and one without.
         return None if stated is None else Preprocessing.from_dict(stated).replace(in_model=False)
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"the preprocessing in the metadata of {str(checkpoint.path)!r}: {error}") from error
 
 
 def _window(checkpoint):
-    """The window of a Swin Transformer: that of its largest table of biases, for small maps have smaller ones."""
+    """Return the window of a Swin Transformer: that of its largest bias table, as small maps have smaller windows."""
     tables = [entry.shape for name, entry in checkpoint.entries.items() if name.endswith("_position_bias_table")]
     offsets = square_grid(max((shape[0] for shape in tables if len(shape) == 2), default=0))
     return {"window_size": (offsets[0] + 1) // 2} if offsets else {}
 
 
 def _describe_keras(checkpoint):
-    """A `.keras` file, whose config.json has the whole config of its model."""
+    """Describe a `.keras` file, whose config.json has the whole config of its model."""
     values = checkpoint.config.get("config", {})
     config = values.get("config") if isinstance(values, dict) else None
     if not isinstance(config, dict):

@@ -1,4 +1,4 @@
-"""Fetches published checkpoints into Keras's cache; only a file that was checked gets its final name."""
+"""Download of published checkpoints to Keras's cache; a file gets its final name only after it is checked."""
 
 import contextlib
 import errno
@@ -23,31 +23,31 @@ from keras_vit.logs import LOGGER
 URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"
 
 _SCHEMES = ("https", "http", "file")
-_STALE_SECONDS = 24 * 3600  # a transfer still alive wrote to its file more recently than this
+_STALE_SECONDS = 24 * 3600  # a download in progress has written to its file more recently than this
 
 
 def fetch(release, *, validate=None, cache_dir=None):
-    """Returns the path of a published file in the cache, after downloading it if it is not there yet.
+    """Return the path of a published file in the cache; download it first if needed.
 
-    The file is downloaded under a temporary name in `models/keras_vit/<directory>` of the cache, within the bounds of
-    `most_bytes` and of `transfer`, checked (see `check_archive`) and only then renamed. Each value of
-    `KERAS_VIT_WEIGHTS_URL` has a folder of its own in `models/keras_vit`. Whatever goes wrong, nothing of it stays. A
-    cached file that fails the check is downloaded again, with a warning.
+    The file is downloaded under a temporary name to `models/keras_vit/<directory>` of the cache, within the limits of
+    `most_bytes` and of `transfer`, checked (see `check_archive`) and renamed. Each value of `KERAS_VIT_WEIGHTS_URL` has
+    its own folder in `models/keras_vit`. A failed download leaves no file. A cached file that fails the check is
+    downloaded again, with a warning.
 
     Args:
-        release: a `keras_vit.checkpoints.releases.Release` that is a file, none of the hub.
-        validate: None or a function of a path that raises `ValueError` if the file's content is not what it
-            should be; it is called after the check.
-        cache_dir: folder to use in place of Keras's (`KERAS_HOME`, by default `~/.keras`).
+        release: a `keras_vit.checkpoints.releases.Release` that is a file, not a repository of the hub.
+        validate: None or a function of a path that raises `ValueError` if the content of the file is invalid; it is
+            called after the check.
+        cache_dir: cache folder; None uses Keras's (`KERAS_HOME`, by default `~/.keras`).
 
     Returns:
         A `pathlib.Path`.
 
     Raises:
-        FileNotFoundError: if there is no such file at the base address.
-        ConnectionError: if the server cannot be reached, refuses, is too slow, or breaks off before the last byte.
-        OSError: if the cache cannot be written.
-        ValueError: if what came is too large or no valid checkpoint, or the base address is none.
+        FileNotFoundError: if the base address has no such file.
+        ConnectionError: if the server cannot be reached, refuses, is too slow, or closes the connection early.
+        OSError: if the cache is not writable.
+        ValueError: if the download is too large or is not a valid checkpoint, or the base address is invalid.
     """
     url = release_url(release)
     path = _cache_folder(release, cache_dir) / f"{release.file}.npz"
@@ -76,17 +76,17 @@ def fetch(release, *, validate=None, cache_dir=None):
 
 
 def most_bytes(release):
-    """Largest number of bytes that a release may have: 5 % and 1 MiB above its stated size, which is rounded."""
+    """Return the maximum size of a release in bytes: its stated size, which is rounded, plus 5 % and 1 MiB."""
     return round(1.05 * release.bytes) + 2**20
 
 
 def release_url(release):
-    """Returns the quoted address of a release; its path below `KERAS_VIT_WEIGHTS_URL` where that is set.
+    """Return the quoted address of a release, below `KERAS_VIT_WEIGHTS_URL` if that is set.
 
-    The user and the password of that variable are left out.
+    The result does not contain the user and the password of that variable.
 
     Raises:
-        ValueError: if the variable's value is no `https`, `http` or `file` address.
+        ValueError: if the variable is not an `https`, `http` or `file` address.
     """
     base = _base()
     if base is None:
@@ -95,7 +95,7 @@ def release_url(release):
 
 
 class _Base(typing.NamedTuple):
-    """What `KERAS_VIT_WEIGHTS_URL` says: the address without a login, the login, and its folder in the cache."""
+    """The parts of `KERAS_VIT_WEIGHTS_URL`: the address without login, the login, and its folder in the cache."""
 
     address: str
     login: str | None
@@ -109,7 +109,7 @@ def _base():
     try:
         parts = urllib.parse.urlsplit(value)
         is_valid = _is_base(parts)
-    except ValueError:  # its message may repeat the password
+    except ValueError:  # its message may contain the password
         is_valid = False
     if not is_valid:
         shown = re.sub(r"^(\w+://)?.*@", r"\1", value, flags=re.DOTALL)
@@ -131,7 +131,7 @@ def _is_base(parts):
 
 
 def keras_home():
-    """The folder of Keras's cache, by its own rule, which it applies when it is imported and does not publish."""
+    """Return the folder of Keras's cache; Keras does not publish the rule, so it is repeated here."""
     if "KERAS_HOME" in os.environ:
         return pathlib.Path(os.environ["KERAS_HOME"])
     home = os.path.expanduser("~")
@@ -139,10 +139,10 @@ def keras_home():
 
 
 def check_archive(path):
-    """Raises `ValueError` unless the file is a complete `.npz` of plain arrays.
+    """Raise `ValueError` unless the file is a complete `.npz` of plain arrays.
 
-    Every member must be a `.npy` without Python objects, with the length that its header states and the
-    checksum that the archive states. Members are read in chunks, so that memory stays small.
+    Every member must be a `.npy` without Python objects, with the length that its header states and the checksum that
+    the archive states. Members are read in chunks to save memory.
     """
     with damage.explained("a whole .npz was expected", path), zipfile.ZipFile(path) as archive:
         members = npz.members(archive)
@@ -151,7 +151,7 @@ def check_archive(path):
         for member in members:
             npz.check_member(archive, member)
             with archive.open(member) as file:
-                while file.read(npz.CHUNK):  # to its end, where zipfile compares the checksum
+                while file.read(npz.CHUNK):  # zipfile compares the checksum at the end
                     pass
 
 
@@ -168,7 +168,7 @@ def _cache_folder(release, cache_dir):
 
 
 def _remove_stale(path):
-    """Removes what killed processes left of this file; a younger one may be another process's transfer."""
+    """Remove what interrupted processes left of this file; a recent one may be another process's download."""
     for partial in path.parent.glob(f".{glob.escape(path.stem)}.*.partial.npz"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - partial.stat().st_mtime > _STALE_SECONDS:
@@ -197,7 +197,7 @@ def _transfer_error(url, partial, cause):
         kind = FileNotFoundError if cause.code == 404 else ConnectionError
         return kind(f"expected a file at {url}; the server answered {cause.code} {redacted(str(cause.msg))}; {remedy}")
     reason = cause.reason if isinstance(cause, urllib.error.URLError) else cause
-    if isinstance(reason, FileNotFoundError):  # of a file:// address
+    if isinstance(reason, FileNotFoundError):  # from a file:// address
         return FileNotFoundError(f"expected a file at {url}; there is none; {remedy}")
     if isinstance(cause, (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException)):
         return ConnectionError(f"expected the whole file at {url}; the transfer failed: {reason}; {remedy}")

@@ -1,4 +1,4 @@
-"""Checkpoint: what an opened file of weights holds, as named arrays that are read when they are asked for."""
+"""Checkpoint: the contents of an open weights file, as named arrays that are read on demand."""
 
 import dataclasses
 import pathlib
@@ -10,9 +10,9 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One array of a file: name, shape and dtype there, and `read()`, which returns it (float32 if it is floating).
+    """One array of a file: name, shape and dtype there, and `read()`, which returns floating arrays as float32.
 
-    `check()` raises what `read()` raises on damage; None where only reading tells.
+    `check()` raises what `read()` raises for a damaged array, without keeping it; None if only `read()` can tell.
     """
 
     name: str
@@ -23,21 +23,21 @@ class Entry:
 
     @property
     def is_floating(self):
-        """Whether it holds floating-point numbers; `np.save` stores bfloat16 as `V2`."""
+        """Return whether it holds floating-point numbers; `np.save` stores bfloat16 as `V2`."""
         return re.match(r"b?float|B?F\d|void16$", self.dtype) is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What a file of weights holds.
+    """The contents of a weights file.
 
     Attributes:
-        path: where it lies.
+        path: path of the file.
         kind: `npz`, `safetensors` or `h5`.
         entries: dict from array name to `Entry`.
-        metadata: dict of strings that the file carries beside its arrays.
-        config: the `config.json` beside or inside it, a dict, or None.
-        preprocessor: the `preprocessor_config.json` beside it, a dict, or None.
+        metadata: dict of the strings in the file's metadata.
+        config: the `config.json` next to or inside the file, a dict, or None.
+        preprocessor: the `preprocessor_config.json` next to the file, a dict, or None.
     """
 
     path: pathlib.Path
@@ -49,7 +49,7 @@ class Checkpoint:
 
 
 def from_float8(codes, dtype):
-    """Returns the values of float8 numbers as float32.
+    """Return the values of float8 numbers as float32.
 
     Args:
         codes: array of bytes, one per number.
@@ -63,7 +63,7 @@ def from_float8(codes, dtype):
 
 
 def as_float32(array, name):
-    """Returns bfloat16, also where np.save stored it as 2-byte void, and the other floating types as float32.
+    """Return a floating array as float32, except bfloat16, which is also restored from 2-byte void (`np.save`).
 
     Raises:
         ValueError: if the array holds no numbers.
@@ -71,7 +71,7 @@ def as_float32(array, name):
     if array.dtype == np.dtype("V2"):
         return (array.view("<u2").astype("<u4") << 16).view("<f4")
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
-        with np.errstate(over="ignore"):  # folding.py warns of the infinity that comes of it
+        with np.errstate(over="ignore"):  # folding.py warns of the resulting infinity
             return array.astype("float32", copy=False)
     if array.dtype.kind not in "iub":
         raise ValueError(f"array {name!r} must hold numbers; got dtype {array.dtype}")

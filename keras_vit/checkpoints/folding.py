@@ -1,4 +1,4 @@
-"""The arrays of a file under the names that the rules of its layout use, each checked when it is read."""
+"""The arrays of a file under the names that the rules of its layout use; reading one checks it."""
 
 import functools
 import re
@@ -14,11 +14,11 @@ _MOST_BLOCKS = 1000
 
 
 def fold_entries(checkpoint, layout):
-    """Returns {folded name: Entry} for a `names.Layout`, None for files of Keras; `Entry.name` stays the file's.
+    """Return {folded name: Entry} for a `names.Layout`, None for Keras; `Entry.name` is the name in the file.
 
-    Dialects become one (see `names.LAYOUTS`), vectors stored as (1, 1, 1, channels) become vectors, arrays that stack
-    all blocks become one per block, buffers and optimizer state are left out. Reading an array with NaN or infinite
-    values warns and names it.
+    Folding unifies dialects (see `names.LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors, splits
+    arrays that stack all blocks into one per block, and drops buffers and optimizer state. Reading an array with NaN or
+    infinite values raises a warning with its name.
 
     Raises:
         ValueError: if two arrays fold to one name.
@@ -40,13 +40,13 @@ def fold_entries(checkpoint, layout):
 
 
 def is_size(name):
-    """Whether an array of a file of Keras says what size its neighbour, a table of positions, belongs to."""
+    """Return whether an array of a Keras file is the grid or window that a position table belongs to."""
     return name.endswith(("/grid", "/window_size"))
 
 
 def _is_ignored(layout, name):
     if layout is None:
-        return is_size(name) or "seed_generator" in name  # the state of dropout
+        return is_size(name) or "seed_generator" in name  # dropout state
     return layout.ignored is not None and re.search(layout.ignored, name) is not None
 
 
@@ -56,7 +56,7 @@ def _shape(layout, name, entry):
 
 
 def _unstack(name, entry):
-    """big_vision scans its blocks: one array holds those of all layers along its first axis."""
+    """Split an array of big_vision's scanned blocks, which holds all layers along its first axis."""
     if len(entry.shape) < 2 or 0 in entry.shape or entry.shape[0] > _MOST_BLOCKS:
         raise ValueError(
             f"array {entry.name!r} must stack all blocks, at most {_MOST_BLOCKS}, along its first axis; "
@@ -65,7 +65,7 @@ def _unstack(name, entry):
     lock, stack = threading.Lock(), []
 
     def read(index):
-        with lock:  # several threads may ask, see read_ahead.py
+        with lock:  # read_ahead.py reads in several threads
             if not stack:
                 stack.append(entry.read())
         return stack[0][index]
@@ -77,7 +77,7 @@ def _unstack(name, entry):
 
 def _read_checked(entry, shape, path):
     array = entry.read().reshape(shape)
-    # The sum is finite unless something in it is not, or it overflows; the exact test is made only then.
+    # The sum is finite unless a value is not, or it overflows; only then is the exact test needed.
     with np.errstate(all="ignore"):
         if array.dtype.kind == "f" and not np.isfinite(array.sum()) and not np.isfinite(array).all():
             warnings.warn(f"array {entry.name!r} of {path} holds NaN or infinite values", stacklevel=2)

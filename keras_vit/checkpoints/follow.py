@@ -1,20 +1,20 @@
-"""A config follows a file of weights: what its user leaves open is as the file states."""
+"""Fields that the user does not set take the value that the weights file states."""
 
 from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import differences
 
-# Fields that the report names where the file states another value than the default.
+# Fields that the report lists if the file's value is not the default.
 _NAMED = ("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
 
 
 def follow(config, description, fixed=(), given=None):
-    """Returns the config with what is known of a file, see `Description.known`.
+    """Return the config with the values of the file in the fields that the user left open.
 
     Args:
-        config: of the model to be built.
-        description: `Description` of the file.
-        fixed: names of fields that make the architecture what it is; they stay.
-        given: dict of the arguments that the user gave; those that are not None stay.
+        config: config of the model to build.
+        description: `Description` of the file; see `Description.known`.
+        fixed: names of the fields that define the architecture; they do not change.
+        given: dict of the user's arguments; those that are not None do not change.
     """
     given = given or {}
     changes = {
@@ -24,7 +24,7 @@ def follow(config, description, fixed=(), given=None):
     }
     if not isinstance(config, ViTConfig):
         return config.replace(**changes)
-    # A head that read pre_logits is only right behind them; a new head does without, as the paper's fine-tuning.
+    # A head trained after pre_logits needs that layer. A new head has none, as in the paper's fine-tuning.
     if config.representation_size is None and config.include_top and config.classes == description.classes:
         changes["representation_size"] = description.representation_size
     if config.stem is not None:
@@ -35,7 +35,7 @@ def follow(config, description, fixed=(), given=None):
 
 
 def followed_note(config, followed):
-    """Returns a tuple with a note for the report on what was followed, other than GELU and epsilons; empty without."""
+    """Return a tuple with a note about the values from the file other than GELU and epsilons; empty without any."""
     found = differences({name: getattr(followed, name) for name in _NAMED if hasattr(followed, name)}, config)
     stated = ", ".join(f"{name}={theirs!r}" for name, theirs, _ in found)
     return (f"built with {stated}, as the file states",) if found else ()

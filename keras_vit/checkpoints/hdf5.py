@@ -1,4 +1,4 @@
-"""Files that Keras writes (.weights.h5, .keras): a walk over HDF5 that never leaves the file."""
+"""Readers of Keras files (.weights.h5, .keras) that never read outside of the file."""
 
 import functools
 import io
@@ -13,15 +13,15 @@ from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.npz import DEFLATE_LIMIT
 from keras_vit.config.unseen import KEY
 
-# What h5py raises where a file's bytes are wrong, beside damage.DAMAGE.
+# The errors of h5py for a damaged file, in addition to damage.DAMAGE.
 _BAD_HDF5 = (ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError)
-_CHUNK_SLACK = 16  # times the array; a chunk is decompressed whole
+_CHUNK_SLACK = 16  # times the array; h5py decompresses whole chunks
 _SMALL_CHUNK = 2**20  # bytes
-_HEAP = b"GCOL\1\0\0\0"  # how a global heap collection of HDF5 begins: signature, version, reserved
+_HEAP = b"GCOL\1\0\0\0"  # start of a global heap collection: signature, version, reserved bytes
 
 
 def read_weights_h5(path):
-    """Returns the `Checkpoint` of a `.weights.h5` file; see `readers.open_checkpoint`."""
+    """Return the `Checkpoint` of a `.weights.h5` file; see `readers.open_checkpoint`."""
     with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=(ValueError,)):  # of mmap
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             has_endless_heap = _has_endless_heap(content)
@@ -29,7 +29,7 @@ def read_weights_h5(path):
 
 
 def read_keras(path):
-    """Returns the `Checkpoint` of a `.keras` file; see `readers.open_checkpoint`."""
+    """Return the `Checkpoint` of a `.keras` file; see `readers.open_checkpoint`."""
     with damage.explained(f"{str(path)!r} must be a whole .keras file", path, more=(KeyError,)):
         with zipfile.ZipFile(path) as archive:
             text, weights = (_member(path, archive, name) for name in ("config.json", "model.weights.h5"))
@@ -43,24 +43,24 @@ def read_keras(path):
 
 def _member(path, archive, name):
     member = archive.getinfo(name)
-    if member.compress_size > path.stat().st_size:  # zipfile would allocate them
+    if member.compress_size > path.stat().st_size:  # zipfile would allocate this many bytes
         raise ValueError(f"{str(path)!r} must be whole; {name} claims {member.compress_size} bytes of it")
     return member
 
 
 class _Refused(Exception):
-    """Something in the file that is well-formed and yet not taken; its text says what."""
+    """A well-formed part of the file that is not accepted; the message says which."""
 
 
 def _content(path, source, has_endless_heap):
-    """({name: Entry}, metadata) of a file of weights."""
+    """Return ({name: Entry}, metadata) of a weights file."""
     entries, metadata = {}, {}
     try:
         if has_endless_heap:
             raise _Refused("must be a whole HDF5 file; its global heap is damaged")
         with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=_BAD_HDF5):
             file = h5py.File(source, "r")
-            if KEY in file.attrs:  # which ImageModel.save_weights writes
+            if KEY in file.attrs:  # written by ImageModel.save_weights
                 metadata[KEY] = str(file.attrs[KEY])
             if "layers" not in file:
                 raise _Refused(f"must be a file of Keras weights with a group 'layers'; got {sorted(file)}")
@@ -73,9 +73,9 @@ def _content(path, source, has_endless_heap):
 
 
 def _walk(group, names, seen, is_inner_model=False):
-    """Yields `layer/sublayer/0` and its dataset, and so on: groups are named after classes, `vars` after layers.
+    """Yield `layer/sublayer/0` and its dataset, and so on; groups have the names of classes, `vars` those of layers.
 
-    The names of the layers of a model inside the model may have been made up, and so theirs are those of the groups.
+    The layers of an inner model use the group names, because their own names may be generated.
     """
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:
@@ -99,14 +99,14 @@ def _walk(group, names, seen, is_inner_model=False):
 
 
 def _has_endless_heap(content):
-    """Whether libhdf5 1.14 would read for ever, or beyond, in a global heap; the names of layers lie in such heaps."""
+    """Return whether libhdf5 1.14 would loop forever in, or read beyond, a global heap, which holds layer names."""
     start = content.find(_HEAP)
     while start >= 0:
         end = start + int.from_bytes(content[start + 8 : start + 16], "little")
         place = start + 16
         while place + 16 <= min(end, len(content)):
             length = int.from_bytes(content[place + 8 : place + 16], "little")
-            is_object = content[place : place + 2] != b"\0\0"  # else the free space at the end
+            is_object = content[place : place + 2] != b"\0\0"  # otherwise the free space at the end
             step = 16 + -(-length // 8) * 8 if is_object else length
             if not 0 < step <= end - place:
                 return True
@@ -116,7 +116,7 @@ def _has_endless_heap(content):
 
 
 def _child(group, key):
-    """One child of a group. Soft links and links to other files, which HDF5 would open in silence, are refused."""
+    """Return one child of a group; reject soft links and links to other files, which HDF5 would follow silently."""
     if not isinstance(group.get(key, getlink=True), h5py.HardLink):
         raise _Refused(f"must hold its arrays itself; {key!r} in {group.name!r} is a link, which is not followed")
     return group[key]
@@ -130,7 +130,7 @@ def _check_storage(dataset):
     stored = dataset.id.get_storage_size() * (DEFLATE_LIMIT if dataset.chunks else 1)
     try:
         itemsize = dataset.dtype.itemsize
-    except TypeError as error:  # such as numbers of HDF5 that NumPy does not have
+    except TypeError as error:  # such as HDF5 types that NumPy does not have
         raise _Refused(f"must hold numbers; array {dataset.name!r} is of another type: {error}") from error
     needed = math.prod(dataset.shape) * itemsize
     if dataset.chunks and math.prod(dataset.chunks) * itemsize > max(_CHUNK_SLACK * needed, _SMALL_CHUNK):

@@ -1,4 +1,4 @@
-"""hub: a repository of Hugging Face's hub -> a folder on this machine, by the optional package huggingface_hub."""
+"""Download of a repository of the Hugging Face hub to a local folder, with the optional package huggingface_hub."""
 
 import contextlib
 import functools
@@ -14,31 +14,31 @@ PREFIX = "hf://"
 _CONFIG = "config.json"
 _PREPROCESSOR = "preprocessor_config.json"
 _WEIGHTS = "model.safetensors"
-_MAX_BYTES = 16 * 2**30  # of the weights of a repository that is no release; those of a ViT-G/14 take 7.4 GB
+_MAX_BYTES = 16 * 2**30  # maximum for the weights of a repository that is not a release; a ViT-G/14 has 7.4 GB
 
 
 def fetch_repository(address, most=_MAX_BYTES):
-    """Fetches the weights of a repository and what describes them, or finds them in the cache.
+    """Download the weights of a repository and their JSON files, or find them in the cache.
 
-    Only `config.json`, `preprocessor_config.json` where there is one, and `model.safetensors` (or the files that
-    `model.safetensors.index.json` lists) are fetched, all of one commit. The rest is huggingface_hub's: its cache
-    (`HF_HOME`), endpoint (`HF_ENDPOINT`), access token (`HF_TOKEN`), progress bar and offline mode (`HF_HUB_OFFLINE`).
-    Without a connection, what the cache holds is taken. A JSON file of more than `json_object.MAX_BYTES` and weights of
-    more than `most` are refused when the hub states their size, and while they come.
+    It downloads `config.json`, `preprocessor_config.json` if present, and `model.safetensors` (or the files that
+    `model.safetensors.index.json` lists), all of one commit. huggingface_hub controls the cache (`HF_HOME`), the
+    endpoint (`HF_ENDPOINT`), the access token (`HF_TOKEN`), the progress bar and the offline mode (`HF_HUB_OFFLINE`).
+    Without a connection, the cached files are used. JSON files of more than `json_object.MAX_BYTES` and weights of more
+    than `most` bytes raise an error, either when the hub states their size or during the download.
 
     Args:
         address: `hf://org/repo`, or `hf://org/repo@revision` with a branch, a tag or a commit.
-        most: largest number of bytes of all files of weights together.
+        most: maximum total size of the weights files in bytes.
 
     Returns:
         Path of the folder, for `readers.open_checkpoint`.
 
     Raises:
-        ValueError: if the address is none, or a file is too large.
-        ImportError: without huggingface_hub 1.2 or later.
-        FileNotFoundError: if there is no such repository or revision, or it has no `config.json` or no safetensors.
-        PermissionError: if the repository wants its conditions accepted first.
-        ConnectionError: if the hub cannot be reached or refuses, and the cache does not help.
+        ValueError: if the address is invalid, or a file is too large.
+        ImportError: if huggingface_hub 1.2 or later is not installed.
+        FileNotFoundError: if the repository or revision does not exist, or has no `config.json` or no safetensors.
+        PermissionError: if the conditions of the repository must be accepted first.
+        ConnectionError: if the hub cannot be reached or refuses, and the cache lacks the files.
     """
     repository, revision = _parse(address)
     needed = f"weights={address!r} needs huggingface_hub"
@@ -54,7 +54,7 @@ def fetch_repository(address, most=_MAX_BYTES):
         if config is None:
             raise FileNotFoundError(f"{address} must hold {_CONFIG}; it does not")
         folder = config.parent
-        commit = folder.name  # the cache has a folder for each commit
+        commit = folder.name  # the cache has one folder per commit
         download = functools.partial(_download_of_commit, huggingface_hub, repository, commit=commit)
         _fetch_preprocessor(download, address, huggingface_hub.errors)
         if download(_WEIGHTS, most=most) is None:
@@ -71,18 +71,18 @@ def _parse(address):
 
 
 def _download(hub, repository, name, revision, most=json_object.MAX_BYTES):
-    """Path of a file of the repository, or None if that has no such file."""
+    """Return the path of a file of the repository, or None if the repository does not have it."""
     try:
         bar = _bounded(hub.utils.tqdm, f"{PREFIX}{repository}: {name}", most)
         return pathlib.Path(hub.hf_hub_download(repository, name, revision=revision, tqdm_class=bar))
-    except hub.errors.LocalEntryNotFoundError:  # no connection: it may be there
+    except hub.errors.LocalEntryNotFoundError:  # without a connection, the file may still exist
         raise
     except hub.errors.EntryNotFoundError:
         return None
 
 
 def _bounded(bar, name, most):
-    """The progress bar of huggingface_hub, which hears the size of a file before its first byte, and of every piece."""
+    """Return a progress bar for huggingface_hub that limits the size: it gets the stated size and every chunk."""
 
     class Bounded(bar):
         def __init__(self, *args, total=None, initial=0, **kwargs):
@@ -104,7 +104,7 @@ def _bounded(bar, name, most):
 
 
 def _download_of_commit(hub, repository, name, commit, most=json_object.MAX_BYTES):
-    """The same; what a commit lacked once, it always lacks, and the cache remembers."""
+    """Download a file of a commit; a missing file is never requested again, because commits do not change."""
     if hub.try_to_load_from_cache(repository, name, revision=commit) is hub._CACHED_NO_EXIST:
         return None
     return _download(hub, repository, name, commit, most)
@@ -138,7 +138,7 @@ def _fetch_parts(download, address, most):
 
 @contextlib.contextmanager
 def _explained(address, errors):
-    """Turns huggingface_hub's errors into those of Python that mean the same; the original is their cause."""
+    """Convert the errors of huggingface_hub to Python's own; the original error is the cause."""
     try:
         yield
     except errors.LocalEntryNotFoundError as error:

@@ -1,8 +1,8 @@
-"""What Hugging Face keeps beside the arrays of a model: config.json and preprocessor_config.json, written."""
+"""Writing of Hugging Face's config.json and preprocessor_config.json."""
 
 _HF_GELUS = {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}
 _HF_RESAMPLE = {"nearest": 0, "bilinear": 2, "bilinear_antialias": 2, "bicubic": 3}
-_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # outside the prefixed model
+_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # these arrays have no model prefix
 
 # kind of model -> prefix of its arrays and model_type, architectures with and without a head
 _MODEL_TYPES = {
@@ -13,7 +13,7 @@ _MODEL_TYPES = {
 
 
 def check_windows(config):
-    """Refuses a Swin Transformer with maps smaller than its window: transformers has tables of the whole window."""
+    """Reject a Swin Transformer with maps smaller than its window: transformers needs tables of the whole window."""
     for stage in range(len(getattr(config, "depths", ()))):
         rows, columns = config.stage_size(stage)
         if min(rows, columns) < config.window_size:
@@ -24,7 +24,7 @@ def check_windows(config):
 
 
 def with_prefix(arrays, config):
-    """Returns the arrays under the names of a classifier; without a head they are those of the model alone."""
+    """Return the arrays under the names of a classifier, or of the bare model if there is no head."""
     if not config.include_top:
         return arrays
     prefix = f"{_model_type(config)}."
@@ -32,10 +32,10 @@ def with_prefix(arrays, config):
 
 
 def describe_model(model):
-    """Returns {file name: its JSON values} for a model.
+    """Return {file name: JSON values} for a model.
 
     Raises:
-        ValueError: if they cannot say what the model is.
+        ValueError: if the files cannot describe the model.
     """
     config = model.config
     model_type = _model_type(config)

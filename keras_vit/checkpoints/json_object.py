@@ -1,20 +1,20 @@
-"""JSON files beside or inside checkpoints: one object each, of bounded size."""
+"""JSON files next to or inside checkpoints: one object each, of limited size."""
 
 import json
 
-MAX_BYTES = 16 * 2**20  # as Python's objects they take up to 25 times as much
+MAX_BYTES = 16 * 2**20  # the Python objects take up to 25 times as much memory
 
 
 def parse(name, size, read):
-    """Returns the dict that a JSON file holds.
+    """Return the dict in a JSON file.
 
     Args:
-        name: what messages call it.
-        size: its length in bytes.
+        name: name of the file in error messages.
+        size: size of the file in bytes.
         read: callable that returns its content; not called for a file of more than `MAX_BYTES`.
 
     Raises:
-        ValueError: if it is too large, no JSON, or no JSON object.
+        ValueError: if the file is too large, is not JSON, or has no JSON object.
     """
     if size > MAX_BYTES:
         raise ValueError(f"{name} must not exceed {MAX_BYTES} bytes; got {size}")

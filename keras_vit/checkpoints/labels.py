@@ -1,35 +1,35 @@
-"""The class names that published heads predict, in the order of their logits."""
+"""The class names of published heads, in the order of their logits."""
 
 import functools
 import importlib.resources
 
 from keras_vit import checks
 
-# label set -> file in this folder, lines of `WordNet id <tab> name` in the order of the logits, or None
+# label set -> file in this folder, with lines `WordNet id <tab> name` in the order of the logits, or None
 LABEL_SETS = {"imagenet2012": "imagenet2012.tsv", "imagenet21k": None}
 
 
 def label_set(name):
-    """Returns the class names of a label set, one per logit.
+    """Return the class names of a label set, one per logit.
 
     Args:
         name: `"imagenet2012"` or `"imagenet21k"`.
 
     Returns:
-        A tuple of 1000 names for `"imagenet2012"`, in the order of their WordNet ids, as in every ILSVRC 2012
-        head ("crane" and "maillot" name two classes each). None for `"imagenet21k"`: the names of those
-        heads' 21,843 logits (21,841 synsets and two ids apparently without images) are not in the package;
-        they are published as `https://storage.googleapis.com/bit_models/imagenet21k_wordnet_lemmas.txt`.
+        A tuple of 1000 names for `"imagenet2012"`, in the order of their WordNet ids, as in every ILSVRC 2012 head
+        ("crane" and "maillot" are the names of two classes each). None for `"imagenet21k"`, whose names are not in the
+        package. Its heads have 21,843 logits: 21,841 synsets and two ids apparently without images. The names are
+        published as `https://storage.googleapis.com/bit_models/imagenet21k_wordnet_lemmas.txt`.
 
     Raises:
-        ValueError: if `name` is no label set.
+        ValueError: if there is no such label set.
     """
     file = LABEL_SETS[checks.check_choice("name", name, LABEL_SETS)]
     return None if file is None else tuple(label for _, label in _read(file))
 
 
 def wordnet_ids(labels):
-    """Returns the WordNet ids of a model's labels, such as `"n01440764"`, one per logit.
+    """Return the WordNet ids of a model's labels, such as `"n01440764"`, one per logit.
 
     Args:
         labels: tuple or list of names, one per logit, or None for a model without labels.

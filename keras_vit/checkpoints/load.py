@@ -1,4 +1,4 @@
-"""load_weights: a strict merge of a file into a built model, with a report of both sides."""
+"""load_weights: strict loading of a file into a built model, with a report about both."""
 
 import dataclasses
 import warnings
@@ -21,12 +21,12 @@ from keras_vit.typing import PathLike
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
-_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # whose weights were trained with one mean and std or another
+_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # their weights were trained with different mean and std
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
 
 class WeightsMismatch(ValueError):
-    """Arrays of a file and variables of a model that do not match; `problems` has a line for each."""
+    """The arrays of a file do not match the variables of a model; `problems` has one line per difference."""
 
     def __init__(self, path, problems):
         super().__init__("\n".join([f"{str(path)!r} does not fit the model:", *problems]))
@@ -36,35 +36,34 @@ class WeightsMismatch(ValueError):
 def load_weights(
     model: ImageModel, source: PathLike, *, layout: str = "auto", resize: str = "auto", head: str = "auto"
 ) -> LoadReport:
-    """Loads a file of weights into a model, strictly: every array must find its variable and every variable its array.
+    """Load weights strictly: file and model must have the same variables.
 
-    Only three things may differ: the size of the image (tables of positions are resized), the head (see `head`), and
-    `pre_logits`, which fine-tuning drops together with the head that read it. If it raises, nothing has changed: every
-    array is checked before the first is loaded, and few of them are in memory at a time.
+    Only three things may differ: the image size (position embeddings are resized), the head (see `head`), and
+    `pre_logits`, which fine-tuning drops together with its head. All arrays are checked before the first is loaded, so
+    the model does not change if an error is raised. Only a few arrays are in memory at a time.
+
+    A model whose preprocessing was not set explicitly takes the file's, if stated, together with the head. What the
+    arrays do not show, such as the number of heads, is compared with config.json and the metadata of the file; the
+    report lists as assumed what these do not state.
 
     Args:
         model: a model of this package.
         source: path of an `.npz`, `.safetensors`, `.weights.h5` or `.keras` file or of a folder with `config.json` and
-            `model.safetensors`; name of a release; or `hf://org/repo`. See `locate`.
-        layout: names of the arrays: `auto`, `official` (vit_jax, big_vision, BiT), `timm`, `huggingface`, `microsoft`
-            (Swin) or `keras`.
-        resize: how a table of positions of another size is resized: `auto` is the way of the file's family;
-            see `resize_position_embedding` for the others.
-        head: `auto` loads the head if its classes are the model's and reinitialises it otherwise, `load` insists,
-            `reinitialise` starts it anew, at zero.
-
-    A model whose preprocessing nobody has stated takes that of the file, if it says one, together with the head.
-
-    What no array shows, such as the number of heads, is compared with what the file states (config.json, its metadata);
-    what it does not state is listed in the report as assumed.
+            `model.safetensors`; name of a release; or `hf://org/repo`. See `create_model`.
+        layout: naming scheme of the arrays: `auto`, `official` (vit_jax, big_vision, BiT), `timm`, `huggingface`,
+            `microsoft` (Swin) or `keras`.
+        resize: resize method of position embeddings, see `resize_position_embedding`; `auto` uses that of the file's
+            family.
+        head: `auto` loads the head if the numbers of classes match and reinitialises it otherwise; `load` requires it
+            to match; `reinitialise` sets it to zero.
 
     Returns:
-        A `LoadReport`; it is logged to `keras_vit` at INFO as well.
+        A `LoadReport`, which is also logged to `keras_vit` at level INFO.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if an array is missing, extra, damaged, of another shape or of integers, or the file states another
-            architecture; the message lists all of them.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if an array is missing, unexpected, damaged, of another shape or of integers, or the file states
+            another architecture; the message lists all differences.
 
     Warns:
         UserWarning: if the file states another GELU or epsilon than the model has.
@@ -75,7 +74,7 @@ def load_weights(
     check_all(checkpoint.entries[name] for name in plan.report.used)
     values = read_ahead(plan.values, [id(variable) for variable in model.weights])
     for variable in model.weights:
-        variable.assign(values[id(variable)]())  # copied to where the variable before stood, which TensorFlow keeps
+        variable.assign(values[id(variable)]())  # copied into the existing memory, which TensorFlow keeps
     plan.note_on(model)
     for text in plan.warnings:
         warnings.warn(text, stacklevel=2)
@@ -85,15 +84,15 @@ def load_weights(
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What each variable of a model will be.
+    """The future value of each variable of a model.
 
     Attributes:
         values: dict from `id(variable)` to a callable that reads its array (or makes its initial value).
         report: the `LoadReport`.
         description: `Description` of the file.
-        head_loaded: whether the logits will be the file's.
+        head_loaded: whether the head comes from the file.
         file: name of the file and of its layout.
-        warnings: texts on what the file states and a model that was there before has otherwise.
+        warnings: differences to report for a model that already exists.
     """
 
     values: dict
@@ -104,7 +103,7 @@ class Plan:
     warnings: tuple
 
     def note_on(self, model):
-        """Notes on the model, once it has the values, where they came from, and their preprocessing if it has none."""
+        """Record the source of the weights on the model, and the file's preprocessing if the model has none."""
         model.weights_source = self.file
         if not self.head_loaded or model.preprocessing_source != "default":
             return
@@ -116,7 +115,7 @@ class Plan:
 
 
 def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
-    """Matches a file and a model by names and shapes, before any array is read; see `load_weights`."""
+    """Match a file and a model by names and shapes before any array is read; see `load_weights`."""
     checks.check_choice("head", head, HEAD_CHOICES)
     position_tables.check_method(resize)
     description = describe(checkpoint, model.config.family, layout)
@@ -154,7 +153,7 @@ def make_plan(model, checkpoint, *, layout="auto", resize="auto", head="auto"):
 
 
 def _fresh_head(file, sources, head):
-    """Paths of the heads' variables if they are to be reinitialised, else the empty set."""
+    """Return the paths of the heads' variables if they are to be reinitialised, otherwise an empty set."""
     of_head = [source for source in sources if source.path.partition("/")[0] in _HEADS]
     drops_pre_logits = bool(file.part("pre_logits")) and not _has(sources, "pre_logits")
     does_not_fit = any(source.problem for source in of_head)
@@ -168,7 +167,7 @@ def _has(sources, layer):
 
 
 def _compare(description, config, head_loaded):
-    """(differences that no load can meet, those to tell of) between what a file states and a config."""
+    """Return (differences that prevent loading, differences to report) between a file's statements and a config."""
     found = differences(description.stated, config)
     told = [d for d in found if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
     return [difference for difference in found if difference not in told], told
@@ -195,7 +194,7 @@ def _notes(config, description, file, sources, doubtful):
 
 
 def _assumed(config, description):
-    """What neither the file states nor its arrays show: the model's own."""
+    """Return the fields that neither the file's statements nor its arrays show; they keep the model's value."""
     return tuple(
         f"{name}={value!r}"
         for name, value in unseen(config.to_dict()).items()
@@ -204,5 +203,5 @@ def _assumed(config, description):
 
 
 def _initial(variable):
-    """A new head starts at zero (kernel and bias), as in the paper's fine-tuning (section 3.2)."""
+    """Return zeros for a new head (kernel and bias), as in the paper's fine-tuning (section 3.2)."""
     return lambda: np.zeros(variable.shape, "float32")

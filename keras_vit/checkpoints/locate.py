@@ -1,4 +1,4 @@
-"""locate: what a user writes for `weights` -> a file on this machine, downloaded if it has to be."""
+"""locate: the user's `weights` argument -> a local file, downloaded if needed."""
 
 import os
 import pathlib
@@ -11,22 +11,22 @@ _SUFFIXES = (".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin", ".ckpt", ".
 
 
 def locate(weights, model, image_size):
-    """Finds the file that `weights` names.
+    """Find the file that `weights` stands for.
 
     Args:
-        weights: a path; the name of a release, such as `imagenet21k+imagenet2012`, `augreg` or any published file; or
-            `hf://org/repo` or `hf://org/repo@revision` for a repository of Hugging Face's hub. Repositories, among
-            them the releases of DeiT and Swin, need the package huggingface_hub.
-        model: name of the variant, to choose among releases.
-        image_size: (height, width) in pixels, to choose the nearest published size.
+        weights: a path; the name of a release, such as `imagenet21k+imagenet2012` or `augreg`, or of any published
+            file; or a repository of the Hugging Face hub, `hf://org/repo` or `hf://org/repo@revision`. Repositories,
+            which include the releases of DeiT and Swin, need the package huggingface_hub.
+        model: name of the variant, to select a release.
+        image_size: (height, width) in pixels, to select the nearest published size.
 
     Returns:
         Pair (path of the file or folder, its `Release` or None).
 
     Raises:
-        FileNotFoundError, ConnectionError, PermissionError: if there is no such file or it cannot be fetched.
+        FileNotFoundError, ConnectionError, PermissionError: if the file does not exist or cannot be downloaded.
         ValueError: if `weights` is neither a path nor a known release.
-        ImportError: for a repository without huggingface_hub.
+        ImportError: if a repository is given and huggingface_hub is not installed.
     """
     if not isinstance(weights, (str, os.PathLike)):
         raise TypeError(f"weights must be a path, the name of a release or hf://org/repo; got {weights!r}")
@@ -48,5 +48,5 @@ def locate(weights, model, image_size):
 
 
 def _fetch_repository(address, release):
-    """Fetches a repository; that of a release may be as large as the release."""
+    """Download a repository; a release may have the size that the table states."""
     return hub.fetch_repository(address, **({} if release is None else {"most": most_bytes(release)}))

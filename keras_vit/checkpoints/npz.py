@@ -1,4 +1,4 @@
-"""Archives of arrays (.npz): every member is checked against its own header and none is ever unpickled."""
+"""Reader of .npz archives: every member is checked against its own header, and none is unpickled."""
 
 import functools
 import json
@@ -16,20 +16,20 @@ from keras_vit.checkpoints import damage
 from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.compat.initial_values import aligned_empty
 
-DEFLATE_LIMIT = 1032  # times; zlib's format cannot compress better
+DEFLATE_LIMIT = 1032  # maximum compression ratio of zlib
 _LOCAL_HEADER = 30  # bytes before a member's name
-CHUNK = 2**19  # bytes; read, checksum and copy of one chunk stay in the processor's cache
+CHUNK = 2**19  # bytes; a chunk stays in the processor's cache while it is read, checked and copied
 
 _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# NumPy evaluates the header as a Python literal, and passes on most of what that raises.
+# NumPy evaluates the header as a Python literal and passes on most of the resulting errors.
 _BAD_HEADER = (ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
 
 
 def read_npz(path):
-    """Returns the `Checkpoint` of an `.npz` file; see `readers.open_checkpoint`."""
+    """Return the `Checkpoint` of an `.npz` file; see `readers.open_checkpoint`."""
     entries = {}
     with damage.explained(f"{str(path)!r} must be a whole .npz file", path):
         archive = zipfile.ZipFile(path)
@@ -47,10 +47,11 @@ def read_npz(path):
 
 
 def members(archive):
-    """Returns the members of an archive; none shares bytes with another, as in an archive made to cost much time.
+    """Return the members of an archive.
 
     Raises:
-        ValueError: where one lies outside of the file or over the next, or claims more than it can hold.
+        ValueError: if a member lies outside of the file, overlaps the next one, or claims more data than it can hold.
+            Such archives are made to waste time and memory.
     """
     found = sorted(archive.infolist(), key=lambda member: member.header_offset)
     ends = [*(member.header_offset for member in found[1:]), os.stat(archive.filename).st_size]
@@ -66,7 +67,7 @@ def members(archive):
 
 
 class Header(typing.NamedTuple):
-    """What the first `length` bytes of a `.npy` array state."""
+    """The contents of the header, the first `length` bytes of a `.npy` array."""
 
     shape: tuple
     is_fortran: bool
@@ -75,10 +76,10 @@ class Header(typing.NamedTuple):
 
 
 def check_member(archive, member):
-    """Returns the `Header` of an archive's member.
+    """Return the `Header` of a member.
 
     Raises:
-        ValueError: unless it is a `.npy` array of plain values as long as its header says.
+        ValueError: unless the member is a `.npy` array of plain values with the length that its header states.
     """
     name = member.filename
     if not name.endswith(".npy"):
@@ -105,7 +106,7 @@ def _read_header(file, name):
 class _Member:
     """The array of one member, with `check` and `read` for its `Entry`.
 
-    The header is not read again: NumPy parses it as Python, which CPython 3.11 cannot do in two threads at once
+    The header is not read again: NumPy parses it as Python, which fails in CPython 3.11 when two threads do it at once
     ("AST constructor recursion depth mismatch"), and read_ahead.py reads in threads.
     """
 
@@ -113,10 +114,10 @@ class _Member:
         self.name = member.filename.removesuffix(".npy")
         self._path, self._archive, self._member, self._header = path, archive, member, header
         self._is_stored = member.compress_type == zipfile.ZIP_STORED
-        self._checked = None  # the state of the file whose checksum was compared
+        self._checked = None  # the state of the file when its checksum was compared
 
     def check(self):
-        """Compares the checksum, without holding the array."""
+        """Compare the checksum without keeping the array."""
         with self._explained():
             as_float32(np.empty(0, self._header.dtype), self.name)
             chunk = memoryview(bytearray(CHUNK))
@@ -126,7 +127,7 @@ class _Member:
                 self._read_deflated(lambda piece, done: None)
 
     def read(self):
-        """Reads the array as `np.load` does, its checksum included, into memory that TensorFlow can take over."""
+        """Read the array as `np.load` does, with its checksum, into memory that TensorFlow can use without a copy."""
         header = self._header
         with self._explained():
             array = aligned_empty(header.shape[::-1] if header.is_fortran else header.shape, header.dtype)
@@ -141,13 +142,13 @@ class _Member:
         return damage.explained(f"{str(self._path)!r}: array {self.name!r} is damaged", self._path)
 
     def _read_stored(self, place):
-        # Straight to its place, where zipfile would make two copies, and in two long calls that leave Python's lock to
+        # Read directly into the array (zipfile makes two copies), in two long calls that release Python's lock for
         # the other threads of read_ahead.py: 0.39 s instead of 0.50 s for a ViT-B/16.
         member, left = self._member, self._member.file_size - self._header.length
         with open(self._archive.filename, "rb", buffering=0) as file:
             state = os.fstat(file.fileno())
             state = state.st_ino, state.st_size, state.st_mtime_ns
-            file.seek(member.header_offset + 26)  # the lengths of name and extra field, the last of 30 bytes
+            file.seek(member.header_offset + 26)  # lengths of name and extra field, the end of the 30 bytes
             file.seek(sum(struct.unpack("<HH", file.read(4))), os.SEEK_CUR)
             checksum, done = zlib.crc32(file.read(self._header.length)), 0
             while done < left and (size := file.readinto(piece := place(done)[: left - done])):
@@ -164,7 +165,7 @@ class _Member:
         done = 0
         with self._archive.open(self._member) as file:
             file.read(self._header.length)
-            while piece := file.read(CHUNK):  # to its end, where zipfile compares the checksum
+            while piece := file.read(CHUNK):  # zipfile compares the checksum at the end
                 put(piece, done)
                 done += len(piece)
         if done != self._member.file_size - self._header.length:
@@ -176,7 +177,7 @@ def _put(target, piece, done):
 
 
 def _parse_comment(comment):
-    # save.py writes its metadata there: every other reader of .npz passes over the comment of the archive.
+    # save.py stores its metadata in the archive's comment, which other .npz readers ignore.
     try:
         values = json.loads(comment.decode())
         return {str(key): str(value) for key, value in values.items()}

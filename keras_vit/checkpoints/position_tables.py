@@ -1,4 +1,4 @@
-"""The position table of a file -> the table of a model: prefix rows told from grid rows, another grid resized."""
+"""Position tables: prefix rows are separated from grid rows, and another grid is resized."""
 
 import math
 
@@ -7,19 +7,19 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embedding, square_grid
 
-GRID = "position_embs/grid"  # the array that Keras writes beside our table: its rows and columns
+GRID = "position_embs/grid"  # Keras file entry next to our table: its rows and columns
 RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
-MOST_TIMES = 64  # values of a table that is read, over those of the model's: eight times the side of the grid
+MOST_TIMES = 64  # maximum size of a table, relative to the model's: eight times the side of the grid
 
-_METHODS = {"swin": "bicubic"}  # the others resize as the official code of the ViT
+_METHODS = {"swin": "bicubic"}  # other families resize as the official ViT code does
 
 
 def split_table(num_rows, prefixes, new_grid, stored_grid=None):
-    """Tells how many of the rows of a table are prefix rows, and what grid the others form.
+    """Find how many rows of a table are prefix rows, and which grid the others form.
 
     Args:
-        num_rows: rows of the table.
-        prefixes: numbers of prefix rows that the file may have, likeliest first.
+        num_rows: number of rows of the table.
+        prefixes: numbers of prefix rows that the file may have, most likely first.
         new_grid: (rows, columns) of the model.
         stored_grid: (rows, columns) that the file states, or None.
 
@@ -27,8 +27,8 @@ def split_table(num_rows, prefixes, new_grid, stored_grid=None):
         Pair (number of prefix rows, grid of the table).
 
     Raises:
-        ValueError: if the rows form no such grid, or another than the file states. A square is the rule of every
-            published file; any other grid must be stated or be the model's own.
+        ValueError: if the rows form no such grid, or contradict the stated one. Published files have square grids; any
+            other grid must be stated or equal the model's.
     """
     if stored_grid is not None:
         for prefix in prefixes:
@@ -39,7 +39,7 @@ def split_table(num_rows, prefixes, new_grid, stored_grid=None):
         )
     squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
     squares = [(prefix, grid) for prefix, grid in squares if grid]
-    squares.sort(key=lambda pair: pair[1] != tuple(new_grid))  # stable: the model's own grid first
+    squares.sort(key=lambda pair: pair[1] != tuple(new_grid))  # stable sort: the model's own grid first
     if squares:
         return squares[0]
     for prefix in prefixes:
@@ -52,10 +52,10 @@ def split_table(num_rows, prefixes, new_grid, stored_grid=None):
 
 
 def fit_table(table, num_prefix, old_grid, num_class_rows, new_grid, method):
-    """Returns the table (1, num_class_rows + rows * columns, dim) of a model from that of a file.
+    """Convert a file's table to the model's table (1, num_class_rows + rows * columns, dim).
 
-    Class rows that the file lacks, because it adds positions before the class token, are zeros: the same sum. Rows of
-    registers are left to `register_rows`.
+    If the file has no class rows, because it adds positions before the class token, they are zeros, which gives the
+    same sum. `register_rows` handles the rows of registers.
     """
     grid_rows = table[:, num_prefix:]
     class_rows = table[:, : min(num_prefix, num_class_rows)]
@@ -65,22 +65,22 @@ def fit_table(table, num_prefix, old_grid, num_class_rows, new_grid, method):
 
 
 def register_rows(table, num_prefix, num_class_rows):
-    """The rows (1, registers, dim) that a file adds to its registers; a model of ours has them in the tokens."""
+    """Return the rows (1, registers, dim) that a file adds to its registers; our models include them in the tokens."""
     return table[:, num_class_rows:num_prefix]
 
 
 def check_method(resize):
-    """Checks the argument `resize` of the loaders."""
+    """Check the argument `resize` of the loaders."""
     return checks.check_choice("resize", resize, RESIZE_CHOICES)
 
 
 def method_of(layout, family):
-    """How a `names.Layout` has tables of positions resized; None, a file that Keras wrote, is the family's own way."""
+    """Return the resize method for position tables: the `names.Layout`'s, or the family's for Keras files (None)."""
     return _METHODS.get(family, "align_corners") if layout is None else layout.resize
 
 
 def stored_grid(checkpoint):
-    """The grid that Keras wrote beside the table, or None."""
+    """Return the grid that Keras wrote next to the table, or None."""
     entry = checkpoint.entries.get(GRID)
     if entry is None:
         return None
@@ -90,7 +90,7 @@ def stored_grid(checkpoint):
 
 
 def exceeds(shape, variable_shape):
-    """Returns why a table is too large to be resized, None for at most `MOST_TIMES` the values of the model's."""
+    """Return why a table is too large to be resized, or None if it has at most `MOST_TIMES` the model's values."""
     if math.prod(shape) <= MOST_TIMES * math.prod(variable_shape):
         return None
     return f"shape {tuple(shape)} has more than {MOST_TIMES} times the values of the model's {tuple(variable_shape)}"

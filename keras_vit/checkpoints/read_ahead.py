@@ -1,30 +1,30 @@
-"""Threads that check arrays, and read the next ones while one becomes a variable."""
+"""Threads that check arrays, and read the next arrays while one is assigned to a variable."""
 
 import collections
 import concurrent.futures
 import functools
 import itertools
 
-_THREADS = 2  # checksum and copy run beside Python; with more of them memory is the limit
+_THREADS = 2  # checksum and copy run without Python's lock; memory limits more threads
 
 
 def read_ahead(reads, order):
-    """Returns the callables of a dict in another form: called in the given order, they find their array read.
+    """Return callables that give the same results, but read their arrays in advance.
 
     Args:
         reads: dict of callables without arguments.
-        order: keys of it, in the order in which they will be called.
+        order: its keys, in the order in which they will be called.
 
     Returns:
-        Dict from each key of `order` to a callable. It raises what reading its array raised. At most three arrays
-        wait in memory.
+        Dict from each key of `order` to a callable, which raises the error of reading its array, if any. At most three
+        arrays wait in memory.
     """
     arrays = _stream([reads[key] for key in order])
     return {key: functools.partial(next, arrays) for key in order}
 
 
 def check_all(entries):
-    """Raises what checking each `Entry` raises; where only reading tells, its array is read and dropped."""
+    """Check each `Entry` and raise its error; an entry without `check` is read and dropped."""
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
         for check in [pool.submit(_check, entry) for entry in entries]:
             check.result()

@@ -1,4 +1,4 @@
-"""Files of weights -> {name: array}, lazily and never unpickled: .npz, .safetensors, .weights.h5, .keras, folders."""
+"""Readers of weights files: .npz, .safetensors, .weights.h5, .keras and folders, lazy and without pickle."""
 
 import dataclasses
 import json
@@ -19,17 +19,17 @@ _NUMPY_HAS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16
 
 
 def open_checkpoint(path):
-    """Opens a file of weights, or a folder with `config.json` and `model.safetensors`; reads names and shapes only.
+    """Open a weights file, or a folder with `config.json` and `model.safetensors`; read names and shapes only.
 
     Args:
-        path: `.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder; its weights may be split, see `shards`.
+        path: `.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder; the weights may be split, see `shards`.
 
     Returns:
         A `Checkpoint`.
 
     Raises:
-        FileNotFoundError: if nothing is there.
-        ValueError: if it is of another kind, damaged or holds pickled objects; the message says what was found.
+        FileNotFoundError: if the path does not exist.
+        ValueError: if the file is of another kind, damaged or holds pickled objects; the message says which.
     """
     path = pathlib.Path(path).expanduser()
     if not path.exists():
@@ -71,8 +71,8 @@ def _open_safetensors(path):
 
 
 def _check_scales(path, entries):
-    """Refuses float8 arrays that are to be multiplied by another array of the file, such as `weight_scale_inv`."""
-    scales = {}  # of the array or the layer of this name; "" is the whole file
+    """Reject float8 arrays that need a scale from another array of the file, such as `weight_scale_inv`."""
+    scales = {}  # keys: name of the array or layer that it scales; "" is the whole file
     for name in entries:
         owner, _, last = name.rpartition(".")
         if re.search("scaled?(_|$)", last):
@@ -106,7 +106,7 @@ def _reader(path, file, name, dtype):
 
 
 def _bytes_of(path, name):
-    """The bytes of an array, one per number; safetensors has checked the header, and NumPy has no such numbers."""
+    """Return the bytes of a float8 array, which NumPy has no type for; safetensors has checked the header."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         entry = json.loads(file.read(length))[name]

@@ -1,4 +1,4 @@
-"""LoadReport: what became of every array of a file and every variable of a model."""
+"""LoadReport: what happened to every array of a file and every variable of a model."""
 
 import dataclasses
 
@@ -7,17 +7,17 @@ _SHOWN = 6
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What `load_weights` did.
+    """Report what `load_weights` did.
 
     Attributes:
-        used: names of the arrays of the file that were loaded.
-        resized: texts, one per position table that was resized.
-        reinitialised: paths of variables that took their initial value instead of the file's.
-        unused: names of arrays of the file that the model has no place for and may do without.
+        used: names of the file's arrays that were loaded.
+        resized: descriptions, one per resized position table.
+        reinitialised: paths of variables that got their initial value instead of the file's.
+        unused: names of the file's arrays that the model does not have and does not need.
         missing: paths of variables that the file does not have, a subset of `reinitialised`.
-        source: where the arrays came from.
-        notes: texts about the file, such as another GELU or epsilon.
-        assumed: fields of the model's config, as `name=value`, that the file does not state and no shape shows.
+        source: file and layout of the arrays.
+        notes: notes about the file, such as another GELU or epsilon.
+        assumed: config fields, as `name=value`, that the file does not state and no shape shows.
     """
 
     used: tuple[str, ...]
@@ -41,6 +41,6 @@ class LoadReport:
 
 
 def shorten(names):
-    """Joins names to one text, the first few of a long list."""
+    """Join names to one string; a long list is shortened to its first names."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""save_weights: writes a model with the names that other code uses, for others to read."""
+"""save_weights: writes a model's weights under the names that other libraries read."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import PathLike
 
-# layout -> what it needs of a config: other values would be read as something else
+# layout -> required config values: the layout cannot express others, so a reader would misinterpret the file
 _NEEDED = {
     "official": {"norm_position": "before_pooling", "distilled": False},
     "huggingface": {
@@ -32,7 +32,12 @@ _NEEDED_ALWAYS = {"position_placement": "stem"}
 
 
 def save_weights(model: ImageModel, path: PathLike, layout: str = "official") -> None:
-    """Writes the weights of a model so that other code reads them; existing files are replaced in one step.
+    """Write the weights of a model in a format of other libraries.
+
+    The files are written completely before they replace existing ones. Their metadata holds the preprocessing and what
+    no array shows, such as the number of heads, GELU and epsilons; this package reads it, other libraries do not. LoRA
+    is merged into the kernels. A preprocessor_config.json cannot distinguish TensorFlow's bilinear interpolation from
+    Pillow's, which is antialiased; this case is logged.
 
     Args:
         model: a model of this package.
@@ -42,14 +47,9 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
         layout: `official` (ViT, hybrids, BiT), `huggingface` (ViT, DeiT, Swin), `timm` (ViT, hybrids, DeiT, Swin) or
             `microsoft` (Swin).
 
-    The number of heads, GELU, epsilons and what else no array shows are written to the metadata of the file together
-    with the preprocessing, where this package finds them; other libraries do not read it. LoRA is merged into the
-    kernels. A preprocessor_config.json cannot tell TensorFlow's plain bilinear interpolation from Pillow's, which is
-    antialiased; a warning is logged.
-
     Raises:
-        ValueError: if the layout cannot hold the model (registers in an official file) or the model is quantised, or
-            on a wrong suffix.
+        ValueError: if the layout cannot represent the model (such as registers in an official file), the model is
+            quantised, or the suffix of the path is wrong.
     """
     known = names.LAYOUTS[model.config.family]
     if not known:
@@ -89,7 +89,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
 
 
 def _arrays(model, layout, rules):
-    """{name in the file: array}; raises if a variable has no name there."""
+    """Return {name in the file: array}; raise an error if the layout has no name for a variable."""
     config = model.config
     _check_holds(config, layout)
     arrays, homeless = {}, []
@@ -113,7 +113,7 @@ def _arrays(model, layout, rules):
 
 
 def _is_adapter(owned):
-    """Whether a variable is one of LoRA's, which are merged into the kernel."""
+    """Return whether a variable belongs to LoRA, which is merged into the kernel."""
     return getattr(owned.layer, "lora_enabled", False) and "lora" in owned.variable.name
 
 
@@ -126,8 +126,11 @@ def _value(owned):
 
 
 def _position_table(variable, config, layout):
-    """The table with the rows that the layout wants. With registers, timm's has rows for class tokens and registers or
-    for neither (`no_embed_class`, the rule of its published models)."""
+    """Return the position table with the rows that the layout needs.
+
+    With registers, timm's has rows for class tokens and registers, or for neither (`no_embed_class`, as in its
+    published models).
+    """
     table = keras.ops.convert_to_numpy(variable)
     if layout != "timm" or not config.num_registers:
         return table
@@ -139,7 +142,7 @@ def _position_table(variable, config, layout):
 
 
 def _check_holds(config, layout):
-    """Refuses what a file of the layout would be read as something else."""
+    """Raise an error if the layout cannot represent the model, because a reader would misinterpret the file."""
     needed = {**_NEEDED_ALWAYS, **_NEEDED.get(layout, {})}
     if layout == "huggingface" and config.include_top:
         needed["representation_size"] = None

@@ -1,4 +1,4 @@
-"""shards: weights that are split over several .safetensors files, and the index that lists these."""
+"""Weights that are split over several .safetensors files, and the index that lists these."""
 
 from keras_vit.checkpoints import json_object
 
@@ -6,13 +6,13 @@ INDEX = "model.safetensors.index.json"
 
 
 def parts_of(index):
-    """Returns the names of the files that hold the arrays, sorted; they lie in the folder of the index.
+    """Return the names of the files that hold the arrays, sorted; they are in the folder of the index.
 
     Args:
-        index: path of a `model.safetensors.index.json`; its `weight_map` goes from the name of an array to a file's.
+        index: path of a `model.safetensors.index.json`; its `weight_map` maps array names to file names.
 
     Raises:
-        ValueError: if it is no such index, or names something else than `.safetensors` files of its own folder.
+        ValueError: if it is not such an index, or lists anything but `.safetensors` files of its own folder.
     """
     values = json_object.parse(repr(str(index)), index.stat().st_size, index.read_bytes)
     weight_map = values.get("weight_map")

@@ -1,4 +1,4 @@
-"""Where the value of each variable of a model comes from in a file, matched by names and shapes, before it is read."""
+"""The source in a file of each variable's value, matched by names and shapes before any array is read."""
 
 import dataclasses
 import re
@@ -18,14 +18,14 @@ _POSITION_TABLE = re.compile(r"^position_embs(_\d+)?/embedding$")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where the value of one variable comes from.
+    """The source of one variable's value.
 
     Attributes:
         variable: the variable.
         theirs: folded names of its arrays in the file.
-        read: callable that reads its value, None where there is a problem.
+        read: callable that reads its value, None if there is a problem.
         problem: why it has no value, or None.
-        resized: what is resized on the way and how, or None.
+        resized: description of the resize, or None.
         is_in_file: whether the file has such arrays at all.
     """
 
@@ -38,12 +38,12 @@ class Source:
 
     @property
     def path(self):
-        """Path of the variable."""
+        """Return the path of the variable."""
         return self.variable.path
 
 
 class File:
-    """A checkpoint with its `Description`, and the model it is for."""
+    """A checkpoint with its `Description`, and the model that it is loaded into."""
 
     def __init__(self, checkpoint, description, model):
         self.checkpoint = checkpoint
@@ -54,7 +54,7 @@ class File:
         self._owned = owned_variables(model)
 
     def sources(self, resize):
-        """Returns one `Source` per variable; `resize` is a method or `auto`, the family's."""
+        """Return one `Source` per variable; `resize` is a method or `auto`, the family's."""
         method = position_tables.method_of(self.layout, self.config.family) if resize == "auto" else resize
         tables = {id(o.variable): self._table(o, method) for o in self._owned if _is_position_table(o)}
         num_prefix = next((prefix for _, prefix in tables.values()), 0)
@@ -70,7 +70,7 @@ class File:
         return sources
 
     def part(self, *layers):
-        """The folded names of some layers, such as `head`, in the file."""
+        """Return the folded names of some layers, such as `head`, in the file."""
         if self.layout is None:
             return {name for name in self.entries if name.partition("/")[0] in layers}
         known = {name for layer in layers for rule in names.rules_of(self.layout, layer) for name in rule.theirs}
@@ -106,7 +106,7 @@ class File:
         return self._resized(owned, rule, wrong[0], wanted, method)
 
     def _resized(self, owned, rule, name, wanted, method):
-        """The source of an array of another shape: of a layer whose weights belong to a size of its input, or none."""
+        """Return the source of an array of another shape; only layers that depend on the input size can resize it."""
         entry, resize = self.entries[name], getattr(owned.layer, "resized", None)
         try:
             if resize is None or len(rule.theirs) > 1:
@@ -137,7 +137,7 @@ class File:
         return array
 
     def _table(self, owned, method):
-        """The source of a position table and how many prefix rows the file's table has."""
+        """Return the source of a position table, and the number of prefix rows in the file's table."""
         config, variable = self.config, owned.variable
         tables = {owned.stored_name: ("class",)} if self.layout is None else self.layout.position_tables
         name = next((name for name in tables if name in self.entries), None)
@@ -171,7 +171,7 @@ class File:
         return Source(variable, (name,), read, resized=resized), num_prefix
 
     def _prefix_tokens(self):
-        """Class tokens and registers of the file; where it has no such array, those of the model."""
+        """Return the numbers of class tokens and registers of the file; the model's if it has no such array."""
         config = self.config
         own = {"class_token/class_token": config.num_class_tokens, "class_token/registers": config.num_registers}
         if self.layout is None:
@@ -185,7 +185,7 @@ class File:
         return tuple(counts)
 
     def _with_rows(self, source, num_prefix):
-        """Registers of a file whose table has rows for them: the sum, for ours have no rows."""
+        """Return the source of registers whose file has position rows for them, which are added, as ours have none."""
         name = next(name for name in self.layout.position_tables if name in self.entries)
         num_class = self.config.num_class_tokens
 

@@ -1,4 +1,4 @@
-"""One file from an address, bounded in size and in time: a server decides neither how much nor how long."""
+"""Download of one file with limits on size and time, which protect against slow or malicious servers."""
 
 import base64
 import collections
@@ -11,30 +11,30 @@ import urllib.request
 
 from keras_vit.logs import LOGGER
 
-MIN_RATE = 1024  # bytes per second, on average over WINDOW
+MIN_RATE = 1024  # bytes per second, averaged over WINDOW
 WINDOW = 60.0  # seconds
 
 _CHUNK = 2**18  # bytes
-_REPORT_SECONDS = 10.0  # from one line about the progress to the next
+_REPORT_SECONDS = 10.0  # between two progress messages
 
 
 class TooLarge(ValueError):
-    """The address holds more than was allowed; nothing beyond the bound was written."""
+    """The address holds more than the allowed number of bytes; nothing beyond the limit was written."""
 
 
 def transfer(url, file, most, login=None):
-    """Writes what an address holds into an open file.
+    """Write the content of an address to an open file.
 
     Args:
         url: `https`, `http` or `file` address without user and password.
         file: binary file that is open for writing.
-        most: largest number of bytes.
-        login: None or `"user:password"` for this server; it is not sent to another one.
+        most: maximum number of bytes.
+        login: None or `"user:password"` for this server; it is not sent to other servers.
 
     Raises:
-        TooLarge: where the server announces or sends more than `most`.
-        TimeoutError: where fewer than `MIN_RATE` bytes per second came on average over the last `WINDOW` seconds.
-        OSError, http.client.HTTPException: as urllib raises them.
+        TooLarge: if the server announces or sends more than `most` bytes.
+        TimeoutError: if fewer than `MIN_RATE` bytes per second arrive on average over the last `WINDOW` seconds.
+        OSError, http.client.HTTPException: as raised by urllib.
     """
     pull = _Pull(url, file, most, login)
     pace, start = Pace(time.monotonic()), time.monotonic()
@@ -56,13 +56,13 @@ def transfer(url, file, most, login=None):
 
 
 class Pace:
-    """A sliding window over the bytes that have come."""
+    """A sliding window over the number of received bytes."""
 
     def __init__(self, now):
         self._marks = collections.deque([(now, 0)])
 
     def is_too_slow(self, now, done):
-        """Whether fewer than `MIN_RATE` bytes per second came on average since `WINDOW` seconds before `now`."""
+        """Return whether fewer than `MIN_RATE` bytes per second arrived in the `WINDOW` seconds before `now`."""
         self._marks.append((now, done))
         while self._marks[1][0] <= now - WINDOW:
             self._marks.popleft()
@@ -71,12 +71,12 @@ class Pace:
 
 
 def redacted(text):
-    """Returns a text without what stands before the @ of its addresses."""
+    """Return the text without the part before the @ of its addresses."""
     return re.sub(r"//[^/\s]*@", "//", text)
 
 
 class _Pull(threading.Thread):
-    """The transfer itself, in a thread: reading a header or a chunk's length may block for ever, byte by byte."""
+    """The transfer, in a thread of its own: reading a header or a chunk length may block forever."""
 
     def __init__(self, url, file, most, login):
         super().__init__(daemon=True)
@@ -94,7 +94,7 @@ class _Pull(threading.Thread):
             self.error = error
 
     def _read(self, response):
-        length = getattr(response, "length", None)  # of a file:// address, and of one sent in chunks, there is none
+        length = getattr(response, "length", None)  # None for a file:// address and for chunked encoding
         self._check(length or 0)
         while not self.is_given_up and (piece := response.read1(_CHUNK)):
             self._check(self.done + len(piece))
@@ -109,7 +109,7 @@ class _Pull(threading.Thread):
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows to https, from http to http as well, and nowhere else."""
+    """Follow redirects to https, and from http to http; reject all others."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):
         parts = urllib.parse.urlsplit(newurl)

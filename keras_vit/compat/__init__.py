@@ -1,4 +1,4 @@
-"""What Keras gets wrong or leaves out, put right behind its own interfaces; one file per fault."""
+"""Workarounds for Keras bugs and missing features; one file per problem."""
 
-# Registered with Keras here, so that `load_model` knows what a compiled model was trained with.
+# Imported to register their classes with Keras, so that `load_model` can load compiled models.
 from keras_vit.compat import label_forms, per_variable, warmup  # noqa: F401

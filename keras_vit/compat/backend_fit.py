@@ -1,22 +1,22 @@
-"""What DistributedFit asks of a backend; a backend without corrections answers thus."""
+"""The interface that DistributedFit needs from a backend; the defaults correct nothing."""
 
 
 class BackendFit:
-    """Base of the backends' mixins of a `keras.Model`; see fit.py."""
+    """Base class of the backends' mixins for `keras.Model`; see fit.py."""
 
-    _can_split = False  # whether train_step knows microbatches
-    _replicas = 1  # that each compute a loss of their own
+    _can_split = False  # whether train_step supports microbatches
+    _replicas = 1  # number of replicas that compute separate losses
 
     def _before_compile(self, args, kwargs):
-        """Refuses arguments of `compile` that cannot work under the strategy of the model."""
+        """Reject arguments of `compile` that the strategy of the model does not support."""
 
     def _after_compile(self):
-        """Corrects what was compiled for the strategy of the model."""
+        """Adapt compiled objects to the strategy of the model."""
 
     def _portable(self, config):
-        """Returns the arguments of `compile` from a file without what depended on the machine that wrote it."""
+        """Return the arguments of `compile` from a file, without settings of the machine that wrote it."""
         return config
 
     def _shared_out(self, data):
-        """Returns data of which the workers of the strategy each take their rows."""
+        """Return the data such that each worker of the strategy gets its own rows."""
         return data

@@ -1,7 +1,7 @@
-"""Which layers a model calls on which shapes, down to the innermost, without computing anything.
+"""All layer calls of a model with their shapes, including sub-layers, without computation.
 
-Keras knows the shapes of the layers of a functional model, not of those inside them. Delete this file when it does;
-tests/compat/test_call_shapes.py watches over the private names used here.
+Keras knows the shapes only of the layers of a functional model, not of their sub-layers. Delete this file when it does;
+tests/compat/test_call_shapes.py checks the private names used here.
 """
 
 import json
@@ -22,9 +22,9 @@ class LayerCall(typing.NamedTuple):
 
     Attributes:
         layer: the layer.
-        input_shapes: the shape of each tensor among the arguments, in their order, the batch axis included.
-        output_shape: the shape of the result; of several tensors, a structure of shapes.
-        depth: 0 for a layer of the model itself, 1 for a layer inside that one, and so on.
+        input_shapes: the shape of each tensor argument, in order, batch axis included.
+        output_shape: the shape of the result, or a structure of shapes for several tensors.
+        depth: 0 for a layer of the model itself, 1 for a sub-layer of it, and so on.
     """
 
     layer: keras.layers.Layer
@@ -34,17 +34,17 @@ class LayerCall(typing.NamedTuple):
 
 
 def call_shapes(model):
-    """Runs a model on one abstract image, as in inference, and lists every layer call.
+    """Run a model on one abstract image in inference mode and list every layer call.
 
-    The model is left as it was. Layers of equal class, config, weight shapes and inputs make equal calls, so that only
-    the first of them is really run: of a ViT, one block.
+    The model does not change. Layers with equal class, config, weight shapes and inputs make equal calls, so only the
+    first of them is run: one block of a ViT.
 
     Args:
-        model: a functional keras model with inputs of known size, also one of `build_deferred`. A batch of one is run
-            through it.
+        model: a functional Keras model with inputs of known size; it may come from `build_deferred`. The batch size is
+            1.
 
     Returns:
-        List of `LayerCall`, in the order of the calls, each before the calls that it makes itself.
+        List of `LayerCall` in call order; each call precedes the calls inside it.
 
     Raises:
         ValueError: if the size of an input is unknown.
@@ -58,7 +58,7 @@ def call_shapes(model):
 
 
 def own_weights(layer):
-    """Returns the weights of a layer that belong to no layer inside it."""
+    """Return the weights of a layer without those of its sub-layers."""
     inner = {id(weight) for sublayer in sublayers(layer) for weight in sublayer.weights}
     return [weight for weight in layer.weights if id(weight) not in inner]
 
@@ -70,19 +70,19 @@ def _one_image(tensor):
 
 
 class _Watch:
-    """Context in which each layer inside a model reports its calls, made by this thread, to `calls`."""
+    """Context in which each layer inside a model records its calls from this thread in `calls`."""
 
     def __init__(self, model):
         self.calls = []
         self._model = model
         self._thread = threading.get_ident()
-        self._replaced = []  # (layer, name of the method, what the layer itself had under that name)
+        self._replaced = []  # (layer, name of the method, the layer's own attribute of that name, if any)
 
     def __enter__(self):
         for layer in sublayers(self._model):
             name = "quantized_call" if getattr(layer, "quantization_mode", None) else "call"
             self._replaced.append((layer, name, vars(layer).get(name, _ABSENT)))
-            object.__setattr__(layer, name, self._watched(layer, getattr(layer, name)))  # past Keras's tracking
+            object.__setattr__(layer, name, self._watched(layer, getattr(layer, name)))  # bypasses Keras's tracking
         return self
 
     def __exit__(self, *error):
@@ -93,7 +93,7 @@ class _Watch:
                 vars(layer)[name] = before
 
     def run(self, inputs):
-        self.calls.clear()  # where the meta device fails, the torch backend starts once more
+        self.calls.clear()  # the torch backend runs twice if the meta device fails
         self._depth, self._first = 0, {}
         return self._model(inputs, training=False)
 
@@ -118,7 +118,7 @@ class _Watch:
         return watched
 
     def _repeat(self, layer, first, part, outputs):
-        """Repeats the calls of the equal layer `first` in the name of `layer`; returns abstract zeros."""
+        """Record the calls of the equal layer `first` again under `layer`; return abstract zeros."""
         twins = {id(old): new for old, new in zip(_with_sublayers(first), _with_sublayers(layer), strict=True)}
         part = self.calls[part]
         for call in part:
@@ -130,7 +130,7 @@ class _Watch:
 
 
 def _key(layer, args, kwargs):
-    """What two calls have in common that call equal layers on equal shapes."""
+    """Return a key that is equal for calls of equal layers on equal shapes."""
     arguments = repr(_map_tensors(lambda x: (_shape(x), backend.standardize_dtype(x.dtype)), (args, kwargs)))
     classes = tuple(type(inner) for inner in _with_sublayers(layer))
     return _config(layer), classes, tuple(tuple(weight.shape) for weight in layer.weights), arguments
@@ -139,7 +139,7 @@ def _key(layer, args, kwargs):
 def _config(layer):
     try:
         return json.dumps({**layer.get_config(), "name": None}, sort_keys=True)
-    except (NotImplementedError, TypeError):  # a layer without a config, or not of plain values, equals itself alone
+    except (NotImplementedError, TypeError):  # a layer without a plain config equals only itself
         return id(layer)
 
 

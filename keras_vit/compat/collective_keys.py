@@ -1,8 +1,8 @@
-"""MirroredStrategy, more than one of them in a process.
+"""Several MirroredStrategy objects in one process.
 
-Every strategy of TensorFlow numbers its groups of devices from 1, so that the exchanges of a second strategy are taken
-for those of the first and fail where their shapes differ. TensorFlow's own tests move the first number; so does this.
-Delete this file when tests/compat/test_collective_keys.py finds that a second strategy has numbers of its own.
+Every strategy of TensorFlow numbers its device groups from 1, so the collective operations of a second strategy are
+mistaken for those of the first and fail if their shapes differ. As in TensorFlow's own tests, this file changes the
+first number. Delete it when tests/compat/test_collective_keys.py finds that a second strategy has its own numbers.
 """
 
 import itertools
@@ -12,7 +12,7 @@ _starts = itertools.count(_GROUPS_PER_STRATEGY, _GROUPS_PER_STRATEGY)
 
 
 def mirrored_strategy(devices=None):
-    """Returns a `tf.distribute.MirroredStrategy` over `devices`, whose exchanges are told from those of all others."""
+    """Return a `tf.distribute.MirroredStrategy` over `devices` with its own numbers of collective operations."""
     import tensorflow as tf
 
     base = tf.distribute.MirroredStrategy._collective_key_base

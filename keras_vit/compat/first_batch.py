@@ -1,16 +1,17 @@
-"""A look at the first batch of a `tf.data.Dataset` on its way to the model, as Keras shows no data to callbacks.
+"""Inspection of the first batch of a `tf.data.Dataset` during `fit`, as Keras callbacks do not get the data.
 
-To take a batch beforehand would read files twice, lose it from a stream, and shuffle the epochs otherwise. It stays.
+Taking a batch before `fit` would read files twice, remove it from a stream, and change the shuffling of later epochs.
+This file is permanent.
 """
 
 
 def with_look(dataset, find, look):
-    """Returns the dataset with its first batch looked at, once, when it is read.
+    """Return the dataset such that its first batch is inspected once, when it is read.
 
     Args:
-        dataset: what may be a `tf.data.Dataset`; anything else is returned as it is.
-        find: function from a batch, or its specification, to the tensor to look at, or None.
-        look: function of that as a NumPy array. TensorFlow keeps what it refers to until the process ends.
+        dataset: a `tf.data.Dataset`; anything else is returned unchanged.
+        find: function from a batch, or its specification, to the tensor to inspect, or None.
+        look: function of that tensor as a NumPy array. TensorFlow keeps a reference to it until the process ends.
     """
     import tensorflow as tf
 
@@ -19,7 +20,7 @@ def with_look(dataset, find, look):
     seen = []
 
     def once(images):
-        if not seen:  # every epoch begins with number 0
+        if not seen:  # every epoch starts with number 0
             seen.append(True)
             look(images)
 

@@ -1,8 +1,8 @@
-"""DistributedFit: fit, evaluate and predict that give under several replicas what they give on one device.
+"""DistributedFit: fit, evaluate and predict with the same results on several replicas as on one device.
 
-What it puts right is told in the files that do it: tensorflow_fit.py, optimizers.py, replica_seeds.py and
-label_errors.py. It adds one option of its own, `microbatches`, for which alone this would stay when
-tests/compat/test_optimizers.py finds that `keras.Model` trains rightly.
+The corrections are in tensorflow_fit.py, optimizers.py, replica_seeds.py and label_errors.py. This file also adds the
+option `microbatches`, which is the only part to keep when tests/compat/test_optimizers.py finds that `keras.Model`
+trains correctly.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from keras_vit.compat.label_errors import labels_in_words
 from keras_vit.compat.loss_shares import check_parts
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
-# method -> its data, each with the argument that counts the steps, which Keras would exceed
+# method -> its data arguments, each with the argument that counts the steps, which Keras would exceed
 _STEPS_OF = {
     "fit": {"x": "steps_per_epoch", "validation_data": "validation_steps"},
     "evaluate": {"x": "steps"},
@@ -28,32 +28,32 @@ _OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.ba
 
 
 class DistributedFit(_OwnFit):
-    """Mixin of a `keras.Model`, before it among the bases."""
+    """Mixin for `keras.Model`; it must precede `keras.Model` among the base classes."""
 
     _microbatches = 1
 
     def compile(self, *args: Any, microbatches: int = 1, **kwargs: Any) -> None:
-        """Configures the model for training as `keras.Model.compile` does.
+        """Configure the model for training as `keras.Model.compile` does.
+
+        A compiled model is saved with its `microbatches`.
 
         Args:
-            *args: as of `keras.Model.compile`.
-            microbatches: number of parts that each batch is split into inside the training step, so that one of them
-                has to fit in memory; a batch of fewer rows has as many parts as rows. The gradient is that of the whole
-                batch, also where the parts are not of equal size, and is applied once; `steps` and the schedules count
-                batches. Layers that compute with the other images of their batch (BatchNormalization) see those of
-                their part alone, and what layers add as a sum over their batch (`add_loss`, activity regularisers) is
-                averaged over the parts, as over replicas. On TensorFlow the parts are computed one after another,
-                which XLA (`jit_compile`) need not keep to: then the saved memory is not certain. It is part of what a
-                saved model opens with.
-            **kwargs: as of `keras.Model.compile`. `steps_per_execution` must divide `steps_per_epoch` where that is
-                given; where the data end early, the last execution is shorter.
+            *args: as in `keras.Model.compile`.
+            microbatches: number of parts that each training step splits a batch into, to save memory; at most one part
+                per row. The gradient is that of the whole batch, also for parts of unequal size, and is applied once;
+                `steps` and schedules count batches. Layers that depend on the other images of a batch
+                (BatchNormalization) use those of the part. Losses that layers add as a sum over the batch (`add_loss`,
+                activity regularisers) are averaged over the parts, as over replicas. On TensorFlow the parts run one
+                after another; XLA (`jit_compile`) may change this order, so it may not save memory.
+            **kwargs: as in `keras.Model.compile`. `steps_per_execution` must divide `steps_per_epoch`, if given; if the
+                data end early, the last execution is shorter.
 
         Raises:
-            ValueError: if `microbatches` is below 1, or above it where the backend is neither TensorFlow nor JAX or the
-                class has a `train_step` of its own; under a strategy of tf.distribute if `jit_compile` is True, and
-                under several replicas if the class has a `compute_loss` of its own. In `fit`, of losses that cannot be
-                put together from parts (microbatches, replicas): those of several outputs that are reduced in
-                different ways, of masked outputs, and for microbatches a sum beside losses that layers add.
+            ValueError: if `microbatches` is below 1, or above 1 on a backend other than TensorFlow and JAX or for a
+                class with its own `train_step`; under a strategy of tf.distribute, if `jit_compile` is True; under
+                several replicas, if the class has its own `compute_loss`. With microbatches or several replicas, `fit`
+                raises it for losses that cannot be combined from parts: different reductions of several outputs, masked
+                outputs, and with microbatches a sum together with losses that layers add.
         """
         checks.check_integer("microbatches", microbatches)
         if microbatches > 1 and not self._can_split:
@@ -98,7 +98,7 @@ class DistributedFit(_OwnFit):
         return super().predict(**self._checked("predict", args, kwargs))
 
     def _checked(self, method, args, kwargs):
-        """Returns the arguments of a method of `keras.Model` by name, with data as this strategy needs them."""
+        """Return the arguments of a method of `keras.Model` by name, with the data adapted to the strategy."""
         arguments = inspect.signature(getattr(keras.Model, method)).bind(self, *args, **kwargs).arguments
         arguments.pop("self")
         arguments.update(arguments.pop("kwargs", {}))
@@ -117,8 +117,8 @@ class DistributedFit(_OwnFit):
 
 
 def _check_end(method, name, counted_by, data):
-    """Raises on data without end, with which Keras would go on for ever."""
-    cardinality = getattr(data, "cardinality", None)  # of tf.data a method, of tf.distribute a number
+    """Raise an error for infinite data without a number of steps, for which Keras would never finish."""
+    cardinality = getattr(data, "cardinality", None)  # a method in tf.data, a number in tf.distribute
     cardinality = cardinality() if callable(cardinality) else cardinality
     if cardinality is None or int(cardinality) != _ENDLESS:
         return

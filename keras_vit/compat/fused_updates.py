@@ -1,14 +1,15 @@
-"""Stock Adam, AdamW and SGD on TensorFlow with one operation per weight, where Keras's Adam has some 35.
+"""Adam, AdamW and SGD on TensorFlow with one operation per weight; Keras's Adam uses about 35.
 
-Keras 3.15 writes an update out of elementary operations, of which each passes over memory, and repeats for every weight
-what is the same for all: the powers of beta, with weight decay the learning rate and all of its schedule. Half of the
-time until the first step of ViT-B/16 went there. TensorFlow's kernels `ResourceApplyAdam`, `ResourceApplyKerasMomentum`
-and `ResourceApplyGradientDescent`, which XLA knows too, do the same arithmetic in one pass; a decay is three operations
-more, and the norm for `global_clipnorm` one, `L2Loss`. Numbers differ by rounding: the kernel of Adam takes 1 - beta_2
-in float32, which for 0.999 puts second moments 1.3e-5 of their value off and steps half of that. Variables, their names
-and what is saved stay as they were. The methods of the one optimizer are replaced, for `load_model` finds an optimizer
-by its class. Delete this file when tests/compat/test_fused_updates.py finds that Keras adds no more operations per
-weight than this does.
+Keras 3.15 composes an update of elementary operations, each of which passes over memory, and repeats shared
+computations for every weight: the powers of beta and, with weight decay, the learning rate with its whole schedule.
+This took half of the time to the first step of a ViT-B/16. TensorFlow's kernels `ResourceApplyAdam`,
+`ResourceApplyKerasMomentum` and `ResourceApplyGradientDescent`, which XLA also supports, do the same arithmetic in one
+pass. Weight decay adds three operations, and the norm for `global_clipnorm` one, `L2Loss`.
+
+Results differ by rounding: Adam's kernel computes 1 - beta_2 in float32, which for 0.999 changes second moments by
+1.3e-5 of their value and steps by half of that. Variables, their names and saved files do not change. The methods are
+replaced on the instance, because `load_model` finds an optimizer by its class. Delete this file when
+tests/compat/test_fused_updates.py finds that Keras needs no more operations per weight than this file.
 """
 
 import types
@@ -21,11 +22,11 @@ from keras_vit.compat.optimizers import inner_optimizers
 
 
 def fuse_updates(optimizer):
-    """Makes `optimizer` update each weight by one kernel, with the numbers that it gave before up to rounding.
+    """Make `optimizer` update each weight with one kernel; results differ only by rounding.
 
-    That holds for `keras.optimizers.Adam` (without `amsgrad`), `AdamW` and `SGD` and for those of per_variable.py, also
-    inside a `LossScaleOptimizer` or a `MultiOptimizer`. Any other class, subclasses among them, stays as it is, and so
-    does the update of a weight that is not float32 or whose gradient is sparse.
+    It supports `keras.optimizers.Adam` (without `amsgrad`), `AdamW`, `SGD` and the classes of per_variable.py, also
+    inside a `LossScaleOptimizer` or a `MultiOptimizer`. Other classes, including subclasses, do not change. Weights
+    that are not float32 or have a sparse gradient keep Keras's update.
 
     Args:
         optimizer: a `keras.optimizers.Optimizer` of the TensorFlow backend, built or not.
@@ -40,11 +41,11 @@ def fuse_updates(optimizer):
         "_distributed_tf_update_step": _update_weights,
     }
     for name, method in replaced.items():
-        vars(optimizer)[name] = types.MethodType(method, optimizer)  # past Keras's tracking
+        vars(optimizer)[name] = types.MethodType(method, optimizer)  # bypasses Keras's tracking
 
 
 def _clip_gradients(self, gradients):
-    """In place of the method of that name: the global norm takes one pass over each gradient that stores nothing."""
+    """Replace the method of that name: the global norm takes one pass over each gradient and stores nothing."""
     import tensorflow as tf
 
     is_plain = all(isinstance(gradient, tf.Tensor) and gradient.dtype == tf.float32 for gradient in gradients)
@@ -54,11 +55,11 @@ def _clip_gradients(self, gradients):
 
 
 def _leave_to_the_update(self, variables):
-    """In place of `_apply_weight_decay`, which Keras calls right before the update: that decays each weight first."""
+    """Replace `_apply_weight_decay`, which Keras calls before the update; the update itself decays each weight."""
 
 
 def _update_weights(self, distribution, grads_and_vars, learning_rate):
-    """In place of `_distributed_tf_update_step`."""
+    """Replace `_distributed_tf_update_step`."""
     updates = {}  # of this step, by device and dtype
 
     def update(variable, gradient, learning_rate):
@@ -72,12 +73,12 @@ def _update_weights(self, distribution, grads_and_vars, learning_rate):
 
 
 class _Update:
-    """The updates of one step on one device; what is the same for all weights is computed once.
+    """The updates of one step on one device; shared values are computed once.
 
     Args:
         optimizer: a built optimizer.
         learning_rate: scalar.
-        dtype: of the weights.
+        dtype: dtype of the weights.
     """
 
     def __init__(self, optimizer, learning_rate, dtype):
@@ -99,7 +100,7 @@ class _Update:
             self._stock.update_step(self.optimizer, gradient, variable, rate)
 
     def _rate(self, index):
-        """Returns the learning rate of a weight and the share of it that decays, None for none."""
+        """Return the learning rate of a weight and its decay per step, None for no decay."""
         factors = getattr(self.optimizer, "rate_factors", None)
         factor = 1.0 if factors is None else factors[index]
         if factor not in self._rates:

@@ -1,11 +1,10 @@
-"""GELU in forms that TensorFlow on a CPU computes in one pass over memory, where Keras's take a dozen.
+"""GELU in forms that TensorFlow computes in one pass over memory on a CPU; Keras's form takes about twelve.
 
-In inference it is computed together with the matrix product before it: TensorFlow's remapper knows the tanh
-approximation in one order of operations, after its other rewriting has moved the constants, and Keras writes another.
-In training the gradient needs what is before the GELU, so that nothing can be fused with the product: there XLA
-compiles GELU and its gradient, each by itself, and only what is before is kept. Other backends fuse whatever is
-written, and OpenVINO knows Keras's form. Delete this file when tests/compat/test_gelu.py finds Keras's tanh GELU fused,
-and TensorFlow has a GELU with a gradient.
+In inference, TensorFlow's remapper fuses GELU with the matrix product before it, but recognises the tanh approximation
+in only one order of operations, which is not that of Keras. In training the gradient needs the input of GELU, so it
+cannot be fused with the product; XLA compiles GELU and its gradient separately, and only that input is stored. Other
+backends fuse any form, and OpenVINO recognises Keras's. Delete this file when tests/compat/test_gelu.py finds Keras's
+tanh GELU fused, and TensorFlow has a GELU with a gradient.
 """
 
 import functools
@@ -18,11 +17,11 @@ from keras_vit.compat.graph_forms import CONVERTER, is_for, is_plain_cpu
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
-_COMPILED_WIDTH = 512  # of smaller layers the passes cost less than compiling
+_COMPILED_WIDTH = 512  # for smaller layers, compilation costs more than it saves
 
 
 def gelu(x, approximate, training=False):
-    """Returns GELU(x), by tanh if `approximate`, else by erf (arXiv 1606.08415)."""
+    """Return GELU(x) (arXiv 1606.08415), the tanh approximation if `approximate`, else with erf."""
     if keras.backend.backend() != "tensorflow" or is_for(CONVERTER):
         return ops.gelu(x, approximate=approximate)
     if not training:
@@ -40,7 +39,7 @@ def gelu(x, approximate, training=False):
 
 @functools.cache
 def _compiled(function):
-    """The function of tensors of one dtype, by XLA, which reads and writes that dtype and computes in float32."""
+    """Compile a function with XLA; it reads and writes the dtype of its tensors and computes in float32."""
     import tensorflow as tf
 
     @tf.function(jit_compile=True, autograph=False)
@@ -70,6 +69,6 @@ def _erf_backward(x, upstream):
     return upstream * (0.5 * (1 + ops.erf(x * math.sqrt(0.5))) + x * density)
 
 
-# whether by tanh -> function
+# whether it is the tanh approximation -> function
 _FORWARD = {True: _tanh_form, False: _erf_form}
 _BACKWARD = {True: _tanh_backward, False: _erf_backward}

@@ -1,7 +1,7 @@
-"""Who will compile a graph that is being traced, for operations that each compiler recognises in a form of its own.
+"""The compiler that a traced graph is for, as each compiler recognises operations in its own form.
 
-TensorFlow's remapper and OpenVINO know GELU and layer norm in one order of elementary operations each, and not in the
-same one; what is not recognised runs step by step, with a pass over memory for each.
+TensorFlow's remapper and OpenVINO each recognise GELU and layer norm in one order of elementary operations, and these
+orders differ. An unrecognised form runs step by step, each with a pass over memory.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import contextvars
 
 import keras
 
-ONEDNN = "oneDNN"  # inference by TensorFlow on a processor
+ONEDNN = "oneDNN"  # TensorFlow inference on a CPU
 CONVERTER = "converter"  # to ONNX, OpenVINO, LiteRT
 
 _READER = contextvars.ContextVar("reader", default=None)
@@ -17,7 +17,7 @@ _READER = contextvars.ContextVar("reader", default=None)
 
 @contextlib.contextmanager
 def written_for(reader):
-    """Graphs that are traced in here are written for `ONEDNN` or a `CONVERTER`."""
+    """Context in which graphs are traced for `ONEDNN` or a `CONVERTER`."""
     token = _READER.set(reader)
     try:
         yield
@@ -26,14 +26,14 @@ def written_for(reader):
 
 
 def is_for(reader):
-    """Whether what is being traced on TensorFlow is written for `reader`."""
+    """Return whether the graph that TensorFlow is tracing is for `reader`."""
     if keras.backend.backend() != "tensorflow" or _READER.get() != reader:
         return False
     return reader != ONEDNN or (is_plain_cpu() and _has_onednn())
 
 
 def is_plain_cpu():
-    """Whether TensorFlow traces a graph for the processor, the only device, and no strategy runs several replicas."""
+    """Return whether TensorFlow traces a graph for a CPU as the only device, without several replicas."""
     import tensorflow as tf
 
     devices = {device.device_type for device in tf.config.list_logical_devices()}

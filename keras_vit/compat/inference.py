@@ -1,7 +1,7 @@
-"""A model's forward pass as a function of NumPy arrays, compiled where that pays; on every backend.
+"""A model's forward pass as a function of NumPy arrays, optionally compiled, on every backend.
 
-`keras.Model.predict` does the same for whole data sets, whose outputs it keeps together in memory; here the caller
-takes them batch by batch. It stays.
+`keras.Model.predict` keeps the outputs of the whole data set in memory; this function returns one batch at a time. This
+file is permanent.
 """
 
 import keras
@@ -11,12 +11,12 @@ from keras_vit.compat.graph_forms import ONEDNN, written_for
 
 
 def inference(model, compiled=True):
-    """Returns a function of one batch of inputs that gives the model's outputs as it has them, as NumPy arrays.
+    """Return a function from one batch of inputs to the model's outputs, as NumPy arrays.
 
     Args:
-        model: a keras model of one input.
-        compiled: tracing takes a second, and from then on a batch half the time. A compiled function is for use at
-            once: later changes of the model may escape it.
+        model: a Keras model with one input.
+        compiled: compile the function. Tracing takes a second; each batch then takes half the time. Later changes of
+            the model may not affect a compiled function, so use it immediately.
     """
     call = _COMPILED.get(keras.backend.backend(), _eager)(model) if compiled else _eager(model)
 
@@ -33,7 +33,7 @@ def _eager(model):
 def _tensorflow(model):
     import tensorflow as tf
 
-    signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: a smaller last one traces nothing
+    signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: no new trace for a smaller one
 
     @tf.function(input_signature=[signature], autograph=False)
     def forward(inputs):

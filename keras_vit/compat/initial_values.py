@@ -1,9 +1,9 @@
-"""Building a model whose variables take given values, or none at all, instead of drawing random ones first.
+"""Models whose variables take given values, or no values yet, instead of random initial ones.
 
-Keras draws an initial value for every variable and overwrites it when weights are loaded: a third of the loading
-time and a second copy in memory. It has the needed deferral (`keras.StatelessScope`) but no public way to say what the
-value is. Delete this file when `keras.Variable` takes its value from a scope; tests/compat/test_initial_values.py
-watches over the private names used here.
+Keras initialises every variable and then overwrites it with loaded weights, which takes a third of the loading time and
+a second copy in memory. `keras.StatelessScope` can defer this, but there is no public way to provide the values. Delete
+this file when `keras.Variable` takes its value from a scope; tests/compat/test_initial_values.py checks the private
+names used here.
 """
 
 import math
@@ -14,18 +14,18 @@ from keras.src.backend.common import global_state
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 _PENDING = "uninitialized_variables"
-_ALIGNMENT = 64  # bytes, of Eigen's widest vectors
+_ALIGNMENT = 64  # bytes; Eigen's widest vectors need this alignment
 
 
 def build_deferred(build):
-    """Calls `build()` with every variable created but none allocated.
+    """Call `build()` such that every variable is created but none is allocated.
 
     Args:
-        build: callable without arguments that makes a model.
+        build: callable without arguments that returns a model.
 
     Returns:
-        Pair (what `build` returned, list of its variables, which have shapes but no values yet). Pass the list to
-        `initialise`, or drop both: a model of gigabytes costs nothing until then.
+        Pair (result of `build`, list of its variables, which have shapes but no values yet). Pass the list to
+        `initialise`, or drop both; until then even a model of gigabytes uses almost no memory.
     """
     outer = global_state.get_global_attribute(_PENDING, [], set_to_default=True)
     global_state.set_global_attribute(_PENDING, [])
@@ -38,8 +38,8 @@ def build_deferred(build):
 
 
 def build_at_once(build):
-    """Returns `build()`, whose variables are allocated together in the end: a fifth of the time less for a ViT-B/16."""
-    if in_stateless_scope():  # where nothing is to be allocated
+    """Return `build()`, allocating all variables together at the end, which takes a fifth less time for a ViT-B/16."""
+    if in_stateless_scope():  # nothing may be allocated here
         return build()
     result, pending = build_deferred(build)
     initialise(pending)
@@ -47,13 +47,13 @@ def build_at_once(build):
 
 
 def initialise(variables, values=None):
-    """Allocates the `variables` of `build_deferred`, one after the other.
+    """Allocate the `variables` of `build_deferred`, one after another.
 
     Args:
-        variables: the list of variables that have no value yet.
-        values: dict from `id(variable)` to a callable that returns its array, which is given away: the variable may
-            live in its memory. Variables not in the dict draw from their own initialiser. Each callable runs when its
-            variable is allocated, so one array at a time is in memory.
+        variables: the list of variables without values.
+        values: dict from `id(variable)` to a callable that returns its array. The variable may use the array's memory,
+            so do not reuse the array. Other variables use their own initializers. Each callable runs when its variable
+            is allocated, so only one array is in memory at a time.
     """
     values = values or {}
     for variable in variables:
@@ -63,7 +63,7 @@ def initialise(variables, values=None):
 
 
 def aligned_empty(shape, dtype):
-    """Returns an uninitialised array whose memory TensorFlow can take over where it would copy another's."""
+    """Return an uninitialised array that TensorFlow can use without a copy, because its memory is aligned."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, "u1")
@@ -74,7 +74,7 @@ def aligned_empty(shape, dtype):
 def _constant(read):
     def initializer(shape, dtype=None):
         array = read()
-        if tuple(array.shape) != tuple(shape):  # Keras would believe the declared shape
+        if tuple(array.shape) != tuple(shape):  # Keras would assume the declared shape
             raise ValueError(f"values must have the shapes of their variables; got {tuple(array.shape)} for {shape}")
         return keras.ops.convert_to_tensor(_given_away(array), dtype=dtype)
 
@@ -87,7 +87,7 @@ def _given_away(array):
 
 
 class _GivenAway:
-    """An array without another owner. Of a bare ndarray TensorFlow makes a copy, lest its owner change it later."""
+    """An array without another owner; TensorFlow copies a plain ndarray, whose owner could change it later."""
 
     def __init__(self, array):
         self._array = array

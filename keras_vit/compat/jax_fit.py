@@ -1,4 +1,4 @@
-"""The training step in microbatches on the JAX backend, where the numbers of fit need no correction."""
+"""Training in microbatches on the JAX backend, whose `fit` needs no other correction."""
 
 from keras_vit.compat.backend_fit import BackendFit
 from keras_vit.compat.jax_state import KeptState
@@ -7,7 +7,7 @@ from keras_vit.compat.microbatches import add, count_parts, take_part
 
 
 class JaxFit(KeptState, BackendFit):
-    """Mixin of a `keras.Model`; see fit.py."""
+    """Mixin for `keras.Model`; see fit.py."""
 
     _can_split = True
 

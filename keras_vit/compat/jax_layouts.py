@@ -1,13 +1,13 @@
-"""ModelParallel for models of this package: kernels sharded along "model" where the number of devices divides them.
+"""ModelParallel for models of this package: kernels are sharded along "model" if the devices divide them.
 
-Keras finds a layout by the path of a variable alone, and fails on one whose side the devices do not divide. Delete this
-file when `keras.distribution.ModelParallel` leaves such variables whole.
+Keras selects a layout by the path of a variable only, and fails if the number of devices does not divide its side.
+Delete this file when `keras.distribution.ModelParallel` does not shard such variables.
 """
 
 import keras
 
-# path of a variable -> axes of the mesh along which its sides are cut: first the columns, then the rows, so that the
-# two products of an attention or an MLP need one exchange between the devices (arXiv 1909.08053, section 3).
+# path of a variable -> axes of the mesh that shard its sides: first columns, then rows, so that the two products of an
+# attention or an MLP need one exchange between the devices (arXiv 1909.08053, section 3).
 _LAYOUTS = {
     r".*qkv/kernel": (None, "model"),
     r".*qkv/bias": ("model",),

@@ -1,14 +1,14 @@
-"""A step that fails on the JAX backend leaves the model its weights.
+"""The model keeps its weights if a step fails on the JAX backend.
 
-Keras's loops take weights, optimizer and metrics out of the model before their first step and put them back after the
-last one. An error in the first step, such as an image of the wrong size or one that cannot be read, or in a later one
-of several per execution, left the model without any. And fit gave the weights their averages (`use_ema`), which are
-zeros before the first step. Delete this file when tests/compat/test_jax_state.py finds that `keras.Model` keeps them.
+Keras's loops take weights, optimizer and metrics out of the model before the first step and put them back after the
+last one. After an error, such as an image of the wrong size or an unreadable file, the model had no weights. `fit` also
+gave the weights their averages (`use_ema`), which are zeros before the first step. Delete this file when
+tests/compat/test_jax_state.py finds that `keras.Model` keeps them.
 """
 
 import keras
 
-# what each loop takes out of the model: predict, evaluate, fit
+# the state that each loop takes out of the model: predict, evaluate, fit
 _TAKEN = {
     2: ("trainable_variables", "non_trainable_variables"),
     3: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
@@ -17,7 +17,7 @@ _TAKEN = {
 
 
 class KeptState:
-    """Mixin of a `keras.Model` on the JAX backend."""
+    """Mixin for `keras.Model` on the JAX backend."""
 
     def fit(self, *args, **kwargs):
         weights = list(self.trainable_variables)
@@ -32,7 +32,7 @@ class KeptState:
             raise
 
     def _make_function(self, step_function, **kwargs):
-        """Keras's function of a state and an iterator over batches, which now gives the state back when it fails."""
+        """Wrap Keras's function of a state and an iterator over batches; restore the state after an error."""
         latest = None
 
         def step(state, data):
@@ -59,5 +59,5 @@ class KeptState:
 
 
 def _is_there(arrays):
-    """Whether no step that failed while it ran has used the arrays up."""
+    """Return whether the arrays still exist, that is, no failed step has donated them."""
     return not any(array.is_deleted() for array in keras.tree.flatten(arrays))

@@ -1,4 +1,4 @@
-"""Labels beyond the classes: TensorFlow refuses them with a page about the graph, here it is one sentence."""
+"""A short error for labels outside of the classes, in place of TensorFlow's long one about the graph."""
 
 import contextlib
 import re
@@ -8,7 +8,7 @@ _OUTSIDE = re.compile(r"label value of (-?\d+) which is outside the valid range 
 
 @contextlib.contextmanager
 def labels_in_words():
-    """Raises a `ValueError` where TensorFlow's cross-entropy meets a label that is no class; other errors pass."""
+    """Context that raises a short `ValueError` if a label is not a class; other errors pass unchanged."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Cross-entropy and accuracy for integer labels and for a number per class alike: Keras has a class for each form.
+"""Cross-entropy and accuracy for both integer labels and one number per class; Keras has separate classes.
 
 A model that trains on mixed labels (batch, classes) is validated on integer labels (batch,), with one loss and one
-metric. Keras 3.15 has no sigmoid cross-entropy that is summed over the classes either, nor label smoothing for integer
-labels. Delete this file when it has; tests/compat/test_label_forms.py watches for it.
+metric. Keras 3.15 also lacks a sigmoid cross-entropy that is summed over the classes, and label smoothing for integer
+labels. Delete this file when Keras has them; tests/compat/test_label_forms.py checks for it.
 """
 
 import keras
@@ -16,15 +16,15 @@ class CrossEntropy(keras.losses.Loss):
     """Softmax or sigmoid cross-entropy, one number per example.
 
     Args:
-        kind: `softmax`, one class per image, or `sigmoid`, each class for itself, summed over the classes.
+        kind: `softmax`, one class per image, or `sigmoid`, independent classes, summed over the classes.
         from_logits: whether predictions are logits; False for probabilities.
         label_smoothing: e in [0, 1); targets become (1 - e) * target + e / classes.
-        **kwargs: of `keras.losses.Loss`: `reduction`, `name`, `dtype`.
+        **kwargs: arguments of `keras.losses.Loss`: `reduction`, `name`, `dtype`.
 
     Shapes:
-        predictions (..., classes); labels (...) or (..., 1) with the numbers of the classes, or (..., classes) with a
-        target in [0, 1] for each, which sum to 1 for `softmax` -> (...) before the reduction. With one class a label
-        (..., 1) is a target.
+        predictions (..., classes); labels: integer classes (...) or (..., 1), or one target in [0, 1] per class (...,
+        classes), which sum to 1 for `softmax` -> (...) before the reduction. With one class, labels (..., 1) are
+        targets.
     """
 
     def __init__(self, kind="softmax", from_logits=True, label_smoothing=0.0, **kwargs):
@@ -50,10 +50,10 @@ class CrossEntropy(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Accuracy(keras.metrics.MeanMetricWrapper):
-    """Share of the examples whose likeliest class is right.
+    """Share of the examples whose most likely class is correct.
 
-    Right is the class of an integer label, and where the label has a target per class, any with the highest target:
-    each of the true classes of a multi-label image, the greater part of a mixed one.
+    The correct class is that of an integer label. If the label has one target per class, any class with the highest
+    target is correct: each true class of a multi-label image, the larger part of a mixed one.
 
     Shapes: as `CrossEntropy`.
     """
@@ -75,7 +75,7 @@ def _is_right(y_true, y_pred):
 
 
 def _has_target_per_class(y_true, y_pred):
-    # By shape alone: Keras casts labels to floats before a loss sees them.
+    # Decided by shape only, because Keras casts labels to floats before a loss gets them.
     return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] in (y_pred.shape[-1], None)
 
 

@@ -1,17 +1,17 @@
-"""The learning rate of a step, on the host. Delete this file when an optimizer of Keras tells its schedule.
+"""The learning rate of a step, as a Python number.
 
-`optimizer.learning_rate` computes the rate of the step that the optimizer has counted; while fit runs on JAX, that
-count is not in the optimizer. tests/compat/test_learning_rate.py watches over the private name used here.
+`optimizer.learning_rate` uses the step that the optimizer has counted; during `fit` on JAX, the optimizer does not have
+that count. tests/compat/test_learning_rate.py checks the private name used here. Delete this file when Keras's
+optimizers expose their schedule.
 """
 
 import keras
 
 
 def learning_rate_at(optimizer):
-    """Returns a function from a step, counted from 0, to the learning rate that a compiled optimizer has in it.
+    """Return a function from a step, counted from 0, to the learning rate of a compiled optimizer.
 
-    An optimizer without a schedule has in every step the rate of now. That of a `LossScaleOptimizer` is the one of the
-    optimizer inside.
+    Without a schedule, every step has the current rate. A `LossScaleOptimizer` has the rate of its inner optimizer.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     schedule = optimizer._learning_rate

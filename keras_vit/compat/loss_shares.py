@@ -1,6 +1,6 @@
-"""What share of the loss of a whole batch belongs to a part of it: a microbatch, or the rows of a replica.
+"""The share of a batch's loss that belongs to a part of it: a microbatch, or the rows of a replica.
 
-Keras averages the loss over the part and counts all parts as equal. Delete this file with fit.py.
+Keras averages the loss over the part and weights all parts equally. Delete this file with fit.py.
 """
 
 import keras
@@ -11,10 +11,10 @@ _REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum")
 
 
 def loss_weight(model, x, sample_weight):
-    """Returns the scalar by which the mean loss of some rows counts in the mean loss of all rows; None if it is a sum.
+    """Return the weight of some rows' mean loss in the mean loss of all rows; None if the loss is a sum.
 
     Raises:
-        ValueError: if the losses of a model are reduced in different ways, or over weights of several outputs.
+        ValueError: if the losses of a model have different reductions, or average over weights of several outputs.
     """
     reduction = _reduction(model)
     if reduction == "sum":
@@ -29,16 +29,16 @@ def loss_weight(model, x, sample_weight):
 
 
 def share(part, whole):
-    """Returns the number by which the loss of a part counts in that of the whole, from their weights; 0 of nothing."""
+    """Return the factor of a part's loss in that of the whole, from their weights; 0 if the whole has weight 0."""
     return 1.0 if part is None else ops.divide_no_nan(part, whole)
 
 
 def check_parts(model, y_pred, microbatches):
-    """Refuses losses that cannot be put together from those of parts; inside `compute_loss`.
+    """Reject losses that cannot be combined from parts; called inside `compute_loss`.
 
     Raises:
-        ValueError: if outputs are masked, of which Keras averages over what the mask leaves in each part, or with
-            `microbatches` if losses are added to a sum over the rows, as they would count once for each part.
+        ValueError: if outputs are masked, because Keras averages over the unmasked values of each part; or with
+            `microbatches` if layers add losses to a sum over the rows, because they would count once per part.
     """
     if any(get_keras_mask(output) is not None for output in keras.tree.flatten(y_pred)):
         raise ValueError("outputs must have no mask to be trained in parts (microbatches, replicas); got masked ones")
@@ -47,12 +47,12 @@ def check_parts(model, y_pred, microbatches):
 
 
 def added_loss(model):
-    """Returns what layers add to the loss of a model, as `keras.Model.compute_loss` counts it."""
+    """Return the losses that layers add, as `keras.Model.compute_loss` counts them."""
     return sum(model._aggregate_additional_loss(loss) for loss in model.losses)
 
 
 def first_tensor(x):
-    """Returns the first tensor of a structure, whose first axis is the batch."""
+    """Return the first tensor of a structure; its first axis is the batch."""
     return next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)
 
 

@@ -1,23 +1,23 @@
 """Stock optimizers under several replicas of tf.distribute: clipping, accumulation and averages of the whole batch.
 
-Keras clips the gradients of each replica by themselves and adds them up afterwards, and its gradient accumulation and
-its overwriting with the moving average fail there with `merge_call called while defining a new graph` (keras-team/keras
-issue 20582). The methods of the one optimizer are replaced, for `load_model` finds an optimizer by its class. Delete
-this file when tests/compat/test_optimizers.py finds that Keras has mended both.
+Keras clips the gradients of each replica before it adds them, and its gradient accumulation and overwriting with the
+moving average fail with `merge_call called while defining a new graph` (keras-team/keras issue 20582). The methods are
+replaced on the instance, because `load_model` finds an optimizer by its class. Delete this file when
+tests/compat/test_optimizers.py finds that Keras has fixed both.
 """
 
 import types
 
 
 def correct_for_replicas(optimizer):
-    """Makes `optimizer`, of any stock class, give under several replicas what it gives on one device.
+    """Make `optimizer`, of any stock class, give the same results on several replicas as on one device.
 
-    Clipping acts on the sum over the replicas. `gradient_accumulation_steps=k` applies every k-th step, `use_ema`
-    averages and `ema_overwrite_frequency` overwrites as on one device. What it does on one device stays as it was.
+    Clipping acts on the sum over the replicas. `gradient_accumulation_steps=k` applies every k-th step, and `use_ema`
+    and `ema_overwrite_frequency` work as on one device. On one device nothing changes.
 
     Args:
-        optimizer: a `keras.optimizers.Optimizer` of the TensorFlow backend; those inside a `LossScaleOptimizer` or a
-            `MultiOptimizer` are corrected with it.
+        optimizer: a `keras.optimizers.Optimizer` of the TensorFlow backend; the inner optimizers of a
+            `LossScaleOptimizer` or a `MultiOptimizer` are corrected as well.
     """
     inner = inner_optimizers(optimizer)
     if inner:
@@ -28,13 +28,13 @@ def correct_for_replicas(optimizer):
             "_all_reduce_sum_gradients": _leave_reduced_gradients,
         }
     for name, method in replaced.items():
-        vars(optimizer)[name] = types.MethodType(method, optimizer)  # past Keras's tracking
+        vars(optimizer)[name] = types.MethodType(method, optimizer)  # bypasses Keras's tracking
     for one in inner:
         correct_for_replicas(one)
 
 
 def faults_under_replicas(optimizer):
-    """Returns the settings of a stock optimizer, as `name=value`, that Keras gets wrong under several replicas."""
+    """Return the settings of a stock optimizer, as `name=value`, that fail or are wrong under several replicas."""
     names = ["clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps"]
     if getattr(optimizer, "use_ema", False):
         names.append("ema_overwrite_frequency")
@@ -43,13 +43,13 @@ def faults_under_replicas(optimizer):
 
 
 def inner_optimizers(optimizer):
-    """Returns the optimizers inside one of Keras's that hold others; MultiOptimizer came after Keras 3.12."""
+    """Return the inner optimizers of one of Keras's wrappers; MultiOptimizer is newer than Keras 3.12."""
     one = getattr(optimizer, "inner_optimizer", None)
     return [*([] if one is None else [one]), *getattr(optimizer, "_inner_optimizers", ())]
 
 
 def _apply_gradients(self, grads, variables):
-    """In place of `_backend_apply_gradients`: its steps in its order, on gradients that are summed first."""
+    """Replace `_backend_apply_gradients`: the same steps in the same order, on gradients that are summed first."""
     grads = [grad for grad, _ in type(self)._all_reduce_sum_gradients(self, zip(grads, variables, strict=True))]
     if self.gradient_accumulation_steps:
         _accumulate(self, grads, variables)
@@ -89,10 +89,10 @@ def _accumulate(self, grads, variables):
 
 
 def _cond(predicate, if_true, if_false=lambda *_: None, arguments=()):
-    """`tf.cond` in a replica context, whose branches, functions of `arguments`, may leave that context.
+    """Run `tf.cond` in a replica context; its branches are functions of `arguments` that may leave that context.
 
-    Where replicas are threads (`merge_call`), a branch of theirs cannot wait for the other threads: the branching is
-    done outside, and each branch enters the replicas again.
+    If replicas are threads (`merge_call`), a branch inside one cannot wait for the others. The condition is therefore
+    evaluated outside, and each branch enters the replicas again.
     """
     import tensorflow as tf
 
@@ -105,7 +105,7 @@ def _cond(predicate, if_true, if_false=lambda *_: None, arguments=()):
             strategy.extended.call_for_each_replica(_nothing, args=(function, arguments))
             return tf.constant(0)
 
-        first = strategy.experimental_local_results(predicate)[0]  # it is the same on every replica
+        first = strategy.experimental_local_results(predicate)[0]  # equal on every replica
         tf.cond(first, lambda: enter(if_true), lambda: enter(if_false))
 
     tf.distribute.get_replica_context().merge_call(branch, args=(predicate, *arguments))
@@ -119,13 +119,13 @@ def _nothing(function, arguments):
 
 
 def _is_one_program(tf):
-    """Whether all replicas are one program in which `merge_call` is a plain call: on TPUs, and where XLA needs none."""
+    """Return whether all replicas are one program with a plain `merge_call`: on TPUs, and if XLA needs none."""
     is_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
     return is_tpu or tf.__internal__.distribute.strategy_supports_no_merge_call()
 
 
 def _check_finite(self, grads):
-    """In place of that of `LossScaleOptimizer`, which asks the first replica alone."""
+    """Replace the method of `LossScaleOptimizer`, which checks only the first replica."""
     import tensorflow as tf
 
     finite = type(self).check_finite(self, grads)

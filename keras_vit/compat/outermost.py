@@ -1,8 +1,8 @@
-"""Whether a layer is called by itself or from inside another layer.
+"""Whether a layer is called directly or from inside another layer.
 
-A functional model that contains a layer keeps as many of its outputs as the layer had when the model was built, and
-drops the others without a word: what returns more in training must know whether anybody receives it. Delete this file
-when Keras tells a layer so; tests/compat/test_outermost.py watches over the private names.
+A functional model that contains a layer keeps the number of outputs that the layer had when the model was built, and
+silently drops the others. A layer that returns more outputs in training must therefore know whether it is called
+directly. Delete this file when Keras provides this; tests/compat/test_outermost.py checks the private names used here.
 """
 
 from keras.src.backend.common import global_state
@@ -10,8 +10,8 @@ from keras.src.backend.common.stateless_scope import in_stateless_scope
 
 
 def is_outermost(layer):
-    """Returns, inside `layer.call`, whether no other layer's call is going on around it."""
+    """Return, inside `layer.call`, whether it is not called from inside another layer."""
     context = global_state.get_global_attribute("current_call_ctx")
     if context is None:
-        return True  # stateless_call, with which JAX trains, calls `call` itself
+        return True  # `stateless_call`, which JAX training uses, calls `call` directly
     return context.entry_layer is layer and not in_stateless_scope()

@@ -1,9 +1,9 @@
-"""SGD and AdamW whose weight decay and learning rate depend on the variable, also after `load_model`.
+"""SGD and AdamW with weight decay and learning rate per variable, also after `load_model`.
 
-Keras 3.15 can leave variables out of the decay, but does not save which: a reloaded model would decay its biases, norms
-and positions. Layer-wise learning rates it does not have at all; scaled gradients are none, for Adam divides the scale
-out again. Delete this file when Keras saves exclusions and has learning rates per variable; tests/compat/
-test_per_variable.py watches for it.
+Keras 3.15 can exclude variables from weight decay, but does not save which: a reloaded model would decay its biases,
+norms and positions. It has no layer-wise learning rates, and scaling gradients does not replace them, because Adam
+divides by the scale. Delete this file when Keras saves exclusions and has learning rates per variable;
+tests/compat/test_per_variable.py checks for it.
 """
 
 import keras
@@ -11,15 +11,15 @@ from keras import ops
 
 
 class _PerVariable:
-    """Mixin of a Keras optimizer: its step has a rate of its own for each variable, its decay is for kernels alone.
+    """Mixin for a Keras optimizer: one learning rate factor per variable, and weight decay of kernels only.
 
-    The step of a variable is `LR(t) * factor` long, for which no more is assumed of the optimizer than that
-    `update_step` takes the learning rate, and decay is decoupled: `LR(t) * factor * weight_decay * kernel`. Both happen
-    where the variable is updated, so that replicas and microbatches change nothing.
+    The learning rate of a variable is `LR(t) * factor`. The weight decay is decoupled: `LR(t) * factor * weight_decay *
+    kernel`. Both act inside `update_step`, so replicas and microbatches do not change the result. The optimizer needs
+    only an `update_step` that takes the learning rate.
 
     Args:
-        rate_factors: one number per trainable variable, in their order; None for 1 everywhere.
-        **kwargs: of the optimizer.
+        rate_factors: one number per trainable variable, in their order; None means 1 for all.
+        **kwargs: arguments of the optimizer.
     """
 
     def __init__(self, *args, rate_factors=None, **kwargs):
@@ -47,7 +47,7 @@ class _PerVariable:
         super().update_step(gradient, variable, rate)
 
     def _apply_weight_decay(self, variables):
-        """Nothing is left for Keras to decay: `update_step` does."""
+        """Do nothing, because `update_step` applies the weight decay."""
 
     def _use_weight_decay(self, variable):
         return self._is_kernel[self._get_variable_index(variable)]
@@ -58,9 +58,9 @@ class _PerVariable:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SGD(_PerVariable, keras.optimizers.SGD):
-    """`keras.optimizers.SGD` with decay of kernels alone and a learning rate per variable."""
+    """`keras.optimizers.SGD` with weight decay of kernels only and a learning rate per variable."""
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AdamW(_PerVariable, keras.optimizers.AdamW):
-    """`keras.optimizers.AdamW` with decay of kernels alone and a learning rate per variable."""
+    """`keras.optimizers.AdamW` with weight decay of kernels only and a learning rate per variable."""

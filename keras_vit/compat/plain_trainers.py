@@ -1,4 +1,4 @@
-"""Refuses to train a plain keras.Model around our layers where Keras would train it wrongly or fail unclearly.
+"""Rejects training of a plain keras.Model around our layers if Keras would train it wrongly or fail unclearly.
 
 Delete this file with fit.py.
 """
@@ -10,11 +10,11 @@ from keras_vit.compat.optimizers import faults_under_replicas
 
 
 def refuse_plain_trainer(layer):
-    """To be called inside `layer.call`.
+    """Raise an error if a plain `keras.Model` is being trained wrongly; call it inside `layer.call`.
 
     Raises:
-        ValueError: in training under several replicas of tf.distribute, if the model that is being trained is not a
-            `DistributedFit` and was compiled with what `keras.Model` gets wrong there.
+        ValueError: in training on several replicas of tf.distribute, if the trained model is not a `DistributedFit` and
+            was compiled with settings that `keras.Model` handles wrongly there.
     """
     if keras.backend.backend() != "tensorflow":
         return

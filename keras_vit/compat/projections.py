@@ -1,13 +1,18 @@
-"""Dense layers in forms that let compilers fuse what stands beside the product.
+"""Dense layers in forms that let compilers fuse the neighbouring operations.
 
-On three axes Keras puts a reshape between product and bias, behind which TensorFlow's remapper sees neither the bias
-nor the GELU that oneDNN computes in the same pass: so they run on a matrix. OpenVINO sees through neither form to the
-norm before, copies what is split after a product, and quantises no product that is scaled after it: it gets products of
-three axes, one for each part, with the scale in their weights. Other backends multiply tensors of any rank, and a TPU
-would copy them for a reshape. On four axes Keras before 3.15 leaves the broadcast to TensorFlow 2.20 and 2.21, whose
-product of (batch, 1, rows, dim) and (dim, units) is wrong and writes outside of its memory with oneDNN. Delete this
-file when Keras multiplies three axes without reshapes and 3.15 is the oldest one; tests/compat/test_projections.py
-tells.
+TensorFlow: for three axes, Keras puts a reshape between product and bias, so the remapper finds neither the bias nor
+the GELU that oneDNN can fuse. Here the product runs on a matrix.
+
+OpenVINO: neither form lets it find the preceding norm; it copies the parts of a split product, and does not quantise a
+product that is scaled afterwards. It gets one product of three axes per part, with the scale in the weights.
+
+Other backends multiply tensors of any rank, and a reshape would make a TPU copy them.
+
+For four axes, Keras before 3.15 leaves broadcasting to TensorFlow 2.20 and 2.21, whose product of (batch, 1, rows, dim)
+and (dim, units) is wrong and writes out of bounds with oneDNN.
+
+Delete this file when Keras multiplies three axes without reshapes and the oldest supported version is 3.15;
+tests/compat/test_projections.py checks for it.
 """
 
 import keras
@@ -17,10 +22,10 @@ from keras_vit.compat.graph_forms import CONVERTER, is_for
 
 
 def on_rows(call, x):
-    """Returns `call(x)`, of which every row of the last axis is computed by itself.
+    """Return `call(x)`, which must process every row of the last axis independently.
 
     Args:
-        call: function of (..., dim) to (..., dim'), such as a dense layer.
+        call: function from (..., dim) to (..., dim'), such as a dense layer.
         x: (..., dim).
     """
     if keras.backend.backend() != "tensorflow" or len(x.shape) == 2 or is_for(CONVERTER):
@@ -33,17 +38,17 @@ def on_rows(call, x):
 
 
 def project(dense, x):
-    """Returns `dense(x)` for a `keras.layers.Dense` without activation and `x` of (..., dim)."""
+    """Return `dense(x)` for a `keras.layers.Dense` without activation and `x` of shape (..., dim)."""
     return _products(dense, x, (1.0,))[0] if _is_split(dense) else on_rows(dense, x)
 
 
 def project_heads(dense, x, scales, num_heads):
-    """Splits `dense(x)` along its last axis into equal parts, such as query, key and value, and these into heads.
+    """Split `dense(x)` along its last axis into equal parts, such as query, key and value, and each into heads.
 
     Args:
-        dense: a `keras.layers.Dense` without activation, of `len(scales) * num_heads * head_dim` units.
+        dense: a `keras.layers.Dense` without activation, with `len(scales) * num_heads * head_dim` units.
         x: (batch, length, dim).
-        scales: what each part is multiplied by.
+        scales: one factor per part.
 
     Returns:
         List of (batch, num_heads, length, head_dim), one per part.
@@ -52,7 +57,7 @@ def project_heads(dense, x, scales, num_heads):
     parts = len(scales)
     head_dim = dense.units // (parts * num_heads)
     if _is_split(dense):
-        shape = (-1, length, num_heads, head_dim)  # not the batch: LiteRT loses sizes that it computes as it runs
+        shape = (-1, length, num_heads, head_dim)  # -1 for the batch, as LiteRT loses sizes computed at run time
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, scales)]
     outputs = ops.reshape(on_rows(dense, x), (-1, length, parts, num_heads, head_dim))
     outputs = ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), parts)
@@ -68,7 +73,7 @@ def _products(dense, x, scales):
 
     width, outputs = dense.units // len(scales), []
     for start, scale in zip(range(0, dense.units, width), scales, strict=True):
-        # The weights are constants there, and so are their multiples.
+        # The weights are constants there, so their multiples are too.
         outputs.append(tf.matmul(x, _scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
         if dense.use_bias:
             outputs[-1] += _scaled(dense.bias[start : start + width], scale)

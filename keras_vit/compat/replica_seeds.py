@@ -1,7 +1,7 @@
-"""Random numbers that differ from replica to replica of tf.distribute.
+"""Different random numbers on each replica of tf.distribute.
 
-Keras keeps one state per seed generator and reads the same one on every replica, so that Dropout draws the same mask
-everywhere. Delete this file when tests/compat/test_replica_seeds.py finds that the masks of stock Keras differ.
+Keras's seed generators have the same state on every replica, so Dropout draws the same mask everywhere. Delete this
+file when tests/compat/test_replica_seeds.py finds that the masks of stock Keras differ.
 """
 
 import types
@@ -10,13 +10,13 @@ import keras
 
 
 def separate_replica_seeds(model):
-    """Lets every seed generator inside `model` fold the replica's number into the seeds that it gives.
+    """Make every seed generator inside `model` add the replica's number to its seeds.
 
-    With one replica the seeds stay as they were. The states of the generators, which files hold, stay equal on all
-    replicas; a run is a function of its seeds and of the number of replicas.
+    With one replica the seeds do not change. The saved states of the generators stay equal on all replicas, so a run
+    depends on its seeds and the number of replicas.
 
     Args:
-        model: a keras model; the layers that are inside it now are the ones meant, whoever made them.
+        model: a Keras model; only the layers that it has now are changed.
     """
     for layer in model._flatten_layers(include_self=True, recursive=True):
         for generator in layer._seed_generators:

@@ -1,8 +1,8 @@
-"""fit that can begin in the middle of an epoch.
+"""A `fit` that can start in the middle of an epoch.
 
-Keras's fit begins every epoch at step 0: `initial_epoch` skips whole epochs, and `keras.callbacks.BackupAndRestore`
-runs the steps of the broken epoch again, on other batches. Delete this file when Keras's fit takes the first step of
-its first epoch; tests/compat/test_resumable_fit.py watches over the private names used here.
+Keras's `fit` starts every epoch at step 0: `initial_epoch` skips whole epochs, and `keras.callbacks.BackupAndRestore`
+repeats the steps of the interrupted epoch on other batches. Delete this file when Keras's `fit` takes the first step of
+its first epoch; tests/compat/test_resumable_fit.py checks the private names used here.
 """
 
 import inspect
@@ -11,16 +11,16 @@ import keras
 
 
 class ResumableFit:
-    """Mixin for a `keras.Model`. It lets a callback that has a method `run_fit` call the fit.
+    """Let a callback with a method `run_fit` control the call of `fit`; a mixin.
 
-    `run_fit(model, fit, arguments)` gets the dict of the named arguments that fit was called with, and returns what
-    `fit(arguments, steps_done)` returns. The first epoch then begins behind its first `steps_done` steps, for which no
-    data is taken: numbers of steps, progress bar and epochs are those of an unbroken run. Optimizer and metrics are
-    built before the first callback is called. An epoch without steps left shows the callbacks its last step once more,
-    without training, with the metrics that were set in `on_epoch_begin`.
+    `run_fit(model, fit, arguments)` gets the named arguments of `fit` as a dict, and returns the result of
+    `fit(arguments, steps_done)`. The first epoch then starts after its first `steps_done` steps, without reading data
+    for them. Step numbers, progress bar and epochs are those of an uninterrupted run. Optimizer and metrics are built
+    before the first callback is called. If the epoch has no steps left, the callbacks get its last step again, without
+    training, with the metrics that were set in `on_epoch_begin`.
     """
 
-    _steps_done = None  # of the epoch that fit is about to begin with
+    _steps_done = None  # of the epoch that fit is about to start
 
     def fit(self, *args, **kwargs):
         arguments = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
@@ -38,7 +38,7 @@ class ResumableFit:
             self._steps_done = None
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Of the TensorFlow backend, which builds optimizer and metrics within the first step unless asked."""
+        """Override the TensorFlow backend's method, which otherwise builds optimizer and metrics in the first step."""
         super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
         if self._steps_done is not None:
             with self.distribute_strategy.scope():
@@ -52,7 +52,7 @@ class ResumableFit:
 
 
 def _skip(model, iterator, steps_done):
-    """Makes the next epoch of an epoch iterator begin behind its first steps."""
+    """Make the next epoch of an epoch iterator start after its first steps."""
     whole_epoch = iterator._enumerate_iterator
 
     def rest_of_epoch():
@@ -61,10 +61,10 @@ def _skip(model, iterator, steps_done):
             if step[0] >= steps_done:
                 yield step
             else:
-                iterator._steps_seen -= iterator.steps_per_execution  # no data was taken for it
+                iterator._steps_seen -= iterator.steps_per_execution  # no data was read for it
         if steps_done >= iterator.steps_per_epoch:
             _train_nothing_once(model)
-            yield step  # Keras's loop on JAX fails without any
+            yield step  # Keras's loop on JAX fails without any step
 
     iterator._enumerate_iterator = rest_of_epoch
 

@@ -1,7 +1,7 @@
-"""The layers inside a model, however deep, and which of them owns which variable.
+"""The layers inside a model, at any depth, and the owner of each variable.
 
-`keras.Model.layers` has those of the top alone, and what a layer writes to a file is not public either. Delete this
-file when Keras has a public walk; tests/compat/test_sublayers.py watches over the private names.
+`keras.Model.layers` has only the top-level layers, and Keras does not publish the file names of variables. Delete this
+file when Keras has a public traversal; tests/compat/test_sublayers.py checks the private names used here.
 """
 
 import collections
@@ -18,9 +18,9 @@ class OwnedVariable:
 
     Attributes:
         variable: the weight.
-        layer: the layer that owns it, itself and not a sub-layer of it.
-        stored_name: names of the layers that contain it, then its number: how files of Keras lay it out. The layers of
-            a model inside the model, whose names may have been made up, go by class and number there.
+        layer: the layer that owns it directly.
+        stored_name: names of the layers that contain it, then its number, as in Keras's files. Layers of an inner
+            model, whose names may be generated, have class and number instead.
     """
 
     variable: object
@@ -29,12 +29,12 @@ class OwnedVariable:
 
 
 def sublayers(model):
-    """Returns the layers of a model and those inside them, in the order in which they were attached."""
+    """Return the layers of a model and their sub-layers, in the order in which they were attached."""
     return list(model._flatten_layers(include_self=False, recursive=True))
 
 
 def keep_beside_graph(model, layer):
-    """Makes an attribute of a functional model that is outside of its graph a sub-layer, as Keras does from 3.15 on."""
+    """Track an attribute of a functional model outside of its graph as a sub-layer, as Keras does since 3.15."""
     if not any(layer is known for known in model._layers):
         model._layers.append(layer)
 
@@ -45,7 +45,7 @@ class InnerLayer(typing.NamedTuple):
     Attributes:
         path: names of the layers that contain it, then its own: `block_00/mlp`.
         layer: the layer.
-        is_outer_trainable: whether the layer around it is trainable; True for a layer of the model itself.
+        is_outer_trainable: whether the enclosing layer is trainable; True for a layer of the model itself.
     """
 
     path: str
@@ -54,9 +54,9 @@ class InnerLayer(typing.NamedTuple):
 
 
 def inner_layers(model):
-    """Returns an `InnerLayer` for each layer of a model and those inside them, the outer before the inner.
+    """Return an `InnerLayer` for each layer and sub-layer of a model, outer before inner.
 
-    Of a model inside the model only itself is among them, not its layers.
+    An inner model is included, but its layers are not.
     """
     found = {}
     for layer in model.layers:
@@ -73,7 +73,7 @@ def _descend(layer, names, is_outer_trainable, found):
 
 
 def owned_variables(model):
-    """Returns an `OwnedVariable` for each of `model.weights`, in their order."""
+    """Return an `OwnedVariable` for each of `model.weights`, in order."""
     owned = {}
     for layer in model._layers:
         _collect(layer, (layer.name,), owned)
@@ -90,7 +90,7 @@ def _collect(layer, names, owned):
 
 
 def _numbered(layers):
-    """Pairs (class and number, layer): `dense`, `dense_1` and so on."""
+    """Return pairs (class and number, layer): `dense`, `dense_1` and so on."""
     counts = collections.Counter()
     for layer in layers:
         name = naming.to_snake_case(type(layer).__name__)

@@ -1,7 +1,8 @@
-"""Rows of each sample at places of its own.
+"""Selection of rows with different indices for each sample.
 
-`keras.ops.take_along_axis` reads number by number on TensorFlow, with rows of 192 numbers twelve times as long as a
-gather of whole rows, for which Keras has no name. Delete this file when it has; tests/compat/test_take_rows.py watches.
+`keras.ops.take_along_axis` reads single numbers on TensorFlow; for rows of 192 numbers this takes twelve times as long
+as gathering whole rows, which Keras has no function for. Delete this file when it has one;
+tests/compat/test_take_rows.py checks for it.
 """
 
 import keras
@@ -9,7 +10,7 @@ from keras import ops
 
 
 def take_rows(x, places):
-    """Returns the rows of each sample at its places.
+    """Return the rows of each sample at its indices.
 
     Args:
         x: (batch, rows, ...).

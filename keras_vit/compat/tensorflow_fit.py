@@ -1,12 +1,12 @@
-"""fit, evaluate and predict under tf.distribute, with the numbers of one device.
+"""fit, evaluate and predict under tf.distribute, with the results of one device.
 
-Keras builds a model from a batch that is spread over replicas and fails (keras-team/keras issue 20585), loops over
-several steps in a way that such a batch cannot pass (issue 19246), shares files instead of rows among workers, counts
-a replica with fewer rows as much as one with more, and reports metrics of one replica while an epoch runs. Delete this
+Keras fails to build a model from a batch that is distributed over replicas (keras-team/keras issue 20585) and to loop
+over several steps with such a batch (issue 19246). It distributes files instead of rows among workers, weights a
+replica with fewer rows as much as one with more, and reports the metrics of one replica during an epoch. Delete this
 file with fit.py.
 
-Keras divides every mean, of its losses and of what layers add, by the number of replicas, and adds the replicas up. A
-`compute_loss` in this package must do so too: be made of `super().compute_loss` and Keras's losses, times numbers.
+Keras divides every mean of its losses and of added losses by the number of replicas, and sums over the replicas. A
+`compute_loss` in this package must do so too: combine only `super().compute_loss`, Keras's losses and numeric factors.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from keras_vit.compat.replica_seeds import separate_replica_seeds
 
 
 class TensorFlowFit(BackendFit):
-    """Mixin of a `keras.Model`; see fit.py."""
+    """Mixin for `keras.Model`; see fit.py."""
 
     _can_split = True
 
@@ -43,7 +43,7 @@ class TensorFlowFit(BackendFit):
         return logs
 
     def _whole_batch(self, data):
-        """Returns the rows of the whole batch, and its weight by replica: Keras has divided a mean by their number."""
+        """Return the rows of the whole batch and its weight per replica, as Keras divides each mean by their number."""
         import tensorflow as tf
 
         x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -53,7 +53,7 @@ class TensorFlowFit(BackendFit):
         return rows, weights[0] / self._replicas if weights else None
 
     def _gradients(self, data, whole_rows, whole_weight):
-        """Forward and backward pass of one part, as in `keras.Model.train_step`; returns gradients and logs."""
+        """Run forward and backward pass of one part, as in `keras.Model.train_step`; return gradients and logs."""
         import tensorflow as tf
 
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -61,7 +61,7 @@ class TensorFlowFit(BackendFit):
         filled_x, filled_y, filled_weight = _filled_up((x, y, sample_weight), rows)
         with tf.GradientTape() as tape:
             y_pred = self(filled_x, training=True) if self._call_has_training_arg else self(filled_x)
-            if whole_weight is None and sample_weight is None:  # a row that fills up counts nothing in a sum
+            if whole_weight is None and sample_weight is None:  # the row added by `_filled_up` must not count in a sum
                 filled_weight = _filled_up(tf.ones([rows] + [1] * (len(first_tensor(y_pred).shape) - 2)), rows)
             loss = self._compute_loss(x=filled_x, y=filled_y, y_pred=y_pred, sample_weight=filled_weight, training=True)
             loss *= tf.cast(share(loss_weight(self, x, sample_weight), whole_weight), loss.dtype)
@@ -88,7 +88,7 @@ class TensorFlowFit(BackendFit):
         return contextlib.nullcontext() if self.jit_compile else written_for(ONEDNN)
 
     def make_train_function(self, force=False):
-        """Builds the optimizer first: a step that creates variables is traced twice."""
+        """Build the optimizer first, because a step that creates variables is traced twice."""
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built and self.trainable_variables:
             with self.distribute_strategy.scope():
@@ -96,7 +96,7 @@ class TensorFlowFit(BackendFit):
         super().make_train_function(force)
 
     def _make_function(self, step_function):
-        """Returns the function that runs `steps_per_execution` steps, or what is left of the data, on an iterator."""
+        """Return a function of an iterator that runs `steps_per_execution` steps, or the remaining ones."""
         if not self._runs_own_function:
             return super()._make_function(step_function)
         import tensorflow as tf
@@ -108,7 +108,7 @@ class TensorFlowFit(BackendFit):
         @tf.autograph.experimental.do_not_convert
         def step(data):
             outputs = strategy.run(step_function, args=(data,))
-            # Of a train_step of its own; in place of metrics, those of all replicas are shown below.
+            # Logs of a custom train_step; metrics below replace them by those of all replicas.
             return keras.tree.map_structure(lambda x: _mean(strategy.experimental_local_results(x)), outputs)
 
         step = self._autoconvert_optionals(compiled(step, reduce_retracing=True, jit_compile=self.jit_compile))
@@ -139,7 +139,7 @@ class TensorFlowFit(BackendFit):
         outputs = super().predict_on_batch(x)
         if self.distribute_strategy.num_replicas_in_sync == 1:
             return outputs
-        rows = len(first_tensor(x))  # every replica has computed all of them
+        rows = len(first_tensor(x))  # every replica has computed all rows
         return keras.tree.map_structure(lambda output: output[:rows], outputs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
@@ -182,7 +182,7 @@ class TensorFlowFit(BackendFit):
         return config if self._distribute_strategy is None else {**config, "jit_compile": "auto"}
 
     def _shared_out(self, data):
-        """Lets each worker take its rows of every batch, where Keras would share files out."""
+        """Give each worker its rows of every batch; Keras would distribute files."""
         import tensorflow as tf
 
         options = tf.data.experimental.AutoShardPolicy
@@ -195,7 +195,7 @@ class TensorFlowFit(BackendFit):
 
 
 def _after(gradients, data):
-    """Returns `data`, available once the gradients are."""
+    """Return `data`, available after the gradients are."""
     import tensorflow as tf
 
     if gradients is None:
@@ -209,7 +209,7 @@ def _map(function, structure):
 
 
 def _filled_up(data, rows):
-    """Returns the data with a row of zeros where there is none; on none a convolution's gradient fails on CPU."""
+    """Return the data, with a row of zeros if it is empty; a convolution's gradient fails without rows on a CPU."""
     import tensorflow as tf
 
     if tf.get_static_value(rows):
@@ -234,7 +234,7 @@ def _repeat(step, iterator, times, logs):
 
 
 class _CountedDataset:
-    """The data of an epoch iterator of Keras, whose iterators know what is left of them."""
+    """The data of a Keras epoch iterator; its iterators count the remaining batches."""
 
     def __init__(self, epoch_iterator):
         self.dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)
@@ -248,8 +248,8 @@ class _CountedDataset:
 class _Counted:
     """An iterator over batches.
 
-    A step that TensorFlow runs beyond the end of the data counts in part, so that its loop must know its length; data
-    of unknown length are fetched one by one outside.
+    A step that TensorFlow starts after the end of the data is partly counted, so its loop must know its length; data of
+    unknown length are fetched one batch at a time outside of the loop.
     """
 
     def __init__(self, iterator, batches, is_endless):
@@ -264,7 +264,7 @@ class _Counted:
         return next(self.iterator)
 
     def take(self, steps):
-        """Returns how many of the next `steps` batches there are; None if that is not known."""
+        """Return how many of the next `steps` batches exist; None if it is unknown."""
         if self._is_endless:
             return steps
         if self._left is None:
@@ -275,7 +275,7 @@ class _Counted:
 
 
 def _specification(epoch_iterator):
-    """Returns shapes and dtypes of one replica's batch, without reading any data."""
+    """Return shapes and dtypes of one replica's batch, without reading data."""
     import tensorflow as tf
 
     dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)

@@ -1,7 +1,7 @@
-"""A linear warm-up before any schedule: Keras 3.15 has one inside `CosineDecay` alone.
+"""A linear warm-up before any schedule; Keras 3.15 has one only in `CosineDecay`.
 
 Delete this file when Keras has it for `PolynomialDecay` and `PiecewiseConstantDecay`; tests/compat/test_warmup.py
-watches for it.
+checks for it.
 """
 
 import numbers
@@ -12,15 +12,15 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Warmup(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises linearly from `start` to `peak`, then follows another schedule from that one's own step 0.
+    """Increase linearly from `start` to `peak`, then follow another schedule from its step 0.
 
         LR(t) = start + (peak - start) * t / warmup_steps    for t < warmup_steps
-        LR(t) = after(t - warmup_steps)                      from there on
+        LR(t) = after(t - warmup_steps)                      otherwise
 
     Args:
         start: learning rate of step 0.
-        peak: learning rate that the warm-up reaches.
-        warmup_steps: length of the warm-up, at least 1.
+        peak: learning rate at the end of the warm-up.
+        warmup_steps: length of the warm-up in steps, at least 1.
         after: Keras schedule, or a number for a constant learning rate.
     """
 

@@ -1,4 +1,4 @@
-"""What a model is and what it eats (`Preprocessing`): frozen, validated dataclasses, to and from plain dicts."""
+"""Configs of models and of their preprocessing: frozen, validated dataclasses that convert to and from plain dicts."""
 
 from keras_vit.config.base import GELUS, Config, ImageConfig
 from keras_vit.config.preprocessing import INTERPOLATIONS, Preprocessing

@@ -1,4 +1,4 @@
-"""What every config is: a frozen, validated dataclass that goes to a plain dict and back."""
+"""The base classes of all configs: frozen, validated dataclasses that convert to a plain dict and back."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,23 +11,26 @@ GELUS = ("tanh", "erf")
 
 
 class Config:
-    """Plain-dict round trip for the dataclasses of this folder."""
+    """Base class of all configs: conversion to a plain dict and back."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]  # every config is one
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a dataclass
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as a dict of JSON values: `from_dict(to_dict())` builds an equal object."""
+        """Return the fields as a dict of JSON values.
+
+        `from_dict(to_dict())` builds an equal object.
+        """
         return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the config of a dict, as `to_dict` gives it.
+        """Return the config that a dict from `to_dict` describes.
 
         Args:
-            values: dict from the names of fields to their values; fields with a default may be left out.
+            values: dict from field names to values; fields with a default may be absent.
 
         Raises:
-            ValueError: on a key that is no field, and on what the config refuses.
+            ValueError: if a key is not a field or a value is invalid.
         """
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
@@ -38,13 +41,13 @@ class Config:
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed.
+        """Return a copy with some fields changed.
 
         Args:
-            **changes: the new values by the names of the fields.
+            **changes: new values by field name.
 
         Raises:
-            ValueError: on a name that is no field, and on what the config refuses.
+            ValueError: if a name is not a field or a value is invalid.
         """
         return type(self).from_dict({**self.to_dict(), **changes})
 
@@ -53,12 +56,12 @@ class Config:
             object.__setattr__(self, name, value)
 
     def _check(self, check, *names):
-        """Runs `check(name, value)` on these fields and keeps what it returns."""
+        """Run `check(name, value)` on these fields and store what it returns."""
         for name in names:
             self._set(**{name: check(name, getattr(self, name))})
 
     def _check_optional(self, check, *names):
-        """The same for fields that may be None."""
+        """Run `_check` on those of the fields that are not None."""
         self._check(check, *(name for name in names if getattr(self, name) is not None))
 
     def _check_choice(self, name, choices):
@@ -67,24 +70,24 @@ class Config:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageConfig(Config):
-    """What every architecture of the package has.
+    """Hold the fields that all architectures share.
 
     Args:
         name: name of the variant, such as `"ViT-B_16"`.
-        image_size: height and width of the input in pixels, or one integer for both.
+        image_size: (height, width) of the input in pixels, or one integer for both.
         classes: number of logits.
         include_top: False ends the model at the pooled features.
         classifier_activation: activation of the head, such as `"softmax"`; None gives logits.
-        channels: channels of the input image.
-        dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None is the global policy.
-        include_preprocessing: True builds a model of pixel values from 0 to 255, uint8 or float, in the model's image
-            size, whose layer `preprocessing` maps them by the mean and standard deviation of `model.preprocessing`.
+        channels: number of channels of the input image.
+        dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None uses the global policy.
+        include_preprocessing: True builds a model that takes pixel values from 0 to 255 (uint8 or float) at the model's
+            image size. Its layer `preprocessing` normalises them with the mean and std of `model.preprocessing`.
 
     Raises:
-        ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
+        ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
     """
 
-    family: ClassVar[str]  # which tables of array names its checkpoints follow
+    family: ClassVar[str]  # selects the array names of its checkpoints
 
     name: str
     image_size: Pair
@@ -109,26 +112,26 @@ class ImageConfig(Config):
         self._check_optional(_policy_name, "dtype")
 
     def resolve(self) -> Self:
-        """Returns a copy in which every value is stated that None leaves to a default."""
+        """Return a copy in which defaults replace the fields that are None."""
         return self
 
 
 def check_string(name, value):
-    """Returns `value` if it is a string that is not empty."""
+    """Return `value` if it is a string that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a string that is not empty; got {name}={value!r}")
     return value
 
 
 def check_integers(name, value, minimum=1):
-    """Returns `value`, a sequence of integers of at least `minimum`, as a tuple."""
+    """Return `value`, a sequence of integers of at least `minimum`, as a tuple."""
     if not isinstance(value, (tuple, list)):
         raise ValueError(f"{name} must be a sequence of integers; got {name}={value!r}")
     return tuple(checks.check_integer(f"{name}[{index}]", item, minimum) for index, item in enumerate(value))
 
 
 def _policy_name(name, policy):
-    """The name of a Keras dtype policy, given as its name or as the policy."""
+    """Return the name of a Keras dtype policy, given as a name or a policy object."""
     text = getattr(policy, "name", policy)
     if not isinstance(text, str):
         raise ValueError(f"{name} must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {policy!r}")

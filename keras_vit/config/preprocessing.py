@@ -1,4 +1,4 @@
-"""Preprocessing: what a model eats."""
+"""Preprocessing: how images become the input of a model."""
 
 import dataclasses
 import math
@@ -18,24 +18,24 @@ INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preprocessing(Config):
-    """From an image to the numbers a checkpoint was trained on: the contract of checkpoint, data and serving.
+    """Describe how an image becomes the input of a model.
 
-    Pixels are scaled to [0, 1], resized, cropped, then mapped to `(x - mean) / std`. The default is the official one:
-    a plain square resize to values in [-1, 1].
+    Pixels are scaled to [0, 1], resized, cropped, then normalised as `(x - mean) / std`. The default is the official
+    ViT preprocessing: a resize to the exact size, and values in [-1, 1].
 
     Args:
-        size: without `crop`, the exact size (height, width) the image is resized to, whatever its aspect ratio
-            (one integer for a square). With `crop` and one integer, the length the shorter side is resized to,
-            aspect ratio kept; with `crop` and a pair, an exact resize before the crop.
-        crop: size (height, width) of the central crop after the resize, None for no crop.
-        interpolation: `bilinear` (TensorFlow's, not antialiased: the official code), `bilinear_antialias` and
-            `bicubic` (antialiased, as in Pillow and timm), `area` or `nearest`.
-        mean, std: one number per channel on the scale [0, 1]; their length is the number of channels, 1 or 3.
-        in_model: True for a model built with `include_preprocessing`, which maps by `mean` and `std` itself: what is
-            prepared stays on the scale [0, 255]. A model sets it.
+        size: without `crop`, the image is resized to exactly this (height, width), whatever its aspect ratio; one
+            integer means a square. With `crop` and one integer, the shorter side is resized to this length and the
+            aspect ratio is kept. With `crop` and a pair, the image is resized to exactly this size before the crop.
+        crop: (height, width) of the central crop after the resize; None for no crop.
+        interpolation: `bilinear` (TensorFlow's, without antialiasing, as in the official code), `bilinear_antialias`
+            or `bicubic` (with antialiasing, as in Pillow and timm), `area` or `nearest`.
+        mean, std: one number per channel, for pixel values in [0, 1]; 1 or 3 channels.
+        in_model: True for a model built with `include_preprocessing`, which applies `mean` and `std` itself; prepared
+            images then keep values in [0, 255]. The model sets this field.
 
     Raises:
-        ValueError: on a value out of range or a crop that exceeds `size`.
+        ValueError: if a value is out of range or `crop` exceeds `size`.
     """
 
     size: Pair = 224
@@ -65,29 +65,34 @@ class Preprocessing(Config):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the result in pixels."""
+        """Return the height and width of the prepared image in pixels."""
         return self.crop or self.size
 
     @property
     def channels(self) -> int:
-        """Channels of the result: 1 (grey) or 3 (red, green, blue)."""
+        """Return the number of channels: 1 (grey) or 3 (red, green, blue)."""
         return len(self.mean)
 
     @property
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation that the result was mapped by: those of the fields unless `in_model`."""
+        """Return the (mean, std) that normalised the prepared image.
+
+        With `in_model` they only scale pixel values from [0, 255] to [0, 1]: mean 0, std 1 / 255.
+        """
         if self.in_model:
             return (0.0,) * self.channels, (1 / 255,) * self.channels
         return tuple(self.mean), tuple(self.std)
 
     def at(self, image_size: Size) -> Self:
-        """Returns the same protocol for another input size: exact resizes follow it, resize and crop keep their ratio.
+        """Return the same preprocessing for another image size.
+
+        Without `crop`, `size` becomes the new size. With `crop`, the ratio of `size` to `crop` stays the same.
 
         Args:
-            image_size: (height, width) of the result in pixels, or one integer for both.
+            image_size: (height, width) of the prepared image in pixels, or one integer for both.
 
         Raises:
-            ValueError: if that is no size.
+            ValueError: if `image_size` is not a valid size.
         """
         image_size = checks.check_pair("image_size", image_size)
         if self.crop is None:
@@ -95,20 +100,20 @@ class Preprocessing(Config):
         if isinstance(self.size, tuple):
             sides = zip(self.size, image_size, self.crop, strict=True)
             return self.replace(size=tuple(round(s * new / old) for s, new, old in sides), crop=image_size)
-        shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in DeiT's and timm's code
+        shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in the DeiT and timm code
         return self.replace(size=shorter, crop=image_size)
 
     def to_images(self, inputs: npt.ArrayLike) -> np.ndarray:
-        """Undoes mean and std.
+        """Convert prepared images back to pixel values in [0, 1].
 
         Args:
-            inputs: array (..., channels) of model input.
+            inputs: array (..., channels) of model inputs.
 
         Returns:
-            float32 array of the same shape: the images as the model sees them, cut to [0, 1].
+            float32 array of the same shape, with mean and std undone, clipped to [0, 1].
 
         Raises:
-            ValueError: on another number of channels.
+            ValueError: if the number of channels differs.
         """
         inputs = np.asarray(inputs, "float32")
         if inputs.ndim < 1 or inputs.shape[-1] != self.channels:

@@ -11,23 +11,24 @@ from keras_vit.typing import Pair
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwinConfig(ImageConfig):
-    """The architecture of a Swin Transformer (arXiv 2103.14030, section 3 and appendix A).
+    """Describe a Swin Transformer (arXiv 2103.14030, section 3 and appendix A).
 
     Args:
         patch_size: height and width of a patch in pixels; it must divide `image_size`.
-        embed_dim: width C of the tokens of the first stage; it doubles from stage to stage.
-        depths: blocks per stage.
-        num_heads: attention heads per stage; they must divide the stage's width.
-        window_size: side of a window in tokens; a stage whose map has a shorter side of at most that takes this side.
-        mlp_ratio: width of each MLP's hidden layer over the width of the stage, rounded down.
+        embed_dim: width C of the tokens of the first stage; each further stage doubles it.
+        depths: number of blocks per stage.
+        num_heads: number of attention heads per stage; they must divide the width of the stage.
+        window_size: side of a window in tokens. If the shorter side of a stage's map is not longer, the window takes
+            that side.
+        mlp_ratio: ratio of each MLP's hidden width to the width of the stage; the hidden width is rounded down.
         qkv_bias: whether query, key and value projections have biases.
-        dropout_rate: rate in [0, 1) after the patches, attention output and both MLP layers.
-        drop_path_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
+        dropout_rate: dropout rate in [0, 1) after the patches, the attention output and both MLP layers.
+        drop_path_rate: stochastic depth rate in [0, 1) of the last block; it grows linearly from 0 with depth.
         gelu: `erf` (the authors' code) or `tanh`.
-        epsilon: of every LayerNorm.
+        epsilon: epsilon of every LayerNorm.
 
     Raises:
-        ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
+        ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
     """
 
     family: ClassVar[str] = "swin"
@@ -73,30 +74,30 @@ class SwinConfig(ImageConfig):
 
     @property
     def grid_size(self) -> tuple[int, int]:
-        """Rows and columns of the patch grid, which is the map of the first stage."""
+        """Return the (rows, columns) of the patch grid, the map of the first stage."""
         return self.stage_size(0)
 
     def stage_dim(self, stage: int) -> int:
-        """Returns the width of the tokens of a stage.
+        """Return the width of the tokens of a stage.
 
         Args:
-            stage: its number, from 0.
+            stage: index of the stage, from 0.
         """
         return self.embed_dim * 2**stage
 
     def mlp_dim(self, stage: int) -> int:
-        """Returns the width of the hidden layer of the MLPs of a stage.
+        """Return the width of the hidden layer of the MLPs of a stage.
 
         Args:
-            stage: its number, from 0.
+            stage: index of the stage, from 0.
         """
         return int(self.mlp_ratio * self.stage_dim(stage))
 
     def stage_size(self, stage: int) -> tuple[int, int]:
-        """Returns the rows and columns of the map of a stage; odd sides are rounded up when halved.
+        """Return the (rows, columns) of a stage's map; halving rounds odd sides up.
 
         Args:
-            stage: its number, from 0.
+            stage: index of the stage, from 0.
         """
         size = tuple(side // step for side, step in zip(self.image_size, self.patch_size, strict=True))
         return tuple(-(-side // 2**stage) for side in size)

@@ -1,4 +1,4 @@
-"""What no array of a weights file shows: written into every file, and compared with the model when it is loaded."""
+"""Config fields that weight arrays do not show; saved in every weights file and compared when it is loaded."""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from keras_vit.config.base import Config, ImageConfig
 
 KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and the attributes of .weights.h5
 
-# Fields whose other value computes nearly the same, so that a user may want it.
+# Another value of these fields gives nearly the same outputs, so it is accepted with a warning.
 CLOSE = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding")
-# Fields whose other value is met by resizing tables, which the report lists.
+# Another value of these fields is handled by resizing tables, which the report lists.
 RESIZED = ("window_size",)
-# Fields that a new head may have otherwise.
+# Fields that may differ if the head is new.
 OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 
 _FIELDS = (
@@ -29,12 +29,12 @@ _FIELDS = (
     "max_pool_padding",
 )
 _STEM = ("style", "gn_epsilon", "std_epsilon")
-_ONE_TOKEN = ("token", "first")  # a norm of each token commutes with taking one of them
-_POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, on every token
+_ONE_TOKEN = ("token", "first")  # normalising each token and then taking one gives the same result
+_POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
 
 
 class Difference(NamedTuple):
-    """A field that a file states and a model has otherwise; that of a stem is `stem.NAME`."""
+    """A field whose value in a file differs from the model's; a stem's fields are `stem.NAME`."""
 
     name: str
     theirs: Any
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
 
     @property
     def is_close(self) -> bool:
-        """Whether the model computes nearly the same."""
+        """Return whether the model computes nearly the same with either value."""
         return self.name in CLOSE or self.name.startswith("stem.")
 
     def __str__(self):
@@ -50,7 +50,7 @@ class Difference(NamedTuple):
 
 
 def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a config that no array shows, those of a stem as `stem.NAME`.
+    """Return the config fields that no array shows; a stem's fields are `stem.NAME`.
 
     Args:
         values: the config as a dict, see `Config.to_dict`.
@@ -61,11 +61,11 @@ def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Difference]:
-    """Return what a file states and a config has otherwise.
+    """Return the fields whose value in a file differs from the config's.
 
     Args:
-        stated: dict from the names of fields to values, see `unseen`; what the config does not have is passed over.
-        config: of the model.
+        stated: dict from field names to values, see `unseen`; fields that the config does not have are ignored.
+        config: config of the model.
     """
     found = []
     for name, theirs in stated.items():
@@ -82,11 +82,13 @@ def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Differen
 
 
 def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
-    """Return the JSON that a file of weights carries: the fields of `unseen`, the patch grid and the preprocessing.
+    """Return the metadata of a weights file as JSON.
+
+    It holds the fields of `unseen`, the patch grid and the preprocessing.
 
     Args:
-        config: of the model.
-        preprocessing: `Preprocessing` of the model, None where nobody knows it.
+        config: config of the model.
+        preprocessing: `Preprocessing` of the model, None if it is unknown.
     """
     values: dict[str, Any] = {"config": unseen(config.to_dict())}
     if hasattr(config, "grid_size"):
@@ -97,14 +99,14 @@ def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
 
 
 def from_text(text: Any, name: str) -> dict[str, Any]:
-    """Return the values of `to_text`; without a text, those of a file that states nothing.
+    """Parse the JSON that `to_text` returns; None gives the values of a file without metadata.
 
     Args:
         text: the JSON, or None.
-        name: of the file, for messages.
+        name: name of the file, for error messages.
 
     Raises:
-        ValueError: if it is no such JSON.
+        ValueError: if the text is not JSON from `to_text`.
     """
     try:
         values = json.loads("{}" if text is None else text)

@@ -16,56 +16,58 @@ POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "relative", "none")
 POSITION_PLACEMENTS = ("stem", "every", "shared")
 ATTENTIONS = ("global", "axial")
 
-PAPER_GELU = "tanh"  # vit_jax: flax.linen.gelu, whose default is the tanh approximation
-PAPER_EPSILON = 1e-6  # vit_jax: flax.linen.LayerNorm's default; Keras's own is 1e-3
+PAPER_GELU = "tanh"  # vit_jax uses flax.linen.gelu, whose default is the tanh approximation
+PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the default of Keras is 1e-3
 
 _STEMS = {stem.__name__: stem for stem in (ResNetConfig, FeatureMapConfig)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig(ImageConfig):
-    """The architecture of a Vision Transformer (arXiv 2010.11929, section 3.1 and Table 1).
+    """Describe a Vision Transformer (arXiv 2010.11929, section 3.1 and Table 1).
 
     Args:
-        patch_size: height and width of a patch, in pixels or, with a stem, in cells of its feature map, which it must
-            divide.
+        patch_size: height and width of a patch in pixels; with a stem, in cells of its feature map. It must divide the
+            image or the feature map.
         hidden_dim: width D of every token.
         num_layers: number of transformer blocks L.
         num_heads: attention heads per block; they must divide `hidden_dim`.
         mlp_dim: width of the hidden layer of each block's MLP.
-        pooling: what the head reads: `token` the class token, `gap` the mean of the patch tokens, `map`
-            multi-head attention pooling, `first` row 0 with no class token added, `unpooled` every patch token,
-            `token_unpooled` every token with the class token first.
-        class_token: None follows `pooling`; True keeps a class token beside `gap` or `map`, which leave it out.
+        pooling: input of the head: `token`, the class token; `gap`, the mean of the patch tokens; `map`, multi-head
+            attention pooling; `first`, the first patch token, without a class token; `unpooled`, every patch token;
+            `token_unpooled`, every token, the class token first.
+        class_token: None adds a class token if `pooling` needs one; True also keeps one with `gap` or `map`, which
+            ignore it.
         norm_position: `before_pooling` (the paper) or `after_pooling` (timm's fc_norm).
-        representation_size: width of the tanh layer `pre_logits` before the head, None for no such layer.
-        position_embedding: `learned` (1-D table), `learned_2d` (a table of rows and one of columns, each of half the
-            width), `sincos2d` (fixed, MoCo-v3 form), `relative` (learned keys for 1-D offsets, added to the attention
-            logits) or `none` (appendix D.4).
+        representation_size: width of the tanh layer `pre_logits` before the head; None for no such layer.
+        position_embedding: `learned` (1-D table), `learned_2d` (one table for rows and one for columns, each of half
+            the width), `sincos2d` (fixed, MoCo-v3 form), `relative` (learned keys for 1-D offsets, added to the
+            attention logits) or `none` (appendix D.4).
         position_placement: where positions are added: `stem`, once before the first block; `every`, at the input of
-            every block, each with its own; `shared`, at the input of every block, all with the same. `relative` is
-            `every` or `shared`.
-        dropout_rate: rate in [0, 1) after positions, attention output and both MLP layers.
-        attention_dropout_rate: rate in [0, 1) on the attention weights.
-        drop_path_rate: rate in [0, 1) of the last block; it grows linearly with depth from 0.
-        layer_scale_init: initial value of LayerScale (arXiv 2103.17239), None for no LayerScale.
+            every block, each with its own embedding; `shared`, at the input of every block, all with the same
+            embedding. `relative` requires `every` or `shared`.
+        dropout_rate: dropout rate in [0, 1) after positions, attention output and both MLP layers.
+        attention_dropout_rate: dropout rate in [0, 1) on the attention weights.
+        drop_path_rate: stochastic depth rate in [0, 1) of the last block; it grows linearly from 0 with depth.
+        layer_scale_init: initial value of LayerScale (arXiv 2103.17239); None for no LayerScale.
         qkv_bias: whether query, key and value projections have biases.
         qk_norm: whether queries and keys are layer-normalised per head.
-        num_registers: learned register tokens (arXiv 2309.16588) after the class token.
-        gelu: `tanh` or `erf`; None is what given weights were trained with, without weights the paper's `tanh`.
-        epsilon: of every LayerNorm; None is what given weights were trained with, without weights the paper's 1e-6.
+        num_registers: number of learned register tokens (arXiv 2309.16588) after the class token.
+        gelu: `tanh` or `erf`; None uses what the weights were trained with, or the paper's `tanh` without weights.
+        epsilon: epsilon of every LayerNorm; None uses what the weights were trained with, or the paper's 1e-6 without
+            weights.
         remat: recompute the blocks in the backward pass to save memory.
-        token_merging: how many patch tokens each block merges into others that are alike (ToMe, arXiv 2210.09461), in
-            training and in inference, to save time; at most half of those that are left. 0 merges none. The weights
-            are those of a model that merges none.
-        distilled: a distillation token after the class token with a head of its own (DeiT, arXiv 2012.12877); in
+        token_merging: number of patch tokens that each block merges into similar ones (ToMe, arXiv 2210.09461), in
+            training and inference, to save time; at most half of the remaining ones. 0 merges none. It does not change
+            the weights of the model.
+        distilled: add a distillation token after the class token, with its own head (DeiT, arXiv 2012.12877). In
             training the model returns the logits of both heads, otherwise their mean.
-        attention: `global`, all tokens to all tokens, or `axial`, each block a row block and a column block
+        attention: `global`, all tokens to all tokens, or `axial`, where each block has a row block and a column block
             (appendix D.6).
-        stem: `ResNetConfig` of the ResNet of a hybrid, None to cut the patches from the image.
+        stem: `ResNetConfig` of a hybrid's ResNet; None cuts the patches from the image.
 
     Raises:
-        ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
+        ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
     """
 
     family: ClassVar[str] = "vit"
@@ -127,27 +129,27 @@ class ViTConfig(ImageConfig):
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """Rows and columns of what the patches are cut from: the image, or the feature map of the stem."""
+        """Return the (rows, columns) that patches are cut from: image or feature map."""
         return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property
     def grid_size(self) -> tuple[int, int]:
-        """Rows and columns of the patch grid."""
+        """Return the (rows, columns) of the patch grid."""
         return tuple(side // step for side, step in zip(self.feature_size, self.patch_size, strict=True))
 
     @property
     def num_class_tokens(self) -> int:
-        """1 with a class token, 2 with a distillation token beside it, else 0."""
+        """Return the number of class and distillation tokens: 0, 1 or 2."""
         follows = self.pooling in CLASS_TOKEN_POOLINGS
         return int(follows if self.class_token is None else self.class_token) + int(self.distilled)
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens that stand before the patch tokens: class token, distillation token and registers."""
+        """Return the number of class, distillation and register tokens."""
         return self.num_class_tokens + self.num_registers
 
     def resolve(self) -> Self:
-        """Returns a copy in which `gelu` and every epsilon are stated: the paper's where they were None."""
+        """Return a copy in which the paper's values replace a `gelu` or epsilon of None."""
         stem = self.stem and self.stem.resolve()
         return self.replace(gelu=self.gelu or PAPER_GELU, epsilon=self.epsilon or PAPER_EPSILON, stem=stem)
 
@@ -160,7 +162,7 @@ _CHOICES = {
     "attention": ATTENTIONS,
 }
 
-# when two arguments contradict each other, what is expected of them, which ones
+# what makes two arguments contradict each other, the expectation, the arguments to report
 _CONTRADICTIONS = (
     (
         lambda c: c.class_token and c.pooling in ("first", "unpooled"),
@@ -194,7 +196,7 @@ _CONTRADICTIONS = (
     ),
     (
         lambda c: c.position_embedding == "none" and c.position_placement != "stem",
-        "position_embedding='none' adds nothing anywhere, so position_placement must be 'stem', the default",
+        "position_embedding='none' adds no positions, so position_placement must be 'stem', the default",
         ("position_placement",),
     ),
     (
@@ -210,12 +212,12 @@ _CONTRADICTIONS = (
     ),
     (
         lambda c: c.attention == "axial" and c.position_embedding == "relative",
-        "attention='axial' sees no 1-D sequence, so position_embedding must not be 'relative'",
+        "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative'",
         ("position_embedding",),
     ),
     (
         lambda c: c.token_merging and c.position_placement != "stem",
-        "token_merging leaves no place to a token behind the first block, so position_placement must be 'stem'",
+        "token_merging removes the grid positions after the first block, so position_placement must be 'stem'",
         ("token_merging", "position_placement"),
     ),
     (

@@ -1,4 +1,4 @@
-"""The layers that the models are made of, one per file, from the image to the pooled features."""
+"""The layers that the models consist of, one per file, from the image to the pooled features."""
 
 from keras_vit.layers.axial_attention import AxialAttention
 from keras_vit.layers.axial_block import AxialTransformerBlock

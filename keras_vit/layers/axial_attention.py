@@ -16,24 +16,25 @@ AXES = ("height", "width")
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialAttention(keras.layers.Layer):
-    """Self-attention along the columns or rows of a map, with learned relative positions (arXiv 2003.07853, Eq. 4).
+    """Apply position-sensitive axial attention (arXiv 2003.07853, Eq. 4).
 
-    As in csrhddlam/axial-deeplab (`axialnet.py`): keys have half the channels of values, every
-    product is batch-normalised instead of scaled, and one table of offsets, shared by the heads, gives the positional
-    terms of query, key and value. The table belongs to the length K of the axis. A layer for another length resizes it
-    linearly, offset 0 to offset 0 and the ends to the ends, when it loads it.
+    The layer attends along the columns or the rows of a map. As in csrhddlam/axial-deeplab (`axialnet.py`), keys have
+    half the channels of values, and each product is batch-normalised instead of scaled. One table of relative
+    positions, shared by the heads, gives the positional terms of query, key and value. The table depends on the length
+    K of the axis. When the layer loads a table for another length, it resizes it linearly; offset 0 and both ends stay
+    aligned.
 
     Args:
-        axis: `height`, every column is a sequence, or `width`, every row.
-        num_heads: attention heads; twice their number must divide the channels.
-        epsilon: of the batch normalisations.
+        axis: `height` attends within each column, `width` within each row.
+        num_heads: number of attention heads; twice this number must divide the channels.
+        epsilon: epsilon of the batch normalisations.
 
     Shapes:
         (batch, rows, columns, channels), rows and columns known -> the same
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built on a map of unknown size or whose channels
-            the heads do not divide.
+        ValueError: if a value is out of range or a choice is unknown; at build, if the map has an unknown size or
+            `num_heads` does not divide its channels.
     """
 
     def __init__(self, axis: str, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
@@ -52,7 +53,7 @@ class AxialAttention(keras.layers.Layer):
     def build(self, input_shape):
         channels, length = self._check_map(input_shape)
         head_dim = channels // self.num_heads
-        # Both initial deviations are those of axialnet.py.
+        # Both initial standard deviations are those of axialnet.py.
         self.qkv = keras.layers.Dense(
             2 * channels,
             use_bias=False,
@@ -92,7 +93,7 @@ class AxialAttention(keras.layers.Layer):
         return ops.transpose(turned, (0, 2, 1, 3))
 
     def _attend(self, maps, training):
-        """Attention along the third axis; the second joins the batch."""
+        """Attend along the third axis; the second axis joins the batch."""
         _, others, length, channels = maps.shape
         sequences = ops.reshape(maps, (-1, length, channels))
         query, key, value = self._project(sequences, training)
@@ -112,17 +113,17 @@ class AxialAttention(keras.layers.Layer):
         return ops.reshape(outputs, (-1, others, length, channels))
 
     def _project(self, sequences, training):
-        """(n, length, channels) -> query, key and value (n, heads, length, head_dim / 2, / 2 and / 1)"""
+        """(n, length, channels) -> query, key (n, heads, length, head_dim / 2), value (n, heads, length, head_dim)"""
         length, channels = sequences.shape[1:]
         fused = self.qkv_norm(self.qkv(sequences), training=training)
         fused = ops.reshape(fused, (-1, length, self.num_heads, 2 * channels // self.num_heads))
         return self._split(ops.transpose(fused, (0, 2, 1, 3)))
 
     def _positions(self, length):
-        """r^q, r^k (length, length, head_dim / 2) and r^v (length, length, head_dim).
+        """Return r^q, r^k (length, length, head_dim / 2) and r^v (length, length, head_dim).
 
-        Row i, column j is the table's row for the offset i - j, where i counts the sequence that the table belongs
-        to, queries for r^q and r^v, keys for r^k, and j the other.
+        Element [i, j] is the table's row for the offset i - j. Index i counts the queries for r^q and r^v and the keys
+        for r^k; j counts the other ones.
         """
         places = np.arange(length)
         offsets = places[:, None] - places + length - 1
@@ -130,7 +131,7 @@ class AxialAttention(keras.layers.Layer):
         return [ops.take(part, offsets, axis=0) for part in self._split(table)]
 
     def _split(self, fused):
-        """Cuts the last axis into parts for query, key and value, a quarter, a quarter and a half."""
+        """Split the last axis into query, key and value: a quarter, a quarter and a half."""
         quarter = fused.shape[-1] // 4
         return ops.split(fused, (quarter, 2 * quarter), axis=-1)
 
@@ -138,39 +139,39 @@ class AxialAttention(keras.layers.Layer):
         return input_shape
 
     def own_macs(self, input_shape: tuple[int, ...]) -> int:
-        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+        """Return the multiply-accumulates of the attention, without sub-layers.
 
         Args:
-            input_shape: of the map, (batch, rows, columns, channels).
+            input_shape: shape of the map, (batch, rows, columns, channels).
 
         Raises:
-            ValueError: on a map of unknown size.
+            ValueError: if the size of the map is unknown.
         """
         batch, rows, columns, channels = input_shape
         _, length = self._check_map(input_shape)
-        # q k, q r^q and k r^k with half the channels, A v and A r^v with all
+        # q k, q r^q and k r^k use half the channels, A v and A r^v use all
         return batch * rows * columns * length * (3 * channels // 2 + 2 * channels)
 
     def load_own_variables(self, store):
         self.relative_positions.assign(self.resized(self.relative_positions, np.asarray(store["0"])))
 
     def resize_from(self, other: Self, method: str = "align_corners") -> None:
-        """Takes the table of the same layer of a model for another image size.
+        """Copy the table from the same layer of a model for another image size.
 
         Args:
             other: the layer, built on a map of that size.
-            method: how to resize the table, see `resize_position_embedding`.
+            method: resize method, see `resize_position_embedding`.
         """
         table = ops.convert_to_numpy(other.relative_positions)
         self.relative_positions.assign(self.resized(self.relative_positions, table, method))
 
     def resized(self, variable: keras.Variable, table: np.ndarray, method: str = "align_corners") -> np.ndarray:
-        """Returns the table (2 * length - 1, 2 * head_dim) from that of another length.
+        """Return the table (2 * length - 1, 2 * head_dim) resized from another length.
 
         Args:
             variable: the table of this layer.
-            table: array, that of the layer for the other length.
-            method: how to resize it, see `resize_position_embedding`.
+            table: array, the table of the layer for the other length.
+            method: resize method, see `resize_position_embedding`.
         """
         return resize_position_embedding(table, (len(table), 1), (variable.shape[0], 1), 0, method)
 
@@ -179,7 +180,7 @@ class AxialAttention(keras.layers.Layer):
 
 
 def batch_norm(name, epsilon, dtype, axis=-1, gamma_initializer="ones"):
-    """Returns the batch normalisation of the axial ResNet: torch's momentum of 0.1 is Keras's 0.9."""
+    """Return a batch normalisation of the axial ResNet; its momentum 0.9 is torch's 0.1."""
     return keras.layers.BatchNormalization(
         axis, momentum=0.9, epsilon=epsilon, gamma_initializer=gamma_initializer, dtype=dtype, name=name
     )

@@ -26,24 +26,24 @@ _BLOCK_ARGUMENTS = (
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialTransformerBlock(keras.layers.Layer):
-    """One block of AxialViT (arXiv 2010.11929, appendix D.6): `row_block`, then `column_block`.
+    """Apply attention along rows, then columns (arXiv 2010.11929, appendix D.6).
 
-    Both are a `TransformerBlock`, attention and MLP, with weights of its own. To the first every row of the grid is a
-    sequence, to the second every column, so that N tokens on a square grid have 2 N^1.5 attention weights per head
-    where global attention has N^2, and two blocks connect every token with every other one.
+    The sub-layers `row_block` and `column_block` are `TransformerBlock`s with separate weights. The first attends
+    within each row of the grid, the second within each column. On a square grid of N tokens, both together have
+    2 N^1.5 attention weights per head instead of N^2, and connect every token with every other one.
 
     Args:
         grid_size: (rows, columns) of the patch grid, or one integer for both.
-        num_heads, mlp_dim, dropout_rate, attention_dropout_rate: as in `TransformerBlock`, of both blocks.
-        drop_path_rate: as in `TransformerBlock`, but drawn for each row and each column by itself, as these are
-            the sequences.
-        layer_scale_init, qkv_bias, qk_norm, gelu, epsilon, remat: as in `TransformerBlock`, of both blocks.
+        num_heads, mlp_dim, dropout_rate, attention_dropout_rate: as in `TransformerBlock`, for both blocks.
+        drop_path_rate: as in `TransformerBlock`, but drawn separately for each row and each column.
+        layer_scale_init, qkv_bias, qk_norm, gelu, epsilon, remat: as in `TransformerBlock`, for both blocks.
 
     Shapes:
-        (batch, rows * columns, dim), tokens in raster order, rows first, without class token -> the same
+        (batch, rows * columns, dim), tokens in raster order (row by row), without class token -> the same
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built on or called with another number of tokens.
+        ValueError: if a value is out of range or a choice is unknown; at build or call, if the number of tokens is not
+            that of the grid.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class AxialTransformerBlock(keras.layers.Layer):
         return self._raster(tokens)
 
     def attention_scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the attention weights of both blocks on the tokens that enter this one.
+        """Return the attention weights of both blocks.
 
         Args:
-            tokens: (batch, rows * columns, dim).
+            tokens: input of the block, (batch, rows * columns, dim).
 
         Returns:
-            Pair of the rows' (batch, rows, heads, columns, columns) and the columns' (batch, columns, heads, rows,
-            rows), each with the queries before the keys.
+            Pair of the row attention (batch, rows, heads, columns, columns) and the column attention (batch, columns,
+            heads, rows, rows). The query axis comes before the key axis.
         """
         rows, columns = self.grid_size
         tokens = self._rows(tokens)

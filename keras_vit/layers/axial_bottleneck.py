@@ -10,31 +10,33 @@ from keras_vit.layers.axial_attention import AxialAttention, batch_norm
 from keras_vit.typing import Tensor
 
 STRIDES = (1, 2)
-EXPANSION = 2  # channels of the output for each channel of the attention: `AxialBlock.expansion`
+EXPANSION = 2  # output channels per attention channel: `AxialBlock.expansion` in axialnet.py
 HE_NORMAL = {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialBottleneck(keras.layers.Layer):
-    """A bottleneck unit whose 3 x 3 convolution is height, then width attention (arXiv 2003.07853, section 3.3).
+    """Apply a bottleneck unit with axial attention (arXiv 2003.07853, section 3.3).
 
-    1 x 1 down, BN, ReLU, height attention, width attention, ReLU, 1 x 1 up, BN, add the shortcut, ReLU, as in
-    csrhddlam/axial-deeplab (`axialnet.py`). A strided unit averages what the attention gives; at the end
-    of an odd side it averages the single row or column that is left. Where the shape changes, the shortcut is a 1 x 1
-    convolution of the same stride with BN. The last BN starts at a scale of 0, so that the unit starts as its shortcut.
+    The unit is 1 x 1 convolution down, BN, ReLU, height attention, width attention, ReLU, 1 x 1 convolution up, BN, add
+    the shortcut, ReLU, as in csrhddlam/axial-deeplab (`axialnet.py`). With a stride, the attention output is
+    average-pooled; at the end of an odd side the pool covers a single row or column. If the shape changes, the shortcut
+    is a 1 x 1 convolution of the same stride with BN. The scale of the last BN starts at 0, so the unit initially
+    passes on the shortcut only.
 
     Args:
-        width: channels of the attention; the output has twice as many.
+        width: number of attention channels; the output has twice as many.
         strides: 1, or 2 to halve the sides of the map, rounding up.
-        num_heads: attention heads; twice their number must divide `width`.
-        epsilon: of every batch normalisation.
+        num_heads: number of attention heads; twice this number must divide `width`.
+        epsilon: epsilon of every batch normalisation.
 
     Shapes:
         (batch, rows, columns, channels), rows and columns known ->
         (batch, ceil(rows / strides), ceil(columns / strides), 2 * width)
 
     Raises:
-        ValueError: on a value out of range, or heads that do not divide the width; when built on a map of unknown size.
+        ValueError: if a value is out of range or the heads do not divide the width; at build, if the size of the map is
+            unknown.
     """
 
     def __init__(self, width: int, strides: int = 1, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
@@ -108,12 +110,14 @@ class AxialBottleneck(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialStage(keras.layers.Layer):
-    """Units `unit_01`, `unit_02` and so on of one width, of which the first has the stage's stride.
+    """Apply residual units in sequence; the first has the stride.
+
+    The sub-layers are `unit_01`, `unit_02` and so on.
 
     Args:
-        num_units: units of the stage.
-        width: channels of the attention; the output has twice as many.
-        strides: of the first unit.
+        num_units: number of units.
+        width: number of attention channels; the output has twice as many.
+        strides: stride of the first unit.
         num_heads, epsilon: as in `AxialBottleneck`.
 
     Shapes:
@@ -170,7 +174,7 @@ class AxialStage(keras.layers.Layer):
 
 
 def check_heads(num_heads, width):
-    """Returns `num_heads` if the keys, half as wide as the values, can be cut into that many heads."""
+    """Return `num_heads` if that many heads divide the keys, which have half of `width`."""
     checks.check_integer("num_heads", num_heads)
     if width % (2 * num_heads):
         raise ValueError(f"width must be divisible by twice num_heads; got width={width}, num_heads={num_heads}")
@@ -178,6 +182,6 @@ def check_heads(num_heads, width):
 
 
 def _dense(units, **kwargs):
-    """A 1 x 1 convolution; a dense layer is the same and can be adapted with LoRA and quantised."""
+    """Return a 1 x 1 convolution as a dense layer, which LoRA and quantisation support."""
     initializer = keras.initializers.VarianceScaling(**HE_NORMAL)
     return keras.layers.Dense(units, use_bias=False, kernel_initializer=initializer, **kwargs)

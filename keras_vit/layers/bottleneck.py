@@ -14,7 +14,7 @@ GROUPS = 32
 
 
 class _Unit(keras.layers.Layer):
-    """What both units share: three standardised convolutions, three group norms and a shortcut."""
+    """Base class of both units: three standardised convolutions, three group norms and a shortcut."""
 
     norm3_gamma = "ones"
 
@@ -54,7 +54,7 @@ class _Unit(keras.layers.Layer):
         )
 
     def _has_projection(self, input_shape):
-        """Whether the input cannot be added to the output as it is."""
+        """Return whether the shortcut needs a projection because the shape changes."""
         return self.strides != 1 or input_shape[-1] != self.width * EXPANSION
 
     def compute_output_shape(self, input_shape):
@@ -74,24 +74,25 @@ class _Unit(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BottleneckUnit(_Unit):
-    """The post-norm unit of the hybrids' ResNet: v1.5 of arXiv 1512.03385 with weight standardisation and GroupNorm.
+    """Apply the residual unit of a hybrid ViT's ResNet (arXiv 1512.03385, v1.5).
 
-    relu(GN(conv1x1)), relu(GN(conv3x3)), GN(conv1x1), added to the input and rectified. The stride is on the 3 x 3
-    convolution. Where stride or channels change, the input takes a normalised 1 x 1 convolution. The scale of the last
-    norm starts at 0, so that the branch does (the official code of arXiv 2010.11929, models_resnet.py).
+    The unit is relu(GN(conv1x1)), relu(GN(conv3x3)), GN(conv1x1), add the shortcut, relu. All convolutions are weight
+    standardised, and the 3 x 3 convolution has the stride. If the stride is not 1 or the channels change, the shortcut
+    is a normalised 1 x 1 convolution. The scale of the last norm starts at 0, so the residual branch does too (the
+    official code of arXiv 2010.11929, models_resnet.py).
 
     Args:
-        width: channels inside, divisible by the 32 groups; the output has 4 times as many.
-        strides: step of the 3 x 3 convolution in both directions, padded as TensorFlow's SAME.
-        gn_epsilon: of every GroupNorm.
-        std_epsilon: of the weight standardisation.
-        std_form: what that is added to: `deviation` or `variance`, see `StdConv2D`.
+        width: number of inner channels, divisible by the 32 groups; the output has 4 times as many.
+        strides: stride of the 3 x 3 convolution in both directions, with TensorFlow's SAME padding.
+        gn_epsilon: epsilon of every GroupNorm.
+        std_epsilon: epsilon of the weight standardisation.
+        std_form: what `std_epsilon` is added to, `deviation` or `variance`; see `StdConv2D`.
 
     Shapes:
         (batch, height, width, channels) -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
 
     Raises:
-        ValueError: on a value out of range, an unknown choice or a width that the groups do not divide.
+        ValueError: if a value is out of range, a choice is unknown or the groups do not divide the width.
     """
 
     norm3_gamma = "zeros"
@@ -132,25 +133,25 @@ class BottleneckUnit(_Unit):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PreActivationUnit(_Unit):
-    """The unit of BiT's ResNet-v2 (arXiv 1912.11370; 1603.05027, Fig. 4e).
+    """Apply the pre-activation unit of BiT's ResNet-v2 (arXiv 1912.11370).
 
-    conv(relu(GN)) three times, 1 x 1, 3 x 3 and 1 x 1, added to the input. The stride is on the 3 x 3 convolution,
-    which is padded by one on every side whatever the stride. Where stride or channels change, the shortcut is a 1 x 1
-    convolution, without norm, of the input that is normalised and rectified already.
+    It is unit (e) of arXiv 1603.05027, Fig. 4: conv(relu(GN)) three times, 1 x 1, 3 x 3 and 1 x 1, added to the
+    shortcut. The 3 x 3 convolution has the stride and pads every side by one. If the stride is not 1 or the channels
+    change, the shortcut is a 1 x 1 convolution without norm; its input is the output of the unit's first GN and ReLU.
 
     Args:
-        width: channels inside, divisible by the 32 groups; the output has 4 times as many.
-        strides: step of the 3 x 3 convolution in both directions.
-        gn_epsilon: of every GroupNorm.
-        std_epsilon: of the weight standardisation.
-        std_form: what that is added to: `deviation` or `variance`, see `StdConv2D`.
+        width: number of inner channels, divisible by the 32 groups; the output has 4 times as many.
+        strides: stride of the 3 x 3 convolution in both directions.
+        gn_epsilon: epsilon of every GroupNorm.
+        std_epsilon: epsilon of the weight standardisation.
+        std_form: what `std_epsilon` is added to, `deviation` or `variance`; see `StdConv2D`.
 
     Shapes:
         (batch, height, width, channels), channels divisible by the 32 groups
         -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
 
     Raises:
-        ValueError: on a value out of range, an unknown choice or a width that the groups do not divide.
+        ValueError: if a value is out of range, a choice is unknown or the groups do not divide the width.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class PreActivationUnit(_Unit):
         activated = ops.relu(self.norm1(images))
         shortcut = images if self.shortcut_conv is None else self.shortcut_conv(activated)
         branch = ops.relu(self.norm2(self.conv1(activated)))
-        # SAME would pad strided convolutions of even sides below and to the right alone.
+        # With a stride and even sides, SAME would pad only the bottom and the right.
         branch = self.conv2(ops.pad(branch, ((0, 0), (1, 1), (1, 1), (0, 0))))
         branch = self.conv3(ops.relu(self.norm3(branch)))
         return shortcut + branch

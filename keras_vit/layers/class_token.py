@@ -11,20 +11,22 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ClassToken(keras.layers.Layer):
-    """Prepends the class token (x_class of Eq. 1 in arXiv 2010.11929) and register tokens (arXiv 2309.16588).
+    """Prepend learned class tokens and register tokens to the patch tokens.
 
-    The order of the result is class tokens, registers, patch tokens. Class tokens start at zero, as in the official
-    code; registers start at N(0, 0.02), for registers that start equal would stay equal.
+    The class token is x_class of Eq. 1 in arXiv 2010.11929; registers are those of arXiv 2309.16588. The order of the
+    output is class tokens, registers, patch tokens. Class tokens start at zero, as in the official code. Registers
+    start at N(0, 0.02), because equal registers would stay equal.
 
     Args:
-        num_class_tokens: learned class tokens; 0 for a model that pools its patch tokens and only wants registers.
-        num_registers: learned register tokens.
+        num_class_tokens: number of learned class tokens; 0 for a model that pools its patch tokens and only adds
+            registers.
+        num_registers: number of learned register tokens.
 
     Shapes:
         (batch, tokens, dim) -> (batch, num_class_tokens + num_registers + tokens, dim)
 
     Raises:
-        ValueError: if there is no token to prepend.
+        ValueError: if both numbers are 0 or a value is out of range.
     """
 
     def __init__(self, num_class_tokens: int = 1, num_registers: int = 0, **kwargs: Any) -> None:
@@ -47,7 +49,8 @@ class ClassToken(keras.layers.Layer):
     def call(self, tokens: Tensor) -> Tensor:
         learned = [self.class_token] if self.num_class_tokens else []
         learned += [self.registers] if self.num_registers else []
-        nothing = ops.zeros_like(tokens[:, :1])  # for each image; LiteRT may lose sizes that it computes as it runs
+        # zeros broadcast to the batch; LiteRT may lose a batch size that is computed at run time
+        nothing = ops.zeros_like(tokens[:, :1])
         return ops.concatenate([*(ops.cast(token, tokens.dtype) + nothing for token in learned), tokens], axis=1)
 
     def compute_output_shape(self, input_shape):

@@ -9,9 +9,9 @@ from keras_vit import checks
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class DropPath(keras.layers.Dropout):
-    """Stochastic depth (arXiv 1603.09382): drops the whole residual branch of a sample while training.
+    """Drop the residual branch of random samples in training (arXiv 1603.09382).
 
-    What is kept is divided by `1 - rate`, so that inference needs no scaling.
+    This is stochastic depth. The remaining branches are divided by `1 - rate`, so inference needs no scaling.
 
     Args:
         rate: share of samples whose branch is dropped, in [0, 1).
@@ -21,7 +21,7 @@ class DropPath(keras.layers.Dropout):
         (batch, tokens, dim) -> the same
 
     Raises:
-        ValueError: on a value out of range.
+        ValueError: if a value is out of range.
     """
 
     def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""LayerNorm: Keras's layer norm over the last axis, as one operation where TensorFlow has it."""
+"""LayerNorm: Keras's layer norm over the last axis, as one fused operation on TensorFlow."""
 
 import keras
 
@@ -7,10 +7,10 @@ from keras_vit.compat.layer_norm import layer_norm
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerNorm(keras.layers.LayerNormalization):
-    """Normalises each token over its channels (arXiv 1607.06450, section 3).
+    """Normalise each token over its channels (arXiv 1607.06450, section 3).
 
-    The same as `keras.layers.LayerNormalization`, which see for the arguments; in `predict`, `evaluate` and exported
-    models it is computed in one pass.
+    The arguments and results are those of `keras.layers.LayerNormalization`; `predict`, `evaluate` and exported models
+    use one fused operation.
 
     Shapes:
         (..., dim) -> the same

@@ -10,7 +10,7 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LayerScale(keras.layers.Layer):
-    """Multiplies each channel by a learned factor (arXiv 2103.17239, Eq. 4).
+    """Multiply each channel by a learned factor (arXiv 2103.17239, Eq. 4).
 
     Args:
         init: initial value of every factor, above 0 (DeiT-III: 1e-4).
@@ -19,7 +19,7 @@ class LayerScale(keras.layers.Layer):
         (..., dim) -> the same
 
     Raises:
-        ValueError: on a value out of range.
+        ValueError: if a value is out of range.
     """
 
     def __init__(self, init: float = 1e-4, **kwargs: Any) -> None:

@@ -10,23 +10,24 @@ from keras_vit.layers.transformer_block import TransformerBlock
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MergingTransformerBlock(TransformerBlock):
-    """A block that merges alike tokens after its attention (ToMe, arXiv 2210.09461, section 3).
+    """A transformer block that merges similar tokens after its attention.
 
-    Tokens are compared by their keys, averaged over the heads. A token that holds s of the first ones counts s times as
-    a key: the logarithm of s is added to its attention logits (proportional attention, section 3.2).
+    It follows ToMe (arXiv 2210.09461, section 3). The similarity of two tokens is that of their keys, averaged over the
+    heads. A merged token that represents s original tokens has log(s) added to its attention logits as a key
+    (proportional attention, section 3.2).
 
-    Its weights are those of a `TransformerBlock`, and so are their names in files.
+    Its weights, and their names in files, are those of a `TransformerBlock`.
 
     Args:
-        token_merging, num_prefix_tokens: as of `TokenMerging`.
+        token_merging, num_prefix_tokens: as in `TokenMerging`.
         **kwargs: the arguments of `TransformerBlock`.
 
     Shapes:
-        tokens (batch, tokens, dim) and, but for the first block, the sizes and groups that the block before gives ->
+        tokens (batch, tokens, dim) and, except in the first block, the sizes and groups from the previous block ->
         tokens, sizes and groups, see `TokenMerging`
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built on an unknown number of tokens.
+        ValueError: if a value is out of range or a choice is unknown; at build, if the number of tokens is unknown.
     """
 
     def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
@@ -51,7 +52,7 @@ class MergingTransformerBlock(TransformerBlock):
         return self._add_mlp(tokens, training), sizes, groups
 
     def attention_scores(self, tokens, sizes=None, groups=None):
-        """Returns the attention weights between first tokens on what enters the block, see `unmerged_scores`."""
+        """Return the attention weights between the original tokens, see `unmerged_scores`."""
         normalised, key_sizes = self.norm1(tokens), _of_keys(sizes)
         scores = self.attention(normalised, key_sizes=key_sizes, return_attention_scores=True)[1]
         return scores if sizes is None else unmerged_scores(scores, sizes, groups)
@@ -75,5 +76,5 @@ def _of_keys(sizes):
     return None if sizes is None else ops.reshape(sizes, (-1, 1, 1, sizes.shape[1]))
 
 
-# Files of Keras name the layers of a model by their classes: so one of a model that merges fits one that does not.
+# Keras weights files name layers by class; equal names let models with and without merging share them.
 MergingTransformerBlock.__name__ = TransformerBlock.__name__

@@ -1,4 +1,4 @@
-"""MlpBlock: the feed-forward half of a transformer block."""
+"""MlpBlock: the feed-forward part of a transformer block."""
 
 from typing import Any
 
@@ -13,18 +13,20 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MlpBlock(keras.layers.Layer):
-    """Two dense layers with GELU between them (arXiv 2010.11929, section 3.1), dropout after each.
+    """Apply two dense layers with GELU between them (arXiv 2010.11929, section 3.1).
+
+    Dropout follows each dense layer.
 
     Args:
-        mlp_dim: width of the hidden layer; the output keeps the width of the input.
-        dropout_rate: in [0, 1).
+        mlp_dim: width of the hidden layer; the output has the width of the input.
+        dropout_rate: dropout rate in [0, 1).
         gelu: `tanh` (approximate, the official code) or `erf` (exact; timm, Hugging Face, DeiT).
 
     Shapes:
         (batch, tokens, dim) -> the same
 
     Raises:
-        ValueError: on a value out of range or an unknown choice.
+        ValueError: if a value is out of range or a choice is unknown.
     """
 
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, gelu: str = "tanh", **kwargs: Any) -> None:

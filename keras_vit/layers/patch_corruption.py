@@ -1,4 +1,4 @@
-"""PatchCorruption: replaces some patch embeddings, so that a model can learn to predict what stood there."""
+"""PatchCorruption: replaces some patch embeddings, so that a model can learn to predict these patches."""
 
 import numbers
 
@@ -8,30 +8,30 @@ from keras import ops
 from keras_vit import checks
 
 SHARES = (0.8, 0.1, 0.1)  # arXiv 2010.11929, appendix B.1.2, after BERT
-_MASKED = -1  # in place of the number of a source patch
+_MASKED = -1  # source index that stands for the learned embedding
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchCorruption(keras.layers.Layer):
-    """Corrupts the embeddings of as many patches of every image, at places drawn anew in every call.
+    """Corrupt a fixed share of the patch embeddings of every image.
 
-    Of the patches of an image, `round(corruption_rate * patches)` are drawn without replacement. Each of them,
-    independently, becomes a learned embedding, or that of another patch of the same image (all others are equally
-    likely, corrupted or not, and taken as they were before), or stays as it is.
+    The layer draws at random `round(corruption_rate * patches)` patches of each image without replacement. Each of
+    them, independently, becomes a learned embedding, becomes the embedding of another patch of the same image, or stays
+    unchanged. All other patches are equally likely, corrupted or not, and contribute their original embedding.
 
-    Training and inference draw from streams of their own, so that a validation changes nothing in the training.
+    Training and inference use separate random streams, so a validation does not change the training.
 
     Args:
         corruption_rate: share of the patches that are corrupted, in (0, 1].
-        shares: of the corrupted ones: probabilities of the learned embedding, of another patch's, of no change.
+        shares: probabilities for a corrupted patch: the learned embedding, another patch's embedding, no change.
         seed: integer for reproducible draws; None draws one.
 
     Shapes:
-        (batch, patches, dim) -> the same, and the corrupted places, ascending, int32 (batch, corrupted)
+        (batch, patches, dim) -> the same, and the indices of the corrupted patches, ascending, int32 (batch, corrupted)
 
     Raises:
-        ValueError: on values out of range; when built on tokens of which it would corrupt none, or on a single patch
-            that is to become another.
+        ValueError: if a value is out of range; at build, if no patch would be corrupted, or if there is a single patch
+            and `shares` replace patches by other ones.
     """
 
     def __init__(self, corruption_rate, shares=SHARES, seed=None, **kwargs):
@@ -47,7 +47,7 @@ class PatchCorruption(keras.layers.Layer):
         self.count = corrupted_count(self.corruption_rate, patches)
         if patches == 1 and self.shares[1]:
             raise ValueError(f"shares[1] must be 0 where there is a single patch; got shares={self.shares}")
-        initializer = keras.initializers.RandomNormal(stddev=0.02)  # BERT's
+        initializer = keras.initializers.RandomNormal(stddev=0.02)  # as in BERT
         self.mask_embedding = self.add_weight(name="mask_embedding", shape=input_shape[-1:], initializer=initializer)
         self.built = True
 
@@ -56,29 +56,29 @@ class PatchCorruption(keras.layers.Layer):
         return self.corrupt(tokens, sources), places
 
     def draw(self, tokens, seed):
-        """Draws what happens to which patch.
+        """Draw the corrupted patches and their replacements.
 
         Args:
             tokens: (batch, patches, dim).
             seed: an integer or a `keras.random.SeedGenerator`.
 
         Returns:
-            Pair of int32 tensors: (batch, patches), the number of the patch whose embedding each patch gets, -1 for the
-            learned one; and the corrupted places, ascending (batch, corrupted).
+            Pair of int32 tensors: the index of the patch whose embedding each patch gets, -1 for the learned one
+            (batch, patches); and the indices of the corrupted patches, ascending (batch, corrupted).
         """
         batch, patches, _ = ops.shape(tokens)
         drawn = keras.random.uniform((batch, patches, 3), dtype="float32", seed=seed)
         order = ops.cast(ops.argsort(drawn[..., 0], axis=1), "int32")
-        is_corrupted = ops.argsort(order, axis=1) < self.count  # the rank of each patch in that order
+        is_corrupted = ops.argsort(order, axis=1) < self.count  # its rank in a random order
         masked, other, _ = self.shares
         kind, own = drawn[..., 1], ops.arange(patches, dtype="int32")
         step = 1 + ops.cast(drawn[..., 2] * (patches - 1), "int32")
-        others = (own + ops.minimum(step, patches - 1)) % patches  # the product may be rounded up
+        others = (own + ops.minimum(step, patches - 1)) % patches  # the product may be rounded up to patches
         changed = ops.where(kind < masked, _MASKED, ops.where(kind < masked + other, others, own))
         return ops.where(is_corrupted, changed, own), ops.sort(order[:, : self.count], axis=1)
 
     def corrupt(self, tokens, sources):
-        """Returns the tokens (batch, patches, dim) with what the first result of `draw` says in their places."""
+        """Return the tokens (batch, patches, dim) replaced as the first result of `draw` states."""
         sources = sources[..., None]
         own = ops.arange(tokens.shape[1], dtype="int32")[:, None]
         tokens_of_others = take_tokens(tokens, ops.squeeze(sources, -1))
@@ -95,10 +95,12 @@ class PatchCorruption(keras.layers.Layer):
 
 
 def corrupted_count(corruption_rate, patches):
-    """Returns how many of the patches of an image are corrupted: `round(corruption_rate * patches)`, halves to even.
+    """Return the number of corrupted patches per image.
+
+    It is `round(corruption_rate * patches)`, with halves rounded to even.
 
     Raises:
-        ValueError: if that is none.
+        ValueError: if the number is 0.
     """
     count = round(corruption_rate * patches)
     if not count:
@@ -107,23 +109,23 @@ def corrupted_count(corruption_rate, patches):
 
 
 def take_tokens(tokens, places):
-    """Returns the tokens (batch, places, dim) at places (batch, places) of (batch, tokens, dim); zeros at place -1.
+    """Return the tokens (batch, places, dim) at the indices `places` (batch, places); zeros for index -1.
 
-    By a product with ones and zeros, of which only the ones matter: its gradient needs no scattering, and a batch
-    that is spread over devices stays spread.
+    This is a matrix product with one-hot rows: its gradient needs no scatter operation, and a batch that is distributed
+    over devices stays distributed.
     """
     return ops.matmul(ops.one_hot(places, tokens.shape[1], dtype=tokens.dtype), tokens)
 
 
 def check_corruption_rate(value):
-    """Returns the rate as a float; raises `ValueError` unless it is in (0, 1]."""
+    """Return the rate as a float; raise `ValueError` unless it is in (0, 1]."""
     if checks.check_positive("corruption_rate", value) > 1:
         raise ValueError(f"corruption_rate must be a number in (0, 1]; got corruption_rate={value!r}")
     return float(value)
 
 
 def check_shares(shares):
-    """Returns three probabilities as a tuple; raises `ValueError` unless they sum to 1."""
+    """Return three probabilities as a tuple; raise `ValueError` unless they sum to 1."""
     is_triple = isinstance(shares, (tuple, list)) and len(shares) == 3
     if not is_triple or not all(isinstance(x, numbers.Real) and x >= 0 for x in shares) or abs(sum(shares) - 1) > 1e-6:
         raise ValueError(

@@ -12,10 +12,12 @@ from keras_vit.typing import Size, Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchEncoder(keras.layers.Layer):
-    """Cuts an image into patches and projects each to a token: x_p E of Eq. 1 in arXiv 2010.11929.
+    """Split an image into patches and project each to a token.
 
-    The projection is a convolution whose stride equals its kernel, so its kernel has the official layout (height,
-    width, channels, hidden_dim). Patches follow in raster order, rows first.
+    The tokens are x_p E of Eq. 1 in arXiv 2010.11929.
+
+    The projection is a convolution with equal kernel and stride; its kernel has the official layout (height, width,
+    channels, hidden_dim). Tokens are in raster order, row by row.
 
     Args:
         patch_size: height and width of a patch in pixels, or one integer for both.
@@ -25,8 +27,8 @@ class PatchEncoder(keras.layers.Layer):
         (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim)
 
     Raises:
-        ValueError: on a value out of range; when built on an image whose size is unknown or which the patches do not
-            divide.
+        ValueError: if a value is out of range; at build, if the image size is unknown or not divisible by the patch
+            size.
     """
 
     def __init__(self, patch_size: Size, hidden_dim: int, **kwargs: Any) -> None:
@@ -56,13 +58,13 @@ class PatchEncoder(keras.layers.Layer):
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
 
     def grid_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
-        """Returns the (rows, columns) of patches of a batch of images.
+        """Return the (rows, columns) of the patch grid.
 
         Args:
-            input_shape: (batch, height, width, channels) of the images.
+            input_shape: shape of the images, (batch, height, width, channels).
 
         Raises:
-            ValueError: if height or width is unknown, or the patches do not divide them.
+            ValueError: if height or width is unknown or not divisible by the patch size.
         """
         if len(input_shape) != 4 or None in input_shape[1:]:
             raise ValueError(

@@ -13,19 +13,20 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchMerging(keras.layers.Layer):
-    """Joins each 2 x 2 tokens to one, normalises it and projects it linearly (arXiv 2103.14030, section 3.1).
+    """Merge each 2 x 2 tokens into one (arXiv 2103.14030, section 3.1).
 
-    The four tokens follow in the order upper left, lower left, upper right, lower right. A map with an odd side is
-    padded with zeros at its lower and right edge.
+    The layer concatenates the four tokens, normalises the result and projects it linearly to twice the width. The order
+    of the four is upper left, lower left, upper right, lower right. Odd sides are padded with zeros at the bottom and
+    the right.
 
     Args:
-        epsilon: of the layer norm.
+        epsilon: epsilon of the layer norm.
 
     Shapes:
         (batch, rows, columns, dim) -> (batch, rows / 2, columns / 2, 2 * dim), sides rounded up
 
     Raises:
-        ValueError: on a value out of range; when built on a map whose size is unknown.
+        ValueError: if a value is out of range; at build, if the size of the map is unknown.
     """
 
     def __init__(self, epsilon: float = 1e-5, **kwargs: Any) -> None:

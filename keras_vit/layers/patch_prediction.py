@@ -1,4 +1,4 @@
-"""PatchPrediction: a dense layer on the tokens of some patches, the head of masked patch prediction."""
+"""PatchPrediction: a dense layer on the tokens of selected patches, the head of masked patch prediction."""
 
 import math
 
@@ -11,16 +11,16 @@ from keras_vit.layers.patch_corruption import take_tokens
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchPrediction(keras.layers.Layer):
-    """Predicts something of each of some patches from its token.
+    """Predict a value for each of some patches from its token.
 
-    The projection starts at zero, as the heads of classifiers do.
+    The projection starts at zero, as classification heads do.
 
     Args:
-        prediction_shape: shape of what is predicted of one patch.
-        num_prefix_tokens: class, distillation and register tokens at the head of the sequence.
+        prediction_shape: shape of the prediction for one patch.
+        num_prefix_tokens: number of class, distillation and register tokens at the start of the sequence.
 
     Shapes:
-        (batch, num_prefix_tokens + patches, dim), and the numbers of the patches (batch, places) -> (batch, places,
+        (batch, num_prefix_tokens + patches, dim), and the indices of the patches (batch, places) -> (batch, places,
         *prediction_shape)
     """
 

@@ -1,4 +1,4 @@
-"""Poolings: all tokens -> the features that the head reads."""
+"""Pooling layers: all tokens -> the features that the head reads."""
 
 import math
 from typing import Any
@@ -15,16 +15,16 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenPooling(keras.layers.Layer):
-    """Takes one token: the class token z_L^0 of Eq. 4 in arXiv 2010.11929.
+    """Select one token: the class token z_L^0 of Eq. 4 in arXiv 2010.11929.
 
     Args:
-        index: which token, from 0.
+        index: index of the token, from 0.
 
     Shapes:
         (batch, tokens, dim) -> (batch, dim)
 
     Raises:
-        ValueError: on a value out of range.
+        ValueError: if a value is out of range.
     """
 
     def __init__(self, index: int = 0, **kwargs: Any) -> None:
@@ -43,16 +43,16 @@ class TokenPooling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class GlobalAveragePooling(keras.layers.Layer):
-    """Averages the patch tokens, summing in float32 whatever the policy.
+    """Average the patch tokens; the sum is in float32 under every dtype policy.
 
     Args:
-        num_prefix_tokens: class and register tokens at the head of the sequence, left out of the mean.
+        num_prefix_tokens: number of class and register tokens at the start of the sequence, which the mean leaves out.
 
     Shapes:
         (batch, tokens, dim) -> (batch, dim)
 
     Raises:
-        ValueError: on a value out of range.
+        ValueError: if a value is out of range.
     """
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
@@ -74,21 +74,21 @@ class GlobalAveragePooling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AttentionPooling(keras.layers.Layer):
-    """Multi-head attention pooling: a learned probe attends to the patch tokens, then an MLP (arXiv 2106.04560).
+    """Pool tokens by attention with a learned query, then an MLP (arXiv 2106.04560).
 
     Args:
         num_heads: attention heads; they must divide the width of the input.
         mlp_dim: width of the hidden layer of the MLP.
-        num_prefix_tokens: class and register tokens at the head of the sequence, which the probe does not see.
+        num_prefix_tokens: number of class and register tokens at the start of the sequence, which are left out.
         gelu: `tanh` (the official code) or `erf`.
-        epsilon: of the layer norm before the MLP.
+        epsilon: epsilon of the layer norm before the MLP.
 
     Shapes:
         (batch, tokens, dim) -> (batch, dim)
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built on a width that `num_heads` does not
-            divide.
+        ValueError: if a value is out of range or a choice is unknown; at build, if `num_heads` does not divide the
+            width.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AttentionPooling(keras.layers.Layer):
             raise ValueError(f"num_heads must divide the width of the input; got {self.num_heads} and {dim}")
         probe_shape = (1, 1, dim)
         self.probe = self.add_weight(name="probe", shape=probe_shape, initializer="glorot_uniform")
-        # Xavier-uniform on each (dim, dim) kernel; on the fused (dim, 2 dim) one that is LeCun-uniform.
+        # Xavier-uniform on each (dim, dim) kernel; this equals LeCun-uniform on the fused (dim, 2 dim) kernel.
         self.query = self._dense(dim, "glorot_uniform", "query", probe_shape)
         self.key_value = self._dense(2 * dim, "lecun_uniform", "key_value", input_shape)
         self.proj = self._dense(dim, "glorot_uniform", "proj", probe_shape)
@@ -144,10 +144,10 @@ class AttentionPooling(keras.layers.Layer):
         return (input_shape[0], input_shape[2])
 
     def own_macs(self, input_shape: tuple[int, ...]) -> int:
-        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+        """Return the multiply-accumulates of the attention, without sub-layers.
 
         Args:
-            input_shape: of the tokens, (batch, tokens, dim).
+            input_shape: shape of the tokens, (batch, tokens, dim).
         """
         batch, length, dim = input_shape
         return 2 * batch * (length - self.num_prefix_tokens) * dim  # one query

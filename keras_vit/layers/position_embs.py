@@ -16,27 +16,26 @@ POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "none")
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AddPositionEmbs(keras.layers.Layer):
-    """Adds E_pos of Eq. 1 in arXiv 2010.11929 to class, register and patch tokens.
+    """Add position embeddings to the tokens: E_pos of Eq. 1 in arXiv 2010.11929.
 
-    Class tokens have rows of their own in a learned table. Registers have no position: theirs are rows of zeros. When
-    the layer loads tables of another grid (`.keras`, `.weights.h5` or a checkpoint), it resizes them as the official
+    In a learned table, class tokens have their own rows. Registers have no position: their rows are zeros. When the
+    layer loads a table of another grid (`.keras`, `.weights.h5` or a checkpoint), it resizes the table as the official
     code does, for square and other grids.
 
     Args:
-        position_embedding: `learned`, a table that starts at N(0, 0.02); `learned_2d`, such a table of the columns and
-            one of the rows, each of half the width, so that a patch has [its column's, its row's] (appendix D.4);
-            `sincos2d`, fixed sines and cosines in the form of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens;
-            `none`.
-        grid_size: (rows, columns) of the patch grid; None takes the square grid that the tokens form.
-        num_class_tokens: class tokens at the head of the sequence.
-        num_registers: register tokens after them.
+        position_embedding: `learned`, a table that starts at N(0, 0.02); `learned_2d`, one such table for columns and
+            one for rows, each of half the width, concatenated as [column, row] (appendix D.4); `sincos2d`, fixed sines
+            and cosines in the form of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens; `none`.
+        grid_size: (rows, columns) of the patch grid; None means a square grid.
+        num_class_tokens: number of class tokens at the start of the sequence.
+        num_registers: number of register tokens after them.
 
     Shapes:
         (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built on tokens that are not such a grid, or on a
-            width that is not divisible by 4 (`sincos2d`) or by 2 (`learned_2d`).
+        ValueError: if a value is out of range or a choice is unknown; at build, if the tokens do not form such a grid,
+            or the width is not divisible by 4 (`sincos2d`) or 2 (`learned_2d`).
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class AddPositionEmbs(keras.layers.Layer):
         return tokens + ops.cast(self.table(), tokens.dtype)
 
     def table(self) -> Tensor:
-        """Returns the rows to add, (1, tokens, dim): those of class tokens, zeros for registers, those of patches."""
+        """Return the table to add, (1, tokens, dim): class tokens, registers, patches."""
         if self.position_embedding == "learned" and not self.num_registers:
             return ops.convert_to_tensor(self.embedding)
         class_rows, patches = self._class_rows_and_patches()
@@ -130,11 +129,11 @@ class AddPositionEmbs(keras.layers.Layer):
             variable.assign(self.resized(variable, np.asarray(store[str(index)]), "align_corners", old_grid))
 
     def resize_from(self, other: Self, method: str = "align_corners") -> None:
-        """Takes the tables of the same layer of a model for another image size.
+        """Copy the tables from the same layer of a model for another image size.
 
         Args:
             other: the layer, built on its own grid.
-            method: how to resize the tables, see `resize_position_embedding`.
+            method: resize method, see `resize_position_embedding`.
         """
         for variable, table in zip(self.weights, other.weights, strict=True):
             variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, other.built_grid))
@@ -146,20 +145,21 @@ class AddPositionEmbs(keras.layers.Layer):
         method: str = "align_corners",
         old_grid: tuple[int, int] | None = None,
     ) -> np.ndarray:
-        """Returns what one of its variables is for a table of another grid.
+        """Return a weight of this layer, resized from another grid.
 
         Args:
             variable: the weight of this layer.
-            table: array, that weight of the layer on the other grid.
-            method: how to resize it, see `resize_position_embedding`.
-            old_grid: (rows, columns) of the other grid; None where the table of rows or of columns tells its side.
+            table: array, the same weight of the layer on the other grid.
+            method: resize method, see `resize_position_embedding`.
+            old_grid: (rows, columns) of the other grid; may be None for a table of rows or columns, whose length is its
+                side.
 
         Raises:
-            ValueError: if `table` is not of that grid.
+            ValueError: if the shape of `table` does not match that grid.
         """
         rows, columns = self.built_grid
         if variable.name == "embedding":
-            grid: Any = old_grid  # `embedding` comes with one
+            grid: Any = old_grid  # a table of a whole grid always has one
             return resize_position_embedding(table, grid, self.built_grid, self.num_class_tokens, method)
         if variable.name == "columns":
             return resize_position_embedding(table, (1, table.shape[1]), (1, columns), 0, method)
@@ -178,7 +178,7 @@ class AddPositionEmbs(keras.layers.Layer):
 
 
 def sincos2d_table(grid_size, dim):
-    """Returns the fixed 2-D table (rows * columns, dim): [sin x, cos x, sin y, cos y] of x = column, y = row.
+    """Return the fixed 2-D table (rows * columns, dim): [sin x, cos x, sin y, cos y] of x = column, y = row.
 
     Frequencies are 10000^(-i / (dim / 4 - 1)) for i = 0 ... dim / 4 - 1, as in MoCo-v3 and big_vision.
     """

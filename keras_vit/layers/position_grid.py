@@ -1,6 +1,6 @@
-"""Resizing tables of position embeddings from one patch grid to another: the one place, whoever loads (NumPy).
+"""Resizing of position embeddings from one patch grid to another, in NumPy.
 
-Every method is a product of two small matrices, one per axis, so a table of any shape costs a few milliseconds.
+Every method is a product of two small matrices, one per axis, so it takes a few milliseconds for any table.
 """
 
 import math
@@ -16,21 +16,22 @@ RESIZE_METHODS = ("align_corners", "bilinear", "bicubic", "bicubic_antialias")
 def resize_position_embedding(
     table: np.ndarray, old_grid: Size, new_grid: Size, num_prefix_tokens: int = 1, method: str = "align_corners"
 ) -> np.ndarray:
-    """Resizes a table of position embeddings to another patch grid.
+    """Resize a table of position embeddings to another patch grid.
 
     Args:
         table: array (1, num_prefix_tokens + rows * columns, dim) or the same without the leading 1.
-        old_grid: (rows, columns) of the table.
-        new_grid: (rows, columns) wanted; one integer means a square grid, here and in `old_grid`.
-        num_prefix_tokens: rows at the head of the table that belong to no patch; they are copied.
-        method: `align_corners`, the official code's (`scipy.ndimage.zoom(order=1)`); `bilinear`, half-pixel centres;
-            `bicubic`, a = -0.75 without antialiasing (Hugging Face, DeiT); `bicubic_antialias`, a = -0.5 (timm).
+        old_grid: (rows, columns) of the table; one integer means a square grid.
+        new_grid: (rows, columns) wanted; one integer means a square grid.
+        num_prefix_tokens: number of rows at the start of the table that belong to no patch; they are copied.
+        method: `align_corners`, as in the official code (`scipy.ndimage.zoom(order=1)`); `bilinear`, half-pixel
+            centres; `bicubic`, a = -0.75 without antialiasing (Hugging Face, DeiT); `bicubic_antialias`, a = -0.5
+            (timm).
 
     Returns:
         Array of the rank and dtype of `table`.
 
     Raises:
-        ValueError: if the table's rows are not those of `old_grid`, or a choice or size is wrong.
+        ValueError: if the rows of `table` do not match `old_grid`, or a choice or size is invalid.
     """
     checks.check_choice("method", method, RESIZE_METHODS)
     old_grid, new_grid = checks.check_pair("old_grid", old_grid), checks.check_pair("new_grid", new_grid)
@@ -53,7 +54,7 @@ def resize_position_embedding(
 
 
 def square_grid(num_patches):
-    """Returns (side, side) if `num_patches` is a perfect square, else None."""
+    """Return (side, side) if `num_patches` is a perfect square, else None."""
     side = math.isqrt(num_patches)
     return (side, side) if side * side == num_patches and side else None
 
@@ -76,7 +77,7 @@ def _linear(positions, old):
 
 
 def _bicubic(old, new):
-    # Four taps around each centre; a tap that falls outside the table reads its edge.
+    # Four taps around each centre; a tap outside the table reads its edge.
     centres = _centres(old, new)
     taps = np.floor(centres)[:, None] + np.arange(-1, 3)  # (new, 4)
     weights = np.zeros((new, old))
@@ -86,14 +87,14 @@ def _bicubic(old, new):
 
 
 def _bicubic_antialias(old, new):
-    # The kernel is stretched by the shrinking factor; taps outside are left out and the rest renormalised.
+    # Shrinking stretches the kernel; taps outside the table are dropped and the rest is renormalised.
     scale = max(old / new, 1.0)
     weights = _cubic((_centres(old, new)[:, None] - np.arange(old)) / scale, a=-0.5)
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _cubic(distance, a):
-    """Keys's cubic convolution kernel."""
+    """Return Keys's cubic convolution kernel."""
     x = np.abs(distance)
     near = (a + 2) * x**3 - (a + 3) * x**2 + 1
     far = a * (x**3 - 5 * x**2 + 8 * x - 4)

@@ -1,4 +1,4 @@
-"""RelativePositions: learned keys for the offsets between patches, and the attention logits they give."""
+"""RelativePositions: learned keys for the offsets between patches, and the attention logits from them."""
 
 import keras
 import numpy as np
@@ -10,24 +10,24 @@ from keras_vit.layers.position_grid import resize_position_embedding
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RelativePositions(keras.layers.Layer):
-    """One key per 1-D offset p_q - p_k between patches in raster order (arXiv 2010.11929, appendix D.4).
+    """Return one learned key per 1-D offset p_q - p_k between patches.
 
-    Give the keys to `MultiHeadSelfAttention` or `TransformerBlock`: the product of a query with the key of its offset
-    is added to the attention logit. All heads share the keys. Class tokens and registers have no position and so no
-    such logits: the paper speaks of pairs of patches. A head that reads the class token alone therefore leaves the keys
-    of the last block idle.
+    This follows arXiv 2010.11929, appendix D.4. Pass the keys to `MultiHeadSelfAttention` or `TransformerBlock`, which
+    adds the product of each query with the key of its offset to the attention logit. Patches are in raster order, and
+    all heads share the keys. As the paper defines offsets between patches only, class tokens and registers get no such
+    logits. If the head reads the class token only, the keys of the last block therefore receive no gradient.
 
     Args:
-        num_heads: heads of the attention that uses the keys; they must divide the width of the input.
-        num_prefix_tokens: class and register tokens at the head of the sequence.
+        num_heads: number of heads of the attention that uses the keys; they must divide the width of the input.
+        num_prefix_tokens: number of class and register tokens at the start of the sequence.
 
     Shapes:
-        (batch, num_prefix_tokens + patches, dim) -> keys (2 * patches - 1, dim / num_heads), whose row i belongs to the
-        offset i - (patches - 1); it has no batch axis
+        (batch, num_prefix_tokens + patches, dim) -> keys (2 * patches - 1, dim / num_heads); row i belongs to the
+        offset i - (patches - 1), and there is no batch axis
 
     Raises:
-        ValueError: on a value out of range; when built on a width that `num_heads` does not divide or an unknown number
-            of tokens.
+        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width or the number of
+            tokens is unknown.
     """
 
     def __init__(self, num_heads, num_prefix_tokens=0, **kwargs):
@@ -61,11 +61,11 @@ class RelativePositions(keras.layers.Layer):
         self.embedding.assign(self.resized(self.embedding, np.asarray(store["0"])))
 
     def resize_from(self, other, method="align_corners"):
-        """Takes the keys of the same layer of a model for another image size, interpolated between offsets."""
+        """Copy the keys from the same layer of a model for another image size, interpolated between offsets."""
         self.embedding.assign(self.resized(self.embedding, ops.convert_to_numpy(other.embedding), method))
 
     def resized(self, variable, table, method="align_corners"):
-        """Returns the keys (2 * patches - 1, dim / num_heads) from those of another number of patches."""
+        """Return the keys (2 * patches - 1, dim / num_heads) resized from another number of patches."""
         return resize_position_embedding(table, (len(table), 1), (variable.shape[0], 1), 0, method)
 
     def get_config(self):
@@ -73,20 +73,20 @@ class RelativePositions(keras.layers.Layer):
 
 
 def relative_logits(query, keys):
-    """Returns query . key of the offset p_q - p_k, for all pairs of tokens.
+    """Return the product of each query with the key of its offset p_q - p_k, for all pairs of tokens.
 
     Args:
-        query: (batch, heads, tokens, head_dim), of which the last (offsets + 1) / 2 are patches.
-        keys: (offsets, head_dim), as `RelativePositions` gives them.
+        query: (batch, heads, tokens, head_dim); the last (offsets + 1) / 2 tokens are patches.
+        keys: (offsets, head_dim), from `RelativePositions`.
 
     Returns:
-        (batch, heads, query tokens, key tokens); 0 where either is no patch.
+        (batch, heads, query tokens, key tokens); 0 unless both tokens are patches.
     """
     offsets = keys.shape[0]
     patches = (offsets + 1) // 2
     prefix = query.shape[2] - patches
-    # Reversed, so that the column of key k in the row of query q is (patches - 1) - q + k: one more to the left with
-    # every row. Cutting the flat products into rows that are one shorter lines the columns up.
+    # The keys are reversed, so query q finds key k in column (patches - 1) - q + k, one further left per row. Cutting
+    # the flattened products into rows that are one shorter aligns the columns.
     products = ops.einsum("bhqd,od->bhqo", query[:, :, prefix:], ops.flip(keys, axis=0))
     heads = products.shape[1]
     flat = ops.reshape(ops.pad(products, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, patches * 2 * patches))

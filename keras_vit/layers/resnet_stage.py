@@ -13,25 +13,26 @@ _UNITS = {"post_norm": BottleneckUnit, "pre_activation": PreActivationUnit}
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ResNetStage(keras.layers.Layer):
-    """Residual units in a row, the first of which may have a stride (arXiv 1512.03385, Table 1).
+    """Apply residual units in sequence; the first may have a stride.
 
-    Its sub-layers are `unit_01`, `unit_02` and so on.
+    The stages are those of arXiv 1512.03385, Table 1. The sub-layers are `unit_01`, `unit_02` and so on.
 
     Args:
-        order: `post_norm`, units of the ViT hybrids (`BottleneckUnit`), or `pre_activation`, units of BiT
+        order: `post_norm` for units of the ViT hybrids (`BottleneckUnit`), `pre_activation` for units of BiT
             (`PreActivationUnit`).
-        width: channels inside the units, divisible by the 32 groups of GroupNorm; the output has 4 times as many.
-        num_units: residual units.
-        strides: step of the first unit in both directions.
-        gn_epsilon: of every GroupNorm.
-        std_epsilon: of the weight standardisation.
-        std_form: what that is added to: `deviation` or `variance`, see `StdConv2D`.
+        width: number of inner channels of the units, divisible by the 32 groups of GroupNorm; the output has 4 times as
+            many.
+        num_units: number of residual units.
+        strides: stride of the first unit in both directions.
+        gn_epsilon: epsilon of every GroupNorm.
+        std_epsilon: epsilon of the weight standardisation.
+        std_form: what `std_epsilon` is added to, `deviation` or `variance`; see `StdConv2D`.
 
     Shapes:
         (batch, height, width, channels) -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
 
     Raises:
-        ValueError: on a value out of range, an unknown choice or a width that the groups do not divide.
+        ValueError: if a value is out of range, a choice is unknown or the groups do not divide the width.
     """
 
     def __init__(

@@ -15,27 +15,27 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MultiHeadSelfAttention(keras.layers.Layer):
-    """Multi-head self-attention (arXiv 2010.11929, appendix A, Eqs. 5 to 8).
+    """Apply multi-head self-attention (arXiv 2010.11929, appendix A, Eqs. 5 to 8).
 
-    Query, key and value come from one dense layer whose output is [query, key, value], each [head 0, head 1, ...].
+    One dense layer computes [query, key, value], each as [head 0, head 1, ...].
 
     Args:
         num_heads: number of heads; it must divide the width of the input.
-        dropout_rate: on the attention weights, in [0, 1).
+        dropout_rate: dropout rate on the attention weights, in [0, 1).
         qkv_bias: whether the fused projection has a bias.
         qk_norm: whether queries and keys are layer-normalised over the channels of each head (arXiv 2302.05442).
-        epsilon: of those layer norms.
+        epsilon: epsilon of those layer norms.
 
     Shapes:
-        (batch, tokens, dim), and if wanted `relative_keys` (offsets, dim / num_heads) of `RelativePositions` and
-        `key_sizes`, integers (batch, 1, 1, tokens), as how many keys each counts -> the same as the tokens; with
-        `return_attention_scores=True` a pair of it and the attention weights after softmax, before dropout: (batch,
-        heads, query tokens, key tokens); with `return_keys=True` a pair of it and the keys, averaged over the heads:
-        (batch, tokens, dim / num_heads).
+        (batch, tokens, dim) -> the same. Optional inputs: `relative_keys` (offsets, dim / num_heads) from
+        `RelativePositions`, and `key_sizes`, integers (batch, 1, 1, tokens), the number of keys that each token counts
+        as. With `return_attention_scores=True` the output is a pair with the attention weights after softmax and before
+        dropout, (batch, heads, query tokens, key tokens). With `return_keys=True` it is a pair with the keys, averaged
+        over the heads, (batch, tokens, dim / num_heads).
 
     Raises:
-        ValueError: on a value out of range; when built on a width that `num_heads` does not divide; when called for
-            scores and keys at once.
+        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores
+            and keys are both requested.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         dim = input_shape[-1]
         if dim % self.num_heads:
             raise ValueError(f"num_heads must divide the width of the input; got {self.num_heads} and {dim}")
-        # Xavier-uniform on each of the three (dim, dim) kernels, as officially: U(+-sqrt(6 / 2 dim)), which on the
-        # fused (dim, 3 dim) kernel is LeCun-uniform.
+        # Xavier-uniform on each of the three (dim, dim) kernels, as in the official code: U(+-sqrt(6 / 2 dim)), which
+        # equals LeCun-uniform on the fused (dim, 3 dim) kernel.
         self.qkv = keras.layers.Dense(
             3 * dim,
             use_bias=self.qkv_bias,
@@ -97,7 +97,7 @@ class MultiHeadSelfAttention(keras.layers.Layer):
                 "return_attention_scores=True"
             )
         _, length, dim = ops.shape(tokens)
-        # the query is scaled, not its product with the key, so that float16 does not overflow
+        # scaling the query and not its product with the key avoids overflow in float16
         scale = 1.0 / math.sqrt(dim // self.num_heads)
         # [q, k, v] = z U_qkv, Eq. 5
         scales = (1.0 if self.qk_norm else scale, 1.0, 1.0)
@@ -143,16 +143,16 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
 
     def own_macs(self, tokens_shape: tuple[int, ...], *others: tuple[int, ...]) -> int:
-        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+        """Return the multiply-accumulates of the attention, without sub-layers.
 
         Args:
             tokens_shape: (batch, tokens, dim).
-            *others: shapes of what else the call takes; of relative keys (offsets, dim / num_heads).
+            *others: shapes of the other inputs of the call; relative keys have (offsets, dim / num_heads).
         """
         batch, length, dim = tokens_shape
         macs = 2 * batch * length**2 * dim  # q k^T and A v
-        for offsets, _ in (shape for shape in others if len(shape) == 2):  # of relative keys
-            macs += batch * (offsets + 1) // 2 * offsets * dim  # every patch's query with every offset's key
+        for offsets, _ in (shape for shape in others if len(shape) == 2):  # relative keys
+            macs += batch * (offsets + 1) // 2 * offsets * dim  # the query of every patch with the key of every offset
         return macs
 
     def get_config(self):
@@ -167,13 +167,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
 
 
 def softmax_at_least_float32(logits):
-    """Softmax over the last axis; 16-bit logits give float32 weights."""
+    """Apply softmax over the last axis; 16-bit logits give float32 weights."""
     logits = ops.cast(logits, at_least_float32(logits.dtype))
-    if logits.shape[-1] == 1:  # of one key, where Keras takes a softmax for a mistake and warns
+    if logits.shape[-1] == 1:  # Keras warns of a softmax over a single key
         return ops.ones_like(logits)
     return ops.softmax(logits)
 
 
 def at_least_float32(dtype):
-    """Returns float32 for a 16-bit dtype, any other as it is."""
+    """Return float32 for a 16-bit dtype and any other dtype unchanged."""
     return "float32" if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16") else dtype

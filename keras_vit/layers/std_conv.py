@@ -15,28 +15,28 @@ EPSILON_FORMS = ("deviation", "variance")
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class StdConv2D(keras.layers.Layer):
-    """A convolution without bias whose kernel is standardised in every call (arXiv 1903.10520).
+    """Convolve with a standardised kernel and no bias (arXiv 1903.10520).
 
-    Each filter has its mean over height, width and input channels subtracted and is divided by its population
-    standard deviation. Both are taken in float32 whatever the policy. The stored kernel (height, width, channels,
-    filters) is the raw one, as checkpoints hold it.
+    Each call subtracts from each filter its mean over height, width and input channels, and divides it by its
+    population standard deviation, in float32 under every dtype policy. The stored kernel (height, width, channels,
+    filters) is not standardised, as in checkpoints.
 
     Args:
-        filters: channels of the output.
+        filters: number of output channels.
         kernel_size: height and width of the kernel, or one integer for both.
-        strides: steps down and to the right, or one integer for both.
-        padding: `same`, zeros that leave ceil(side / stride) positions, the odd one below and to the right (as
-            TensorFlow does), or `valid`, none.
-        epsilon: keeps the division finite.
-        epsilon_form: what it is added to: `deviation`, w / (std + epsilon), as the official ViT hybrids, or `variance`,
-            w / sqrt(variance + epsilon), as BiT and timm.
+        strides: vertical and horizontal stride, or one integer for both.
+        padding: `same` pads with zeros to ceil(side / stride) outputs, any odd zero at the bottom and the right (as
+            in TensorFlow); `valid` does not pad.
+        epsilon: avoids a division by zero.
+        epsilon_form: `deviation`, w / (std + epsilon), as in the official ViT hybrids, or `variance`,
+            w / sqrt(variance + epsilon), as in BiT and timm.
 
     Shapes:
         (batch, height, width, channels) -> (batch, rows, columns, filters)
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built, on an image that is smaller than the
-            kernel with `valid` padding.
+        ValueError: if a value is out of range or a choice is unknown; at build, if `valid` padding meets an image
+            smaller than the kernel.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class StdConv2D(keras.layers.Layer):
             name="kernel",
             shape=(*self.kernel_size, input_shape[-1], self.filters),
             initializer="lecun_normal",
-            autocast=False,  # standardised before it is rounded to the compute dtype
+            autocast=False,  # standardised before the cast to the compute dtype
         )
         self.input_spec = keras.InputSpec(ndim=4, axes={-1: input_shape[-1]})
         self.built = True
@@ -75,14 +75,14 @@ class StdConv2D(keras.layers.Layer):
         return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
 
     def standardised_kernel(self) -> Tensor:
-        """Returns the kernel (height, width, channels, filters) that the convolution uses, in float32."""
+        """Return the standardised kernel (height, width, channels, filters), in float32."""
         kernel = ops.cast(self.kernel, keras.backend.result_type(self.variable_dtype, "float32"))
         axes = (0, 1, 2)
         kernel = kernel - ops.mean(kernel, axis=axes, keepdims=True)
         variance = ops.mean(ops.square(kernel), axis=axes, keepdims=True)
         if self.epsilon_form == "variance":
             return kernel * ops.rsqrt(variance + self.epsilon)
-        # The square root has no gradient at 0, where a filter of equal weights is.
+        # The square root has no gradient at 0, the variance of a filter with equal weights.
         return kernel / (ops.sqrt(ops.maximum(variance, 1e-30)) + self.epsilon)
 
     def compute_output_shape(self, input_shape):

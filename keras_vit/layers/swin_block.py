@@ -16,32 +16,32 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SwinBlock(keras.layers.Layer):
-    """One block of a Swin Transformer (arXiv 2103.14030, Eq. 3).
+    """Apply one block of a Swin Transformer (arXiv 2103.14030, Eq. 3).
 
-    The map is cut into square windows. A map whose smaller side is at most `window_size` takes that side as its window,
-    also along the longer side, and is never shifted (the authors' rule). A map that its windows do not divide is
-    padded with zeros after the norm, at its lower and right edge; the padding is attended to, then cut off. A shifted
-    block rolls the padded map half a window up and left, and tokens that meet only by the roll do not attend to each
-    other. The table of position biases belongs to the window really used, `built_window`; loading one of another
-    window resizes it.
+    The block splits the map into square windows. If the shorter side of the map is at most `window_size`, the window
+    takes that side in both directions and is not shifted (the authors' rule). If the windows do not divide the map, the
+    map is padded after the norm with zeros at the bottom and the right; tokens attend to the padding, which is then cut
+    off. A shifted block rolls the padded map half a window up and left, and masks attention between tokens that are
+    neighbours only because of the roll. The table of position biases belongs to the actual window, `built_window`; the
+    layer resizes the table of another window when it loads it.
 
     Args:
         num_heads: attention heads; they must divide the width of the input.
         mlp_dim: width of the hidden layer of the MLP.
         window_size: side of a window in tokens.
         shifted: whether the windows are shifted by `window_size // 2`.
-        dropout_rate: after the attention output and both MLP layers, in [0, 1).
-        drop_path_rate: share of samples whose residual branches are dropped while training, in [0, 1).
+        dropout_rate: dropout rate after the attention output and both MLP layers, in [0, 1).
+        drop_path_rate: share of samples whose residual branches are dropped in training, in [0, 1).
         qkv_bias: whether the query, key and value projections have biases.
         gelu: `erf` (the authors' code) or `tanh`.
-        epsilon: of the layer norms.
+        epsilon: epsilon of the layer norms.
 
     Shapes:
         (batch, rows, columns, dim) -> the same
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built on a map whose size is unknown or a width
-            that `num_heads` does not divide.
+        ValueError: if a value is out of range or a choice is unknown; at build, if the size of the map is unknown or
+            `num_heads` does not divide the width.
     """
 
     def __init__(
@@ -126,15 +126,16 @@ class SwinBlock(keras.layers.Layer):
         return self.padded_size[0] * self.padded_size[1] // self.built_window**2
 
     def attention_scores(self, maps: Tensor) -> Tensor:
-        """Returns the attention weights after softmax on the maps that enter the block.
+        """Return the attention weights after softmax.
 
         Args:
-            maps: (batch, rows, columns, dim).
+            maps: input of the block, (batch, rows, columns, dim).
 
         Returns:
-            (batch, windows, heads, query tokens, key tokens). Windows, and tokens inside them, are in raster order of
-            the padded map, `padded_size`, rolled `built_shift` tokens up and left: token (i, j) of a window whose
-            upper left corner is (y, x) is the map's token (y + i + shift, x + j + shift) modulo `padded_size`.
+            (batch, windows, heads, query tokens, key tokens). Windows, and the tokens inside them, are in raster order
+            of the map after padding to `padded_size` and rolling by `built_shift` tokens up and left. In a window whose
+            upper left corner is (y, x), token (i, j) is the map's token (y + i + shift, x + j + shift) modulo
+            `padded_size`.
         """
         return self.attention.attention_scores(self._to_windows(self.norm1(maps)), self.regions)
 
@@ -157,16 +158,16 @@ class SwinBlock(keras.layers.Layer):
 
 
 def _roll(maps, shift):
-    """`ops.roll` over rows and columns in operations that LiteRT has, too."""
+    """Roll rows and columns as `ops.roll` does, with operations that LiteRT supports."""
     rows, columns = (-shift % side for side in maps.shape[1:3])
     maps = ops.concatenate([maps[:, rows:], maps[:, :rows]], axis=1)
     return ops.concatenate([maps[:, :, columns:], maps[:, :, :columns]], axis=2)
 
 
 def _regions(size, window, shift):
-    """Numbers the tokens of each window by whether the roll brought their row and their column around.
+    """Number the tokens of each window by whether the roll wrapped their row and their column.
 
-    Returns integers (windows, window * window).
+    Return integers (windows, window * window).
     """
     rows, columns = (np.arange(side) >= side - shift for side in size)
     regions = 2 * rows[:, None].astype("int32") + columns

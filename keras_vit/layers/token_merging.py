@@ -1,4 +1,4 @@
-"""TokenMerging and TokenUnmerging: alike tokens become one, and stand in all their places again."""
+"""TokenMerging and TokenUnmerging: merge similar tokens into one, and copy it back to their original places."""
 
 import keras
 import numpy as np
@@ -11,28 +11,28 @@ from keras_vit.layers.self_attention import at_least_float32
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenMerging(keras.layers.Layer):
-    """Bipartite soft matching: merges the tokens that are most alike (ToMe, arXiv 2210.09461, section 3).
+    """Merge the most similar tokens by bipartite soft matching.
 
-    The patch tokens belong in turn to a set A and a set B. Each token of A is matched with the token of B whose key has
-    the largest cosine similarity, and the `token_merging` of A that are most similar to theirs are merged into them:
-    the mean of the first tokens in both. Of equal similarities the earlier token comes first. Class, distillation and
-    register tokens stay by themselves.
+    This is ToMe (arXiv 2210.09461, section 3). The patch tokens go alternately into a set A and a set B. Each token of
+    A is matched with the token of B whose key has the largest cosine similarity. The `token_merging` tokens of A with
+    the largest similarities are merged into their matches: the result is the mean of the original tokens of both. Ties
+    prefer the earlier token. Class, distillation and register tokens are not merged.
 
-    What comes out are the prefix tokens, the tokens of A that are left, and those of B, each in their order. Gradients
-    flow through the means, not through the choice.
+    The output has the prefix tokens, the remaining tokens of A and the tokens of B, each in their order. Gradients flow
+    through the means, not through the matching.
 
     Args:
-        token_merging: how many tokens are merged into others: at most half of the patch tokens, which is then their
-            number.
-        num_prefix_tokens: class, distillation and register tokens at the head of the sequence.
+        token_merging: number of tokens to merge into others; at most half of the patch tokens are merged.
+        num_prefix_tokens: number of class, distillation and register tokens at the start of the sequence.
 
     Shapes:
-        tokens (batch, tokens, dim), keys (batch, tokens, key dim), and what has been merged before, None for nothing:
-        sizes, int32 (batch, tokens), how many first tokens each holds, and groups, int32 (batch, first tokens), in
-        which token each of the first ones is now -> tokens, sizes and groups of `merged_count` tokens less
+        tokens (batch, tokens, dim), keys (batch, tokens, key dim), and the result of earlier merging, None without:
+        sizes, int32 (batch, tokens), the number of original tokens in each, and groups, int32 (batch, original tokens),
+        the index of the token that now holds each original one -> tokens, sizes and groups, with `merged_count` tokens
+        less
 
     Raises:
-        ValueError: on a value out of range; when built on an unknown number of tokens.
+        ValueError: if a value is out of range; at build, if the number of tokens is unknown.
     """
 
     def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
@@ -59,37 +59,37 @@ class TokenMerging(keras.layers.Layer):
         return *self._merge(tokens, sizes, targets, order), groups
 
     def match(self, keys):
-        """Finds who is merged with whom.
+        """Find the tokens to merge and their matches.
 
         Args:
             keys: (batch, tokens, key dim).
 
         Returns:
-            Pair of int32 tensors (batch, tokens of A): the number in B of the token that is most similar to each of A,
-            and the numbers in A of those that are merged, the most similar first, followed by those that are left.
+            Pair of int32 tensors (batch, tokens of A): the index in B of the most similar token for each of A; and the
+            indices in A of the tokens to merge, most similar first, followed by those that remain.
         """
         keys = ops.cast(ops.stop_gradient(keys), at_least_float32(keys.dtype))
-        # rows are taken because slices with a step are slow on TensorFlow
+        # `take` is faster than a slice with a step on TensorFlow
         keys = ops.take(keys, np.concatenate([self.places_a, self.places_b]), axis=1)
         norms = ops.maximum(ops.sqrt(ops.sum(ops.square(keys), axis=-1, keepdims=True)), 1e-12)
         count = len(self.places_a)
         a, b = keys[:, :count], keys[:, count:] / norms[:, count:]
-        products = ops.matmul(a, ops.transpose(b, (0, 2, 1)))  # (batch, A, B): the similarity times the norm of a
-        largest, targets = ops.top_k(products, 1)  # on TensorFlow twice as fast as argmax
+        products = ops.matmul(a, ops.transpose(b, (0, 2, 1)))  # (batch, A, B): similarity times the norm of a
+        largest, targets = ops.top_k(products, 1)  # twice as fast as argmax on TensorFlow
         _, ranked = ops.top_k((largest / norms[:, :count])[..., 0], count)
         ranked = ops.cast(ranked, "int32")
         order = ops.concatenate([ranked[:, : self.count], ops.sort(ranked[:, self.count :], axis=1)], axis=1)
         return ops.cast(targets[..., 0], "int32"), order
 
     def _merge(self, tokens, sizes, targets, order):
-        """Returns the tokens and sizes after merging."""
+        """Return the tokens and sizes after merging."""
         merged, left = order[:, : self.count], order[:, self.count :]
         prefix = np.arange(self.num_prefix_tokens, dtype="int32")
         parts = [_rows(order, prefix), self._from_a(left), _rows(order, self.places_b), self._from_a(merged)]
         places = ops.concatenate(parts, axis=1)
         tokens, sizes = take_rows(tokens, places), take_rows(sizes, places)
         start, end = tokens.shape[1] - self.count - len(self.places_b), tokens.shape[1] - self.count
-        old = ops.cast(sizes[:, start:end], at_least_float32(tokens.dtype))  # of B
+        old = ops.cast(sizes[:, start:end], at_least_float32(tokens.dtype))  # sizes of B
         added = ops.cast(sizes[:, end:], old.dtype)[..., None]
         into = ops.one_hot(take_rows(targets, merged), len(self.places_b), dtype=old.dtype)  # (batch, merged, B)
         new = old + ops.sum(added * into, axis=1)
@@ -100,7 +100,7 @@ class TokenMerging(keras.layers.Layer):
         return tokens, ops.concatenate([sizes[:, :start], ops.cast(new, "int32")], axis=1)
 
     def _moved(self, targets, order):
-        """Where each token is after merging, (batch, tokens)."""
+        """Return the index of each token after merging, (batch, tokens)."""
         prefix, left = self.num_prefix_tokens, len(self.places_a) - self.count
         rank = ops.cast(ops.argsort(order, axis=1), "int32")
         a = ops.where(rank < self.count, left + targets, rank - self.count)
@@ -117,7 +117,7 @@ class TokenMerging(keras.layers.Layer):
         return merged_spec(shapes, self.compute_dtype)
 
     def own_macs(self, tokens_shape, keys_shape, *merged_shapes):
-        """Returns the multiply-accumulates of the matching and of the means, see `keras_vit.models.costs`."""
+        """Return the multiply-accumulates of the matching and the means, see `keras_vit.models.costs`."""
         if not self.count:
             return 0
         batch, _, dim = tokens_shape
@@ -130,11 +130,11 @@ class TokenMerging(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenUnmerging(keras.layers.Layer):
-    """Puts each token in all the places of the first tokens that it holds.
+    """Copy each merged token to the places of the original tokens that it holds.
 
     Shapes:
-        tokens (batch, tokens, dim), groups, int32 (batch, first tokens), as of `TokenMerging` -> (batch, first tokens,
-        dim)
+        tokens (batch, tokens, dim), groups, int32 (batch, original tokens), as in `TokenMerging` -> (batch, original
+        tokens, dim)
     """
 
     def call(self, tokens, groups):
@@ -145,10 +145,10 @@ class TokenUnmerging(keras.layers.Layer):
 
 
 def merged_count(tokens, token_merging, num_prefix_tokens):
-    """Returns how many of a number of tokens are merged: `token_merging`, at most half of those that are patches.
+    """Return the number of merged tokens: `token_merging`, but at most half of the patch tokens.
 
     Raises:
-        ValueError: if the number is unknown.
+        ValueError: if the number of tokens is unknown.
     """
     if tokens is None:
         raise ValueError("merging needs a known number of tokens; got None")
@@ -156,29 +156,29 @@ def merged_count(tokens, token_merging, num_prefix_tokens):
 
 
 def merged_shapes(tokens_shape, first_tokens, token_merging, num_prefix_tokens):
-    """Returns the shapes of tokens, sizes and groups after merging tokens of `tokens_shape`."""
+    """Return the shapes of tokens, sizes and groups after merging tokens of `tokens_shape`."""
     batch, length, dim = tokens_shape
     length -= merged_count(length, token_merging, num_prefix_tokens)
     return (batch, length, dim), (batch, length), (batch, first_tokens)
 
 
 def merged_spec(shapes, dtype):
-    """Returns what Keras stands for tokens of a dtype, sizes and groups of these shapes."""
+    """Return the KerasTensors for tokens of a dtype, sizes and groups of these shapes."""
     return tuple(keras.KerasTensor(shape, kind) for shape, kind in zip(shapes, (dtype, "int32", "int32"), strict=True))
 
 
 def unmerged_scores(scores, sizes, groups):
-    """Returns attention weights between first tokens.
+    """Return the attention weights between original tokens.
 
-    A first token attends as the token does that holds it now, and receives an equal share of what that one receives,
-    so that rows still add up to 1.
+    As a query, an original token has the weights of the token that now holds it. As a key, it gets an equal share of
+    that token's weight, so that rows still sum to 1.
 
     Args:
         scores: (batch, heads, query tokens, key tokens).
-        sizes, groups: as of `TokenMerging`.
+        sizes, groups: as in `TokenMerging`.
 
     Returns:
-        (batch, heads, first query tokens, first key tokens)
+        (batch, heads, original query tokens, original key tokens)
     """
     shares = scores / ops.cast(sizes, scores.dtype)[:, None, None]
     queries = take_rows(ops.transpose(shares, (0, 2, 1, 3)), groups)  # (batch, first queries, heads, keys)
@@ -187,5 +187,5 @@ def unmerged_scores(scores, sizes, groups):
 
 
 def _rows(like, numbers):
-    """The same numbers for each sample, int32 (batch, numbers)."""
+    """Return the same indices for each sample, int32 (batch, indices)."""
     return ops.zeros_like(like[:, :1]) + numbers

@@ -16,28 +16,28 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TransformerBlock(keras.layers.Layer):
-    """One block of the encoder (arXiv 2010.11929, Eqs. 2 and 3).
+    """Apply one block of the encoder (arXiv 2010.11929, Eqs. 2 and 3).
 
     Args:
         num_heads: attention heads; they must divide the width of the input.
         mlp_dim: width of the hidden layer of the MLP.
-        dropout_rate: after the attention output and both MLP layers, in [0, 1).
-        attention_dropout_rate: on the attention weights, in [0, 1).
-        drop_path_rate: share of samples whose residual branches are dropped while training, in [0, 1).
-        layer_scale_init: initial value of LayerScale on both branches, None for no LayerScale.
+        dropout_rate: dropout rate after the attention output and both MLP layers, in [0, 1).
+        attention_dropout_rate: dropout rate on the attention weights, in [0, 1).
+        drop_path_rate: share of samples whose residual branches are dropped in training, in [0, 1).
+        layer_scale_init: initial value of LayerScale on both branches; None for no LayerScale.
         qkv_bias: whether the query, key and value projections have biases.
         qk_norm: whether queries and keys are layer-normalised per head.
         gelu: `tanh` (the official code) or `erf`.
-        epsilon: of the layer norms.
-        remat: keep only the input of the block while training and recompute the rest in the backward pass.
+        epsilon: epsilon of the layer norms.
+        remat: recompute the block in the backward pass; training stores only its input.
 
     Shapes:
-        (batch, tokens, dim), and `relative_keys` (offsets, dim / num_heads) of `RelativePositions` if wanted -> the
+        (batch, tokens, dim), and optionally `relative_keys` (offsets, dim / num_heads) from `RelativePositions` -> the
         same as the tokens
 
     Raises:
-        ValueError: on a value out of range or an unknown choice; when built on a width that `num_heads` does not
-            divide.
+        ValueError: if a value is out of range or a choice is unknown; at build, if `num_heads` does not divide the
+            width.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class TransformerBlock(keras.layers.Layer):
         return tokens + self.drop_path(branch, training=training)
 
     def attention_scores(self, tokens: Tensor, relative_keys: Tensor = None) -> Tensor:
-        """Returns the attention weights (batch, heads, query tokens, key tokens) on what enters the block.
+        """Return the attention weights (batch, heads, query tokens, key tokens).
 
         Args:
-            tokens: (batch, tokens, dim).
-            relative_keys: (offsets, dim / num_heads) of `RelativePositions`, as of a call; None without.
+            tokens: input of the block, (batch, tokens, dim).
+            relative_keys: (offsets, dim / num_heads) from `RelativePositions`, or None.
         """
         normalised = self.norm1(tokens)
         return self.attention(normalised, relative_keys=relative_keys, return_attention_scores=True)[1]

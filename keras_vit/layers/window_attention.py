@@ -1,4 +1,4 @@
-"""WindowAttention: attention of the tokens of a window to each other, with relative position biases."""
+"""WindowAttention: attention between the tokens of each window, with relative position biases."""
 
 import math
 from typing import Any
@@ -13,15 +13,16 @@ from keras_vit.layers.position_grid import resize_position_embedding, square_gri
 from keras_vit.layers.self_attention import softmax_at_least_float32
 from keras_vit.typing import Size, Tensor
 
-# Added to the logits between tokens of different regions (the authors' code).
+# Added to the logits between tokens of different regions, as in the authors' code.
 _MASKED = -100.0
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class WindowAttention(keras.layers.Layer):
-    """Multi-head self-attention inside windows (W-MSA and SW-MSA of arXiv 2103.14030, section 3.2).
+    """Apply multi-head self-attention inside windows (arXiv 2103.14030, section 3.2).
 
-    Query, key and value come from one dense layer whose output is [query, key, value], each [head 0, head 1, ...].
+    This is W-MSA, and SW-MSA with `regions`. One dense layer computes [query, key, value], each as [head 0, head 1,
+    ...].
 
     Args:
         window_size: rows and columns of a window in tokens, or one integer for both.
@@ -29,11 +30,11 @@ class WindowAttention(keras.layers.Layer):
         qkv_bias: whether the fused projection has a bias.
 
     Shapes:
-        (batch, windows, window rows * window columns, dim) -> the same. `regions`, which a call may add, are integers
-        (windows, window rows * window columns): tokens of one window attend only to tokens of their own region.
+        (batch, windows, window rows * window columns, dim) -> the same. The optional input `regions` has integers
+        (windows, window rows * window columns): a token attends only to tokens of its window with the same integer.
 
     Raises:
-        ValueError: on a value out of range; when built on a width that `num_heads` does not divide or on windows of
+        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width or the windows have
             another size.
     """
 
@@ -78,14 +79,14 @@ class WindowAttention(keras.layers.Layer):
         return on_rows(self.proj, ops.reshape(heads, (-1, *windows.shape[1:])))
 
     def _split(self, windows):
-        """Query, key and value, each (batch, windows, heads, tokens, head_dim)."""
+        """Return query, key and value, each (batch, windows, heads, tokens, head_dim)."""
         _, count, length, dim = windows.shape
         fused = on_rows(self.qkv, windows)
         fused = ops.reshape(fused, (-1, count, length, 3, self.num_heads, dim // self.num_heads))
         return ops.unstack(ops.transpose(fused, (3, 0, 1, 4, 2, 5)), 3)
 
     def _weights(self, query, key, regions):
-        """SoftMax(Q K^T / sqrt(d) + B), Eq. 4; the query is scaled first, so that float16 does not overflow."""
+        """Return softmax(Q K^T / sqrt(d) + B), Eq. 4; scaling the query first avoids overflow in float16."""
         scaled = query * (1.0 / math.sqrt(query.shape[-1]))
         logits = self.relative_position_bias(ops.matmul(scaled, ops.transpose(key, (0, 1, 2, 4, 3))))
         if regions is not None:
@@ -95,11 +96,14 @@ class WindowAttention(keras.layers.Layer):
         return softmax_at_least_float32(logits)
 
     def attention_scores(self, windows: Tensor, regions: Tensor = None) -> Tensor:
-        """Returns the attention weights (batch, windows, heads, query tokens, key tokens) after softmax.
+        """Return the attention weights after softmax.
 
         Args:
             windows: (batch, windows, window rows * window columns, dim).
-            regions: integers (windows, window rows * window columns), as of a call; None without.
+            regions: integers (windows, window rows * window columns), as in a call, or None.
+
+        Returns:
+            (batch, windows, heads, query tokens, key tokens).
         """
         query, key, _ = self._split(ops.convert_to_tensor(windows))
         return self._weights(query, key, regions)
@@ -108,11 +112,11 @@ class WindowAttention(keras.layers.Layer):
         return windows_shape
 
     def own_macs(self, windows_shape: tuple[int, ...], regions_shape: tuple[int, ...] | None = None) -> int:
-        """Returns the multiply-accumulates of the attention itself, see `keras_vit.models.costs`.
+        """Return the multiply-accumulates of the attention, without sub-layers.
 
         Args:
             windows_shape: (batch, windows, window rows * window columns, dim).
-            regions_shape: of `regions`, which cost nothing.
+            regions_shape: shape of `regions`, which need none.
         """
         batch, windows, length, dim = windows_shape
         return 2 * batch * windows * length**2 * dim
@@ -128,10 +132,11 @@ class WindowAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RelativePositionBias(keras.layers.Layer):
-    """Adds a learned bias per head and offset between query and key (B of Eq. 4 in arXiv 2103.14030).
+    """Add a learned bias per head and offset between query and key.
 
-    The table has one row per offset, offsets (rows, columns) in raster order from (1 - window rows, 1 - window columns)
-    on. When the layer loads the table of another window, it resizes it bicubically, as the authors do.
+    This is B of Eq. 4 in arXiv 2103.14030. The table has one row per offset (rows, columns), in raster order from
+    (1 - window rows, 1 - window columns). When the layer loads the table of another window, it resizes it bicubically,
+    as the authors do.
 
     Args:
         window_size: rows and columns of a window in tokens, or one integer for both.
@@ -139,7 +144,7 @@ class RelativePositionBias(keras.layers.Layer):
 
     Shapes:
         logits (..., num_heads, query tokens, key tokens), tokens of a window in raster order -> the same; 16-bit
-        logits give float32 sums whatever the policy.
+        logits give float32 sums under every dtype policy.
     """
 
     def __init__(self, window_size, num_heads, **kwargs):
@@ -158,7 +163,7 @@ class RelativePositionBias(keras.layers.Layer):
         self.built = True
 
     def call(self, logits):
-        # Taken along the last axis: along the first one, TensorFlow's gradient would be sparse.
+        # The table is transposed first, as TensorFlow's gradient of a `take` along the first axis is sparse.
         table = ops.transpose(ops.cast(self.embedding, self._sum_dtype()))  # (heads, offsets)
         length = len(self.row_of_pair)
         bias = ops.reshape(ops.take(table, self.row_of_pair.ravel(), axis=1), (self.num_heads, length, length))
@@ -183,21 +188,21 @@ class RelativePositionBias(keras.layers.Layer):
         self.embedding.assign(self.resized(self.embedding, np.asarray(store["0"]), window_size=window_size))
 
     def resize_from(self, other, method="bicubic"):
-        """Takes the table of the same layer of a model for another image size, see `resized`."""
+        """Copy the table from the same layer of a model for another image size, see `resized`."""
         table = ops.convert_to_numpy(other.embedding)
         self.embedding.assign(self.resized(self.embedding, table, method, other.window_size))
 
     def resized(self, variable, table, method="bicubic", window_size=None):
-        """Returns the table of this layer's window from that of another.
+        """Return the table of this layer's window, resized from another window.
 
         Args:
             variable: the layer's one weight.
             table: array ((2 * rows - 1) * (2 * columns - 1), num_heads).
-            method: how to resize it, see `resize_position_embedding`.
-            window_size: (rows, columns) of the other window; None takes the square one that the table has.
+            method: resize method, see `resize_position_embedding`.
+            window_size: (rows, columns) of the other window; None means a square window, whose side the table shows.
 
         Raises:
-            ValueError: if `table` is of no such window.
+            ValueError: if the shape of `table` does not match that window.
         """
         old = square_grid(len(table)) if window_size is None else _offsets(window_size)
         if old is None:
@@ -209,12 +214,12 @@ class RelativePositionBias(keras.layers.Layer):
 
 
 def _offsets(window_size):
-    """How many offsets there are between two rows and between two columns of a window."""
+    """Return the number of offsets between two rows and between two columns of a window."""
     return tuple(2 * side - 1 for side in window_size)
 
 
 def _row_of_pair(window_size):
-    """The table's row for each (query, key) of a window: (dy + rows - 1) * (2 * columns - 1) + dx + columns - 1."""
+    """Return the table row of each (query, key): (dy + rows - 1) * (2 * columns - 1) + dx + columns - 1."""
     positions = np.indices(window_size).reshape(2, -1)  # (2, tokens)
     offsets = positions[:, :, None] - positions[:, None, :] + np.reshape(window_size, (2, 1, 1)) - 1
     return np.ravel_multi_index(tuple(offsets), _offsets(window_size)).astype("int32")

@@ -1,4 +1,4 @@
-"""Layers put together into functional keras models."""
+"""The models: layers combined into functional Keras models."""
 
 from typing import Any
 
@@ -47,11 +47,11 @@ MODELS: dict[type[ImageConfig], type[ImageModel]] = {
 
 
 def build_model(config: ImageConfig, **about: Any) -> ImageModel:
-    """Builds the model of a config, with random weights.
+    """Build the model of a config, with random weights.
 
     Args:
-        config: of one of the classes in `MODELS`.
-        **about: what the constructor of its model takes beside it, such as `labels`.
+        config: a config of one of the classes in `MODELS`.
+        **about: further arguments of the model's constructor, such as `labels`.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`.

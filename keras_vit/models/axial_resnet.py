@@ -12,30 +12,33 @@ from keras_vit.models.base import ImageModel, make_head, model_name, with_standa
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class AxialResNet(ImageModel):
-    """A ResNet whose 3 x 3 convolutions are height then width attention (appendix D.6, after arXiv 2003.07853).
+    """Build a ResNet with axial attention (arXiv 2003.07853; 2010.11929, D.6).
 
-    The widths are those of csrhddlam/axial-deeplab (`axialnet.py`): with a width factor of 1 the
-    attention of stage 1 has 128 channels, twice as many in every further stage, and the output of a stage twice those
-    of its attention. Every stage but the first halves the sides. The root pads as TensorFlow does (SAME), where that
-    code pads both ends alike. The relative positions of every attention belong to the size that its map has here.
-    Under several replicas of tf.distribute each normalises by its own rows and keeps moving statistics of its own:
-    Keras's `synchronized=True` exists on TensorFlow alone, and computes the variance less exactly, on one device too.
+    Attention along the height, then the width replaces each 3 x 3 convolution. The widths are those of
+    csrhddlam/axial-deeplab (`axialnet.py`): with a width factor of 1, the attention of stage 1 has 128 channels and
+    that of each further stage twice as many; the output of a stage has twice the channels of its attention. Every stage
+    but the first halves the sides. The root uses TensorFlow's SAME padding, whereas that code pads all sides alike. The
+    relative positions of each attention depend on the size of its map.
 
-    The layers, and so the intermediates `model.get_layer(NAME).output`, are `root_conv`, `root_norm`, `root_relu`,
-    `root_pool`, `stage_1` and so on, `pooling`, and `head` unless the config has `include_top=False`.
+    With several replicas of tf.distribute, each batch normalisation uses the rows of its own replica and keeps its own
+    moving statistics. Keras's `synchronized=True` is not used: it supports TensorFlow only and computes the variance
+    less exactly.
+
+    The layers, and therefore the intermediates `model.get_layer(NAME).output`, are `root_conv`, `root_norm`,
+    `root_relu`, `root_pool`, `stage_1` and so on, `pooling`, and `head` unless `include_top=False`.
 
     Args:
         config: an `AxialResNetConfig`.
-        preprocessing: `Preprocessing` of its images; None is the official one at the config's image size.
-        labels: sequence of names, one per logit, or None.
-        name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
+        preprocessing: `Preprocessing` of its images; None uses the official one at the config's image size.
+        labels: sequence of class names, one per logit, or None.
+        name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
         (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
         `include_top=False` the features (batch, channels of the last stage).
 
     Raises:
-        TypeError: if `config` is no `AxialResNetConfig`.
+        TypeError: if `config` is not an `AxialResNetConfig`.
     """
 
     config_class = AxialResNetConfig
@@ -69,7 +72,7 @@ class AxialResNet(ImageModel):
 
 
 def _root(images, config):
-    """(batch, height, width, channels) -> (batch, ceil(height / 4), ceil(width / 4), root's width)"""
+    """(batch, height, width, channels) -> (batch, ceil(height / 4), ceil(width / 4), width of the root)"""
     common = {"dtype": config.dtype}
     steps = [
         keras.layers.Conv2D(

@@ -1,4 +1,4 @@
-"""Model, with the corrected fit; ImageModel: what every model of the package shares."""
+"""Model, with a corrected `fit`, and ImageModel, the base class of all models of the package."""
 
 import collections.abc
 import warnings
@@ -25,20 +25,21 @@ _STANDARDISATION = "preprocessing"  # the layer of a model with include_preproce
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Model(ResumableFit, DistributedFit, keras.Model):
-    """`keras.Model` whose `fit` gives on several devices, and resumed after a kill, what it gives on one in one go.
+    """Extend `keras.Model` with a `fit` for several devices that can be resumed.
 
-    For a model of the package with a new head, or inside a larger model: `keras_vit.Model(inputs, outputs)`. The models
-    of the package are of this kind already. Clipping, gradient accumulation, averages, several steps per execution,
-    metrics and dropout are right under every strategy of tf.distribute, with the stock optimizers; `compile` takes
-    `microbatches` besides.
+    Training on several devices, or resumed after an interruption, gives the results of one uninterrupted run on one
+    device. The models of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of
+    the package with a new head or inside a larger model. Clipping, gradient accumulation, weight averages, several
+    steps per execution, metrics and dropout are correct under every strategy of tf.distribute, with the stock
+    optimizers. `compile` also takes `microbatches`.
 
     Warns:
-        UserWarning: where the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
-            of this package takes, such as pixel values from 0 to 255.
+        UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
+            expects, such as pixel values from 0 to 255.
     """
 
     def _checked(self, method, args, kwargs):
-        from keras_vit.models.input_range import looked_at  # which is about what this module defines
+        from keras_vit.models.input_range import looked_at  # that module imports this one
 
         arguments = super()._checked(method, args, kwargs)
         for name in ("x", "validation_data"):
@@ -53,64 +54,66 @@ class Model(ResumableFit, DistributedFit, keras.Model):
 
 
 class ImageModel(Model):
-    """A functional keras model that knows its config, the preprocessing of its images and its labels.
+    """Add a config, image preprocessing and class labels to a functional Keras model.
 
-    `weights_source` names the file that its weights were last loaded from, None without one; training leaves it.
+    `weights_source` names the file that the weights were last loaded from, None without one; training does not change
+    it.
 
-    Subclasses name their `config_class` and build inputs and outputs from a config.
+    Subclasses set `config_class` and build inputs and outputs from a config.
 
-    A saved model opens as it was, layers frozen or quantised (int8, int4, float8) included, but for LoRA: Keras adds it
-    to the kernels in the file, so that the opened model gives the same outputs and has none.
+    A saved model loads with its frozen and quantised layers (int8, int4, float8). LoRA is the exception: Keras merges
+    it into the kernels of the file, so the loaded model gives the same outputs without LoRA.
 
     Shapes:
-        (batch, height, width, channels), float, values as `preprocessing` gives them -> what the subclass says.
+        (batch, height, width, channels), float, prepared as `preprocessing` describes -> see the subclass.
 
     Warns:
-        UserWarning: when called with integers, such as pixel values from 0 to 255, which are not prepared.
+        UserWarning: if called with integers, such as pixel values from 0 to 255, which are not prepared.
     """
 
     config_class: Any = None  # a subclass of `ImageConfig`
 
     def _check_config(self, config):
-        """Returns the config with every default stated; raises `TypeError` if it is of another architecture."""
+        """Return the config with its defaults filled in; raise `TypeError` for another architecture."""
         if not isinstance(config, self.config_class):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
         return config.resolve().replace(dtype=policy.name)
 
     def _describe(self, config, preprocessing, labels):
-        """Attaches the description; called once, after the functional model exists."""
+        """Attach config, preprocessing and labels; called once, after the functional model exists."""
         self._config = config
         self.preprocessing = preprocessing
         self.labels = labels
         self.weights_source = None
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Configures the model for training, see `keras_vit.Model`.
+        """Configure the model for training, see `keras_vit.Model`.
 
         Args:
-            *args, **kwargs: as of `keras_vit.Model.compile`.
+            *args, **kwargs: as in `keras_vit.Model.compile`.
 
         Raises:
             ValueError: as `keras_vit.Model.compile`.
 
         Warns:
-            UserWarning: where the model ends in logits and a loss takes what it gets for probabilities, and where it
-                has one class and a loss compares several.
+            UserWarning: if the model ends in logits and a loss expects probabilities, or if the model has one class and
+                a loss compares several.
         """
         super().compile(*args, **kwargs)
         warn_of_loss(self.loss, self._config)
 
     @property
     def config(self) -> ImageConfig:
-        """The frozen config this model was built from; every default in it is stated."""
+        """Return the frozen config of the model, with all defaults filled in."""
         return self._config
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """`Preprocessing` of the images; its size is the model's. Setting None takes the official one.
+        """Return or set the `Preprocessing` of the images; None sets the official one.
 
-        Of a model with `include_preprocessing`, its `in_model` is True, and a new mean and std are those of the layer.
+        Its size is the model's image size. With `include_preprocessing`, its `in_model` is True, and setting it changes
+        the mean and std of the layer `preprocessing`.
         """
         return self._preprocessing
 
@@ -144,17 +147,20 @@ class ImageModel(Model):
 
     @property
     def preprocessing_source(self) -> str:
-        """How `preprocessing` is known: `"stated"`, by the weights or by who set it, `"default"`, or `"assumed"`, where
-        the weights came without it from a library that trains with several."""
+        """Return how `preprocessing` is known: `"stated"`, `"default"` or `"assumed"`.
+
+        It is `"stated"` if the weights or the user set it, and `"assumed"` if the weights come without it from a
+        library that trains with several.
+        """
         return self._preprocessing_source
 
     def assume_preprocessing(self) -> None:
-        """Notes that nobody knows whether the preprocessing is that of the weights."""
+        """Mark the preprocessing as assumed: it may not be the one the weights need."""
         self._preprocessing_source = "assumed"
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """Tuple of names, one per logit, or None."""
+        """Return or set the class names, one per logit, as a tuple, or None."""
         return self._labels
 
     @labels.setter
@@ -169,25 +175,26 @@ class ImageModel(Model):
         self._labels = value
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        dtype = keras.backend.standardize_dtype(keras.tree.flatten(inputs)[0].dtype)  # Keras takes lists and dicts, too
+        dtype = keras.backend.standardize_dtype(keras.tree.flatten(inputs)[0].dtype)  # inputs may be lists and dicts
         if "int" in dtype and not self._config.include_preprocessing:
             warnings.warn(f"{self.name} takes images that are prepared; got {dtype}: {ADVICE}", stacklevel=2)
         return super().call(inputs, training=training, mask=mask)
 
     def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
-        """Returns the list of what its heads give: one output, or the two of a distilled model, before their mean.
+        """Return the outputs of all heads as a list; a distilled model has two.
 
         Args:
-            inputs: (batch, height, width, channels), values as `preprocessing` gives them.
-            training: as of a call of any keras model.
+            inputs: (batch, height, width, channels), prepared as `preprocessing` describes.
+            training: as in a call of any Keras model.
         """
         return [self(inputs, training=training)]
 
     def load_weights(self, filepath: PathLike, skip_mismatch: bool = False, **kwargs: Any) -> Any:
-        """Loads a `.weights.h5` file as `keras.Model.load_weights` does, also one of another image size.
+        """Load a `.weights.h5` file as `keras.Model.load_weights` does.
 
-        The position table is resized. The optimizer's slots of that table cannot be: where the file holds an
-        optimizer for another image size, this model keeps the optimizer state it has, with a warning.
+        If the file has another image size, the position embeddings are resized. Their optimizer slots cannot be
+        resized: if the file has an optimizer for another image size, this model keeps its current optimizer state, with
+        a warning.
 
         Raises:
             ValueError: if the file states another architecture, such as another number of heads.
@@ -214,23 +221,27 @@ class ImageModel(Model):
             self.optimizer = optimizer
 
     def save_weights(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
-        """Writes a `.weights.h5` file as `keras.Model.save_weights` does, and states in it what no array shows.
+        """Write a `.weights.h5` file as `keras.Model.save_weights` does, with metadata.
+
+        The metadata states what no array shows, such as the number of heads.
 
         Args:
             filepath: path of the file.
-            *args, **kwargs: as of `keras.Model.save_weights`.
+            *args, **kwargs: as in `keras.Model.save_weights`.
         """
         super().save_weights(filepath, *args, **kwargs)
         is_known = self._preprocessing_source != "assumed"
         weights_files.state(filepath, to_text(self._config, self._preprocessing if is_known else None))
 
     def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Quantise the dense layers as `keras.Model.quantize` does, without a warning for each other layer.
+        """Quantise the dense layers as `keras.Model.quantize` does.
+
+        Keras's warnings about layers that cannot be quantised are silenced.
 
         Args:
-            *args, **kwargs: as of `keras.Model.quantize`, such as `"int8"`.
+            *args, **kwargs: as in `keras.Model.quantize`, such as `"int8"`.
         """
-        with warnings.catch_warnings():  # Keras warns of each layer that has nothing to quantise
+        with warnings.catch_warnings():  # Keras warns about each layer that cannot be quantised
             warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
             super().quantize(*args, **kwargs)
 
@@ -261,33 +272,33 @@ class ImageModel(Model):
 
     @classmethod
     def _parts(cls, config):
-        """Arguments of the constructor, other than its config, that `get_config` has written down."""
+        """Return the constructor's arguments other than the config, from `get_config`."""
         return {}
 
 
 def model_name(variant):
-    """Folds a variant's name to an identifier: `"R50+ViT-B_16"` -> `"r50_vit_b16"`."""
+    """Convert a variant's name to an identifier: `"R50+ViT-B_16"` -> `"r50_vit_b16"`."""
     return variant.replace("_", "").replace("-", "_").replace("+", "_").lower()
 
 
 def with_standardisation(images, config):
-    """Returns what the first layers of a config's model get: the images, or what the layer `preprocessing` gives."""
+    """Return the input of a model's first layer: the images, normalised first with `include_preprocessing`."""
     if not config.include_preprocessing:
         return images
-    # The values follow `ImageModel.preprocessing`. In bfloat16 the pixel values above 128 would come in twos.
+    # `ImageModel.preprocessing` sets the values. bfloat16 would lose precision of the normalised values.
     return keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(images)
 
 
 def standardisation(preprocessing):
-    """Returns scale and offset from pixel values on [0, 255] to (x / 255 - mean) / std, as `Rescaling` takes them."""
+    """Return scale and offset for `Rescaling`, from pixel values in [0, 255] to (x / 255 - mean) / std."""
     mean, std = preprocessing.mean, preprocessing.std
-    # Of rank 3, which Keras leaves as they are under image_data_format="channels_first".
+    # Of rank 3, because Keras reshapes vectors under image_data_format="channels_first".
     scale, offset = [1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
     return [[scale]], [[offset]]
 
 
 def make_head(config, name="head", kernel_initializer="zeros"):
-    """Returns the dense layer that gives the logits of a config."""
+    """Return the dense layer that gives the logits."""
     return keras.layers.Dense(
         config.classes,
         activation=config.classifier_activation,
@@ -298,7 +309,7 @@ def make_head(config, name="head", kernel_initializer="zeros"):
 
 
 def head_dtype(config):
-    """The head computes in float32 under the mixed policies, so that neither logits nor softmax lose digits."""
+    """Return the dtype of the head: float32 under mixed policies, so logits and softmax keep their precision."""
     return "float64" if config.dtype == "float64" else "float32"
 
 
@@ -307,14 +318,14 @@ def _image_channels(config):
 
 
 def check_model(model):
-    """Returns `model` if it is one of this package; raises `TypeError` otherwise."""
+    """Return `model` if it is a model of this package; otherwise raise `TypeError`."""
     if not isinstance(model, ImageModel):
         raise TypeError(f"model must be a model of keras_vit; got {described(model)}")
     return model
 
 
 def described(model):
-    """Returns what a message calls an object that is no model of this package, and what to give where that is known."""
+    """Return a description of an object that is not a model of this package, with a hint if one is known."""
     layers = model.layers if isinstance(model, keras.Model) else ()
     name = type(model).__name__
     inside = [layer.name for layer in layers if isinstance(layer, ImageModel)]

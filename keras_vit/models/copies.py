@@ -12,34 +12,38 @@ from keras_vit.models.base import ImageModel, check_model
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states
 from keras_vit.typing import Size
 
-# a function that gives a model of the class it is given
+# any subclass of ImageModel; the functions return the class of their argument
 ModelT = TypeVar("ModelT", bound=ImageModel)
 
 
 def clone(model: ModelT) -> ModelT:
-    """Returns a copy of a model: same class, config, preprocessing, labels and weights, sharing nothing.
+    """Return a copy of a model that shares nothing with it.
+
+    The copy has the same class, config, preprocessing, labels and weights.
 
     Args:
         model: a model of this package.
 
     Raises:
-        TypeError: if the model is none of this package.
+        TypeError: if `model` is not a model of this package.
     """
     return _copy(model, check_model(model).get_config(), "auto")
 
 
 def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
-    """Returns the same weights as a model for another input size; only the tables of positions change.
+    """Return a copy of a model for another image size.
+
+    Only the position embeddings are resized.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.
         image_size: (height, width) in pixels or one integer, divisible by the patch size.
-        method: how the tables are resized, see `resize_position_embedding`; `auto` is the way of the authors of the
-            architecture: `bicubic` for Swin, `align_corners` for the others.
+        method: resize method, see `resize_position_embedding`; `auto` is the method of the architecture's authors:
+            `bicubic` for Swin, `align_corners` for the others.
 
     Raises:
-        TypeError: if the model is none of this package.
-        ValueError: on another method, or a size that the architecture does not take.
+        TypeError: if `model` is not a model of this package.
+        ValueError: if the method is unknown or the architecture does not support the size.
     """
     checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
     description = check_model(model).get_config()
@@ -50,15 +54,15 @@ def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
 
 
 def with_dtype(model: ModelT, dtype: Any) -> ModelT:
-    """Returns the same weights as a model that computes in another dtype policy, such as `"mixed_bfloat16"`.
+    """Return a copy of a model with another dtype policy and the same weights.
 
     Args:
         model: a model of this package.
-        dtype: name of a Keras dtype policy, or the policy.
+        dtype: name of a Keras dtype policy, such as `"mixed_bfloat16"`, or the policy.
 
     Raises:
-        TypeError: if the model is none of this package.
-        ValueError: if dtype is no policy, or the model is quantised.
+        TypeError: if `model` is not a model of this package.
+        ValueError: if `dtype` is not a policy, or the model is quantised.
     """
     check_not_quantized(model, f"dtype={dtype!r}")
     description = model.get_config()
@@ -67,14 +71,14 @@ def with_dtype(model: ModelT, dtype: Any) -> ModelT:
 
 
 def check_not_quantized(model: keras.Model, wanted: str) -> None:
-    """Refuses a model of which a layer is quantised.
+    """Raise an error if a layer of the model is quantised.
 
     Args:
         model: a model of this package.
-        wanted: what it would have to be for, as the message calls it.
+        wanted: the purpose, for the error message.
 
     Raises:
-        TypeError: if the model is none of this package.
+        TypeError: if `model` is not a model of this package.
         ValueError: if a layer is quantised.
     """
     if any("quantization" in state for state in layer_states(check_model(model)).values()):

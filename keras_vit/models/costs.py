@@ -1,10 +1,10 @@
-"""What a model costs: multiply-accumulates counted on the built graph, and the floating-point operations of a training.
+"""The cost of a model: multiply-accumulates per image, and floating-point operations of a training run.
 
-Only matrix products and convolutions count, as is the custom: norms, activations, additions and pooling are left out.
+By convention, only matrix products and convolutions count; norms, activations, additions and pooling do not.
 
-A layer that multiplies matrices outside of the layers inside it, as attention does, has a method
-`own_macs(input_shape)`: the multiply-accumulates of one call on exactly this shape, the batch axis included, without
-those of its sub-layers. If it takes several tensors, `own_macs` takes their shapes in the order of the call.
+A layer that multiplies matrices itself, as attention does, has a method `own_macs(input_shape)`. It returns the
+multiply-accumulates of one call on this shape, batch axis included, without those of its sub-layers. If the call takes
+several tensors, `own_macs` takes their shapes in the same order.
 """
 
 import math
@@ -24,13 +24,13 @@ _FORWARD_AND_BACKWARD = 6  # per multiply-accumulate: 2 operations forward, 4 ba
 
 
 class LayerCost(typing.NamedTuple):
-    """What one layer of a model costs.
+    """The cost of one layer of a model.
 
     Attributes:
-        name: of the layer.
-        output_shape: with None for the batch axis.
-        parameters: how many it has.
-        macs: multiply-accumulates on one image; the sum of its calls if it is called several times.
+        name: name of the layer.
+        output_shape: shape of the output, with None for the batch axis.
+        parameters: number of parameters.
+        macs: multiply-accumulates per image, summed over all calls of the layer.
     """
 
     name: str
@@ -40,22 +40,21 @@ class LayerCost(typing.NamedTuple):
 
 
 def count_macs(model):
-    """Returns the multiply-accumulates of a model on one image, in matrix products and convolutions.
+    """Return the multiply-accumulates of a model per image, in matrix products and convolutions.
 
-    It counts what one call in inference runs, whatever the class of the model. LoRA's adapters are not counted: Keras
-    adds them to the kernel.
+    It counts one call in inference. LoRA adapters are not counted, because Keras adds them to the kernel.
 
     Args:
-        model: a functional keras model with inputs of known size, also one of `build_deferred`.
+        model: a functional Keras model with inputs of known size; it may come from `build_deferred`.
 
     Raises:
-        ValueError: on a layer with matrices or an operation of which it is not known what it multiplies.
+        ValueError: if a layer has matrices, or an operation, whose multiplications are unknown.
     """
     return sum(cost.macs for cost in layer_costs(model))
 
 
 def layer_costs(model):
-    """Returns a `LayerCost` for each layer that the model itself consists of, in the order of the first call.
+    """Return a `LayerCost` for each direct layer of the model, in the order of the first call.
 
     Args:
         model: see `count_macs`, which raises the same errors.
@@ -71,13 +70,13 @@ def layer_costs(model):
 
 
 def training_exaflops(macs, examples):
-    """Returns the cost of a training in exaFLOPs, 10^18 floating-point operations: 6 * macs * examples.
+    """Return the cost of a training run in exaFLOPs (10^18 operations): 6 * macs * examples.
 
     The formula agrees with Table 6 of arXiv 2010.11929, where `examples` is epochs times 303 million images.
 
     Args:
-        macs: multiply-accumulates of the model on one example, see `count_macs`.
-        examples: how many the model sees, repetitions included.
+        macs: multiply-accumulates of the model per example, see `count_macs`.
+        examples: number of examples that the model trains on, repetitions included.
     """
     return _FORWARD_AND_BACKWARD * macs * examples / 1e18
 
@@ -121,13 +120,13 @@ _FORMULAS = {
     keras.layers.DepthwiseConv2D: _depthwise_convolution,
 }
 
-# Their matrices are tables, which are looked up, added or put beside the tokens.
+# Their matrices are tables that are looked up, added or concatenated.
 _FREE = (AddPositionEmbs, ClassToken, RelativePositionBias, RelativePositions, keras.layers.Embedding)
 
-# Layers of Keras that multiply without weights of their own.
+# Keras layers that multiply without weights.
 _MULTIPLYING = (keras.layers.Attention, keras.layers.Dot)
 
-# `keras.ops` that may stand between the layers of a functional model
+# `keras.ops` that may appear between the layers of a functional model
 _MULTIPLYING_OPERATIONS = (
     *("Conv", "ConvTranspose", "DepthwiseConv", "SeparableConv", "DotProductAttention"),
     *("Dot", "Einsum", "Inner", "Matmul", "Outer", "Tensordot", "Vdot"),
@@ -144,7 +143,7 @@ def _refuse_operations(model):
 
 
 def _output_shapes(model):
-    """{layer of the model: shape of what its last call there gives}, which `layer.output` does not always tell."""
+    """Return {layer of the model: output shape of its last call}, which `layer.output` does not always give."""
     shapes = {}
     for call in graph_calls(model):
         shape = [tuple(tensor.shape) for tensor in call.outputs]

@@ -1,4 +1,4 @@
-"""Distiller: a student that learns from labels and from a teacher (DeiT, arXiv 2012.12877)."""
+"""Distiller: trains a student on labels and on a teacher's outputs (DeiT, arXiv 2012.12877)."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ _TEACHING_METRICS = ("distillation_loss", "teacher_agreement")
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Distiller(Model):
-    """A student with its teacher: `fit` trains the student, and everything else is the student's.
+    """Train a student on labels and on a teacher's outputs (DeiT, arXiv 2012.12877).
 
     ```python
     distiller = keras_vit.Distiller(keras_vit.DeiT_Ti16(distilled=True), teacher)
@@ -38,50 +38,50 @@ class Distiller(Model):
     distiller.student.save("student.keras")
     ```
 
-    The loss is `(1 - alpha) * labels + alpha * teacher` (`losses.py` of facebookresearch/deit), where `labels` is the
-    loss that `compile` is given, on the class head, and `teacher`, on the distillation head, is
+    The loss is `(1 - alpha) * labels + alpha * teacher` (`losses.py` of facebookresearch/deit). `labels` is the loss
+    passed to `compile`, on the class head. `teacher` acts on the distillation head and is one of these:
 
-    - `hard`: the cross-entropy with the teacher's likeliest class, not smoothed (arXiv 2012.12877, Eq. 3);
-    - `soft`: T^2 KL(teacher || student), both at temperature T, mean over images *and classes*, as in that code and
-      in the experiments of the paper (issue 61 there). Read as written, Eq. 2 is a mean over the images alone, so
-      many times as much as there are classes K: with `alpha = K a / (1 - a + K a)` the two terms have the proportions
-      of Eq. 2 with lambda = a.
+    - `hard`: the cross-entropy with the teacher's most likely class, without label smoothing (arXiv 2012.12877, Eq. 3);
+    - `soft`: T^2 KL(teacher || student), both at temperature T, averaged over images *and classes*, as in that code and
+      in the experiments of the paper (issue 61 there). Eq. 2 as printed averages over images only, and is K times as
+      large for K classes. `alpha = K a / (1 - a + K a)` gives the two terms the proportions of Eq. 2 with lambda = a.
 
-    Two heads are those of a model with `distilled=True`, which answers with the mean of their logits. A student with
-    one head learns both there. Dropout and stochastic depth are the student's; the teacher is run as in inference, on
-    the same augmented and mixed images, in training alone. No gradient reaches it, it is no part of
-    `trainable_variables`, and nothing of it changes.
+    A student with `distilled=True` has two heads and returns the mean of their logits in inference. A student with one
+    head learns both terms with it. Dropout and stochastic depth apply to the student. The teacher runs in inference
+    mode on the same augmented and mixed images, in training only. It gets no gradient, is not part of
+    `trainable_variables` and does not change.
 
-    `evaluate` and `predict` are those of the student: its answer, and the compiled loss of it on the labels. Training
-    logs, besides, `distillation_loss`, the mean of `teacher` (of the weights of classes or samples it takes no heed),
-    and `teacher_agreement`, the share of images for which both have the same likeliest class. Inside another keras
-    model a Distiller is its student.
+    `evaluate` and `predict` run the student: its output, and the compiled loss of that output on the labels. Training
+    also logs `distillation_loss`, the mean of `teacher` without class or sample weights, and `teacher_agreement`, the
+    share of images for which student and teacher have the same most likely class. Inside another Keras model, a
+    Distiller acts as its student.
 
-    The recipe of DeiT is `deit/imagenet`, of the distilled models too; `keras_vit.train(recipe, source, workdir,
-    model=distiller)` returns and saves the student. A Distiller itself saves both: `load_model` gives it back. The
-    other functions of this package (`evaluate`, `predict`, `export`) take `distiller.student`.
+    The DeiT recipe, also for distilled models, is `deit/imagenet`. `keras_vit.train(recipe, source, workdir,
+    model=distiller)` returns and saves the student. Saving a Distiller saves student and teacher, and `load_model`
+    loads both. Pass `distiller.student` to the other functions of this package (`evaluate`, `predict`, `export`).
 
     Args:
-        student: a classifier of this package, or a keras model around one, that ends in logits or a softmax.
-        teacher: any keras model with one score per class, (batch, classes), in the student's order of classes: logits,
-            or probabilities where a functional model or a `keras.Sequential` ends in a softmax. It must share no weight
-            with the student. If it is a model of this package, or hands its inputs to one as they are, it gets the
-            images in its own size, mean and standard deviation (`preprocessing`), resized linearly with antialiasing;
-            any other model gets the student's inputs as they are. Under a strategy of tf.distribute both must have been
-            made inside it.
+        student: a classifier of this package, or a Keras model around one, that ends in logits or a softmax.
+        teacher: any Keras model with one score per class, (batch, classes), in the student's order of classes. The
+            scores are logits, or probabilities if a functional model or a `keras.Sequential` ends in a softmax. It must
+            share no weight with the student. A teacher of this package, also inside a model that passes its inputs on
+            unchanged, gets the images in its own size, mean and std (`preprocessing`), resized linearly with
+            antialiasing. Any other teacher gets the student's inputs unchanged. Under a strategy of tf.distribute,
+            create both models inside its scope.
         mode: `hard` or `soft`.
-        alpha: weight of the teacher in [0, 1]; 0.5 as in the code and in Eq. 3. The paper has 0.1 (lambda) for `soft`.
-        temperature: T of `soft`, above 0; None is the code's 1. The paper has 3 (tau).
-        name: name of the keras model; None adds `_distiller` to the student's.
+        alpha: weight of the teacher in [0, 1]; 0.5 as in the code and in Eq. 3. The paper uses 0.1 (lambda) for `soft`.
+        temperature: T of `soft`, above 0; None uses the code's 1. The paper uses 3 (tau).
+        name: name of the Keras model; None adds `_distiller` to the student's name.
 
     Shapes:
         as the student.
 
     Raises:
-        TypeError: if the student neither is nor contains exactly one model of this package, or the teacher is no keras
-            model.
-        ValueError: on an unknown mode, a number out of range, a temperature for `hard`, other numbers of classes, a
-            sigmoid or another activation at the end, weights in common, or a teacher that cannot take the images.
+        TypeError: if the student neither is nor contains exactly one model of this package, or the teacher is not a
+            Keras model.
+        ValueError: if the mode is unknown, a number is out of range, `hard` has a temperature, the numbers of classes
+            differ, a model ends in a sigmoid or another activation, the models share weights, or the teacher cannot
+            take the images.
     """
 
     def __init__(
@@ -108,27 +108,29 @@ class Distiller(Model):
         self.mode = mode
         self.alpha = float(alpha)
         self.temperature = temperature
-        self._is_alone = False  # whether the student answers without its teacher
+        self._is_alone = False  # True while the student runs without its teacher
         self._teaching_metrics = [keras.metrics.Mean(name=name) for name in _TEACHING_METRICS]
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Configures the student for training as `keras.Model.compile` does, with `microbatches` besides.
+        """Configure the student for training; also takes `microbatches`.
 
         Args:
-            *args, **kwargs: as of `keras_vit.Model.compile`. `loss` is one softmax cross-entropy on the labels; how it
-                is reduced, the teacher's term is.
+            *args, **kwargs: as in `keras_vit.Model.compile`. `loss` is one softmax cross-entropy on the labels; its
+                reduction also applies to the teacher's term.
 
         Raises:
-            ValueError: without a loss, with several, and with a cross-entropy of sigmoids.
+            ValueError: if there is no loss or more than one, or the loss is a cross-entropy of sigmoids.
         """
         loss = args[1] if len(args) > 1 else kwargs.get("loss")
         _check_loss(loss)
         super().compile(*args, **kwargs)
-        reduction = getattr(loss, "reduction", "sum_over_batch_size")  # of a name or a function
+        reduction = getattr(loss, "reduction", "sum_over_batch_size")  # a loss given as a name or a function has none
         self._distillation_loss = DistillationLoss(self.mode, self.temperature or 1.0, reduction=reduction)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        """Returns the student's answer; in training (class head, distillation head, logits of the teacher)."""
+        """Return the student's output, or the training outputs of both models.
+
+        In training these are (class head, distillation head, logits of the teacher)."""
         if not training or not is_outermost(self):
             return super().call(inputs, training=training, mask=mask)
         heads = _call_heads(self.student, inputs)
@@ -142,7 +144,7 @@ class Distiller(Model):
         class_scores, scores, teacher = y_pred
         labels = super().compute_loss(x, y, class_scores, sample_weight, training)
         distillation = self._distillation_loss(teacher, self._student_logits(scores), sample_weight)
-        # What layers add is in the loss of the labels already, of which there is 1 - alpha.
+        # `labels` already includes 1 - alpha of the losses that layers add.
         return (1 - self.alpha) * labels + self.alpha * (distillation + added_loss(self))
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
@@ -189,7 +191,9 @@ class Distiller(Model):
         return _without(self.trainable_weights, self.weights)
 
     def identity(self) -> dict[str, Any]:
-        """Returns what makes another training of it if it changes, as JSON values; of the teacher, a hash."""
+        """Return the settings that define the training, as JSON values.
+
+        The teacher is represented by a hash."""
         digest = hashlib.sha256()
         for weight in self.teacher.weights:
             digest.update(keras.ops.convert_to_numpy(weight).tobytes())
@@ -231,7 +235,7 @@ class Distiller(Model):
 
 
 def student_of(model):
-    """Returns the model that a training is for: the student of a `Distiller`, any other model itself."""
+    """Return the model that a training run is for: a `Distiller`'s student, or the model itself."""
     return model.student if isinstance(model, Distiller) else model
 
 
@@ -280,7 +284,7 @@ def _check_teacher(teacher, student):
 
 
 def _check_images(teacher, student):
-    """Returns the shape of what the teacher gets, once it is known to take it."""
+    """Return the input shape of the teacher after checking that it accepts the images."""
     source, target = images_of(student), images_of(teacher)
     if target is None:
         shape = tuple(student.input_shape)
@@ -312,7 +316,7 @@ def _input_dtype(model):
 
 
 def _check_scores(name, model, shape):
-    """Returns the number of classes of a model that has one score for each."""
+    """Return the number of classes of a model with one score per class."""
     if not isinstance(shape, tuple) or len(shape) != 2 or not isinstance(shape[-1], int):
         raise ValueError(
             f"{name} must give one score per class, (batch, classes); {model.name!r} gives "

@@ -1,4 +1,4 @@
-"""What a student loses where it differs from its teacher: the two distillation losses of DeiT (arXiv 2012.12877)."""
+"""The two distillation losses of DeiT (arXiv 2012.12877)."""
 
 import keras
 import numpy as np
@@ -10,14 +10,14 @@ _SMALLEST = float(np.finfo("float32").tiny)
 class DistillationLoss(keras.losses.Loss):
     """Difference between teacher and student, one number per image.
 
-    `hard` is the cross-entropy of the student with the teacher's likeliest class (Eq. 3), which is not smoothed.
-    `soft` is T^2 KL(teacher || student) of the probabilities at temperature T, over the number of classes, as in
-    `losses.py` of facebookresearch/deit; `Distiller` tells how this differs from Eq. 2.
+    `hard` is the cross-entropy of the student with the teacher's most likely class (Eq. 3), without label smoothing.
+    `soft` is T^2 KL(teacher || student) of the probabilities at temperature T, divided by the number of classes, as in
+    `losses.py` of facebookresearch/deit; `Distiller` explains the difference from Eq. 2.
 
     Args:
         mode: `hard` or `soft`.
         temperature: T of `soft`.
-        **kwargs: of `keras.losses.Loss`, such as `reduction`.
+        **kwargs: arguments of `keras.losses.Loss`, such as `reduction`.
 
     Shapes:
         logits of the teacher and of the student (batch, classes) -> (batch,) before the reduction.
@@ -33,18 +33,18 @@ class DistillationLoss(keras.losses.Loss):
 
 
 def to_logits(scores, activation):
-    """Returns scores as float32 logits; those of a `softmax` are the logarithms of its probabilities."""
+    """Return scores as float32 logits; the logits of a `softmax` are the logarithms of its probabilities."""
     scores = ops.cast(scores, "float32")
     return ops.log(ops.maximum(scores, _SMALLEST)) if activation == "softmax" else scores
 
 
 def _hard(teacher, student, _):
-    """Eq. 3, the term of the teacher: CE(y_t, student), y_t = argmax(teacher)."""
+    """Return the teacher's term of Eq. 3: CE(y_t, student), y_t = argmax(teacher)."""
     return ops.sparse_categorical_crossentropy(ops.argmax(teacher, axis=-1), student, from_logits=True)
 
 
 def _soft(teacher, student, temperature):
-    """Eq. 2, the term of the teacher, over the number of classes."""
+    """Return the teacher's term of Eq. 2, divided by the number of classes."""
     teacher, student = (ops.log_softmax(logits / temperature, axis=-1) for logits in (teacher, student))
     return temperature**2 * ops.mean(ops.exp(teacher) * (teacher - student), axis=-1)
 

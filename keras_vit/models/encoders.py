@@ -1,4 +1,4 @@
-"""What a keras model contains: the model of this package, the layers that it calls."""
+"""Search inside a Keras model: the models of this package and the layers that it calls."""
 
 import itertools
 
@@ -10,28 +10,28 @@ from keras_vit.models.masked_patches import MaskedPatchPrediction
 
 
 def find_encoder(model):
-    """Returns the one model of this package that `model` is or contains, None if there is none or several."""
+    """Return the one model of this package that `model` is or contains; None if there is none or several."""
     found = find_encoders(model)
     return found[0] if len(found) == 1 else None
 
 
 def find_encoders(model):
-    """Returns every model of this package that `model` is or contains as a layer, however deep.
+    """Return every model of this package that `model` is or contains, at any depth.
 
-    The teacher of a `Distiller` is none of its layers.
+    The teacher of a `Distiller` is not included.
     """
     if isinstance(model, ImageModel):
         return [model]
-    if isinstance(model, MaskedPatchPrediction):  # its graph has the layers of its encoder in place of the encoder
+    if isinstance(model, MaskedPatchPrediction):  # its graph contains the layers of its encoder, not the encoder
         return [model.encoder]
     layers = getattr(model, "layers", ())
     return list(itertools.chain.from_iterable(find_encoders(layer) for layer in layers))
 
 
 def called_layers(model):
-    """Yields the layers that a model calls, in the order of the calls; a model inside it gives its own in its place.
+    """Yield the layers that a model calls, in call order; an inner model yields its own layers.
 
-    A model without a graph gives those of the one model of this package that it contains, if any.
+    A model without a graph yields the layers of the one model of this package that it contains, if any.
     """
     nodes = graph_calls(model)
     if nodes is None:

@@ -1,4 +1,4 @@
-"""feature_extractor: intermediate outputs of a model, as they are or as maps."""
+"""feature_extractor: intermediate outputs of a model, unchanged or as maps."""
 
 import math
 from collections.abc import Sequence
@@ -13,24 +13,26 @@ from keras_vit.models.base import check_model
 
 
 def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = True) -> keras.Model:
-    """Builds a model that gives several intermediates of `model` at once; it shares its layers and weights.
+    """Build a model that returns several intermediate outputs of `model`.
+
+    It shares the layers and weights of `model`.
 
     Args:
-        model: a model of this package; its intermediates are listed in its docstring.
-        names: names of layers, such as `["block_03", "block_11", "encoder_norm"]`; the model of a hybrid's own stem is
-            one too.
+        model: a model of this package; its docstring lists the intermediates.
+        names: names of layers, such as `["block_03", "block_11", "encoder_norm"]`; the custom stem model of a hybrid
+            counts as a layer.
         grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
-            and register tokens; outputs of another rank, such as the maps of stems, stages and Swin, are returned as
-            they are. False returns every output as it is. Either way, tokens that blocks have merged (`token_merging`)
-            stand in all the places of the first tokens that they hold.
+            and register tokens, and returns outputs of another rank, such as the maps of stems, stages and Swin,
+            unchanged. False returns every output unchanged. In both cases, merged tokens (`token_merging`) are copied
+            back to the places of the original tokens.
 
     Returns:
-        A keras model from images to the list of outputs in the order of `names`; of one name, to that output.
+        A Keras model from images to the list of outputs in the order of `names`, or to the output of a single name.
 
     Raises:
-        TypeError: if the model is none of this package.
-        ValueError: if a name is no layer of the model, the message lists those there are, or is a layer that the model
-            calls several times, such as `position_embs` with `position_placement="shared"`.
+        TypeError: if `model` is not a model of this package.
+        ValueError: if a name is not a layer of the model (the message lists the layers), or the model calls the layer
+            several times, such as `position_embs` with `position_placement="shared"`.
     """
     check_model(model)
     names = [names] if isinstance(names, str) else list(names)
@@ -69,6 +71,6 @@ def _as_map(tokens, config):
 
 
 def _grid(length, config):
-    """The grid that so many tokens form: that of the patches, or of a later stage of a Swin."""
+    """Return the grid of this number of tokens: the patch grid, or that of a later Swin stage."""
     grids = [config.stage_size(stage) for stage in range(len(config.depths))] if config.family == "swin" else []
     return next((grid for grid in grids if math.prod(grid) == length), config.grid_size)

@@ -1,4 +1,4 @@
-"""freeze: the first layers of a model keep their weights in training, the later ones learn."""
+"""freeze: keeps the weights of the first layers of a model fixed in training."""
 
 import warnings
 
@@ -9,24 +9,24 @@ from keras_vit.compat.graph import graph_calls
 
 
 def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
-    """Sets `trainable = False` on every layer that a named layer's output depends on, and on that layer.
+    """Set `trainable = False` on a layer and on all layers that feed it.
 
-    Layers that are frozen already stay so: nothing is thawed. Only weights are frozen; dropout and stochastic depth go
-    on inside frozen layers, and `BatchNormalization` uses its stored statistics, as Keras has it. Call it before
-    `compile`: Keras trains on what was trainable when its training step was built.
+    Call it before `compile`: Keras trains the weights that were trainable when its training step was built. Layers that
+    are already frozen stay frozen. Only weights are frozen: dropout and stochastic depth stay active in frozen layers,
+    and a frozen `BatchNormalization` uses its stored statistics, as in Keras.
 
     Args:
-        model: a model of this package, or a functional keras model around one. A model inside it counts as one layer,
-            which is frozen as a whole; to freeze a part of it, freeze that inner model.
-        up_to: name of a layer of the model, such as `"block_08"` or `"pooling"`; of a layer that is called several
-            times, the first call counts. None freezes all but the last layers with weights on the way to each output:
-            the head is left, or the two heads of a distilled model, for a linear probe.
+        model: a model of this package, or a functional Keras model around one. An inner model counts as one layer and
+            is frozen as a whole; to freeze a part of it, pass the inner model.
+        up_to: name of a layer of the model, such as `"block_08"` or `"pooling"`; if the layer is called several times,
+            the first call counts. None freezes all but the last layers with weights before each output, for a linear
+            probe: the head, or the two heads of a distilled model, stay trainable.
 
     Returns:
-        List of the names of the layers up to there, from the input on, without the inputs themselves.
+        List of the names of the layers up to there, starting at the input, without the input layers.
 
     Raises:
-        TypeError: if `model` is no functional keras model.
+        TypeError: if `model` is not a functional Keras model.
         ValueError: if it has no layer of that name.
     """
     nodes = _nodes(model)
@@ -39,7 +39,7 @@ def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
 
 
 def _nodes(model):
-    """The calls of layers and operations that make up the model's graph, from the inputs to the outputs."""
+    """Return the calls of layers and operations in the model's graph, from inputs to outputs."""
     nodes = graph_calls(model)
     if nodes is None:
         raise TypeError(f"model must be a functional keras model; got {type(model).__name__}")
@@ -47,7 +47,7 @@ def _nodes(model):
 
 
 def _ends(model, nodes, up_to):
-    """The calls that end the frozen part."""
+    """Return the calls that end the frozen part."""
     if up_to is None:
         return [parent for node in nodes if _has_weights(node.operation) for parent in node.parent_nodes]
     names = [layer.name for layer in model.layers]
@@ -67,7 +67,7 @@ def _hint(model, names, up_to):
 
 
 def _ancestors(ends):
-    """The given calls and all that their results depend on."""
+    """Return the given calls and all calls that their results depend on."""
     found, waiting = set(), list(ends)
     while waiting:
         node = waiting.pop()

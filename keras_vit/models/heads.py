@@ -1,4 +1,4 @@
-"""with_head: the same model with another head."""
+"""with_head: replaces the head of a model."""
 
 from collections.abc import Sequence
 
@@ -21,24 +21,25 @@ def with_head(
     labels: Sequence[str] | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> ModelT:
-    """Returns the same weights as a model whose head is a given linear one, with or without a head before.
+    """Return a copy of a model with a given linear head.
 
-    A distilled model gets it twice: the mean of its two heads is then that of one head on the mean of their inputs.
+    The model may have a head or not. A distilled model gets the head twice: the mean of both outputs is that of one
+    head on the mean of their inputs.
 
     Args:
         model: a model of this package.
-        kernel: array (dim, classes), dim that of the features which the head reads.
+        kernel: array (dim, classes); dim is the number of features that the head reads.
         bias: array (classes,).
         labels: sequence of names, one per class, or None.
-        preprocessing: `Preprocessing` of its images; None is the model's.
+        preprocessing: `Preprocessing` of its images; None uses the model's.
 
     Returns:
-        A model of the same class and config but for `classes`, `include_top=True` and `classifier_activation=None`;
-        layers are frozen, quantised or have LoRA as in `model`, the head is trainable and new.
+        A model of the same class and config, except for `classes`, `include_top=True` and `classifier_activation=None`.
+        Its layers are frozen, quantised or adapted with LoRA as in `model`; the head is new and trainable.
 
     Raises:
-        TypeError: if the model is none of this package.
-        ValueError: if it does not pool its tokens, or kernel and bias have other shapes.
+        TypeError: if `model` is not a model of this package.
+        ValueError: if the model does not pool its tokens, or kernel and bias have other shapes.
     """
     check_pools(model)
     description = model.get_config()
@@ -54,13 +55,13 @@ def with_head(
 
 
 def check_pools(model: keras.Model) -> None:
-    """Refuses a model whose head does not read one vector per image, or would not with a head.
+    """Raise an error unless the head of the model reads one vector per image.
 
     Args:
-        model: a model of this package.
+        model: a model of this package, with or without a head.
 
     Raises:
-        TypeError: if the model is none of this package.
+        TypeError: if `model` is not a model of this package.
         ValueError: if it does not pool its tokens.
     """
     config = check_model(model).config
@@ -72,7 +73,7 @@ def check_pools(model: keras.Model) -> None:
 
 
 def _values(built, model, head):
-    """{id of a variable of `built`: function that gives its value}."""
+    """Return {id of a variable of `built`: function that returns its value}."""
     old = {owned.stored_name: owned.variable for owned in owned_variables(model)}
     values = {}
     for owned in owned_variables(built):
@@ -88,7 +89,7 @@ def _values(built, model, head):
 
 
 def _with_lora_of(model, built):
-    """Enables LoRA in the layers of `built` that have it in `model`, but not in heads."""
+    """Enable LoRA in the layers of `built` that have it in `model`, except in heads."""
     old = {inner.path: inner.layer for inner in inner_layers(model)}
     for inner in inner_layers(built):
         source = None if _is_of_head(inner.path) else old[inner.path]

@@ -1,4 +1,4 @@
-"""Warns where `fit`, `evaluate` or `predict` gets images in another range than the model takes."""
+"""Warnings about images in another range than the model expects in `fit`, `evaluate` and `predict`."""
 
 import functools
 import types
@@ -12,20 +12,20 @@ from keras_vit.models.base import ADVICE
 from keras_vit.models.masked_patches import MaskedPatchPrediction
 from keras_vit.models.teacher_images import images_of
 
-_CERTAIN = 4.0  # times the largest value that preparing gives; no augmentation reaches as far
+_CERTAIN = 4.0  # times the largest prepared value; no augmentation goes this far
 
 
 def looked_at(model, method, data):
-    """Returns what a method of `keras.Model` is to take in place of its `x`, whose first batch is looked at.
+    """Check the first batch of the data for a method of `keras.Model`; return the data to pass on.
 
-    No batch is lost: of arrays the first 32 images are looked at, of a `tf.data.Dataset` the first batch on its way to
-    the model, of a generator its first batch, of a `keras.utils.PyDataset` item 0, which is read once more. Other data,
-    such as a `torch.utils.data.DataLoader`, is not looked at.
+    No batch is lost. The check reads the first 32 images of arrays, the first batch of a `tf.data.Dataset` as it passes
+    through, the first batch of a generator, and item 0 of a `keras.utils.PyDataset`, which is read a second time. Other
+    data, such as a `torch.utils.data.DataLoader`, is not checked.
 
     Args:
-        model: a keras model.
-        method: what gets the images, for the message.
-        data: arrays, or data that give batches of images or of (images, labels).
+        model: a Keras model.
+        method: name of the method, for the message.
+        data: arrays, or an iterable of batches of images or of (images, labels).
     """
     encoder = model.encoder if isinstance(model, MaskedPatchPrediction) else model
     preprocessing = images_of(encoder)
@@ -50,7 +50,7 @@ def _of_generator(data, subject, preprocessing, shape):
     if images is not None:
         _warn(subject, images, preprocessing)
 
-    def again():  # not "yield from", which would close the generator with this one
+    def again():  # "yield from" would close the generator together with this one
         if first is not None:
             yield first
         for batch in data:  # noqa: UP028
@@ -64,7 +64,7 @@ def _first_part(batch):
 
 
 def _images(data, shape):
-    """The one array among inputs, which may be listed or named, if it is of floats and of the shape of images."""
+    """Return the one input array, also from a list or dict, if it has floats and the shape of images; else None."""
     leaves = keras.tree.flatten(data)
     if len(leaves) != 1 or len(getattr(leaves[0], "shape", None) or ()) != 1 + len(shape):
         return None

@@ -1,33 +1,33 @@
-"""What was done to the layers inside a model after it was built, to be saved and done again: freezing, quantising."""
+"""Changes to the layers of a built model that a saved model must restore: freezing and quantisation."""
 
 import keras
 
 from keras_vit.compat.sublayers import inner_layers
 
-QUANTIZATION_MODES = ("int8", "int4", "float8")  # those without data to calibrate on
+QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes that need no calibration data
 
 
 def layer_states(model):
-    """Returns what is no longer as it was built in the layers inside a model, however deep.
+    """Return how the layers inside a model, at any depth, differ from newly built ones.
 
-    LoRA is not among it, for Keras adds it to the kernel when it saves. A model inside the model, such as the stem of a
-    hybrid, keeps the states of its layers in its own config.
+    LoRA is not included, because Keras merges it into the kernel when it saves. An inner model, such as the stem of a
+    hybrid, stores the states of its layers in its own config.
 
     Returns:
-        Dict of JSON values, from the path of a layer (`block_00/mlp`) to its state: `trainable` where that is not what
-        it is in the layer around it, `quantization` where it is quantised.
+        Dict of JSON values from the path of a layer (`block_00/mlp`) to its state: `trainable` if it differs from the
+        enclosing layer's, `quantization` if the layer is quantised.
 
     Raises:
-        ValueError: if a layer is quantised in a mode that needs data to calibrate on.
+        ValueError: if a layer is quantised in a mode that needs calibration data.
     """
     found = ((inner.path, _state(inner)) for inner in inner_layers(model))
     return {path: state for path, state in found if state}
 
 
 def restore_layer_states(model, states):
-    """Brings the layers of a newly built model to the states that `layer_states` gave."""
+    """Apply the states from `layer_states` to the layers of a newly built model."""
     layers = {inner.path: inner.layer for inner in inner_layers(model)}
-    for path, state in states.items():  # outer layers come before those inside them
+    for path, state in states.items():  # outer layers come before inner ones
         if "trainable" in state:
             layers[path].trainable = state["trainable"]
         if "quantization" in state:
@@ -37,7 +37,7 @@ def restore_layer_states(model, states):
 
 
 def enable_lora_as_in(source, target):
-    """Enables LoRA in the layers of `target`, of the same architecture, that have it in `source`; returns `target`."""
+    """Enable LoRA in the layers of `target` that have it in `source`, of the same architecture; return `target`."""
     pairs = zip(inner_layers(source), inner_layers(target), strict=True)
     for old, new in ((old.layer, new.layer) for old, new in pairs):
         if getattr(old, "lora_enabled", False):

@@ -1,4 +1,4 @@
-"""Warnings of losses that do not go with a model's head: such a model learns next to nothing, and nothing complains."""
+"""Warnings about losses that do not match a model's head; with them a model learns almost nothing, without an error."""
 
 import warnings
 
@@ -6,11 +6,11 @@ import keras
 
 
 def warn_of_loss(loss, config):
-    """Warns of a loss that would clip logits to probabilities, and of one between classes where there is one logit.
+    """Warn if a loss would clip logits to probabilities, or compares classes of a model with one logit.
 
     Args:
-        loss: what `compile` takes: a name, a function, a `keras.losses.Loss`, None, or a structure of them.
-        config: `ImageConfig` of the model that is compiled.
+        loss: the `loss` of `compile`: a name, a function, a `keras.losses.Loss`, None, or a structure of them.
+        config: `ImageConfig` of the compiled model.
     """
     if not config.include_top:
         return
@@ -35,11 +35,11 @@ def warn_of_loss(loss, config):
 def _takes_probabilities(loss):
     if isinstance(loss, keras.losses.Loss):
         return getattr(loss, "from_logits", True) is False
-    return _kind(loss) in (*_BETWEEN_CLASSES, "binarycrossentropy")  # functions, whose default it is
+    return _kind(loss) in (*_BETWEEN_CLASSES, "binarycrossentropy")  # the default of these functions
 
 
 def _kind(loss):
-    """The name of a loss, the same for its class and its function."""
+    """Return the name of a loss, the same for its class and its function."""
     return getattr(loss, "__name__", type(loss).__name__).replace("_", "").lower()
 
 

@@ -1,4 +1,4 @@
-"""MaskedPatchPrediction: self-supervised pre-training by the prediction of patches whose embeddings were corrupted."""
+"""MaskedPatchPrediction: self-supervised pre-training that predicts patches with corrupted embeddings."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,21 +18,22 @@ from keras_vit.models.feature_extractor import feature_extractor
 from keras_vit.models.patch_targets import COLORS, TARGETS, cut_patches, join_patches
 from keras_vit.models.vit import VisionTransformer
 
-_GREY = 0.5  # of a patch whose embedding was replaced by the learned one
+_GREY = 0.5  # shown for a patch with the learned embedding
 
 
 @dataclasses.dataclass(frozen=True)
 class Reconstruction:
-    """What `MaskedPatchPrediction.reconstruct` returns: NumPy arrays, images (batch, height, width, channels) in
-    [0, 1].
+    """The result of `MaskedPatchPrediction.reconstruct`, as NumPy arrays.
+
+    Images are (batch, height, width, channels) with values in [0, 1].
 
     Attributes:
-        images: the images.
-        corrupted: what the model saw of them: grey where the learned embedding stood, another patch where that one's
-            embedding stood.
-        predicted: the images with the model's prediction in every corrupted patch, those among them too whose
-            embedding had stayed as it was.
-        mask: (batch, rows, columns), True where a patch was corrupted.
+        images: the original images.
+        corrupted: the images as the model sees them: grey for the learned embedding, another patch for the embedding of
+            that patch.
+        predicted: the images with the model's prediction in every corrupted patch, also in those whose embedding did
+            not change.
+        mask: (batch, rows, columns), True for corrupted patches.
     """
 
     images: np.ndarray
@@ -43,11 +44,11 @@ class Reconstruction:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedPatchPrediction(Model):
-    """Masked patch prediction (arXiv 2010.11929, section 4.6 and appendix B.1.2): pre-training without labels.
+    """Pre-train by masked patch prediction, without labels (arXiv 2010.11929, B.1.2).
 
-    Of every image, half of the patch embeddings are corrupted, and the encoder learns to predict the patches at
-    these places from all the others. It shares its layers and weights with this model: train this model on images,
-    then fine-tune `model.encoder`.
+    Half of the patch embeddings of each image are corrupted, and the encoder learns to predict these patches (section
+    4.6). This model shares the layers and weights of the encoder: train this model on images, then fine-tune
+    `model.encoder`.
 
     ```python
     encoder = keras_vit.ViT_Ti16(classes=10)
@@ -56,42 +57,42 @@ class MaskedPatchPrediction(Model):
     model.fit(images)
     ```
 
-    `compile` needs an optimizer alone: the target has its loss and its metrics. The loss is the mean over the corrupted
-    patches; labels that come with the images are not looked at, weights of the images are. Images are corrupted
-    in `evaluate` too, for there would be nothing to predict, by draws that training knows nothing of.
+    `compile` needs only an optimizer, as the target defines the loss and the metrics. The loss is the mean over the
+    corrupted patches. Labels of the images are ignored; sample weights are used. `evaluate` also corrupts images, with
+    random draws independent of training.
 
-    What the paper leaves open is done so: `round(corruption_rate * patches)` patches are corrupted in every image;
-    what happens to each is drawn by itself; another patch is one of the same image; pixel values in [0, 1] are cut into
-    8 equal bins; the cross-entropies of the 16 cells of a patch are averaged, not added; pixels are predicted on the
-    scale [0, 1]; the learned embedding starts at N(0, 0.02), the head at zero: a model starts at the loss of chance,
-    ln 512.
+    Where the paper leaves details open, this class does the following. `round(corruption_rate * patches)` patches are
+    corrupted in every image, and the kind of corruption is drawn for each patch. Another patch comes from the same
+    image. Pixel values in [0, 1] are cut into 8 equal bins. The cross-entropies of the 16 cells of a patch are
+    averaged, not summed. Pixels are predicted on the scale [0, 1]. The learned embedding starts at N(0, 0.02) and the
+    head at zero, so the initial loss is that of chance, ln 512.
 
-    The head is a dense layer on the patch tokens behind the encoder's last norm. Where that norm comes after the
-    pooling (`norm_position="after_pooling"`), it is not run, and the head reads what the last block gives. What of
-    the encoder comes later, pooling, `pre_logits` and head, stays as it is, and is saved with this model.
+    The head is a dense layer on the patch tokens after the encoder's last norm. If that norm comes after the pooling
+    (`norm_position="after_pooling"`), it is not run, and the head reads the output of the last block. The later layers
+    of the encoder (pooling, `pre_logits` and head) do not change, and are saved with this model.
 
     Args:
-        encoder: a built `VisionTransformer` with images of 3 channels or 1: also a hybrid, whose target is the part
-            of the image that a cell of its grid stands for, axial, distilled, with registers.
-        target: what is predicted of a patch: `mean_color`, its mean colour among 512, 3 bits per channel (the paper's
-            best); `downsampled`, the same of each cell of the patch downsampled to 4 x 4; or `pixels`, all its pixels,
-            by squared error. Targets are made of the images as `encoder.preprocessing` describes them. Grey images
-            have 8 colours.
-        corruption_rate: share in (0, 1] of the patches that are corrupted; 0.5 is the paper's.
-        shares: of the corrupted: probabilities of a learned embedding, of another patch's embedding, of no change.
+        encoder: a built `VisionTransformer` for images of 1 or 3 channels. Axial and distilled models, registers and
+            hybrids are supported; the target of a hybrid is the image area of a grid cell.
+        target: what to predict for a patch: `mean_color`, its mean colour among 512, 3 bits per channel (the best
+            target in the paper); `downsampled`, the same for each cell of the patch downsampled to 4 x 4; or `pixels`,
+            all its pixels, by squared error. Targets are computed from the images as `encoder.preprocessing` describes
+            them. Grey images have 8 colours.
+        corruption_rate: share of the patches that are corrupted, in (0, 1]; 0.5 in the paper.
+        shares: probabilities for a corrupted patch: the learned embedding, another patch's embedding, no change.
         seed: integer for reproducible corruption; None draws one.
-        name: name of the keras model; None takes the encoder's with `_masked_patches`.
+        name: name of the Keras model; None adds `_masked_patches` to the encoder's name.
 
     Shapes:
-        (batch, height, width, channels), values as `encoder.preprocessing` gives them -> dict of `places`, the numbers
+        (batch, height, width, channels), prepared as `encoder.preprocessing` describes -> dict of `places`, the indices
         of the corrupted patches in raster order, int32 (batch, corrupted), and `predictions` (batch, corrupted,
         outputs): logits of 512 classes; (batch, corrupted, 16, 512) for `downsampled`; height * width * channels pixel
         values for `pixels`
 
     Raises:
-        TypeError: if `encoder` is no `VisionTransformer`.
-        ValueError: on values out of range, if `encoder` takes images of other channels, its grid does not divide
-            them or leaves a single patch, or `downsampled` meets patches whose sides are not divisible by 4.
+        TypeError: if `encoder` is not a `VisionTransformer`.
+        ValueError: if a value is out of range, `encoder` takes images with other numbers of channels, its grid does not
+            divide them or has a single patch, or `downsampled` meets patches whose sides are not divisible by 4.
     """
 
     def __init__(
@@ -123,13 +124,13 @@ class MaskedPatchPrediction(Model):
             outputs={"places": places, "predictions": predictions},
             name=name or f"{encoder.name}_masked_patches",
         )
-        self.output_names = ["predictions"]  # what is compared; Keras 3.12 would name metrics after one of two outputs
+        self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
         used = {id(variable) for variable in self.variables}
         self._idle = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
         self.target = target
         self._patch_shape = patch_shape
         self._corruption, self._blocks, self._head = corruption, blocks, head
-        self.encoder = encoder  # a sub-layer beside the graph, so that all of it is saved
+        self.encoder = encoder  # tracked as a sub-layer, so that it is saved completely
         keep_beside_graph(self, encoder)
 
     def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
@@ -140,15 +141,15 @@ class MaskedPatchPrediction(Model):
         metrics: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Configures the model for training as `keras_vit.Model.compile` does.
+        """Configure the model for training as `keras_vit.Model.compile` does.
 
         Args:
-            optimizer: as of `keras.Model.compile`.
-            loss: None is the target's: cross-entropy, or squared error for `pixels`. A loss of your own compares the
-                targets and the predictions of the corrupted patches.
-            metrics: None are the target's: `accuracy`, the share of the corrupted patches (of their cells, for
-                `downsampled`) that are predicted rightly, or `mean_absolute_error` for `pixels`.
-            **kwargs: as of `keras_vit.Model.compile`.
+            optimizer: as in `keras.Model.compile`.
+            loss: None uses the target's loss: cross-entropy, or squared error for `pixels`. A custom loss compares
+                targets and predictions of the corrupted patches.
+            metrics: None uses the target's metric: `accuracy`, the share of corrupted patches (cells for `downsampled`)
+                that are predicted correctly, or `mean_absolute_error` for `pixels`.
+            **kwargs: as in `keras_vit.Model.compile`.
         """
         loss = self._target.loss() if loss is None else loss
         metrics = self._target.metrics() if metrics is None else metrics
@@ -162,19 +163,20 @@ class MaskedPatchPrediction(Model):
         return super().compute_metrics(x, *self._compared(x, y_pred, sample_weight))
 
     def reconstruct(self, images: npt.ArrayLike, seed: int = 0, colors: str | None = None) -> Reconstruction:
-        """Corrupts images and lets the model fill them in; computed at once, for a handful of images.
+        """Corrupt images and reconstruct them with the model, in one batch.
 
         Args:
-            images: (batch, height, width, channels), values as `encoder.preprocessing` gives them.
-            seed: integer from 0, of the corruption: the same images and seed are corrupted in the same way.
-            colors: of targets that are classes: `expected`, the mean of the classes' colours by their probability, or
-                `likeliest`, the colour of the likeliest class. None is `expected`, and all there is for `pixels`.
+            images: (batch, height, width, channels), prepared as `encoder.preprocessing` describes; a few images.
+            seed: integer from 0; the same images and seed give the same corruption.
+            colors: for targets that are classes: `expected`, the mean of the class colours weighted by probability, or
+                `likeliest`, the colour of the most likely class. None uses `expected`; `pixels` accepts only None.
 
         Returns:
             A `Reconstruction`.
 
         Raises:
-            ValueError: if `images` are no batch of the encoder's size, on another seed, or on `colors` for `pixels`.
+            ValueError: if `images` do not have the encoder's size, the seed is invalid, or `colors` is given for
+                `pixels`.
         """
         checks.check_integer("seed", seed, minimum=0)
         if colors is not None:
@@ -198,7 +200,7 @@ class MaskedPatchPrediction(Model):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was decided beside the encoder: dict of `target`, `corruption_rate`, `shares` and `seed`."""
+        """Return a dict of `target`, `corruption_rate`, `shares` and `seed`."""
         corruption = self._corruption
         return {
             "target": self.target,
@@ -237,17 +239,17 @@ class MaskedPatchPrediction(Model):
         return TARGETS[self.target]
 
     def _patches(self, images):
-        """Patches (batch, patches, height, width, channels) of pixel values in [0, 1]."""
+        """Return the patches (batch, patches, height, width, channels) with values in [0, 1]."""
         mean, std = (np.array(values, "float32") for values in self.encoder.preprocessing.statistics)
         return cut_patches(ops.cast(images, "float32") * std + mean, self.encoder.config.grid_size)
 
     def _compared(self, images, y_pred, sample_weight):
-        """Targets, predictions and weights of the corrupted patches."""
+        """Return targets, predictions and weights of the corrupted patches."""
         places, predictions = y_pred["places"], y_pred["predictions"]
         targets = self._target.of(self._patches(images))
         places = ops.reshape(places, (-1, places.shape[1], *[1] * (len(targets.shape) - 2)))
         targets = ops.take_along_axis(targets, places, axis=1)
-        if sample_weight is not None:  # one per image, for each of the losses of its patches
+        if sample_weight is not None:  # one weight per image, for all its patches
             ones = ops.ones_like(predictions[..., 0])
             sample_weight = ops.cast(ops.reshape(sample_weight, (-1, *[1] * (len(ones.shape) - 1))), ones.dtype) * ones
         return targets, predictions, sample_weight
@@ -262,7 +264,7 @@ class MaskedPatchPrediction(Model):
 
 
 def _check_encoder(encoder):
-    """Returns (height, width) in pixels of what a token of the encoder stands for."""
+    """Return the (height, width) in pixels that one token of the encoder covers."""
     if not isinstance(encoder, VisionTransformer):
         raise TypeError(
             "encoder must be a keras_vit.VisionTransformer, which has an embedding for each patch; "
@@ -276,7 +278,7 @@ def _check_encoder(encoder):
 
 
 def _split(encoder):
-    """The patch embeddings in the encoder's graph, and a model from these to the last tokens that are normalised."""
+    """Return the patch embeddings in the encoder's graph, and a model from these to the last normalised tokens."""
     config = encoder.config
     last = "encoder_norm" if config.norm_position == "before_pooling" else f"block_{config.num_layers - 1:02d}"
     embeddings, tokens = (feature_extractor(encoder, name, grid=False).output for name in ("patch_encoder", last))

@@ -1,4 +1,4 @@
-"""What the last operation of a keras model makes of its scores."""
+"""The activation of a Keras model's outputs."""
 
 import keras
 
@@ -6,9 +6,9 @@ from keras_vit.compat.graph import graph_calls
 
 
 def output_activation(model):
-    """Returns the name of the activation that gives the outputs: `linear`, `softmax`, `sigmoid` and so on.
+    """Return the name of the output activation: `linear`, `softmax`, `sigmoid` and so on.
 
-    It is `linear` for a model that is neither functional nor a `keras.Sequential`, which cannot tell.
+    It is `linear` for a model that is neither functional nor a `keras.Sequential`, whose activation is unknown.
     """
     operation = _last_operation(model)
     if isinstance(operation, keras.Model):

@@ -1,7 +1,7 @@
-"""What masked patch prediction predicts: the three targets of arXiv 2010.11929, appendix B.1.2, of any patch.
+"""The three targets of masked patch prediction (arXiv 2010.11929, appendix B.1.2).
 
-A patch is (height, width, channels) of pixel values in [0, 1], 3 channels or 1. Colours have 3 bits per channel: a
-value v is bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue, which the paper does not say.
+A patch is (height, width, channels) of values in [0, 1], with 1 or 3 channels. Colours have 3 bits per channel: a value
+v is in bin min(floor(8 v), 7), and the class of a colour is 64 red + 8 green + blue; the paper does not specify either.
 A grey image has 8 classes.
 """
 
@@ -16,7 +16,7 @@ COLORS = ("expected", "likeliest")
 
 
 def cut_patches(images, grid_size):
-    """Cuts images (batch, height, width, channels) -> (batch, patches, height, width, channels), rows first."""
+    """Cut images (batch, height, width, channels) -> (batch, patches, height, width, channels), row by row."""
     height, width, channels = images.shape[1:]
     rows, columns = grid_size
     cells = ops.reshape(images, (-1, rows, height // rows, columns, width // columns, channels))
@@ -26,7 +26,7 @@ def cut_patches(images, grid_size):
 
 
 def join_patches(patches, grid_size):
-    """Puts NumPy patches (batch, patches, height, width, channels) together again; the inverse of `cut_patches`."""
+    """Join NumPy patches (batch, patches, height, width, channels) to images; the inverse of `cut_patches`."""
     rows, columns = grid_size
     batch, _, height, width, channels = patches.shape
     cells = patches.reshape(batch, rows, columns, height, width, channels).transpose(0, 1, 3, 2, 4, 5)
@@ -34,38 +34,38 @@ def join_patches(patches, grid_size):
 
 
 def mean_colors(patches, side=1):
-    """Means of patches (..., height, width, channels) over side x side cells of each -> (..., side, side, channels)."""
+    """Average patches (..., height, width, channels) in side x side cells -> (..., side, side, channels)."""
     *before, height, width, channels = ops.shape(patches)
     cells = ops.reshape(patches, (-1, side, height // side, side, width // side, channels))
     return ops.reshape(ops.mean(cells, axis=(2, 4)), (*before, side, side, channels))
 
 
 def color_classes(colors):
-    """Classes int32 (...) of colours (..., channels) in [0, 1]."""
+    """Return int32 classes (...) of colours (..., channels) in [0, 1]."""
     bins = ops.cast(ops.clip(ops.floor(BINS * colors), 0, BINS - 1), "int32")
     place_values = BINS ** np.arange(colors.shape[-1])[::-1]
     return ops.sum(bins * ops.convert_to_tensor(place_values, "int32"), axis=-1)
 
 
 def class_colors(channels):
-    """The colours of all classes, the middles of their bins: float32 array (classes, channels)."""
+    """Return the colours of all classes, the centres of their bins: float32 array (classes, channels)."""
     bins = np.stack(np.unravel_index(np.arange(BINS**channels), (BINS,) * channels), axis=-1)
     return ((bins + 0.5) / BINS).astype("float32")
 
 
 class ColorClasses:
-    """The mean colours of side x side cells of a patch, each a choice among 8 ** channels classes.
+    """Predict the mean colours of side x side cells of a patch, each among 8 ** channels classes.
 
     Shapes:
-        target int32 (..., side * side) in raster order, prediction (..., side * side, classes): logits; of a single
-        cell without the axis of cells
+        target int32 (..., side * side) in raster order, prediction (..., side * side, classes): logits; a single cell
+        has no axis of cells
     """
 
     def __init__(self, side):
         self.side = side
 
     def check_patch(self, size):
-        """Raises `ValueError` if a patch of this (height, width) in pixels cannot be cut into the cells."""
+        """Raise `ValueError` if a patch of this (height, width) in pixels cannot be cut into the cells."""
         if any(length % self.side for length in size):
             raise ValueError(
                 f"target='downsampled' needs patches whose sides are divisible by {self.side}; got patches of "
@@ -73,24 +73,24 @@ class ColorClasses:
             )
 
     def prediction_shape(self, patch_shape):
-        """Shape of the prediction for one patch of this (height, width, channels)."""
+        """Return the shape of the prediction for one patch of this (height, width, channels)."""
         return (*self._cells, BINS ** patch_shape[-1])
 
     def of(self, patches):
-        """The target of patches (batch, patches, height, width, channels)."""
+        """Return the target of patches (batch, patches, height, width, channels)."""
         classes = color_classes(mean_colors(patches, self.side))
         return ops.reshape(classes, (-1, patches.shape[1], *self._cells))
 
     def loss(self):
-        """The mean over corrupted patches, and their cells, of the cross-entropy."""
+        """Return the cross-entropy, averaged over corrupted patches and their cells."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def metrics(self):
-        """The share of corrupted patches, or their cells, whose class is predicted rightly."""
+        """Return the accuracy over corrupted patches or their cells."""
         return [Accuracy()]
 
     def images(self, predictions, patch_shape, colors=None):
-        """Patches (..., height, width, channels) as NumPy array logits say: of the expected or the likeliest colour."""
+        """Convert logits to NumPy patches (..., height, width, channels) of the expected or the most likely colour."""
         height, width, channels = patch_shape
         palette = class_colors(channels)
         if (colors or "expected") == "expected":
@@ -108,33 +108,33 @@ class ColorClasses:
 
 
 class Pixels:
-    """All pixels of a patch, as values in [0, 1].
+    """Predict all pixels of a patch, as values in [0, 1].
 
     Shapes:
         target and prediction float32 (..., height * width * channels) in the order of an image's axes
     """
 
     def check_patch(self, size):
-        """Any patch will do."""
+        """Accept any patch."""
 
     def prediction_shape(self, patch_shape):
-        """Shape of the prediction for one patch of this (height, width, channels)."""
+        """Return the shape of the prediction for one patch of this (height, width, channels)."""
         return (int(np.prod(patch_shape)),)
 
     def of(self, patches):
-        """The target of patches (batch, patches, height, width, channels)."""
+        """Return the target of patches (batch, patches, height, width, channels)."""
         return ops.reshape(patches, (-1, patches.shape[1], *self.prediction_shape(patches.shape[2:])))
 
     def loss(self):
-        """The mean over corrupted patches and their pixels of the squared error."""
+        """Return the squared error, averaged over corrupted patches and their pixels."""
         return keras.losses.MeanSquaredError()
 
     def metrics(self):
-        """The mean absolute error, of pixel values in [0, 1]."""
+        """Return the mean absolute error of values in [0, 1]."""
         return [keras.metrics.MeanAbsoluteError()]
 
     def images(self, predictions, patch_shape, colors=None):
-        """Patches (..., height, width, channels) of predictions, cut to [0, 1]."""
+        """Convert predictions to patches (..., height, width, channels), clipped to [0, 1]."""
         if colors is not None:
             raise ValueError(f"colors must be None for target='pixels', which predicts no classes; got {colors!r}")
         return predictions.reshape(*predictions.shape[:-1], *patch_shape).clip(0.0, 1.0)

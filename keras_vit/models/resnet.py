@@ -1,4 +1,4 @@
-"""BiTResNet, the BiT classifiers, and `resnet_stem`, the ResNet below a hybrid Vision Transformer."""
+"""BiTResNet, the BiT classifiers, and `resnet_stem`, the ResNet stem of a hybrid Vision Transformer."""
 
 from collections.abc import Sequence
 
@@ -11,24 +11,24 @@ from keras_vit.layers.resnet_stage import ResNetStage
 from keras_vit.layers.std_conv import StdConv2D
 from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
 
-# max_pool_padding of BiTConfig -> the value around the map. ONNX Runtime 1.31 takes a border of just 0 for that of its
-# own max-pool, which is minus infinity, and exported models gave other logits: zero is a hair below it.
+# max_pool_padding of BiTConfig -> padding value. ONNX Runtime 1.31 replaces a zero padding by the minus infinity of its
+# own max-pool, which changes the logits of exported models; a tiny negative value avoids this.
 _POOL_BORDERS = {"zeros": -1e-30, "minus_infinity": float("-inf")}
 
 
 def resnet_stem(images, config, dtype=None):
-    """Builds the ResNet whose feature map a hybrid cuts into patches (arXiv 2010.11929, section 3.1).
+    """Build the ResNet stem of a hybrid (arXiv 2010.11929, section 3.1).
 
     Its layers are `root_conv`, `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on.
 
     Args:
         images: KerasTensor (batch, height, width, channels).
         config: a `ResNetConfig`.
-        dtype: Keras dtype policy of its layers; None is the global policy.
+        dtype: Keras dtype policy of its layers; None uses the global policy.
 
     Returns:
-        KerasTensor (batch, rows, columns, features), rows and columns as `config.feature_size` says. Without stages the
-        root has 64 * width_factor features; the last stage has 256 * width_factor * 2^(stages - 1).
+        KerasTensor (batch, rows, columns, features), with the rows and columns of `config.feature_size`. The root alone
+        has 64 * width_factor features; the last stage has 256 * width_factor * 2^(stages - 1).
     """
     config = config.resolve()
     epsilons = (config.std_epsilon, config.std_form)
@@ -48,23 +48,24 @@ def resnet_stem(images, config, dtype=None):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiTResNet(ImageModel):
-    """A BiT ResNet-v2 (arXiv 1912.11370): root -> pre-activation stages -> pooled features -> logits.
+    """Build a BiT ResNet-v2 (arXiv 1912.11370).
 
-    The layers, and so the intermediates `model.get_layer(NAME).output`, are `root_conv`, `root_pool`, `stage_1` and so
-    on, `final_norm`, `final_relu`, `pooling` and `head`, which `include_top=False` does without.
+    It consists of a root, pre-activation stages, pooling and a head. The layers, and therefore the intermediates
+    `model.get_layer(NAME).output`, are `root_conv`, `root_pool`, `stage_1` and so on, `final_norm`, `final_relu`,
+    `pooling`, and `head` unless `include_top=False`.
 
     Args:
         config: a `BiTConfig`.
-        preprocessing: `Preprocessing` of its images; None is the official one at the config's image size.
-        labels: sequence of names, one per logit, or None.
-        name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
+        preprocessing: `Preprocessing` of its images; None uses the official one at the config's image size.
+        labels: sequence of class names, one per logit, or None.
+        name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
         (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
         `include_top=False` the features (batch, 256 * width_factor * 2^(stages - 1)).
 
     Raises:
-        TypeError: if `config` is no `BiTConfig`.
+        TypeError: if `config` is not a `BiTConfig`.
     """
 
     config_class = BiTConfig
@@ -86,7 +87,7 @@ class BiTResNet(ImageModel):
 
 
 def _root(images, config):
-    """7 x 7 and max-pool, both of stride 2; BiT pads every side alike where SAME would not."""
+    """Apply the 7 x 7 convolution and the max-pool, both of stride 2; BiT pads all sides alike, unlike SAME."""
     conv = StdConv2D(config.width, 7, 2, "valid", config.std_epsilon, "variance", dtype=config.dtype, name="root_conv")
     pool = keras.layers.MaxPooling2D(3, 2, "valid", data_format="channels_last", dtype=config.dtype, name="root_pool")
     images = conv(_pad(images, 3))
@@ -113,7 +114,7 @@ def _classify(images, config):
 
 
 def _stages(order, config, epsilons, dtype):
-    """The stages of a config; the width doubles and the sides halve with each after the first."""
+    """Return the stages of a config; after the first, each doubles the width and halves the sides."""
     return [
         ResNetStage(
             order,

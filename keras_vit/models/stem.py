@@ -1,4 +1,4 @@
-"""The stem of a hybrid: image -> the feature map that the patches are cut from (arXiv 2010.11929, section 3.1)."""
+"""The stem of a hybrid: image -> feature map that the patches are cut from (arXiv 2010.11929, section 3.1)."""
 
 import keras
 
@@ -8,16 +8,17 @@ from keras_vit.models.resnet import resnet_stem
 
 
 def apply_stem(images, config, stem):
-    """Returns the feature map and the config with its size stated.
+    """Return the feature map, and the config with its size set.
 
     Args:
         images: symbolic images (batch, height, width, channels).
         config: a `ViTConfig`.
-        stem: a keras model the user brings, or None for what `config.stem` says.
+        stem: a custom Keras model, or None to build the stem of `config.stem`.
 
     Raises:
-        TypeError: if `stem` is no keras model.
-        ValueError: if both say something, or the model does not take the images or ends in no feature map.
+        TypeError: if `stem` is not a Keras model.
+        ValueError: if both `stem` and `config.stem` are given, or `stem` does not take the images or does not end in a
+            feature map.
     """
     images = with_standardisation(images, config)
     if stem is None:

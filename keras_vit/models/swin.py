@@ -1,4 +1,4 @@
-"""SwinTransformer: the hierarchical transformer of arXiv 2103.14030 as a functional keras model."""
+"""SwinTransformer: the hierarchical transformer of arXiv 2103.14030 as a functional Keras model."""
 
 from collections.abc import Sequence
 
@@ -16,27 +16,27 @@ from keras_vit.models.base import ImageModel, make_head, model_name, with_standa
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SwinTransformer(ImageModel):
-    """A Swin Transformer: image -> patches -> stages of windowed blocks -> pooled features -> logits.
+    """Build a Swin Transformer (arXiv 2103.14030).
 
-    The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `patch_map`, `patch_norm`
-    and `dropout`, for each stage s from 1 its blocks `stage_{s}_block_00` and so on, the stage's result `stage_{s}`
-    and `stage_{s}_downsample`, then `encoder_norm`, `encoder_tokens`, `pooling`, `head`. From `patch_map` to
-    `encoder_norm` they are maps (batch, rows, columns, dim). The last stage has no `downsample`; `dropout` and `head`
-    are absent where the config does without.
+    It consists of patches, stages of windowed blocks, pooling and a head. The layers, and therefore the intermediates
+    `model.get_layer(NAME).output`, are `patch_encoder`, `patch_map`, `patch_norm` and `dropout`; for each stage s from
+    1 its blocks `stage_{s}_block_00` and so on, its output `stage_{s}` and `stage_{s}_downsample`; then `encoder_norm`,
+    `encoder_tokens`, `pooling`, `head`. From `patch_map` to `encoder_norm` the outputs are maps (batch, rows, columns,
+    dim). The last stage has no `downsample`; `dropout` and `head` exist only if the config needs them.
 
     Args:
         config: a `SwinConfig`.
-        preprocessing: `Preprocessing` of its images; None is the official one of ViT at the config's image size,
-            values in [-1, 1]; Swin's own is that of the zoo's `Swin_T` and so on.
-        labels: sequence of names, one per logit, or None.
-        name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
+        preprocessing: `Preprocessing` of its images; None uses the official one of ViT at the config's image size,
+            with values in [-1, 1]. Constructors such as `Swin_T` use Swin's own.
+        labels: sequence of class names, one per logit, or None.
+        name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
         (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
         `include_top=False` the features (batch, dim of the last stage).
 
     Raises:
-        TypeError: if `config` is no `SwinConfig`.
+        TypeError: if `config` is not a `SwinConfig`.
     """
 
     config_class = SwinConfig
@@ -60,7 +60,7 @@ class SwinTransformer(ImageModel):
 
 
 def _layers(config):
-    """All layers in their order (section 3.1 and Fig. 3)."""
+    """Yield all layers in order (section 3.1 and Fig. 3)."""
     common = {"dtype": config.dtype}
     yield PatchEncoder(config.patch_size, config.embed_dim, name="patch_encoder", **common)
     yield keras.layers.Reshape((*config.grid_size, config.embed_dim), name="patch_map", **common)
@@ -80,7 +80,7 @@ def _layers(config):
 
 
 def _blocks(config, stage):
-    """The blocks of a stage; every second one is shifted, and stochastic depth grows linearly over all stages."""
+    """Yield the blocks of a stage; every second one is shifted, and stochastic depth grows linearly over all stages."""
     rates = np.linspace(0.0, config.drop_path_rate, sum(config.depths))[sum(config.depths[:stage]) :]
     for index in range(config.depths[stage]):
         yield SwinBlock(

@@ -1,4 +1,4 @@
-"""The images of a student as its teacher takes them: another size, another mean and standard deviation."""
+"""Conversion of a student's images for its teacher: another size, another mean and std."""
 
 import keras
 import numpy as np
@@ -9,23 +9,23 @@ from keras_vit.models.encoders import find_encoder
 
 
 def images_of(model):
-    """Returns the `Preprocessing` of what a model takes; None where it is not known.
+    """Return the `Preprocessing` of a model's inputs, or None if it is unknown.
 
-    It is that of the one model of this package that `model` is, or hands its inputs to as they are.
+    It is known if `model` is a model of this package, or passes its inputs unchanged to exactly one.
     """
     encoder = find_encoder(model)
     return encoder.preprocessing if encoder is not None and _is_fed_directly(model, encoder) else None
 
 
 def convert(images, source, target):
-    """Returns standardised images as another `Preprocessing` standardises them, in its size.
+    """Convert standardised images to the size, mean and std of another `Preprocessing`.
 
-    The size is changed linearly with antialiasing, as by Pillow's bilinear filter without its rounding. Both products
-    are of matrices, for TPUs and XLA know no antialiased resize.
+    The resize is linear with antialiasing, as Pillow's bilinear filter without its rounding. It uses matrix products,
+    because TPUs and XLA have no antialiased resize.
 
     Args:
-        images: (batch, height, width, channels), as `source` gives them.
-        source, target: `Preprocessing` of the same number of channels.
+        images: (batch, height, width, channels), prepared as `source` describes.
+        source, target: `Preprocessing` with the same number of channels.
     """
     if source.image_size != target.image_size:
         vertical, horizontal = map(_triangles, source.image_size, target.image_size)
@@ -41,7 +41,7 @@ def convert(images, source, target):
 
 
 def _triangles(old, new):
-    """Weights (new, old) of each old pixel in each new one: a triangle, wider where the size shrinks."""
+    """Return the weights (new, old) of old pixels in new ones: a triangle, wider if the size shrinks."""
     centres = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old)) / max(old / new, 1.0))
     return (weights / weights.sum(axis=1, keepdims=True)).astype("float32")
@@ -54,7 +54,7 @@ def _is_fed_directly(model, encoder):
 
 
 def _first_layers(model):
-    """The layers that take the inputs of a model and nothing else."""
+    """Return the layers whose only inputs are the inputs of the model."""
     if isinstance(model, keras.Sequential):
         return model.layers[:1]
     calls = [call for call in graph_calls(model) or [] if call.parent_nodes]

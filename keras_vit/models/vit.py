@@ -1,4 +1,4 @@
-"""VisionTransformer: the ViT of arXiv 2010.11929 as a functional keras model: plain, hybrid, axial or distilled."""
+"""VisionTransformer: the ViT of arXiv 2010.11929 as a functional Keras model: plain, hybrid, axial or distilled."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,39 +28,39 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ImageModel):
-    """A Vision Transformer: image -> patches -> tokens -> blocks -> pooled features -> logits.
+    """Build a Vision Transformer (arXiv 2010.11929).
 
-    The layers, and so the intermediates `model.get_layer(NAME).output`, are `patch_encoder`, `class_token` (class
-    token, distillation token and registers), `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`,
-    `pre_logits`, `head`; those that a config does without are absent. Before them a hybrid has `root_conv`,
-    `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on. Positions in every block are `position_embs_01` and so
-    on, relative ones `relative_positions`. A distilled model has `pooling_dist` and `head_dist` as well.
+    It consists of patches, transformer blocks, pooling and a head. The layers, and therefore the intermediates
+    `model.get_layer(NAME).output`, are `patch_encoder`, `class_token` (class token, distillation token and registers),
+    `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`, `pre_logits`, `head`; layers that a config does
+    not need are absent. A hybrid first has `root_conv`, `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on.
+    Positions in every block are `position_embs_01` and so on; relative positions are `relative_positions`. A distilled
+    model also has `pooling_dist` and `head_dist`.
 
-    With `token_merging`, `block_00` and so on give three tensors each: their tokens, fewer in every block, how many of
-    the first tokens each holds, and in which of them each first token is now (see `MergingTransformerBlock`). After the
-    last block, `unmerging` puts each token in all the places of the first tokens that it holds, so that what follows
-    is the same as without merging: the mean over the patches is that of the merged tokens by their sizes, and attention
-    pooling is proportional to the sizes. `keras_vit.feature_extractor` unmerges the blocks' tokens likewise.
+    With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
+    number of original tokens in each; and the index of the token that holds each original one (see
+    `MergingTransformerBlock`). After the last block, `unmerging` copies each token to the places of the original tokens
+    that it holds, so the later layers work as without merging. The mean over patches therefore weights merged tokens by
+    size, and so does attention pooling. `keras_vit.feature_extractor` unmerges the outputs of blocks in the same way.
 
-    A distilled model returns its pair of logits, (class token's, distillation token's), when called with
-    `training=True` and their mean otherwise; `fit` trains both on the labels, each with half the loss. A `Distiller`
-    trains the second on a teacher. Inside another keras model it always returns the mean.
+    A distilled model returns a pair of logits, (class token, distillation token), when called with `training=True`, and
+    their mean otherwise. `fit` trains both heads on the labels, each with half the loss. A `Distiller` trains the
+    second head on a teacher. Inside another Keras model, a distilled model always returns the mean.
 
     Args:
         config: a `ViTConfig`.
-        stem: any keras model from images to one feature map (batch, rows, columns, channels), for a hybrid on a
-            CNN of your own: the patches are cut from the map, of `config.patch_size` cells each. None cuts them from
-            what `config.stem` says.
-        preprocessing: `Preprocessing` of its images; None is the official one at the config's image size.
-        labels: sequence of names, one per logit, or None.
-        name: name of the keras model; None takes the config's, folded to letters, digits and underscores.
+        stem: custom stem of a hybrid: any Keras model from images to one feature map (batch, rows, columns, channels).
+            Patches of `config.patch_size` cells are cut from the map. None builds the stem of `config.stem`.
+        preprocessing: `Preprocessing` of its images; None uses the official one at the config's image size.
+        labels: sequence of class names, one per logit, or None.
+        name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
         (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with an
         unpooled model (batch, tokens, classes); with `include_top=False` the features (batch, dim).
 
     Raises:
-        TypeError: if `config` is no `ViTConfig` or `stem` no keras model.
+        TypeError: if `config` is not a `ViTConfig` or `stem` is not a Keras model.
         ValueError: if `stem` does not take the config's images or does not end in a feature map.
     """
 
@@ -83,7 +83,7 @@ class VisionTransformer(ImageModel):
         outputs, heads = _classify(tokens, config)
         super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
         self._stem = stem
-        # The method and not the model, which would be tracked as a sub-layer that holds every weight once more.
+        # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
         self._call_heads = keras.Model(inputs, heads).call if len(heads) > 1 else None
         self._describe(config, preprocessing, labels)
 
@@ -93,14 +93,14 @@ class VisionTransformer(ImageModel):
         return tuple(self._call_heads(inputs, training=training, mask=mask))
 
     def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
-        """Returns the logits of its head, or of both heads of a distilled model.
+        """Return the logits of the head, or of both heads of a distilled model.
 
         Args:
-            inputs: (batch, height, width, channels), values as `preprocessing` gives them.
-            training: whether dropout and stochastic depth drop.
+            inputs: (batch, height, width, channels), prepared as `preprocessing` describes.
+            training: whether dropout and stochastic depth are active.
 
         Returns:
-            List of one tensor or two, the class token's first.
+            List of one or two tensors, the class token's first.
         """
         if self._call_heads is None:
             return super().call_heads(inputs, training=training)
@@ -155,11 +155,11 @@ def _encode(tokens, config):
 
 
 def _positions(config):
-    """The layer of positions that acts before each block, None where none does (appendix D.4, Table 8)."""
+    """Return the position layer before each block, None for no layer (appendix D.4, Table 8)."""
     if config.position_placement == "every":
         return [_position_layer(config, f"_{index:02d}" if index else "") for index in range(config.num_layers)]
     layer, others = _position_layer(config, ""), config.num_layers - 1
-    if config.position_placement == "stem" or config.position_embedding == "relative":  # its keys serve all blocks
+    if config.position_placement == "stem" or config.position_embedding == "relative":  # all blocks share its keys
         return [layer] + [None] * others
     return [layer] * (1 + others)
 
@@ -179,7 +179,7 @@ def _block(config, index):
         "mlp_dim": config.mlp_dim,
         "dropout_rate": config.dropout_rate,
         "attention_dropout_rate": config.attention_dropout_rate,
-        # grows linearly from 0 to its rate at the last block
+        # grows linearly from 0 to the rate of the last block
         "drop_path_rate": config.drop_path_rate * index / max(config.num_layers - 1, 1),
         "layer_scale_init": config.layer_scale_init,
         "qkv_bias": config.qkv_bias,
@@ -198,9 +198,9 @@ def _block(config, index):
 
 
 def _classify(tokens, config):
-    """y = LN(z_L^0), Eq. 4, in its variants, then the tanh layer of pre-training and the head.
+    """Apply y = LN(z_L^0), Eq. 4, or another pooling, then the tanh layer of pre-training and the head.
 
-    Returns the output and the list of what its heads give, which is the output alone but for a distilled model.
+    Return the output and the list of the heads' outputs; only a distilled model has two.
     """
     norm = LayerNorm(epsilon=config.epsilon, dtype=config.dtype, name="encoder_norm")
     if config.distilled:

@@ -1,4 +1,4 @@
-"""What Keras's files of weights state of their model, beside what Keras writes there."""
+"""Metadata that this package adds to the weights files of Keras."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ _MAX_JSON = 16 * 2**20  # bytes
 
 
 def state(filepath, text):
-    """Adds a statement, see `config.unseen.to_text`, to a `.weights.h5` or `.weights.json` file that Keras wrote."""
+    """Add metadata, see `config.unseen.to_text`, to a `.weights.h5` or `.weights.json` file from Keras."""
     path = pathlib.Path(filepath)
     if path.name.endswith(".weights.h5"):
         with h5py.File(path, "r+") as file:
@@ -26,7 +26,7 @@ def state(filepath, text):
 
 
 def stated(filepath):
-    """Returns the fields that such a file, or a `.keras` file, states; see `config.unseen.unseen`."""
+    """Return the fields that such a file, or a `.keras` file, states; see `config.unseen.unseen`."""
     path = pathlib.Path(filepath)
     if path.suffix == ".keras" and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -44,7 +44,7 @@ def stated(filepath):
 
 
 def has_other_slots(filepath, model):
-    """Whether the file holds optimizer variables that do not fit those of `model`: another position table's."""
+    """Return whether the optimizer variables of a file are those of a model with another position table."""
     if not str(filepath).endswith(".weights.h5"):
         return False
     with h5py.File(filepath, "r") as file:

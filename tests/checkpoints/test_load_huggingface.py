@@ -99,5 +99,5 @@ def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, 
     keras_vit.save_weights(make_model(classes=1000), tmp_path / "a.npz")
     model = tiny_zoo(tmp_path / "a.npz", classes=1000)
     assert model.labels == label_set("imagenet2012")
-    assert "note: 1000 classes: the labels are taken to be ImageNet-2012's" in caplog.text
+    assert "note: 1000 classes: the labels are assumed to be those of ImageNet-2012" in caplog.text
     assert model.preprocessing == keras_vit.Preprocessing(size=16)

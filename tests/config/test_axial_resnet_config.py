@@ -26,7 +26,7 @@ def test_survives_json():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"stage_sizes": ()}, r"stage_sizes must name at least one stage; got stage_sizes=\(\)"),
+        ({"stage_sizes": ()}, r"stage_sizes must have at least one stage; got stage_sizes=\(\)"),
         ({"stage_sizes": (3, 0)}, r"stage_sizes\[1\] must be an integer of at least 1"),
         ({"stage_sizes": 3}, "stage_sizes must be a sequence of integers; got stage_sizes=3"),
         ({"width_factor": 0}, "width_factor must be a finite number above 0; got width_factor=0"),

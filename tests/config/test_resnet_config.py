@@ -93,7 +93,7 @@ def test_stem_refuses(changes, message):
     ("changes", "message"),
     [
         *REFUSED_BY_BOTH,
-        ({"stage_sizes": ()}, "stage_sizes must name at least one stage; got stage_sizes=()"),
+        ({"stage_sizes": ()}, "stage_sizes must have at least one stage; got stage_sizes=()"),
         ({"max_pool_padding": "same"}, "max_pool_padding must be one of 'zeros', 'minus_infinity'; got"),
         ({"image_size": 0}, "image_size must be one positive integer or a pair"),
         ({"classes": 0}, "classes must be an integer of at least 1; got classes=0"),

@@ -1,7 +1,7 @@
-"""Our variable path <-> the name of its array in the files of others, for every family of models.
+"""The mapping between our variable paths and the array names of other libraries, for every family.
 
-The tables are in `vit.py`, `bit.py` and `swin.py`; `rules.py` says what their rows mean. They are read in both
-directions, to load and to save.
+The tables are in `vit.py`, `bit.py` and `swin.py`; `rules.py` defines their rows. Loading and saving use the same
+tables.
 """
 
 import dataclasses
@@ -34,14 +34,14 @@ _NUMBERED = re.compile(r"(block|stage|unit)_(\d+)")
 
 
 def fold(layout, name):
-    """Returns the name that the rules of a `Layout` use for an array of its files, whatever its dialect."""
+    """Return the name that the rules of a `Layout` use for an array of its files, in any dialect."""
     for pattern, replacement in layout.aliases:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def detect(names, family):
-    """Returns the name of the layout of this family that a file with these array names has, or None."""
+    """Return the name of the layout of this family that matches these array names, or None."""
     return next((key for key, layout in LAYOUTS[family].items() if _is_of(layout, names)), None)
 
 
@@ -52,24 +52,24 @@ def _is_of(layout, names):
 
 
 def is_scanned(folded):
-    """Whether a folded official name holds all blocks, stacked along a leading axis."""
+    """Return whether a folded official name holds all blocks, stacked along a leading axis."""
     return _SCANNED.search(folded) is not None
 
 
 def of_block(folded, index):
-    """The folded name of one block of a scanned array."""
+    """Return the folded name of one block of a scanned array."""
     return _SCANNED.sub(f"Transformer/encoderblock_{index}/", folded)
 
 
 def find_rule(layout, path, config):
-    """Returns the rule of a variable of a model with its numbers filled in, or None if the `Layout` has no such."""
+    """Return the rule of a model's variable with its numbers filled in, or None if the `Layout` has none."""
     numbers = {match[1]: int(match[2]) for match in _NUMBERED.finditer(path)}
     numbers |= {f"{name}0": number - 1 for name, number in numbers.items()}
     template = _NUMBERED.sub(r"\1_{\1}", path)
     layer, slash, rest = template.partition("/")
     variants = variants_of(config)
     spellings = [f"{layer}@{variant}{slash}{rest}" for variant in variants]
-    if layer != "encoder_norm" or "after_pooling" not in variants:  # which is another layer, not another name
+    if layer != "encoder_norm" or "after_pooling" not in variants:  # that norm is another layer, not another name
         spellings.append(template)
     rules = {rule.ours: rule for rule in layout.rules}
     rule = next((rules[spelling] for spelling in spellings if spelling in rules), None)
@@ -79,12 +79,12 @@ def find_rule(layout, path, config):
 
 
 def rules_of(layout, layer):
-    """All rules of a `Layout` for the variables of one top-level layer, of whatever variant."""
+    """Return all rules of a `Layout` for the variables of one top-level layer, for every variant."""
     return [rule for rule in layout.rules if rule.ours.partition("/")[0].partition("@")[0] == layer]
 
 
 def variants_of(config):
-    """Names of the variants of layers that a config has, for which files use other names."""
+    """Return the layer variants of a config that have other names in files."""
     return [name for name, applies in _VARIANTS.items() if applies(config)]
 
 

@@ -1,4 +1,4 @@
-"""Names of the arrays of BiT ResNets in the files of their authors (arXiv 1912.11370)."""
+"""Array names of BiT ResNets in the files of the authors (arXiv 1912.11370)."""
 
 from keras_vit.checkpoints.names.rules import FLAX, Layout, expand
 
@@ -25,6 +25,6 @@ BIT_LAYOUTS = {
         rules=_OFFICIAL,
         marker=r"^resnet/root_block/standardized_conv2d/kernel$",
         squeezed=r"/group_norm/(gamma|beta)$",
-        aliases=((r"/(standardized_conv2d|group_norm|conv2d)_\d+/", r"/\1/"),),  # numbered by TensorFlow 1
+        aliases=((r"/(standardized_conv2d|group_norm|conv2d)_\d+/", r"/\1/"),),  # TensorFlow 1 adds the numbers
     ),
 }

@@ -1,4 +1,4 @@
-"""Rule and Layout: how the arrays of a family of files become the variables of a model, and the forms they lie in."""
+"""Rule and Layout: how the arrays of a family of files map to the variables of a model, and their storage forms."""
 
 import dataclasses
 
@@ -7,14 +7,14 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One variable of ours and the arrays it is made of.
+    """One of our variables and the arrays that it consists of.
 
     Attributes:
         ours: path of the variable. `{block}`, `{stage}` and `{unit}` stand for the numbers of `block_00`, `stage_1` and
-            `unit_01`; `LAYER@VARIANT` is the layer of models of that variant, see `variants_of`.
-        theirs: names in the file, one or several, with the same places; `{stage0}` and `{unit0}` count from 0.
-        form: how each piece of ours lies in the file, a key of `FORMS`.
-        axis: along which several pieces are joined.
+            `unit_01`; `LAYER@VARIANT` is the layer in models of that variant, see `variants_of`.
+        theirs: one or several names in the file, with the same placeholders; `{stage0}` and `{unit0}` count from 0.
+        form: how the file stores each piece of the variable, a key of `FORMS`.
+        axis: axis along which several pieces are joined.
     """
 
     ours: str
@@ -25,22 +25,22 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How one family of files names its arrays.
+    """The array names of one family of files.
 
     Attributes:
         rules: see `Rule`.
-        marker: regular expression; a folded name that matches shows that a file is of this layout.
-        foreign: regular expression; a name that matches shows that it is not, in spite of the marker; None for none.
+        marker: regular expression; a matching folded name shows that a file has this layout.
+        foreign: regular expression; a matching name shows that it does not, in spite of the marker; None for none.
         aliases: pairs (regular expression, replacement), applied in order to every name.
-        ignored: regular expression of arrays that are no weights: buffers and optimizer state; None for none.
+        ignored: regular expression of arrays that are not weights: buffers and optimizer state; None for none.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
-        position_tables: dict from the folded name of a position table to how many prefix rows it may have, as names
-            of token counts, tried in order.
-        gelu, epsilon: what the family was trained with; None where it has no choice or a fixed one.
-        resize: how the family resizes tables of positions.
+        position_tables: dict from the folded name of a position table to its possible prefix rows, as names of token
+            counts, tried in order.
+        gelu, epsilon: what the family was trained with; None if it has no choice or a fixed value.
+        resize: resize method of the family for position tables.
         stem_style: the `style` of the `ResNetConfig` of its hybrids.
-        shows: dict from the fields of `config.unseen` that need no statement to a regular expression: a folded name
-            that matches shows the field ("": the layout has one value, or its shapes show it).
+        shows: dict from fields of `config.unseen` that need no statement to a regular expression: a matching folded
+            name shows the field ("": the layout has one value, or its shapes show it).
     """
 
     rules: tuple
@@ -58,7 +58,7 @@ class Layout:
 
 
 def expand(form_of, rows):
-    """Expands `(ours, theirs, kind)` rows, where a kind of layer has several arrays, to one rule per array."""
+    """Expand rows `(ours, theirs, kind)` to one rule per array; a kind of layer may have several arrays."""
     rules = []
     for ours, theirs, kind in rows:
         theirs = (theirs,) if isinstance(theirs, str) else theirs
@@ -68,7 +68,7 @@ def expand(form_of, rows):
     return tuple(rules)
 
 
-# kind of layer -> its arrays: what to append to our path, what to theirs, form
+# kind of layer -> its arrays: suffix of our path, suffix of theirs, form
 FLAX = {
     "array": [("", "", "same")],
     "kernel": [("/kernel", "/kernel", "same")],
@@ -102,15 +102,15 @@ _INVERSE = {"transposed": (1, 0), "convolution": (2, 3, 1, 0)}
 
 
 def to_theirs(array, form, num_heads):
-    """Lays one piece of a variable of ours out as the file has it."""
+    """Convert one piece of our variable to the form in the file."""
     return FORMS[form](array, num_heads)
 
 
 def to_ours(array, form, shape):
-    """Lays an array of a file out as the piece of ours, which has this shape."""
+    """Convert an array of a file to our piece, which has this shape."""
     return array.transpose(_INVERSE[form]) if form in _INVERSE else array.reshape(shape)
 
 
 def theirs_shape(shape, form, num_heads):
-    """The shape in the file of a piece of ours that has this shape."""
+    """Return the shape in the file of our piece with this shape."""
     return to_theirs(np.broadcast_to(0.0, shape), form, num_heads).shape

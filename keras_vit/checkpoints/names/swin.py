@@ -1,4 +1,4 @@
-"""Names of the arrays of Swin Transformers in Hugging Face, timm and their authors' (Microsoft's) files."""
+"""Array names of Swin Transformers in the files of Hugging Face, timm and the authors (Microsoft)."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _BUFFERS = r"(\.attn_mask|\.relative_position_index)$"
 
 
 def _torch_rules(downsample, head):
-    """timm keeps the merging of patches with the stage behind it, the authors with the one before."""
+    """Return the rules of PyTorch names; patch merging belongs to the next stage in timm, to the previous in Swin's."""
     block = "layers.{stage0}.blocks.{block}."
     return expand(
         TORCH,

@@ -1,4 +1,4 @@
-"""Names of the arrays of Vision Transformers, hybrids and DeiT in official, timm and Hugging Face files."""
+"""Array names of Vision Transformers, hybrids and DeiT in official, timm and Hugging Face files."""
 
 from keras_vit.checkpoints.names.rules import FLAX, TORCH, Layout, expand
 
@@ -101,7 +101,7 @@ _HUGGINGFACE = expand(
         ("patch_encoder/projection", "embeddings.patch_embeddings.projection", "conv"),
         ("class_token/class_token", "embeddings.cls_token", "tokens"),
         ("class_token@distilled/class_token", ("embeddings.cls_token", "embeddings.distillation_token"), "tokens"),
-        # DeiTForImageClassification has the distillation token in the sequence and no head for it: a register
+        # DeiTForImageClassification has a distillation token without a head; here it is a register
         ("class_token/registers", "embeddings.distillation_token", "tokens"),
         ("block_{block}/norm1", "encoder.layer.{block}.layernorm_before", "norm"),
         (
@@ -123,7 +123,7 @@ _HUGGINGFACE = expand(
 
 _LINEN_BLOCK = r"^(Transformer/encoderblock(?:_\d+)?/)"
 _HF_5 = r"^layers\.(\d+)\."
-_OF_SWIN = r"\.relative_position_bias_table$"  # its patches have the same names
+_OF_SWIN = r"\.relative_position_bias_table$"  # Swin uses the same names for patches
 
 
 VIT_LAYOUTS = {

@@ -1,4 +1,4 @@
-"""The table of published checkpoints: one module of rows per family, and the search in all of them."""
+"""The table of published checkpoints, one module of rows per family, and the search in all of them."""
 
 import math
 
@@ -22,7 +22,7 @@ __all__ = [
     "published_accuracy",
 ]
 
-BEST = "imagenet"  # of Keras applications: the best published ImageNet-1k file
+BEST = "imagenet"  # the name in keras.applications: the best published ImageNet-1k checkpoint
 _DATA_SET = "imagenet2012"
 # Best first, by the published top-1 of ViT-B/16, DeiT-B and BiT-R152x4 at one size (accuracies.py).
 _RANKED = (
@@ -37,7 +37,7 @@ _RELEASES = (*VIT_RELEASES, *AUGREG_RELEASES, *DEIT_RELEASES, *SWIN_RELEASES, *B
 
 
 def list_releases(model=None):
-    """Returns the table's releases, all or those of one model (none for a model without published files).
+    """Return the releases of the table, all or those of one model.
 
     Args:
         model: name of a model, such as `"ViT-B_16"`, or None for all.
@@ -46,23 +46,23 @@ def list_releases(model=None):
 
 
 def find_release(model, weights, image_size=None):
-    """Returns the published file that `weights` means for a model.
+    """Return the published file that `weights` stands for.
 
     Args:
         model: name of the model, such as `"ViT-B_16"`.
         weights: `"imagenet"`, the best ImageNet-1k file of the nearest size; an alias (`"imagenet21k"`,
             `"imagenet21k+imagenet2012"`, `"imagenet2012"` and others, see `alias` in the tables; `"augreg"` is the
-            recommended ImageNet-21k file of AugReg and `"augreg+imagenet2012"` its fine-tunes), or the name of a
-            published file with or without its directory and `.npz`. An AugReg file outside the table is known by its
-            name's scheme, see `parse_augreg`.
-        image_size: side in pixels, or (height, width), of the model's input: where an alias has files of
-            several sizes, the nearest to the side of a square of equal area is taken, the larger if two are
-            equally near. None takes the largest. It plays no part when `weights` names a file.
+            recommended ImageNet-21k file of AugReg and `"augreg+imagenet2012"` its fine-tuned versions); or the name of
+            a published file, with or without its directory and `.npz`. AugReg files outside the table are recognised by
+            their names, see `parse_augreg`.
+        image_size: side in pixels, or (height, width), of the model's input. If an alias has files of several sizes,
+            the one nearest to the side of a square of equal area is selected; ties prefer the larger. None selects the
+            largest. Ignored if `weights` is the name of a file.
 
     Raises:
-        TypeError: if `weights` is no string.
-        ValueError: if no file is meant, several are, or the one that is fits another model; the message lists
-            what is published for `model`.
+        TypeError: if `weights` is not a string.
+        ValueError: if no file matches, several match, or the match is for another model; the message lists the files
+            published for `model`.
     """
     if not isinstance(weights, str):
         raise TypeError(f"weights must be a string; got weights={weights!r}")
@@ -70,19 +70,19 @@ def find_release(model, weights, image_size=None):
     side = math.sqrt(math.prod(pair))
     candidates = [release for release in list_releases(model) if weights in aliases_of(release)]
     if candidates:
-        # every size is as far from infinity as any other, so that None takes the largest
+        # every size is equally far from infinity, so None selects the largest
         rank = {alias: place for place, alias in enumerate(_RANKED)}
         return min(candidates, key=lambda r: (abs(r.image_size - side), -r.image_size, rank.get(r.alias, 0)))
     return _find_by_name(model, weights)
 
 
 def aliases_of(release):
-    """Returns the short names under which `find_release` finds a release of the table."""
+    """Return the short names under which `find_release` finds a release of the table."""
     return (BEST, release.alias) if release.data_set == _DATA_SET else (release.alias,)
 
 
 def find_address(model, address):
-    """Returns the release of a model that is the repository `hf://org/repo` of the hub, or None if none is."""
+    """Return a model's release that is the hub repository `hf://org/repo`, or None."""
     return next((release for release in list_releases(model) if release.address == address.rstrip("/")), None)
 
 
@@ -107,7 +107,7 @@ def _find_by_name(model, weights):
 
 
 def _names(model):
-    """What the files of a model may be called, the shortest form first."""
+    """Return the possible names of a model's files, the shortest form first."""
     releases = list_releases(model)
     return dict.fromkeys(getattr(release, form) for form in ("alias", "file", "path") for release in releases)
 

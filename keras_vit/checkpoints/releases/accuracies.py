@@ -1,4 +1,4 @@
-"""What was published of the accuracy of released weights: top-1 on the validation images of ImageNet-2012."""
+"""Published accuracies of released weights: top-1 on the ImageNet-2012 validation images."""
 
 import dataclasses
 
@@ -12,11 +12,11 @@ _BIT = "arXiv 1912.11370"
 
 @dataclasses.dataclass(frozen=True)
 class PublishedAccuracy:
-    """A number that somebody else measured.
+    """An accuracy that others measured.
 
     Attributes:
-        top1: images whose likeliest class is right, in percent.
-        source: who says so.
+        top1: top-1 accuracy in percent.
+        source: publication of the number.
     """
 
     top1: float
@@ -24,9 +24,9 @@ class PublishedAccuracy:
 
 
 def published_accuracy(release):
-    """Returns the `PublishedAccuracy` of a `Release`, None where none is known.
+    """Return the `PublishedAccuracy` of a `Release`, None if it is unknown.
 
-    Those of the paper's Table 5 are of the paper's runs, which the published files repeat.
+    The numbers of Table 5 are from the paper's own runs, which the published files repeat.
     """
     found = _TABLE.get((release.model, release.alias, release.image_size))
     return None if found is None else PublishedAccuracy(*found)

@@ -1,4 +1,4 @@
-"""The files of AugReg (arXiv 2106.10270): those recommended, and the scheme of the names of all others."""
+"""The AugReg files (arXiv 2106.10270): the recommended ones, and the naming scheme of all others."""
 
 import re
 
@@ -8,22 +8,21 @@ from keras_vit.config import Preprocessing
 
 
 def is_augreg(file):
-    """Whether the name of a file begins as those of AugReg do."""
+    """Return whether a file name starts as AugReg names do."""
     return file.split("-")[0] in _MODELS
 
 
 def parse_augreg(filename):
-    """Returns the release of any AugReg file by the scheme of its name (arXiv 2106.10270).
+    """Return the release of any AugReg file from its name (arXiv 2106.10270).
 
-    The scheme is `{model}-{i1k|i21k|i21k_30}-{300|30}ep-lr_{x}-aug_{level}-wd_{x}-do_{x}-sd_{x}`, to which
-    fine-tunes append `--{data_set}-steps_{20k|10k|2k|0k}-lr_{x}-res_{224|384}`. That the file exists is not
-    checked.
+    The scheme is `{model}-{i1k|i21k|i21k_30}-{300|30}ep-lr_{x}-aug_{level}-wd_{x}-do_{x}-sd_{x}`; fine-tuned files
+    append `--{data_set}-steps_{20k|10k|2k|0k}-lr_{x}-res_{224|384}`. The function does not check that the file exists.
 
     Args:
-        filename: the name, with or without `augreg/` before and `.npz` behind it.
+        filename: the name, with or without the prefix `augreg/` and the suffix `.npz`.
 
     Raises:
-        ValueError: if the name does not follow the scheme or has a part that is none of the scheme's.
+        ValueError: if the name does not follow the scheme or a part has an unknown value.
     """
     file = filename.removeprefix("augreg/").removesuffix(".npz")
     match = _NAME.fullmatch(file)
@@ -72,13 +71,13 @@ _MODELS = {
     "B_16": ("ViT-B_16", 768, 16, 85_798_656),
     "B_8": ("ViT-B_8", 768, 8, 85_807_872),
     "L_16": ("ViT-L_16", 1024, 16, 303_301_632),
-    "R_Ti_16": ("R+ViT-Ti_16", 192, 32, 6_144_704),  # named after 16, yet its tokens are 32 pixels apart
+    "R_Ti_16": ("R+ViT-Ti_16", 192, 32, 6_144_704),  # its tokens are 32 pixels apart, in spite of the name
     "R26_S_32": ("R26+ViT-S_32", 384, 32, 36_046_912),
     "R50_L_32": ("R50+ViT-L_32", 1024, 32, 327_969_856),
 }
 
-# The ImageNet-21k file of highest validation accuracy of each model: augmentation, weight decay, dropout (and
-# equal stochastic depth); then learning rate and image size of its best fine-tune on ImageNet 2012
+# For each model, the ImageNet-21k file with the highest validation accuracy: augmentation, weight decay, dropout (and
+# equal stochastic depth); then learning rate and image size of its best fine-tuning on ImageNet 2012
 _RECOMMENDED = (
     ("L_16", "strong1", "0.1", "0.0", "0.01", 384),
     ("B_16", "medium1", "0.1", "0.0", "0.03", 384),
@@ -92,7 +91,7 @@ _RECOMMENDED = (
     ("B_8", "medium2", "0.1", "0.0", "0.03", 224),
 )
 
-# The fine-tunes at 224 that timm publishes as `*.augreg_in21k_ft_in1k`: upstream file, then its learning rate
+# The files fine-tuned at 224 that timm publishes as `*.augreg_in21k_ft_in1k`: upstream file, then learning rate
 _AT_224 = (
     ("L_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", "0.01"),
     ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", "0.01"),

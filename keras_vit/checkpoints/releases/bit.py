@@ -20,9 +20,9 @@ def _releases():
             )
 
 
-# BiT-S saw ImageNet-2012, BiT-M ImageNet-21k; then prefix, suffix, alias, data set of the head, image size.
-# Pre-training crops 224 pixels. The size of the fine-tunes is that of the released code (480, from 512, for images
-# as large as ImageNet's); the paper has 384, and 480 for R152x4 alone, and no file says which of them it was.
+# BiT-S was trained on ImageNet-2012, BiT-M on ImageNet-21k; then prefix, suffix, alias, data set of the head, image
+# size. Pre-training crops 224 pixels. The fine-tuning size is that of the released code (480, from 512, for
+# ImageNet-size images); the paper has 384, and 480 only for R152x4, and no file states its size.
 _KINDS = (
     ("S", "", "imagenet2012", "imagenet2012", 224),
     ("M", "", "imagenet21k", "imagenet21k", 224),

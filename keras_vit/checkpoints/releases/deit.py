@@ -21,7 +21,7 @@ def _releases():
         )
 
 
-# The authors' code: the shorter side is resized to the size / 0.875, rounded down.
+# As in the authors' code, the shorter side is resized to size / 0.875, rounded down.
 _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 _PROTOCOLS = {
     224: Preprocessing(size=256, crop=224, **_IMAGENET),

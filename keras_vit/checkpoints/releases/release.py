@@ -1,4 +1,4 @@
-"""Release: one published checkpoint, where it lies, which model it fits, what images it expects."""
+"""Release: one published checkpoint, its address, the model it fits and the images it expects."""
 
 import dataclasses
 
@@ -22,19 +22,18 @@ CLASSES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
-    """One published `.npz` file, or one repository of Hugging Face's hub.
+    """One published `.npz` file, or one repository of the Hugging Face hub.
 
     Args:
-        model: name of the zoo's model whose weights it holds, such as `"R50+ViT-B_16"`.
+        model: name of the model in the zoo, such as `"R50+ViT-B_16"`.
         address: `https://host/bucket/directory/file.npz`, not quoted, or `hf://org/repo`.
-        alias: short name under which `find_release` finds it, None for a file outside the table.
-        data_set: what its head tells apart, a key of `CLASSES`.
-        preprocessing: `Preprocessing` of the images it was evaluated on by its authors.
-        bytes: size of the weights, approximate.
+        alias: short name for `find_release`, None for a file outside the table.
+        data_set: data set whose classes the head predicts, a key of `CLASSES`.
+        preprocessing: `Preprocessing` that its authors evaluated it with.
+        bytes: approximate size of the weights.
         source: paper and place of publication.
-        representation_size: width of its `pre_logits` layer, None for none.
-        arguments: dict of arguments that a model needs to hold it, such as `distilled`; `create_model` takes them as
-            defaults.
+        representation_size: width of its `pre_logits` layer, None without this layer.
+        arguments: dict of arguments that the model needs, such as `distilled`; `create_model` uses them as defaults.
     """
 
     model: str
@@ -49,40 +48,40 @@ class Release:
 
     @property
     def is_on_hub(self):
-        """Whether it is a repository of the hub."""
+        """Return whether it is a repository of the hub."""
         return self.address.startswith(HUB)
 
     @property
     def path(self):
-        """Its full name: the address of a repository, else directory and file; `+` is not yet quoted."""
+        """Return its full name: the address of a repository, else directory and file, with `+` not quoted."""
         return self.address if self.is_on_hub else f"{self.directory}/{self.file}.npz"
 
     @property
     def directory(self):
-        """Name of the folder that holds it, such as `"imagenet21k"`, or of the organisation on the hub."""
+        """Return its folder, such as `"imagenet21k"`, or its organisation on the hub."""
         return self.address.split("/")[-2]
 
     @property
     def file(self):
-        """Its name in there, without `.npz`."""
+        """Return its file name in the folder, without `.npz`."""
         return self.address.split("/")[-1].removesuffix(".npz")
 
     @property
     def image_size(self):
-        """Side in pixels of the square images it is for."""
+        """Return the side in pixels of its square images."""
         return self.preprocessing.image_size[0]
 
     @property
     def classes(self):
-        """Number of logits of its head."""
+        """Return the number of logits of its head."""
         return CLASSES[self.data_set]
 
     @property
     def label_set(self):
-        """Name in `labels.LABEL_SETS` of the classes of its head, None where there is none."""
+        """Return the name in `labels.LABEL_SETS` of its head's classes, or None."""
         return self.data_set if self.data_set in labels.LABEL_SETS else None
 
     @property
     def labels(self):
-        """Class names, one per logit, or None where the package has none."""
+        """Return the class names, one per logit, or None if the package does not have them."""
         return None if self.label_set is None else labels.label_set(self.label_set)

@@ -20,10 +20,10 @@ def _releases():
         )
 
 
-_WINDOW_SIZE = 7  # of the zoo's models
+_WINDOW_SIZE = 7  # of the models in the zoo
 
-# The authors' code: a crop of 0.875 at 224 pixels, and none at 384 (TEST.CROP in their configurations). The
-# preprocessor_config.json of these repositories leaves the crop out at both.
+# The authors' code crops by 0.875 at 224 pixels and does not crop at 384 (TEST.CROP in their configurations). The
+# preprocessor_config.json of these repositories has no crop at either size.
 _IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 _PROTOCOLS = {
     224: Preprocessing(size=256, crop=224, **_IMAGENET),
@@ -32,9 +32,9 @@ _PROTOCOLS = {
 
 _FINE_TUNED = "imagenet22k+imagenet2012"
 
-# model, name of the size, image size, window size, what the repository's name adds, alias, parameters.
-# Base and Large with 1000 classes were converted from timm, whose files of these names were the authors' fine-tunes
-# (`*_22kto1k.pth`); Tiny and Small saw ImageNet-1k alone.
+# model, name of the size, image size, window size, suffix of the repository's name, alias, parameters.
+# Base and Large with 1000 classes were converted from timm, whose files of these names were the authors' fine-tuned
+# ones (`*_22kto1k.pth`); Tiny and Small were trained on ImageNet-1k only.
 _TABLE = (
     ("Swin-T", "tiny", 224, 7, "", "imagenet2012", 28_288_354),
     ("Swin-S", "small", 224, 7, "", "imagenet2012", 49_606_258),

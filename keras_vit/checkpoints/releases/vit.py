@@ -1,4 +1,4 @@
-"""The files of google-research/vision_transformer but for AugReg's."""
+"""The files of google-research/vision_transformer, except AugReg's."""
 
 from keras_vit.checkpoints.releases.release import Release
 from keras_vit.config import Preprocessing
@@ -24,7 +24,7 @@ def _releases():
 _MIB, _GIB = 2**20, 2**30
 
 # directory, which is also the alias -> data set of the head, source, rows of
-# (model, what the file's name adds to it, image size, representation size, bytes by the bucket's listing)
+# (model, suffix of the file name, image size, representation size, bytes as listed by the bucket)
 _TABLE = {
     "imagenet21k": (
         "imagenet21k",
@@ -63,7 +63,7 @@ _TABLE = {
             ("ViT-B_32", "", 224, None, 336.61 * _MIB),
             ("ViT-L_16", "", 224, None, 1.13 * _GIB),
             ("ViT-L_32", "", 224, None, 1.14 * _GIB),
-            ("ViT-S_16", "", 224, None, 252.57 * _MIB),  # three times its weights: with optimizer state?
+            ("ViT-S_16", "", 224, None, 252.57 * _MIB),  # three times its weights, perhaps with optimizer state
         ),
     ),
 }
