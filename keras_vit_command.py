@@ -16,7 +16,7 @@ _ALONE = "_keras_vit_cli"
 
 
 def main(argv=None):
-    """Runs one command; returns its exit code, see `keras_vit.cli.main`."""
+    """Run one command; returns its exit code, see `keras_vit.cli.main`."""
     return _load("failures").guarded(lambda: _run(argv))
 
 
@@ -42,7 +42,7 @@ def _load(name):
 
 @contextlib.contextmanager
 def _silence():
-    """Drops what reaches the process's standard error: TensorFlow 2.21 logs before it reads its log level."""
+    """Drop what reaches the process's standard error: TensorFlow 2.21 logs before it reads its log level."""
     if os.environ.get("KERAS_VIT_DEBUG") == "1":
         yield
         return

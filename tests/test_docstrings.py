@@ -40,7 +40,7 @@ def test_arguments_are_described(public):
 @pytest.mark.parametrize("public", METHODS, ids=name_of)
 def test_result_is_described(public):
     text = inspect.getdoc(public.value)
-    is_described = re.search(r"^(Returns|Yields):$", text, re.MULTILINE) or re.match(r"(Returns|Yields) ", text)
+    is_described = re.search(r"^(Returns|Yields):$", text, re.MULTILINE) or re.match(r"(Returns?|Yields?) ", text)
     returns = inspect.signature(public.value).return_annotation is not None
     assert bool(is_described) == returns
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Opens `plots` on first touch."""
+        """Open `plots` on first touch."""
         if name != "plots":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return importlib.import_module("keras_vit.analysis.plots")

@@ -19,7 +19,7 @@ Layers: TypeAlias = str | int | Sequence[str | int] | None
 def attention_weights(
     model: keras.Model, images: npt.ArrayLike, layers: Layers = None, batch_size: int = 16
 ) -> list[np.ndarray]:
-    """Computes who attends to whom in the blocks of a model (A of Eq. 6 in arXiv 2010.11929).
+    """Compute who attends to whom in the blocks of a model (A of Eq. 6 in arXiv 2010.11929).
 
     Args:
         model: a ViT (plain, hybrid, distilled, axial) or a Swin of this package; a functional or sequential keras model
@@ -50,7 +50,7 @@ def attention_weights(
 
 
 def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
-    """Builds a model from images to attention weights; it shares the layers and weights of the one looked at.
+    """Build a model from images to attention weights; it shares the layers and weights of the one looked at.
 
     Args:
         model, layers: as of `attention_weights`.
@@ -66,7 +66,7 @@ def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
 
 
 def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=None, num_prefix_tokens=None):
-    """Yields (blocks, their weights) for one batch of images after the other, so that memory stays bounded.
+    """Yield (blocks, their weights) for one batch of images after the other, so that memory stays bounded.
 
     Args:
         model: as of `attention_weights`; or weights that are there already, (images, heads, tokens, tokens) of one
@@ -113,7 +113,7 @@ def _batches(graph, images, batch_size):
 
 
 def _check_images(images, input_shape):
-    """Returns `images` as a float32 array that a model of `input_shape` takes; raises a `ValueError` otherwise."""
+    """Return `images` as a float32 array that a model of `input_shape` takes; raises a `ValueError` otherwise."""
     images = np.asarray(images)
     wanted = tuple(input_shape[1:])
     is_of_size = images.ndim == 4 and all(

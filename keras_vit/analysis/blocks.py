@@ -61,7 +61,7 @@ def global_block(name, grid_size, cell_size, num_prefix_tokens, read_token):
 
 
 def attention_graph(model, layers=None):
-    """Finds the attention of a model.
+    """Find the attention of a model.
 
     Args:
         model: a model of this package with transformer blocks; a functional or sequential model made of its layers, or
@@ -87,7 +87,7 @@ def as_list(outputs):
 
 
 def _find(model, layers):
-    """Returns the symbolic input of a model and the list of (AttentionBlock, weights) that `layers` asks for."""
+    """Return the symbolic input of a model and the list of (AttentionBlock, weights) that `layers` asks for."""
     if isinstance(model, MaskedPatchPrediction):  # whose graph corrupts the patches on their way
         model = model.encoder
     nodes = graph_calls(model)
@@ -122,7 +122,7 @@ def _no_blocks(model, inside=0):
 
 
 def _blocks(nodes):
-    """Yields (AttentionBlock, weights) for each block of a graph; the cells grow where patches are merged."""
+    """Yield (AttentionBlock, weights) for each block of a graph; the cells grow where patches are merged."""
     image_size, grid_size, merged, prefix = None, None, 1, (0, 0)
     read_token = _read_token([node.operation for node in nodes])
     for node in nodes:

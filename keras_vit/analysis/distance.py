@@ -22,7 +22,7 @@ def mean_attention_distance(
     grid_size: Size | None = None,
     num_prefix_tokens: int | None = None,
 ) -> np.ndarray:
-    """Measures how far from itself a patch looks, per block and head (appendix D.7, Fig. 11).
+    """Measure how far from itself a patch looks, per block and head (appendix D.7, Fig. 11).
 
     Over the keys the attention weight times the distance to the key is summed, then the mean taken over queries and
     images. Distances are Euclidean between the centres of patches. Class, distillation and register tokens, and the
@@ -76,7 +76,7 @@ def _summed(block, weights, cell):
 
 
 def receptive_field(config: BiTConfig | ResNetConfig) -> np.ndarray:
-    """Computes how many pixels the units of a ResNet can see: the side of their receptive field.
+    """Compute how many pixels the units of a ResNet can see: the side of their receptive field.
 
     It grows linearly with every 3 x 3 convolution between two strides, by 2 cells of the map (arXiv 2010.11929 compares
     attention distance with it). What a unit really uses is less.

@@ -24,7 +24,7 @@ class FilterComponents(typing.NamedTuple):
 
 
 def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True) -> np.ndarray:
-    """Computes the principal components of the filters that see the image first.
+    """Compute the principal components of the filters that see the image first.
 
     These are the rows of E of Eq. 1, one per channel of the tokens; in a hybrid, whose patches are cut from a feature
     map, the standardised filters of the ResNet's root. The paper shows 28 components of a ViT-L/32.
@@ -48,7 +48,7 @@ def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, 
 def filter_components(
     model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True
 ) -> FilterComponents:
-    """Computes what `embedding_filters` does, and how much of the filters' variance each component explains.
+    """Compute what `embedding_filters` does, and how much of the filters' variance each component explains.
 
     Args:
         model, components, centred: as of `embedding_filters`.
@@ -75,7 +75,7 @@ def filter_components(
 
 
 def smoothness(filters: npt.ArrayLike, cycles: float | None = None) -> np.ndarray:
-    """Computes which share of each filter's power lies at low spatial frequencies.
+    """Compute which share of each filter's power lies at low spatial frequencies.
 
     Args:
         filters: (filters, height, width, channels).

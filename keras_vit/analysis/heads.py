@@ -8,7 +8,7 @@ from keras_vit.analysis.attention import attention_batches
 
 
 def head_maps(model: keras.Model, images: npt.ArrayLike, layer: str | int = -1, batch_size: int = 16) -> np.ndarray:
-    """Computes the attention of each head of one block over the patches.
+    """Compute the attention of each head of one block over the patches.
 
     Args:
         model: as of `attention_weights`.
@@ -31,7 +31,7 @@ def head_maps(model: keras.Model, images: npt.ArrayLike, layer: str | int = -1, 
 
 
 def head_strength(maps: npt.ArrayLike) -> np.ndarray:
-    """Computes how far each head is from looking everywhere alike.
+    """Compute how far each head is from looking everywhere alike.
 
     Args:
         maps: (..., rows, columns), as of `head_maps`.

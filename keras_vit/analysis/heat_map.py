@@ -16,7 +16,7 @@ _BLACK = 0.3  # the grey that black becomes; white stays white
 def heat_map(
     image: npt.ArrayLike, attention: npt.ArrayLike, *, smooth: bool = True, quantile: float = 0.97
 ) -> np.ndarray:
-    """Shows attention in colours over an image in grey.
+    """Show attention in colours over an image in grey.
 
     The colours go from dark over violet and orange to yellow and grow brighter on their way, on images of any colour:
     a black object that is attended to is brighter than a white wall that is not. The map is enlarged, blurred, cut and

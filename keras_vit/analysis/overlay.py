@@ -15,7 +15,7 @@ _LEAST_CUT = 0.2  # share of the largest attention below which none is cut
 def overlay(
     image: npt.ArrayLike, attention: npt.ArrayLike, *, smooth: bool = True, quantile: float = 0.97
 ) -> np.ndarray:
-    """Darkens an image where it is not attended to.
+    """Darken an image where it is not attended to.
 
     As the authors display their Fig. 6 (google-research/vision_transformer, issue 27), the map is enlarged by Lanczos's
     filter, blurred by a Gaussian whose deviation is a patch, stretched to [0, 1] and multiplied with the image. Here
@@ -41,7 +41,7 @@ def overlay(
 
 
 def enlarge(attention, size, *, smooth=True, quantile=0.97):
-    """Enlarges a map to the pixels of its image and stretches it from 0 to 1.
+    """Enlarge a map to the pixels of its image and stretches it from 0 to 1.
 
     Args:
         attention, smooth, quantile: as of `overlay`.
@@ -75,7 +75,7 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
 
 
 def as_uint8(name: str, image: Any) -> np.ndarray:
-    """Returns an image (height, width, 3), uint8; raises a `ValueError` that says what is wrong with it."""
+    """Return an image (height, width, 3), uint8; raises a `ValueError` that says what is wrong with it."""
     image = np.asarray(image)
     image = image[..., None] if image.ndim == 2 else image
     if image.ndim != 3 or image.shape[-1] not in (1, 3):

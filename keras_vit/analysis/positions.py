@@ -18,7 +18,7 @@ def position_similarity(
     grid_size: Size | None = None,
     num_prefix_tokens: int | None = None,
 ) -> np.ndarray:
-    """Computes the cosine similarity of the position embedding of each patch with that of every patch.
+    """Compute the cosine similarity of the position embedding of each patch with that of every patch.
 
     Args:
         model: a model of this package that adds positions to its tokens (`learned`, `learned_2d` or `sincos2d`), or one

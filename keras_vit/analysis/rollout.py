@@ -22,7 +22,7 @@ def attention_rollout(
     num_prefix_tokens: int | None = None,
     residual: bool = True,
 ) -> np.ndarray:
-    """Follows attention from the output back to the patches (arXiv 2010.11929, appendix D.8; Figs. 6 and 14).
+    """Follow attention from the output back to the patches (arXiv 2010.11929, appendix D.8; Figs. 6 and 14).
 
     With A_l the attention of block l, mean over its heads, B_l is A_l + I (the residual path) with rows divided by
     their sum, and the rollout is B_L ... B_1. Shown is the row of the token that the head reads, such as the class
@@ -58,7 +58,7 @@ def attention_rollout(
 
 
 def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:
-    """Follows attention up to every block: what `attention_rollout` gives of the first block, the first two and so on.
+    """Follow attention up to every block: what `attention_rollout` gives of the first block, the first two and so on.
 
     Attention is computed once.
 
@@ -81,7 +81,7 @@ def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int 
 
 
 def rollout_model(model: keras.Model) -> keras.Model:
-    """Builds a model from images to their attention rollout, to be called or exported.
+    """Build a model from images to their attention rollout, to be called or exported.
 
     Args:
         model: as of `attention_weights`, with global attention: plain, hybrid or distilled.
@@ -114,7 +114,7 @@ def rollout_model(model: keras.Model) -> keras.Model:
 
 
 def _products(blocks, weights, residual):
-    """Yields B_1, B_2 B_1 and so on, each (images, tokens, tokens)."""
+    """Yield B_1, B_2 B_1 and so on, each (images, tokens, tokens)."""
     _check_one_grid(blocks)
     rolled = None
     for block, attention in zip(blocks, weights, strict=True):

@@ -23,7 +23,7 @@ VERBS = {
 
 
 def main(argv=None):
-    """Runs one command, such as `main(["predict", "cat.jpg", "--model", "model.keras"])`.
+    """Run one command, such as `main(["predict", "cat.jpg", "--model", "model.keras"])`.
 
     Results go to standard output; load reports, progress and warnings to standard error.
 

@@ -11,7 +11,7 @@ from keras_vit.data.encoded import check_file
 
 
 def predict(args):
-    """Prints the likeliest classes of each image."""
+    """Print the likeliest classes of each image."""
     for image in args.images:
         check_file(image)
     answers = keras_vit.predict(open_model(args), list(args.images), top=args.top)
@@ -30,7 +30,7 @@ def predict(args):
 
 
 def evaluate(args):
-    """Prints the accuracy on labelled images."""
+    """Print the accuracy on labelled images."""
     source = open_source(args)
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):  # the bar of Keras

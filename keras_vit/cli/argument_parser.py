@@ -11,7 +11,7 @@ _TAKES = {None: _ONE, "?": _ONE, "+": "takes every {} in one place; got {!r} in 
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, with the command that shows the usage."""
+    """Report a mistake in one line, with the command that shows the usage."""
 
     def __init__(self, **kwargs):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class VerbParser(Parser):
-    """Misses no required argument before an option that is misspelt: it may be that argument.
+    """Miss no required argument before an option that is misspelt: it may be that argument.
 
     An empty word is a mistake: as a path it would be the current folder.
     """

@@ -61,7 +61,7 @@ def numbers(text):
 
 
 def join_numbers(words):
-    """Writes the numbers after an option that takes several as one word, so that images may follow them."""
+    """Write the numbers after an option that takes several as one word, so that images may follow them."""
     joined = []
     for word in words:
         previous = joined[-2:]

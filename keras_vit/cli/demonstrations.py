@@ -7,7 +7,7 @@ from keras_vit.cli.models import check_without_model, open_model
 
 
 def demo(args):
-    """Prints the page's address and serves it until Ctrl-C."""
+    """Print the page's address and serves it until Ctrl-C."""
     model = open_model(args) if args.model else check_without_model(args)
     weights = pathlib.PurePath(args.weights or args.model or "").name
     page = demo_room.launch(

@@ -12,7 +12,7 @@ from keras_vit.data.encoded import check_file
 
 
 def explain(args):
-    """Draws a sheet about one image and prints its path."""
+    """Draw a sheet about one image and prints its path."""
     check_drawing("--output", args.output)
     check_file(args.image)
     model = open_model(args)

@@ -20,7 +20,7 @@ _SHOWN_LINES = 6
 
 
 def guarded(work):
-    """Calls `work()` and returns the exit code of the command.
+    """Call `work()` and returns the exit code of the command.
 
     A user's mistake ends in one line on standard error and 2, Ctrl-C in 130, a reader that leaves, such as `head`, in
     141. `KERAS_VIT_DEBUG=1` shows the traceback as well. Whatever is no user's mistake is raised.
@@ -45,7 +45,7 @@ def guarded(work):
 
 @contextlib.contextmanager
 def users_mistakes(*failures):
-    """Counts exceptions of these types as a user's mistake: a full disk or an absent TPU needs no traceback."""
+    """Count exceptions of these types as a user's mistake: a full disk or an absent TPU needs no traceback."""
     try:
         yield
     except failures as error:
@@ -61,7 +61,7 @@ def describe(error):
 
 
 def one_line(text):
-    """Joins the lines of a message; a long list is cut, and the variable that shows it whole is named."""
+    """Join the lines of a message; a long list is cut, and the variable that shows it whole is named."""
     lines = [line.strip() for line in str(text).splitlines() if line.strip()]
     hidden = len(lines) - _SHOWN_LINES
     more = f"; and {hidden} lines more ({DEBUG_VARIABLE}=1 shows them)" if hidden > 0 else ""

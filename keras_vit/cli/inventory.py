@@ -36,7 +36,7 @@ _CHOSEN = ("name", "classes", "gelu", "epsilon", "dtype", "remat", *_RATES)
 
 
 def list_models(args):
-    """Prints a table of the models with their size, cost and releases, of their published weights, or of recipes."""
+    """Print a table of the models with their size, cost and releases, of their published weights, or of recipes."""
     if args.recipes:
         _print_recipes(args.pattern)
         return
@@ -52,7 +52,7 @@ def list_models(args):
 
 
 def info(args):
-    """Prints what a model is, what it eats, answers and costs; the report on how weights fit goes to standard error."""
+    """Print what a model is, what it eats, answers and costs; the report on how weights fit goes to standard error."""
     if args.weights is None and not args.model.endswith(".keras"):
         model, _ = build_deferred(lambda: build_model(args))  # only looked at: G/14 would take 7 GB
     else:
@@ -76,7 +76,7 @@ def info(args):
 
 
 def _print_models(names):
-    """Prints a row as soon as its model is counted: building all of them takes seconds."""
+    """Print a row as soon as its model is counted: building all of them takes seconds."""
     widths = (max(map(len, names)), len("1,844,440,680"), len(f"GMAC@{_LISTED_SIZE}"))
     _print_row(("model", "parameters", f"GMAC@{_LISTED_SIZE}", "weights"), (*widths, 0), left=(0, 3))
     for name in names:
@@ -153,7 +153,7 @@ def _print_table(head, rows, left):
 
 
 def _print_row(row, widths, left):
-    """Prints cells of these widths; the columns `left` are flush left, the others right."""
+    """Print cells of these widths; the columns `left` are flush left, the others right."""
     cells = [
         cell.ljust(width) if column in left else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))

@@ -21,7 +21,7 @@ _DEFAULT_SIZE = 224
 
 
 def open_model(args):
-    """Builds the model that `--model` and `--weights` name; the load report goes to standard error."""
+    """Build the model that `--model` and `--weights` name; the load report goes to standard error."""
     _check_model(args)
     if not args.model.endswith(_SAVED) and args.weights is None:
         raise ValueError(
@@ -37,7 +37,7 @@ def open_model(args):
 
 
 def check_without_model(args):
-    """Raises a `ValueError` where an argument changes a model and `--model` names none."""
+    """Raise a `ValueError` where an argument changes a model and `--model` names none."""
     for name in ("weights", *_ARCHITECTURE, *_IMAGES):
         if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} needs --model")
@@ -57,7 +57,7 @@ def build_model(args):
 
 
 def change_preprocessing(preprocessing, image_size, args):
-    """Returns the `Preprocessing` with the changes that `--resize`, `--crop` and so on ask for.
+    """Return the `Preprocessing` with the changes that `--resize`, `--crop` and so on ask for.
 
     Args:
         preprocessing: of the model.
@@ -89,7 +89,7 @@ def change_preprocessing(preprocessing, image_size, args):
 
 
 def check_zoo_name(expectation, name):
-    """Returns the zoo's name of a model; raises where it has none: with the name that is near, or with all of them.
+    """Return the zoo's name of a model; raises where it has none: with the name that is near, or with all of them.
 
     Args:
         expectation: how the message begins, such as `--model must be`.

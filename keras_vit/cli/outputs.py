@@ -9,7 +9,7 @@ _DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
 
 
 def check_output(option, path, suffixes):
-    """Raises where the ending or the folder of a file is wrong, before anything is computed; None is no file.
+    """Raise where the ending or the folder of a file is wrong, before anything is computed; None is no file.
 
     Args:
         option: what the path was given by, such as `--plot`.

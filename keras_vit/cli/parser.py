@@ -16,7 +16,7 @@ _STRATEGIES = ("auto", "one", "mirrored", "multi_worker", "tpu", "data_parallel"
 
 
 def parse(argv=None):
-    """Returns the parsed arguments (`argparse.Namespace`); exits with 2 and one line on a mistake.
+    """Return the parsed arguments (`argparse.Namespace`); exits with 2 and one line on a mistake.
 
     Args:
         argv: list of words, None takes the process's. Numbers that belong together may be several words

@@ -15,7 +15,7 @@ _SEED = 0  # of --hold-out
 
 
 def probe(args):
-    """Prints the few-shot accuracy, and writes it as a table and as an image."""
+    """Print the few-shot accuracy, and writes it as a table and as an image."""
     check_sources(args)
     check_output("--table", args.table, (".csv",))
     check_drawing("--plot", args.plot)

@@ -31,7 +31,7 @@ _EXPORT_OPTIONS = (
 
 
 def train(args):
-    """Trains by a recipe, or shows it."""
+    """Train by a recipe, or shows it."""
     recipe = open_recipe(args)
     check_sources(args)
     if args.model is not None:
@@ -71,7 +71,7 @@ def train(args):
 
 
 def export(args):
-    """Writes a model for other programs and prints its folder."""
+    """Write a model for other programs and prints its folder."""
     if args.no_check and args.check:
         raise ValueError("--no-check must be left out with --check")
     model = open_model(args)
@@ -82,7 +82,7 @@ def export(args):
 
 
 def convert(args):
-    """Writes a model's weights in the layout of other code and prints the path."""
+    """Write a model's weights in the layout of other code and prints the path."""
     if not args.model.endswith(".keras") and args.weights is None:
         raise ValueError(f"--weights must be given with --model {args.model}")
     model = build_model(args)
@@ -95,7 +95,7 @@ def convert(args):
 
 @contextlib.contextmanager
 def _why_it_ended():
-    """Tells of a run that was asked to end and has saved itself; the exit code follows from what is raised."""
+    """Tell of a run that was asked to end and has saved itself; the exit code follows from what is raised."""
     try:
         yield
     except (keras_vit.training.Preempted, keras_vit.training.Interrupted) as end:
@@ -104,7 +104,7 @@ def _why_it_ended():
 
 
 def _save(model, path):
-    """Writes `.keras` or `.weights.h5` in one step."""
+    """Write `.keras` or `.weights.h5` in one step."""
     suffix = next((suffix for suffix in (".weights.h5", ".keras") if path.endswith(suffix)), None)
     if suffix is None:
         raise ValueError(f"--output must end in .keras or .weights.h5 for --layout keras; got {path!r}")

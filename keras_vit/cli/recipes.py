@@ -11,12 +11,12 @@ _TEXTS = ("augment", "mix")
 
 
 def open_recipe(args):
-    """Returns the recipe that `--recipe` names, with the changes that the other arguments ask for."""
+    """Return the recipe that `--recipe` names, with the changes that the other arguments ask for."""
     return _find(args.recipe).replace(**read_changes(args))
 
 
 def read_changes(args):
-    """Returns the fields that the arguments other than `--recipe` ask to change, by name."""
+    """Return the fields that the arguments other than `--recipe` ask to change, by name."""
     changes = {name: getattr(args, name) for name in _SHORT_FORMS if getattr(args, name) is not None}
     for name, text in args.set:
         if name in changes:

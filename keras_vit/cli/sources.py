@@ -18,13 +18,13 @@ _BELONGS_TO = {
 
 
 def open_source(args):
-    """Returns the `ImageSource` that the arguments name, None if they name none; of arrays the test images."""
+    """Return the `ImageSource` that the arguments name, None if they name none; of arrays the test images."""
     kind = _kind(args)
     return None if kind is None else _open(args, kind, "test" if kind == "arrays" else _where(args, kind))
 
 
 def check_sources(args):
-    """Raises on arguments of `train` and `probe` that do not belong together; opens nothing."""
+    """Raise on arguments of `train` and `probe` that do not belong together; opens nothing."""
     kind = _kind(args)
     for name in ("validation", "hold_out"):
         if kind is None and getattr(args, name) is not None:
@@ -36,7 +36,7 @@ def check_sources(args):
 
 
 def open_sources(args, seed):
-    """Returns the `ImageSource` to learn from and the one to measure on, each None if the arguments name none.
+    """Return the `ImageSource` to learn from and the one to measure on, each None if the arguments name none.
 
     Args:
         args: parsed arguments that `check_sources` has checked.

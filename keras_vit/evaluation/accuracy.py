@@ -50,7 +50,7 @@ class Accuracy:
         return {k: right / self.count for k, right in self.correct.items()}
 
     def report(self, classes: int = 20) -> str:
-        """Returns a text of several lines: the accuracies, the calibration and the worst classes in a table.
+        """Return a text of several lines: the accuracies, the calibration and the worst classes in a table.
 
         Args:
             classes: number of classes in the table, from 1; all of them where there are fewer.
@@ -87,7 +87,7 @@ def evaluate(
     verbose: bool = False,
     labels: PathLike | None = None,
 ) -> Accuracy:
-    """Counts how often a model is right.
+    """Count how often a model is right.
 
     Memory grows with the number of classes and of kinds of mistakes, not with the number of images.
 

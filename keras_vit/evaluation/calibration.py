@@ -65,7 +65,7 @@ class Calibration:
 
 
 def calibration(model, scores, right):
-    """Returns the `Calibration` of a batch.
+    """Return the `Calibration` of a batch.
 
     Args:
         model: the classifier.

@@ -10,7 +10,7 @@ _LEADING_INDEX = re.compile(r"(\d+)(?![a-zA-Z0-9])")
 
 
 def match_classes(class_names, labels, classes):
-    """Finds the logit of each class.
+    """Find the logit of each class.
 
     Tried in this order; the first way counts that finds a logit of its own for every class:
     the WordNet id in the name (`0002_n01484850`), where the labels are ImageNet's; the name, upper or lower

@@ -42,7 +42,7 @@ class ClassReport:
         return [int(n) for n in order if self.counts[n]]
 
     def table(self, classes: int) -> str:
-        """Returns a text with a row for each of the worst classes and the wrong answer that it gets most often.
+        """Return a text with a row for each of the worst classes and the wrong answer that it gets most often.
 
         Args:
             classes: number of rows; all classes that have images where there are fewer.
@@ -69,7 +69,7 @@ class ClassReport:
 
 
 class ClassTally:
-    """Counts by classes while batches go by; `report` gives the `ClassReport`.
+    """Count by classes while batches go by; `report` gives the `ClassReport`.
 
     Args:
         names, labels: as of `ClassReport`.
@@ -87,7 +87,7 @@ class ClassTally:
         return len(self._names)
 
     def add(self, labels, best, is_right):
-        """Counts a batch: labels (batch,), the likeliest logit (batch,) and whether that is right, bool (batch,)."""
+        """Count a batch: labels (batch,), the likeliest logit (batch,) and whether that is right, bool (batch,)."""
         self._counts += np.bincount(labels, minlength=len(self._names))
         self._correct += np.bincount(labels[is_right], minlength=len(self._names))
         self._confusions.update(zip(labels[~is_right].tolist(), best[~is_right].tolist(), strict=True))

@@ -60,7 +60,7 @@ class FewShot:
         return "\n".join([*lines, about])
 
     def write_csv(self, path: PathLike) -> None:
-        """Writes a row `shots,seed,accuracy` per draw, after a line with these names; the file is replaced whole.
+        """Write a row `shots,seed,accuracy` per draw, after a line with these names; the file is replaced whole.
 
         Args:
             path: of the file; its folder must exist.
@@ -90,7 +90,7 @@ def few_shot(
     preprocessing: Preprocessing | None = None,
     verbose: bool = False,
 ) -> FewShot:
-    """Measures a model by the few-shot accuracy of arXiv 2010.11929, section 4.1.
+    """Measure a model by the few-shot accuracy of arXiv 2010.11929, section 4.1.
 
     A ridge regression of its features, whose closed form needs no training, learns from a few images of each class
     and is measured on all test images; see `fit_ridge` for the formula, `draw_shots` for how images are drawn. The
@@ -130,12 +130,12 @@ def few_shot(
 
 
 def check_draws(shots, seeds):
-    """Returns `shots` and `seeds` of `few_shot` as tuples of integers."""
+    """Return `shots` and `seeds` of `few_shot` as tuples of integers."""
     return _distinct("shots", shots, minimum=1), _distinct("seeds", seeds, minimum=0)
 
 
 def measure(frozen, train, test, shots, seeds, l2, verbose):
-    """Does what `few_shot` says with a `FrozenFeatures`, what `open_labelled` has opened and what `check_draws` gives.
+    """Do what `few_shot` says with a `FrozenFeatures`, what `open_labelled` has opened and what `check_draws` gives.
 
     `train` and `test` remember their labels: opened once they serve many times.
     """

@@ -30,7 +30,7 @@ class Measurement(typing.NamedTuple):
 
 
 class FewShotProbe(keras.callbacks.Callback):
-    """Measures the few-shot accuracy of a model while it trains; see `few_shot`, which changes nothing of it.
+    """Measure the few-shot accuracy of a model while it trains; see `few_shot`, which changes nothing of it.
 
     After an epoch with a measurement, the logs, and so progress bar and history, have the mean accuracy of its last
     one as `fewshot_5` and so on, and its standard deviation over the seeds as `fewshot_5_std` (`few_shot.std`). As with

@@ -45,7 +45,7 @@ class FrozenFeatures:
         self._features = keras.Model(self.model.inputs[0], _pooled(outputs))
 
     def preprocessing(self, given):
-        """Returns the `Preprocessing` of images: the one `given`, or for None the model's own.
+        """Return the `Preprocessing` of images: the one `given`, or for None the model's own.
 
         Raises:
             ValueError: if there is none, or it gives other images than the model takes.
@@ -67,7 +67,7 @@ class FrozenFeatures:
         return preprocessing
 
     def reader(self, compiled):
-        """Returns a function of (batches of (inputs, labels), number of batches or None, verbose) that gives the
+        """Return a function of (batches of (inputs, labels), number of batches or None, verbose) that gives the
         features, float32 (images, dim), and labels (images,) of them all; it is for use at once, see `inference`.
         """
         run = inference(self._features, compiled)

@@ -16,7 +16,7 @@ _LABELS_AT_A_TIME = 1024
 
 
 def open_labelled(data, frozen, preprocessing, batch_size):
-    """Opens images with labels.
+    """Open images with labels.
 
     Args:
         data: {what messages call it, such as `"train"`: a folder of class folders, an `ImageSource`, or a batched
@@ -40,7 +40,7 @@ def open_labelled(data, frozen, preprocessing, batch_size):
 
 
 def match_labels(train, test):
-    """Finds the class of `train` that each label of `test` stands for: that of the same name.
+    """Find the class of `train` that each label of `test` stands for: that of the same name.
 
     Returns:
         `(class_names, places)`: the names by the labels of `train`, and the label in `train` of each class of `test`.
@@ -65,7 +65,7 @@ def match_labels(train, test):
 
 
 def numbered_names(labels):
-    """Returns `"0"`, `"1"` and so on up to the highest label."""
+    """Return `"0"`, `"1"` and so on up to the highest label."""
     return tuple(str(number) for number in range(int(labels.max()) + 1))
 
 
@@ -112,7 +112,7 @@ class SourceImages:
         return -(-(self._source.size if count is None else count) // self._batch_size)
 
     def batches(self, positions=None):
-        """Yields (inputs, labels) of all images, or of those at ascending `positions`."""
+        """Yield (inputs, labels) of all images, or of those at ascending `positions`."""
         source = self._source if positions is None else _chosen(self._source, positions)
         batches = eval_batches(source, self.preprocessing, self._batch_size)
         is_read_again = positions is not None and source.lookup is None
@@ -144,7 +144,7 @@ class ReadyBatches:
         return known if known >= 0 else None
 
     def batches(self, positions=None):
-        """Yields (inputs, labels) of all images, or of those at ascending `positions`."""
+        """Yield (inputs, labels) of all images, or of those at ascending `positions`."""
         if positions is None:
             return self._dataset.as_numpy_iterator()
         rows = _filtered(self._dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
@@ -152,7 +152,7 @@ class ReadyBatches:
 
 
 def check_labels(name, labels, classes=None):
-    """Returns labels (images,) as NumPy after checking that they are integers, some, from 0 to `classes` - 1."""
+    """Return labels (images,) as NumPy after checking that they are integers, some, from 0 to `classes` - 1."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -167,7 +167,7 @@ def check_labels(name, labels, classes=None):
 
 
 def _in_order(name, batches, expected):
-    """Yields the batches of what is read a second time, and raises where their labels are not the expected ones."""
+    """Yield the batches of what is read a second time, and raises where their labels are not the expected ones."""
     done = 0
     for inputs, labels in batches:
         if not np.array_equal(labels, expected[done : done + len(labels)]):

@@ -36,7 +36,7 @@ class LinearProbe:
     preprocessing: Preprocessing | None
 
     def as_model(self) -> ImageModel:
-        """Returns a copy of the model with the probe as its head, float32; its logits are the scores of the ridge.
+        """Return a copy of the model with the probe as its head, float32; its logits are the scores of the ridge.
 
         The standardisation and the constant are folded into kernel and bias. `labels` are the class names, and
         `preprocessing` is that of the images; class, config and all other weights are those of `model`, which shares
@@ -56,7 +56,7 @@ def linear_probe(
     preprocessing: Preprocessing | None = None,
     verbose: bool = False,
 ) -> LinearProbe:
-    """Learns a linear head on frozen features, by ridge regression in closed form.
+    """Learn a linear head on frozen features, by ridge regression in closed form.
 
     The features are those that the model's own head reads, see `FrozenFeatures`; the formula is in `fit_ridge`.
     Nothing of the model is changed.

@@ -9,7 +9,7 @@ from keras_vit.models.base import described
 
 
 def check_classifier(model):
-    """Raises a `ValueError` unless `model` is one of ours and gives one row of class scores per image."""
+    """Raise a `ValueError` unless `model` is one of ours and gives one row of class scores per image."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "classes"):
         raise ValueError(
@@ -36,7 +36,7 @@ def has_zero_head(model):
 
 
 def check_preprocessing(model, preprocessing):
-    """Raises a `TypeError` or `ValueError` unless `preprocessing` is one that gives what `model` takes."""
+    """Raise a `TypeError` or `ValueError` unless `preprocessing` is one that gives what `model` takes."""
     check(preprocessing)
     if model.config.channels not in (1, 3):
         raise ValueError(
@@ -54,7 +54,7 @@ def check_preprocessing(model, preprocessing):
 
 
 def check_who_maps(model, preprocessing):
-    """Raises a `ValueError` where both a model and `preprocessing` map by mean and std, or neither does."""
+    """Raise a `ValueError` where both a model and `preprocessing` map by mean and std, or neither does."""
     own = getattr(model, "preprocessing", None)
     if own is not None and own.in_model != preprocessing.in_model:
         raise ValueError(

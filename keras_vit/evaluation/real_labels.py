@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 
 
 def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
-    """Reads `real.json`.
+    """Read `real.json`.
 
     Args:
         path: a JSON file with a list for each of the 50,000 validation images in the order of their names: the
@@ -52,7 +52,7 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
 
 
 def right_answers(path, files):
-    """Returns the classes of `real.json` for validation images, by the number in the name of each file.
+    """Return the classes of `real.json` for validation images, by the number in the name of each file.
 
     Args:
         path: as of `read_real_labels`.

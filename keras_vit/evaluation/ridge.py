@@ -27,7 +27,7 @@ class Ridge:
     weights: np.ndarray
 
     def scores(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the scores (images, classes), near 1 for the class, else near -1.
+        """Return the scores (images, classes), near 1 for the class, else near -1.
 
         Args:
             features: (images, dim).
@@ -35,7 +35,7 @@ class Ridge:
         return _standardised(features, self.mean, self.std) @ self.weights
 
     def predict(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the class (images,) of the highest score; of equals the first.
+        """Return the class (images,) of the highest score; of equals the first.
 
         Args:
             features: (images, dim).
@@ -43,13 +43,13 @@ class Ridge:
         return self.scores(features).argmax(axis=-1)
 
     def folded(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (kernel (dim, classes), bias (classes,)) that give the same scores from features as they are."""
+        """Return (kernel (dim, classes), bias (classes,)) that give the same scores from features as they are."""
         kernel = self.weights[:-1] / self.std[:, None]
         return kernel, _CONSTANT * self.weights[-1] - self.mean @ kernel
 
 
 def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: float = DEFAULT_L2) -> Ridge:
-    """Fits the regularised least squares of arXiv 2010.11929, section 4.1, from features to {-1, 1}^classes.
+    """Fit the regularised least squares of arXiv 2010.11929, section 4.1, from features to {-1, 1}^classes.
 
     The numbers that the paper leaves open are those of its authors' later code (big_vision, `fewshot_lsr`): features
     are standardised by their own mean and deviation, the constant 100 is appended, lambda is 2^10. With these as X and

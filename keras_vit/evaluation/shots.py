@@ -4,7 +4,7 @@ import numpy as np
 
 
 def draw_shots(labels, class_names, shots, seed):
-    """Draws images of each class at random.
+    """Draw images of each class at random.
 
     The images of every class are shuffled, class after class, by one generator of the seed, and the first ones are
     taken, as in big_vision's `fewshot_lsr`. So the draw of 5 shots contains that of 1, and another seed is another

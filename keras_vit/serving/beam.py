@@ -1,4 +1,4 @@
-"""Classifies more images than one machine can take: an Apache Beam pipeline around an exported SavedModel.
+"""Classify more images than one machine can take: an Apache Beam pipeline around an exported SavedModel.
 
     python -m keras_vit.serving.beam --model serving/1 --images 'data/**.jpg' --output answers/rows
 
@@ -62,7 +62,7 @@ _UNREAD = "unread"  # tag of the rows of what never becomes an image
 
 
 def main(argv=None):
-    """Runs the command; returns its exit code.
+    """Run the command; returns its exit code.
 
     Args:
         argv: list of words; None takes the process's.
@@ -87,7 +87,7 @@ def main(argv=None):
 
 
 def classify(pipeline, *, model, images, tfrecord, image_key, output, features, batch_size, shards):
-    """Adds to a pipeline all from the file patterns to the Parquet files.
+    """Add to a pipeline all from the file patterns to the Parquet files.
 
     Args:
         pipeline: a `beam.Pipeline`.
@@ -155,7 +155,7 @@ def _signatures(features):
 
 
 def _check(args):
-    """Raises on what would fail, or give rows of errors alone, on the workers."""
+    """Raise on what would fail, or give rows of errors alone, on the workers."""
     checks.check_integer("--batch-size", args.batch_size)
     checks.check_integer("--shards", args.shards, minimum=0)
     _check_model(args.model, _signatures(args.features))
@@ -269,7 +269,7 @@ def _path(metadata):
 
 
 def _read_file(file):
-    """Yields the path and the bytes of a file, or the row of one that cannot be read."""
+    """Yield the path and the bytes of a file, or the row of one that cannot be read."""
     path = file.metadata.path
     try:
         with file.open() as stream:
@@ -284,7 +284,7 @@ def _read_file(file):
 
 
 def _read_records(file, image_key):
-    """Yields the same of the records of a file, up to the first that is damaged."""
+    """Yield the same of the records of a file, up to the first that is damaged."""
     path = file.metadata.path
     index = 0
     try:

@@ -10,7 +10,7 @@ import numpy as np
 
 @functools.cache
 def teach_tf2onnx():
-    """Registers the operation: erfc(x) = 1 - erf(x)."""
+    """Register the operation: erfc(x) = 1 - erf(x)."""
     from tf2onnx.handler import tf_op
 
     @tf_op("Erfc")

@@ -47,7 +47,7 @@ def export(
     tolerance: float | None = None,
     force: bool = False,
 ) -> pathlib.Path:
-    """Writes `path/<version>/`: a model that answers without this package.
+    """Write `path/<version>/`: a model that answers without this package.
 
     It is written under a hidden name, run in a fresh process and compared with the model in memory, and then renamed: a
     version folder is whole or not there, and none is ever changed. The largest difference is reported to the logger

@@ -55,7 +55,7 @@ _OF_INT8 = {"openvino": ("nncf",)}
 
 
 def resolve_options(format, given):
-    """Returns the options of a format: those given, which are not None, and the defaults of the others.
+    """Return the options of a format: those given, which are not None, and the defaults of the others.
 
     Raises:
         ValueError: on an option that the format does not have.
@@ -69,7 +69,7 @@ def resolve_options(format, given):
 
 
 def check_packages(format, options, is_checked):
-    """Raises an `ImportError`, with what to install, if a package is missing to write a format or to compare it."""
+    """Raise an `ImportError`, with what to install, if a package is missing to write a format or to compare it."""
     needed = [*FORMATS[format].packages, *([FORMATS[format].runtime] if is_checked else [])]
     if options.get("quantization") is not None:
         needed += _OF_INT8.get(format, ())

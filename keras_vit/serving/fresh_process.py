@@ -1,4 +1,4 @@
-"""Runs an exported model with nothing but its runtime: python -P fresh_process.py RUNTIME FOLDER INPUTS OUTPUTS.
+"""Run an exported model with nothing but its runtime: python -P fresh_process.py RUNTIME FOLDER INPUTS OUTPUTS.
 
 INPUTS and OUTPUTS are `.npz` files; on standard output, as the last line, JSON of the model's inputs and outputs.
 It is run as a file of its own, so that this package is not imported.
@@ -14,7 +14,7 @@ _BATCH = 3  # of 8 images, so that a second call has the same size and a third a
 
 
 def run_saved_model(folder, inputs):
-    """Calls every signature: with files in batches, with pixels one by one, for their sizes differ."""
+    """Call every signature: with files in batches, with pixels one by one, for their sizes differ."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(folder))

@@ -1,4 +1,4 @@
-"""Writes the export of a model that runs on another backend, in a process that runs TensorFlow.
+"""Write the export of a model that runs on another backend, in a process that runs TensorFlow.
 
 What TensorFlow would make of JAX's computation is locked to the platform it was lowered for; the same layers on the
 TensorFlow backend give a plain graph.
@@ -20,7 +20,7 @@ _MODEL, _OPTIONS, _ARRAYS = "model.keras", "options.json", "arrays.npz"
 
 
 def write_in_tensorflow(model, folder, format, options):
-    """Writes `model` into `folder` as the writer of `format` does, in another process.
+    """Write `model` into `folder` as the writer of `format` does, in another process.
 
     Raises:
         RuntimeError: if that process fails, such as for a stem with a layer that it does not know.

@@ -59,7 +59,7 @@ def server_name(name):
 
 
 def instructions(name, functions, *, on_error, max_pixels):
-    """Writes the text.
+    """Write the text.
 
     Args:
         name: of the model on the server, see `server_name`.

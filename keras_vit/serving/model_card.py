@@ -8,7 +8,7 @@ _RESIZE = "by the caller, to the input's height and width, as `preprocessing` sa
 
 
 def write_model_card(model, path, format, options, check):
-    """Writes the card.
+    """Write the card.
 
     Args:
         model: the model that was exported.

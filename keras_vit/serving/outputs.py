@@ -7,7 +7,7 @@ from keras_vit.compat.graph import graph_calls
 
 
 def output_model(model, names):
-    """Builds a model from model input to several outputs at once.
+    """Build a model from model input to several outputs at once.
 
     Args:
         model: a classifier of this package.

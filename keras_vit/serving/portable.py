@@ -25,7 +25,7 @@ def check_onnx(model, given):
 
 
 def write_onnx(model, folder):
-    """Writes `model.onnx` by Keras and tf2onnx."""
+    """Write `model.onnx` by Keras and tf2onnx."""
     folder.mkdir()
     teach_tf2onnx()
     with warnings.catch_warnings():  # Keras asks NumPy whether it has what tf2onnx wants, and NumPy warns
@@ -34,20 +34,20 @@ def write_onnx(model, folder):
 
 
 def check_litert(model, given, *, quantization):
-    """Raises a `ValueError` on an unknown quantization, or a model that is quantised already."""
+    """Raise a `ValueError` on an unknown quantization, or a model that is quantised already."""
     checks.check_choice("quantization", quantization, QUANTIZATIONS)
     check_not_quantized(model, "format='litert', whose converter quantises itself")
 
 
 def write_litert(model, folder, *, quantization):
-    """Writes `model.tflite` by Keras and TensorFlow's converter; int8 is of the weights (dynamic range)."""
+    """Write `model.tflite` by Keras and TensorFlow's converter; int8 is of the weights (dynamic range)."""
     folder.mkdir()
     options = {} if quantization is None else {"optimizations": [tf.lite.Optimize.DEFAULT]}
     _export(model, str(folder / "model.tflite"), format="litert", **options)
 
 
 def check_openvino(model, given, *, quantization, calibration):
-    """Raises as `check_litert` does, and on images for calibration that are missing or do not belong."""
+    """Raise as `check_litert` does, and on images for calibration that are missing or do not belong."""
     checks.check_choice("quantization", quantization, QUANTIZATIONS)
     check_not_quantized(model, "format='openvino', whose converter quantises itself")
     if quantization is not None and calibration is None:
@@ -57,7 +57,7 @@ def check_openvino(model, given, *, quantization, calibration):
 
 
 def write_openvino(model, folder, *, quantization, calibration):
-    """Writes `model.xml` and `model.bin` by Keras; int8, of weights and activations, by NNCF.
+    """Write `model.xml` and `model.bin` by Keras; int8, of weights and activations, by NNCF.
 
     `calibration` is float32 (images, height, width, channels) on [0, 255], or None.
     """
@@ -99,7 +99,7 @@ def _quantized(graph, calibration):
 
 
 def _export(model, path, **options):
-    """Writes the model, with its standardisation, by Keras."""
+    """Write the model, with its standardisation, by Keras."""
     pixels = _of_pixels(model)
     with written_for(CONVERTER), without_notes():
         pixels.export(path, verbose=False, **options)

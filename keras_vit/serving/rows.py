@@ -16,7 +16,7 @@ ERROR_CHOICES = ("row", "raise")
 
 
 def read_rows(image_bytes, protocol, max_pixels, on_error):
-    """Decodes and preprocesses encoded images, one after the other, for a large one takes much memory.
+    """Decode and preprocesses encoded images, one after the other, for a large one takes much memory.
 
     One of 64 million pixels takes about 200 MB, and so does a progressive JPEG of a third, which is its limit; one that
     EXIF turns takes 400 MB, a GIF 250 MB, and a BMP, whose file is as large as its pixels, 750 MB.

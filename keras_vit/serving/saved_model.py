@@ -23,7 +23,7 @@ _BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error":
 
 
 def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pixels, jit_compile, compute_dtype):
-    """Raises a `ValueError` or `TypeError` on an option that is none, before anything is written.
+    """Raise a `ValueError` or `TypeError` on an option that is none, before anything is written.
 
     `given` names the options that are not defaults: those without effect are refused.
     """
@@ -47,7 +47,7 @@ def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pi
 
 
 def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
-    """Writes the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet."""
+    """Write the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet."""
     if COMPUTE_DTYPES[compute_dtype] is not None:
         model = with_dtype(model, COMPUTE_DTYPES[compute_dtype])
     # The module owns the bare variables and the signatures close over the model. Tracking the Keras model

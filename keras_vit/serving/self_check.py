@@ -55,7 +55,7 @@ class Check:
 
 
 def self_check(model, folder, runtime, files, pixels, tolerance):
-    """Runs the export in `folder` in a fresh process and compares its answers with those of `model`.
+    """Run the export in `folder` in a fresh process and compares its answers with those of `model`.
 
     Args:
         model: the model in memory, on any backend.

@@ -22,7 +22,7 @@ DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name != "attention")  
 
 
 def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit_compile):
-    """Builds the signatures of `model`; the batch size is open in all of them, see `keras_vit.export`.
+    """Build the signatures of `model`; the batch size is open in all of them, see `keras_vit.export`.
 
     Args:
         model: a classifier of this package.
@@ -90,7 +90,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
 
 def class_labels(model):
-    """Returns the names of the model's classes; `class_17` and so on for a model without labels."""
+    """Return the names of the model's classes; `class_17` and so on for a model without labels."""
     return model.labels or tuple(f"class_{index}" for index in range(model.config.classes))
 
 

@@ -22,7 +22,7 @@ _MESSAGES = {
 
 
 def write_warmup(folder, model_name, requests):
-    """Writes `assets.extra/tf_serving_warmup_requests` into a SavedModel folder.
+    """Write `assets.extra/tf_serving_warmup_requests` into a SavedModel folder.
 
     Args:
         folder: the SavedModel.

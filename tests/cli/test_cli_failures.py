@@ -74,7 +74,7 @@ MISTAKES = [
         "--validation, --hold-out or --arrays with .* given: images to measure on",
     ),
     ("probe --arrays none.npz --model model.keras", "there is no file none.npz"),
-    ("probe --arrays text.keras --model model.keras", "text.keras must be a whole .npz file"),
+    ("probe --arrays text.keras --model model.keras", "text.keras must be a complete .npz file"),
     ("probe --arrays drawings.npz --validation x --model model.keras", "--validation must be left out with --arrays"),
     (
         "probe --arrays drawings.npz --model model.keras",
@@ -97,7 +97,7 @@ MISTAKES = [
     ("train --recipe quickstart --show --seed 1 --set seed=2", "seed must be given once; --set seed=2 gives it again"),
     ("train --recipe quickstart --show --epochs 3 --steps 5", "exactly one of epochs and steps must be given"),
     ("train --recipe quickstart --show --set 'augment=flip, mirror'", "augment must be one of .*augment='mirror'"),
-    ("train --recipe vit/imagenet --workdir x", "--model must be given: recipe 'vit/imagenet' has none of its own"),
+    ("train --recipe vit/imagenet --workdir x", "--model must be given: recipe 'vit/imagenet' does not define one"),
     (
         "train --recipe vit/imagenet --workdir x --model ViT-Ti_16",
         "--folder, --tfds, --tfrecord or --arrays must be given",

@@ -141,13 +141,13 @@ def test_refusals():
     empty = ImageSource(SOURCE.dataset.take(0), SOURCE.class_names, 0)
     refused = [
         ({"augment": ("flop",)}, "augment must be one of .*'flip'.*got augment='flop'"),
-        ({"augment": "flip"}, "augment must be a sequence of texts"),
+        ({"augment": "flip"}, "augment must be a sequence of strings"),
         ({"mix": ("mixup",)}, "mixup"),
         ({"batch_size": 0}, "batch_size must be an integer of at least 1; got batch_size=0"),
         ({"seed": -1}, "seed must be an integer of at least 0"),
         ({"start_step": -1}, "start_step must be an integer of at least 0"),
         ({"repeats": 0}, "repeats must be an integer of at least 1"),
-        ({"repeats": 3, "shuffle": False}, "repeats above 1 needs shuffle=True.*got repeats=3"),
+        ({"repeats": 3, "shuffle": False}, "repeats above 1 requires shuffle=True.*got repeats=3"),
         ({"repeat": 1}, "repeat must be True or False"),
         ({"dtype": "int8"}, "dtype must be one of 'float32', 'uint8'"),
         ({"batch_size": 12, "repeat": False}, "not exceed the 11 images.*got batch_size=12"),

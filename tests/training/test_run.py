@@ -234,7 +234,7 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, ca
     assert plan == (
         "15 steps of 8 images, 3 x 40 images of 8 x 8 pixels; goes on from step 10 with the weights of then"
     )
-    assert re.fullmatch(r"about 0 minutes left at [\d,]+ images a second, validation not counted", left)
+    assert re.fullmatch(r"about 0 minutes left at [\d,]+ images per second, not counting validation", left)
     assert saved.startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
     table = table.splitlines()
     assert table[0].split() == ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
@@ -355,7 +355,7 @@ def test_quickstart_by_name_brings_images_and_model(tmp_path, monkeypatch):
         (
             {"recipe": RECIPE.replace(model=None)},
             ValueError,
-            "model must be given: recipe 'toy' has none of its own",
+            "model must be given: recipe 'toy' does not define one",
         ),
         (
             {"recipe": RECIPE.replace(batch_size=41)},

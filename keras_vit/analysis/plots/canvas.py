@@ -12,7 +12,7 @@ _TEXT_SIZE = 8  # points
 
 
 def new_axes(width=5.6, height=4.0):
-    """Returns (figure, axes) of so many inches, with 100 pixels each."""
+    """Return (figure, axes) of so many inches, with 100 pixels each."""
     figure = _new_figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     return figure, figure.subplots()
 
@@ -39,18 +39,18 @@ class Sheet:
         self.figure = _new_figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
 
     def image(self, pixels, left, top):
-        """Shows uint8 (height, width, 3) so that each of its pixels is one of the sheet."""
+        """Show uint8 (height, width, 3) so that each of its pixels is one of the sheet."""
         axes = self.axes(left, top, pixels.shape[1], pixels.shape[0])
         axes.imshow(pixels, interpolation="none", aspect="auto")
         axes.set_axis_off()
 
     def text(self, text, left, top, **style):
-        """Writes a line whose upper edge is at `top`."""
+        """Write a line whose upper edge is at `top`."""
         width, height = self.size
         self.figure.text(left / width, 1 - top / height, text, va="top", fontsize=_TEXT_SIZE, **style)
 
     def axes(self, left, top, width, height):
-        """Returns axes that fill this rectangle; their labels stand outside of it."""
+        """Return axes that fill this rectangle; their labels stand outside of it."""
         whole_width, whole_height = self.size
         return self.figure.add_axes(
             (left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height)
@@ -58,7 +58,7 @@ class Sheet:
 
 
 def draw_tiles(rows, titles=(), side=None):
-    """Draws images in rows and columns.
+    """Draw images in rows and columns.
 
     Args:
         rows: list of lists of uint8 (height, width, 3), all of one size.
@@ -86,12 +86,12 @@ def enlargement(pixels, side=None):
 
 
 def magnify(pixels, factor):
-    """Repeats every pixel `factor` times down and across."""
+    """Repeat every pixel `factor` times down and across."""
     return np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
 
 
 def import_figure():
-    """Returns matplotlib's `Figure`; raises ImportError, with what to install, where it is missing."""
+    """Return matplotlib's `Figure`; raises ImportError, with what to install, where it is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

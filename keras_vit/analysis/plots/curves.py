@@ -25,7 +25,7 @@ _MARGINS = (60, 36, 110, 54)  # pixels left of the tiles, above, right and below
 
 
 def position_similarity(similarity: npt.ArrayLike) -> "Figure":
-    """Draws a tile per patch: how alike the position embeddings of all patches are to its own (Figs. 7 centre and 10).
+    """Draw a tile per patch: how alike the position embeddings of all patches are to its own (Figs. 7 centre and 10).
 
     Args:
         similarity: (rows, columns, rows, columns) in [-1, 1], as `analysis.position_similarity` gives it.
@@ -56,7 +56,7 @@ def position_similarity(similarity: npt.ArrayLike) -> "Figure":
 
 
 def attention_distance(distances: npt.ArrayLike, reference: str | npt.ArrayLike | None = "ResNet-50") -> "Figure":
-    """Draws the mean attention distance of every head against the depth of its block (Figs. 7 right and 11).
+    """Draw the mean attention distance of every head against the depth of its block (Figs. 7 right and 11).
 
     Args:
         distances: (blocks, heads) in pixels, as `mean_attention_distance` gives them; NaN is left out.
@@ -87,7 +87,7 @@ def scaling_curves(
     ylabel: str = "accuracy (%)",
     baseline: tuple[float, float] | None = None,
 ) -> "Figure":
-    """Draws accuracy against what it costs, on a logarithmic axis, a curve per kind of change (Figs. 3 to 5 and 8).
+    """Draw accuracy against what it costs, on a logarithmic axis, a curve per kind of change (Figs. 3 to 5 and 8).
 
     Args:
         curves: {name: sequence of (cost, accuracy in [0, 1])}.
@@ -111,7 +111,7 @@ def scaling_curves(
 
 
 def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
-    """Draws accuracy against shots per class: the mean over the seeds, with bars from the worst to the best.
+    """Draw accuracy against shots per class: the mean over the seeds, with bars from the worst to the best.
 
     Args:
         results: {name: what `evaluation.few_shot` gives, or {shots: accuracies in [0, 1], one per seed}}.

@@ -22,7 +22,7 @@ _STEPS = 5  # that are always there: few answers stand as the first of so many
 
 
 def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = True) -> "Figure":
-    """Draws images beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
+    """Draw images beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
 
     Args:
         images: (images, height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees them.
@@ -45,7 +45,7 @@ def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = Tr
 
 
 def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
-    """Draws filters, each stretched to its own largest number, with 0 in grey (Fig. 7 left).
+    """Draw filters, each stretched to its own largest number, with 0 in grey (Fig. 7 left).
 
     Args:
         filters: (filters, height, width, 1 or 3), such as `analysis.embedding_filters` gives.
@@ -66,7 +66,7 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
 
 
 def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
-    """Draws images, what was left of them for a masked patch prediction, and what it made of that.
+    """Draw images, what was left of them for a masked patch prediction, and what it made of that.
 
     Args:
         images, corrupted, reconstructed: (images, height, width, 1 or 3), uint8 or floats in [0, 1].
@@ -92,7 +92,7 @@ def explanation(
     title: str = "",
     num_heads: int = 4,
 ) -> "Figure":
-    """Draws one sheet about one image: what a model answers, what it attends to, and its strongest heads.
+    """Draw one sheet about one image: what a model answers, what it attends to, and its strongest heads.
 
     Attention is shown by `overlay` and by `heat_map`; the heads are heat maps, which dark images do not hide.
 
