@@ -124,8 +124,8 @@ def test_a_run_of_unreadable_images_stops(folder):
     with pytest.raises(tf.errors.OpError) as raised:
         batches(dataset, 5)
     assert str(data_error(raised.value)) == (
-        "not one image of batch 4 can be read, nor one of those that could take their place: "
-        "more cannot be read than max_corrupt allows"
+        "no image of batch 4 can be read, nor any image that could replace one: "
+        "more images are unreadable than max_corrupt allows"
     )
 
 
@@ -143,7 +143,7 @@ def test_labels_beyond_the_classes_are_no_corrupt_images(tmp_path):
     for dataset in (eval_pipeline(source, LEVELS, 3), train_pipeline(source, LEVELS, 3)):
         with pytest.raises(tf.errors.OpError) as raised:
             batches(dataset, 1)
-        sentence = "labels must be from 0 to 2, as there are 3 classes; the source gives [3]"
+        sentence = "labels must be from 0 to 2, as there are 3 classes; the source contains [3]"
         assert str(data_error(raised.value)) == sentence
 
 

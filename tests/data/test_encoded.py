@@ -38,7 +38,7 @@ def test_bytes_decode_to_their_pixels():
 JPEG_CUT = encode(COLOUR, "JPEG", quality=100)[:-99]
 REFUSED = {
     "empty": (b"", r"it is empty \(0 bytes\)"),
-    "pdf": (b"%PDF-1.4 whatever follows", "none or its header is damaged: 25 bytes, starts with %PDF-1.4"),
+    "pdf": (b"%PDF-1.4 whatever follows", "not an image or its header is damaged: 25 bytes, starts with %PDF-1.4"),
     "html": (b"<html><body>404</body>", "starts with <html>"),
     "zeros": (bytes(100), "100 bytes, starts with 00 00 00"),
     "jpeg_cut": (JPEG_CUT, "begins as JPEG but is truncated.*starts with ff d8 ff"),
@@ -107,7 +107,7 @@ def test_pil_images_of_every_mode():
 
 def test_pil_images_without_a_range_are_refused():
     for mode in ("I", "F"):
-        with pytest.raises(ValueError, match=f"mode '{mode}' has none: give numpy.asarray"):
+        with pytest.raises(ValueError, match=f"mode '{mode}' has none: pass numpy.asarray"):
             encoded.from_pil("images[2]", PIL.Image.new(mode, (4, 4)))
 
 

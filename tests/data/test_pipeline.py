@@ -154,7 +154,7 @@ def test_refusals():
         ({"shard": (0, 3)}, r"divisible by the count of shard; got batch_size=4, shard=\(0, 3\)"),
         ({"shard": (2, 2)}, "index from 0 to count - 1"),
         ({"shard": 2}, "pair of integers"),
-        ({"source": empty}, "source must hold at least one image; it is empty"),
+        ({"source": empty}, "source must contain at least one image; it is empty"),
     ]
     for arguments, message in refused:
         with pytest.raises(ValueError, match=message):

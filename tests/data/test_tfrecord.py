@@ -123,10 +123,10 @@ def test_refusals(tmp_path, files):
         (tmp_path / "none-*", FileNotFoundError, "there is no .*none-"),
         ([files[0], tmp_path / "none"], FileNotFoundError, "there is no .*none"),
         ([], FileNotFoundError, r"there is no \[\]"),
-        (tmp_path, ValueError, "is a folder: name its files, such as '.*/\\*'"),
-        (tmp_path / "empty", ValueError, "whole records, not compressed; got .*empty"),
-        (tmp_path / "text", ValueError, "whole records, not compressed; got .*text"),
-        (tmp_path / "bytes", ValueError, "files of tf.train.Example; the first record is none"),
+        (tmp_path, ValueError, "is a folder: give its files, such as '.*/\\*'"),
+        (tmp_path / "empty", ValueError, "uncompressed TFRecord files with complete records; got .*empty"),
+        (tmp_path / "text", ValueError, "uncompressed TFRecord files with complete records; got .*text"),
+        (tmp_path / "bytes", ValueError, "files of tf.train.Example; the first record is not one"),
     ]
     for pattern, error, message in refused:
         with pytest.raises(error, match=message):
@@ -142,5 +142,5 @@ def test_refusals(tmp_path, files):
 def test_records_that_are_all_damaged(tmp_path):
     files = write_records(tmp_path, PLAIN[:1], [1], shards=1)
     _at(files[0], 60, _flipped)
-    with pytest.raises(ValueError, match="records that can be read; all 1 are damaged"):
+    with pytest.raises(ValueError, match="readable records; all 1 are damaged"):
         from_tfrecord(files)

@@ -67,7 +67,7 @@ def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, module, ca
     with pytest.raises(CheckpointError) as raised:
         files.write(2, ARRAYS, STATE)
     assert str(raised.value) == (
-        f"no checkpoint of step 2 could be written to {tmp_path}: [Errno 28] No space left on device; "
+        f"the checkpoint of step 2 could not be written to {tmp_path}: [Errno 28] No space left on device; "
         "the checkpoint of step 1 is intact; free some space, then the same command resumes from it"
     )
     assert os.listdir(tmp_path) == ["step-000000001.safetensors"]
@@ -170,7 +170,7 @@ def test_a_failed_write_of_any_file_leaves_the_earlier_and_no_other(tmp_path):
         partial.write_text("half")
         raise OSError("disk full")
 
-    with pytest.raises(CheckpointError, match="model.keras could not be written: disk full; mend that, then the same"):
+    with pytest.raises(CheckpointError, match="model.keras could not be written: disk full; fix that, then the same"):
         write_atomically(path, half_a_file)
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
     write_atomically(path, lambda partial: partial.write_text("new"))

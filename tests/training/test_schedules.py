@@ -95,7 +95,7 @@ def test_survives_serialisation(name):
         ),
         (
             {"name": "step", "warmup_steps": 40, "decay_at": (0.3, 0.6)},
-            "decay_at must name at least one share of the run, after its warm-up; "
+            "decay_at must contain at least one share of the run, after its warm-up; "
             "got decay_at=(0.3, 0.6), warmup_steps=40, steps=100",
         ),
         ({"decay_at": (0.5,)}, "decay_at requires schedule 'step'; got decay_at=(0.5,), schedule='cosine'"),
@@ -111,7 +111,7 @@ def test_survives_serialisation(name):
         ),
         (
             {"name": "step"},
-            "decay_at must name at least one share of the run, after its warm-up; "
+            "decay_at must contain at least one share of the run, after its warm-up; "
             "got decay_at=(), warmup_steps=0, steps=100",
         ),
     ],
