@@ -135,7 +135,7 @@ def test_refusals():
     pair = [keras.Input((3,)), keras.Input((3,))]
     refused = [
         ("ViT-B_16", None, TypeError, "model must be a keras model, .*; got str"),
-        (both, None, ValueError, "contains 'tiny', 'other': give one of them"),
+        (both, None, ValueError, "contains 'tiny', 'other': pass one of them"),
         (model, "block_5", ValueError, "must be layers of the model, among .*; got 'block_5'"),
         (relative, "relative_positions", ValueError, r"one vector or map per image; got an output of shape \("),
         (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "with one input and one"),

@@ -285,7 +285,7 @@ class _Subclassed(keras.Model):
             "got Functional: train keras_vit.Model(model.input, model.outp",
         ),
         (_Subclassed, "got _Subclassed: build it from layers with keras_vit.Model(inputs, outputs)"),
-        (make_model, "Resume must be passed to fit once, in the list callbacks; got a second one, or one in a Callback"),
+        (make_model, "must be passed to fit once, in the list callbacks; got a second one, or one in a Callback"),
     ],
 )
 @pytest.mark.parametrize("arguments", [{"x": X, "y": Y}, {"x": data(), "steps_per_epoch": STEPS}])
