@@ -1,7 +1,7 @@
-"""The console script `keras-vit`: answers `--help` and mistakes in arguments, then calls `keras_vit.cli`.
+"""The console script `keras-vit`: handles `--help` and argument errors, then calls `keras_vit.cli`.
 
-It stands outside the package because importing the package imports Keras and with it TensorFlow: that takes
-seconds, writes start-up messages that no log level stops, and fails where TensorFlow is not installed.
+It is outside the package because importing the package imports Keras and TensorFlow. That takes seconds, prints
+start-up messages that no log level suppresses, and fails if TensorFlow is not installed.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ _ALONE = "_keras_vit_cli"
 
 
 def main(argv=None):
-    """Runs one command; returns its exit code, see `keras_vit.cli.main`."""
+    """Run one command and return its exit code, see `keras_vit.cli.main`."""
     return _load("failures").guarded(lambda: _run(argv))
 
 
@@ -27,22 +27,22 @@ def _run(argv):
         from keras_vit import cli
 
         if "tensorflow" in sys.modules:
-            # The first look for a GPU logs an error where there is none.
+            # The first search for a GPU logs an error if there is none.
             sys.modules["tensorflow"].config.list_physical_devices()
     return cli.main(argv)
 
 
 def _load(name):
-    """A module of `keras_vit/cli/` that needs the standard library alone, without the package around it."""
+    """Load a module of `keras_vit/cli/` that needs only the standard library, without the package around it."""
     folder = pathlib.Path(importlib.util.find_spec("keras_vit").origin).parent / "cli"
     alone = sys.modules.setdefault(_ALONE, types.ModuleType(_ALONE))
-    alone.__path__ = [str(folder)]  # a package of these files, whose __init__.py is not run
+    alone.__path__ = [str(folder)]  # a package of these files without their __init__.py
     return importlib.import_module(f"{_ALONE}.{name}")
 
 
 @contextlib.contextmanager
 def _silence():
-    """Drops what reaches the process's standard error: TensorFlow 2.21 logs before it reads its log level."""
+    """Discard standard error of the process: TensorFlow 2.21 logs before it reads its log level."""
     if os.environ.get("KERAS_VIT_DEBUG") == "1":
         yield
         return

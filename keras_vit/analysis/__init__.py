@@ -1,4 +1,4 @@
-"""What a model looks at, what its first filters see and what it knows of places: arrays; `plots` draws them."""
+"""Attention, embedding filters and position similarity of a model as arrays; `plots` draws them."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Opens `plots` on first touch."""
+        """Import `plots` on first access."""
         if name != "plots":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return importlib.import_module("keras_vit.analysis.plots")

@@ -12,37 +12,37 @@ from keras_vit.analysis.blocks import as_list, attention_graph, global_block
 from keras_vit.compat.inference import inference
 from keras_vit.layers.position_grid import square_grid
 
-# names or numbers of blocks, one or several; None is all
+# names or numbers of blocks, one or several; None for all
 Layers: TypeAlias = str | int | Sequence[str | int] | None
 
 
 def attention_weights(
     model: keras.Model, images: npt.ArrayLike, layers: Layers = None, batch_size: int = 16
 ) -> list[np.ndarray]:
-    """Computes who attends to whom in the blocks of a model (A of Eq. 6 in arXiv 2010.11929).
+    """Compute the attention weights of a model's blocks (A of Eq. 6 in arXiv 2010.11929).
 
     Args:
-        model: a ViT (plain, hybrid, distilled, axial) or a Swin of this package; a functional or sequential keras model
-            made of its layers, such as one with a new head, or that calls one; or another keras model that has one as
-            a layer, which is then looked at by itself.
-        images: float array (images, height, width, channels) as `model` takes it, see `keras_vit.preprocess`.
-        layers: names of blocks (`"block_11"`; of an axial model `"block_11/row_block"` and `"block_11/column_block"`)
-            or their numbers, -1 the last; one or a sequence. None is all of them. Of a ViT-L/16 at 224 pixels an
-            image takes 2.5 MB per block, at 384 pixels 21 MB.
-        batch_size: images that are computed at a time; their weights in all blocks that are asked for are in memory
-            at once.
+        model: a ViT (plain, hybrid, distilled, axial) or Swin of this package; a functional or sequential keras model
+            built from its layers, such as one with a new head, or that calls such a model; or another keras model that
+            has one as a layer, which is then analysed on its own.
+        images: float array (images, height, width, channels), model input, see `keras_vit.preprocess`.
+        layers: names of blocks (`"block_11"`; in an axial model `"block_11/row_block"` and `"block_11/column_block"`)
+            or their numbers, -1 for the last; one or a sequence. None returns all. For a ViT-L/16, one block takes
+            2.5 MB per image at 224 pixels and 21 MB at 384.
+        batch_size: images per batch; the weights of all requested blocks for one batch are in memory at the same time.
 
     Returns:
-        List of float32 arrays in the order of `layers`: weights after softmax and before dropout, whose last axis
-        adds up to 1. With global attention (images, heads, query tokens, key tokens), class, distillation and
-        register tokens first, then patches by rows; tokens that were merged (`token_merging`) in the places of the
-        first tokens, which attend alike and share evenly in what they receive. With an axis of groups in an axial model
-        (images, rows, heads, columns, columns) and (images, columns, heads, rows, rows), and in a Swin (images,
-        windows, heads, tokens, tokens), see `SwinBlock.attention_scores`.
+        List of float32 arrays in the order of `layers`: weights after softmax and before dropout; the last axis sums
+        to 1. Global attention: (images, heads, query tokens, key tokens); class, distillation and register tokens come
+        first, then patches by rows. Merged tokens (`token_merging`) are in the places of the first tokens; they have
+        equal rows and share what they receive evenly. Axial models have an axis of groups: (images, rows, heads,
+        columns, columns) and (images, columns, heads, rows, rows). Swin: (images, windows, heads, tokens, tokens), see
+        `SwinBlock.attention_scores`.
 
     Raises:
-        TypeError: if `model` is no keras model.
-        ValueError: if it has no such blocks, as ResNets, or `layers` names others, or the images do not fit.
+        TypeError: if `model` is not a keras model.
+        ValueError: if it has no such blocks, as ResNets, if `layers` contains unknown blocks, or if the images do not
+            fit.
     """
     graph, _ = attention_graph(model, layers)
     batches = list(_batches(graph, images, batch_size))
@@ -50,52 +50,52 @@ def attention_weights(
 
 
 def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
-    """Builds a model from images to attention weights; it shares the layers and weights of the one looked at.
+    """Build a model from images to attention weights; it shares the layers and weights of `model`.
 
     Args:
-        model, layers: as of `attention_weights`.
+        model, layers: as in `attention_weights`.
 
     Returns:
-        A keras model that gives what is in the list of `attention_weights`, as tensors of at least float32: a list, of
-        one block its weights alone. It is to be called or exported, not saved.
+        A keras model that returns the list of `attention_weights` as tensors of at least float32; for one block a
+        single tensor instead of a list. Call or export it; it cannot be saved.
 
     Raises:
-        TypeError, ValueError: as `attention_weights`.
+        TypeError, ValueError: as in `attention_weights`.
     """
     return attention_graph(model, layers)[0]
 
 
 def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=None, num_prefix_tokens=None):
-    """Yields (blocks, their weights) for one batch of images after the other, so that memory stays bounded.
+    """Yield (blocks, their weights) batch by batch, so that memory stays bounded.
 
     Args:
-        model: as of `attention_weights`; or weights that are there already, (images, heads, tokens, tokens) of one
-            block after the other, which come back as the one batch.
-        images, layers, batch_size: of a model, as of `attention_weights`.
-        grid_size: of weights: (rows, columns) of the patches; None takes the square grid they form.
-        num_prefix_tokens: of weights: how many tokens come before the patches; None is 1, a class token.
+        model: as in `attention_weights`; or existing weights, a sequence of (images, heads, tokens, tokens) per block,
+            which are yielded as one batch.
+        images, layers, batch_size: for a model, as in `attention_weights`.
+        grid_size: for weights: (rows, columns) of the patches; None for a square grid.
+        num_prefix_tokens: for weights: number of tokens before the patches; None for 1, a class token.
 
     Raises:
-        ValueError: where an argument is missing or belongs to the other kind of `model`.
+        ValueError: if an argument is missing or does not apply to this kind of `model`.
     """
     if isinstance(model, keras.Model):
         if images is None or grid_size is not None or num_prefix_tokens is not None:
-            raise ValueError("a model needs images, and tells grid_size and num_prefix_tokens itself")
+            raise ValueError("a model requires images, and must not be given grid_size or num_prefix_tokens")
         graph, blocks = attention_graph(model, layers)
         for weights in _batches(graph, images, batch_size):
             yield blocks, weights
         return
     if images is not None:
-        raise TypeError(f"model must be a keras model to be given images; got {type(model).__name__}")
+        raise TypeError(f"model must be a keras model if images are given; got {type(model).__name__}")
     if layers is not None:
-        raise ValueError("layers are for a model; give the weights of the blocks that are wanted")
+        raise ValueError("layers are for a model; pass only the weights of the blocks that you need")
     prefix = 1 if num_prefix_tokens is None else checks.check_integer("num_prefix_tokens", num_prefix_tokens, 0)
     weights = [_checked_weights(block) for block in model]
     if not weights:
-        raise ValueError("weights must be of at least one block; got none")
+        raise ValueError("weights must contain at least one block; got none")
     sizes = {(len(block), block.shape[-1]) for block in weights}
     if len(sizes) > 1:
-        raise ValueError(f"weights must be of the same images and tokens in all blocks; got (images, tokens) {sizes}")
+        raise ValueError(f"weights must have equal images and tokens in all blocks; got (images, tokens) {sizes}")
     grid_size = _grid(weights[0].shape[-1] - prefix, grid_size)
     read = 0 if prefix else None
     yield [global_block(f"block_{i:02d}", grid_size, (1, 1), prefix, read) for i in range(len(weights))], weights
@@ -108,12 +108,12 @@ def _batches(graph, images, batch_size):
     for start in range(0, len(images), batch_size):
         weights = as_list(run(images[start : start + batch_size]))
         if not all(np.isfinite(block).all() for block in weights):
-            raise ValueError("model must give finite attention; that of some images is NaN or infinite")
+            raise ValueError("model must return finite attention; that of some images is NaN or infinite")
         yield weights
 
 
 def _check_images(images, input_shape):
-    """Returns `images` as a float32 array that a model of `input_shape` takes; raises a `ValueError` otherwise."""
+    """Return `images` as a float32 array that fits `input_shape`; raise a `ValueError` otherwise."""
     images = np.asarray(images)
     wanted = tuple(input_shape[1:])
     is_of_size = images.ndim == 4 and all(
@@ -121,11 +121,11 @@ def _check_images(images, input_shape):
     )
     if not is_of_size or not len(images):
         raise ValueError(
-            f"images must be an array (images, {', '.join(map(str, wanted))}) as the model takes it, "
+            f"images must be an array (images, {', '.join(map(str, wanted))}), the model input, "
             f"see keras_vit.preprocess; got shape {images.shape}"
         )
     if images.dtype.kind != "f":
-        raise ValueError(f"images must be floats as the model takes them, see keras_vit.preprocess; got {images.dtype}")
+        raise ValueError(f"images must be floats, the model input, see keras_vit.preprocess; got {images.dtype}")
     return images.astype("float32", copy=False)
 
 

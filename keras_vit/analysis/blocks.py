@@ -1,4 +1,4 @@
-"""The blocks of a model that attend: where their tokens stand in the image, and their weights as tensors."""
+"""The attention blocks of a model: the positions of their tokens in the image, and their weights as tensors."""
 
 import dataclasses
 import numbers
@@ -25,23 +25,23 @@ from keras_vit.layers.position_grid import square_grid
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.encoders import find_encoder
 
-LAST_GRID: Any = object()  # as `layers`: the blocks on the grid of the last one
+LAST_GRID: Any = object()  # a value of `layers`: the blocks that have the same grid as the last block
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionBlock:
-    """Who attends to whom in one block.
+    """The tokens of one block.
 
     Attributes:
         name: of the layer, such as `block_11`; an axial block is two, `block_11/row_block` and `block_11/column_block`.
         grid_size: (rows, columns) of the patch tokens.
-        cell_size: (height, width) in pixels of the part of the image that a token stands for.
-        places: integers (groups, tokens). Tokens of a group (a window of Swin, a row or a column of an axial model, all
-            tokens otherwise) attend to each other. A place counts the cells of the grid by rows; it is -1 for class,
+        cell_size: (height, width) in pixels of the image part that a token represents.
+        places: integers (groups, tokens). Tokens attend within their group (a window of Swin, a row or column of an
+            axial model, otherwise all tokens). A place is the index of a grid cell by rows, and -1 for class,
             distillation and register tokens and for padding.
-        is_grouped: whether weights have an axis for the groups: (batch, groups, heads, query tokens, key tokens), and
-            not (batch, heads, query tokens, key tokens).
-        read_token: place in the sequence of the token that the head reads, such as 0 for a class token; None where it
+        is_grouped: whether weights have an axis of groups: (batch, groups, heads, query tokens, key tokens) instead of
+            (batch, heads, query tokens, key tokens).
+        read_token: position in the sequence of the token that the head reads, such as 0 for a class token; None if it
             reads the mean or another pooling of the patches.
     """
 
@@ -54,26 +54,27 @@ class AttentionBlock:
 
 
 def global_block(name, grid_size, cell_size, num_prefix_tokens, read_token):
-    """The `AttentionBlock` of a block in which all tokens attend to all, class and register tokens first."""
+    """Return the `AttentionBlock` of a block with global attention; class and register tokens come first."""
     cells = np.arange(grid_size[0] * grid_size[1])
     places = np.concatenate([np.full(num_prefix_tokens, -1), cells])[None]
     return AttentionBlock(name, grid_size, cell_size, places, read_token=read_token)
 
 
 def attention_graph(model, layers=None):
-    """Finds the attention of a model.
+    """Build the graph from images to the attention weights of a model.
 
     Args:
-        model: a model of this package with transformer blocks; a functional or sequential model made of its layers, or
-            that calls one; or any other keras model that has one as a layer, which is then looked at by itself.
-        layers: which blocks, as of `attention_weights`; or `LAST_GRID`, those on the grid of the last one.
+        model: a model of this package with transformer blocks; a functional or sequential model built from its layers,
+            or that calls such a model; or any other keras model that has one as a layer, which is then analysed on its
+            own.
+        layers: blocks, as in `attention_weights`; or `LAST_GRID`, those with the same grid as the last block.
 
     Returns:
         `(keras model from the images to the weights, list of `AttentionBlock`)`.
 
     Raises:
-        TypeError: if `model` is no keras model.
-        ValueError: if it has no such blocks or several models that do, or `layers` names others.
+        TypeError: if `model` is not a keras model.
+        ValueError: if it has no such blocks, several models with such blocks, or `layers` contains unknown blocks.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a keras model; got {type(model).__name__}")
@@ -82,13 +83,13 @@ def attention_graph(model, layers=None):
 
 
 def as_list(outputs):
-    """What a keras model of several outputs gives as a list, also where it has one alone, which comes bare."""
+    """Return the outputs of a keras model as a list; a single output is not a list in Keras."""
     return outputs if isinstance(outputs, list) else [outputs]
 
 
 def _find(model, layers):
-    """Returns the symbolic input of a model and the list of (AttentionBlock, weights) that `layers` asks for."""
-    if isinstance(model, MaskedPatchPrediction):  # whose graph corrupts the patches on their way
+    """Return the symbolic input of a model and the list of (AttentionBlock, weights) for `layers`."""
+    if isinstance(model, MaskedPatchPrediction):  # its own graph corrupts the patches
         model = model.encoder
     nodes = graph_calls(model)
     if nodes is None:
@@ -114,15 +115,15 @@ def _attends(model):
 
 def _no_blocks(model, inside=0):
     name = getattr(getattr(model, "config", None), "name", model.name)
-    several = {0: f"{name} has none", 1: f"the one in {name} has no graph, give it alone"}
+    several = {0: f"{name} has none", 1: f"the one in {name} has no graph, pass it directly"}
     return ValueError(
-        "model must have transformer blocks whose weights can be read, as plain, hybrid, distilled and axial ViTs and "
-        f"Swins do, or call one model that has; {several.get(inside, f'{name} calls {inside} models that have')}"
+        "model must have transformer blocks with readable weights, as plain, hybrid, distilled and axial ViTs and "
+        f"Swins do, or call one such model; {several.get(inside, f'{name} calls {inside} such models')}"
     )
 
 
 def _blocks(nodes):
-    """Yields (AttentionBlock, weights) for each block of a graph; the cells grow where patches are merged."""
+    """Yield (AttentionBlock, weights) for each block of a graph; patch merging makes the cells larger."""
     image_size, grid_size, merged, prefix = None, None, 1, (0, 0)
     read_token = _read_token([node.operation for node in nodes])
     for node in nodes:
@@ -139,7 +140,7 @@ def _blocks(nodes):
             if isinstance(operation, kind):
                 if image_size is None or None in image_size:
                     raise ValueError(
-                        f"model must take images of a known size; {operation.name} is in one that takes something else"
+                        f"model must have images of a known size as input; {operation.name} is in a model without one"
                     )
                 grid_size = grid_size or _square(node.input_tensors[0].shape, prefix)
                 cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
@@ -147,10 +148,10 @@ def _blocks(nodes):
 
 
 def _read_token(operations):
-    """Place of the token that the head reads; None for a pooling of the patches."""
+    """Return the position of the token that the head reads; None for a pooling of the patches."""
     picked = [operation.index for operation in operations if isinstance(operation, TokenPooling)]
     if picked:
-        return min(picked)  # of a distilled model the class token
+        return min(picked)  # in a distilled model, the class token
     if any(isinstance(operation, (GlobalAveragePooling, AttentionPooling)) for operation in operations):
         return None
     has_class_token = any(isinstance(op, ClassToken) and op.num_class_tokens for op in operations)
@@ -160,7 +161,7 @@ def _read_token(operations):
 def _square(shape, prefix):
     grid = square_grid(shape[1] - sum(prefix)) if len(shape) == 3 else shape[1:3]
     if grid is None:
-        raise ValueError(f"model must cut its images by a PatchEncoder; {shape[1]} tokens are no square grid")
+        raise ValueError(f"model must embed patches with a PatchEncoder; {shape[1]} tokens do not form a square grid")
     return tuple(grid)
 
 
@@ -183,7 +184,7 @@ def _of_axial(node, grid_size, cell, prefix, read_token):
 def _of_swin(node, grid_size, cell, prefix, read_token):
     block = node.operation
     size = tuple(node.input_tensors[0].shape[1:3])
-    # rolled up and left before the windows are cut
+    # the map is rolled up and left before it is divided into windows
     rows, columns = ((np.arange(side) + block.built_shift) % side for side in block.padded_size)
     is_padding = (rows[:, None] >= size[0]) | (columns >= size[1])
     places = np.where(is_padding, -1, rows[:, None] * size[1] + columns)
@@ -194,20 +195,21 @@ def _of_swin(node, grid_size, cell, prefix, read_token):
     yield AttentionBlock(block.name, size, cell, groups, is_grouped=True), weights
 
 
-# layer -> function of its call, the grid of patches, the cell, (class tokens, registers) and the token that is read; it
-# yields (AttentionBlock, weights) for each attention in the layer
+# layer -> function of its call, the grid of patches, the cell, (class tokens, registers) and the token that the head
+# reads; it yields (AttentionBlock, weights) for each attention in the layer
 _KINDS = {TransformerBlock: _of_transformer, AxialTransformerBlock: _of_axial, SwinBlock: _of_swin}
 
 
 def _scores(node, shapes):
-    """The attention weights of a call, a tensor for each shape."""
+    """Return the attention weights of a call, one tensor per shape."""
     return _AttentionScores(node.operation, shapes)(*node.arguments.args, **node.arguments.kwargs)
 
 
 class _AttentionScores(keras.layers.Layer):
-    """The attention weights of a block on what enters it.
+    """The attention weights of a block for its input.
 
-    A layer, because called bare the norms of all blocks would be operations of one name, which Keras refuses.
+    It is a layer because otherwise the norms of all blocks would be operations of the same name, which Keras does not
+    allow.
     """
 
     def __init__(self, block, shapes):
@@ -221,13 +223,13 @@ class _AttentionScores(keras.layers.Layer):
         return scores if isinstance(scores, tuple) else (scores,)
 
     def compute_output_spec(self, *args, **kwargs):
-        """Stated, for Keras would trace every block to find it."""
+        """Return the known shapes, so that Keras does not trace every block."""
         dtype = keras.backend.result_type(self.compute_dtype, "float32")
         return tuple(keras.KerasTensor((None, *shape), dtype) for shape in self.shapes)
 
 
 def _choose(found, layers):
-    """The pairs that `layers` names, in its order."""
+    """Return the pairs that `layers` selects, in its order."""
     if layers is None:
         return found
     if layers is LAST_GRID:
@@ -236,7 +238,7 @@ def _choose(found, layers):
     names = [block.name for block, _ in found]
     layers = [layers] if isinstance(layers, (str, numbers.Integral)) else list(layers)
     if not layers:
-        raise ValueError("layers must name at least one block; got an empty list")
+            raise ValueError("layers must contain at least one block; got an empty list")
     chosen = []
     for layer in layers:
         if isinstance(layer, str):

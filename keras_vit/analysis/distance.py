@@ -1,4 +1,4 @@
-"""How far attention reaches, in pixels (Figs. 7 and 11 of arXiv 2010.11929), and how far a convolution does."""
+"""Mean attention distance in pixels (Figs. 7 and 11 of arXiv 2010.11929), and the receptive field of a ResNet."""
 
 from collections.abc import Sequence
 
@@ -22,27 +22,26 @@ def mean_attention_distance(
     grid_size: Size | None = None,
     num_prefix_tokens: int | None = None,
 ) -> np.ndarray:
-    """Measures how far from itself a patch looks, per block and head (appendix D.7, Fig. 11).
+    """Compute the mean attention distance per block and head (appendix D.7, Fig. 11).
 
-    Over the keys the attention weight times the distance to the key is summed, then the mean taken over queries and
-    images. Distances are Euclidean between the centres of patches. Class, distillation and register tokens, and the
-    padding of a Swin, are left out without renormalising, as the authors do (google-research/vision_transformer,
-    issue 162).
+    It is the attention weight times the distance to the key, summed over keys and averaged over queries and images.
+    Distances are Euclidean between the centres of patches. Class, distillation and register tokens and the padding of a
+    Swin are left out without renormalising, as in the authors' code (google-research/vision_transformer, issue 162).
 
     Args:
-        model: as of `attention_weights`; or such weights, a sequence of (images, heads, tokens, tokens). Take some
-            128 images, as the paper does: single ones differ.
-        images, layers, batch_size: of a model, as of `attention_weights`. Weights are kept for a batch alone, of all
-            blocks that are asked for.
-        patch_size: of weights: (height, width) of a patch in pixels, or one integer.
-        grid_size, num_prefix_tokens: of weights, as of `attention_rollout`.
+        model: as in `attention_weights`; or weights, a sequence of (images, heads, tokens, tokens). Use about 128
+            images, as the paper does, because single images differ.
+        images, layers, batch_size: for a model, as in `attention_weights`. Only the weights of one batch, in all
+            requested blocks, are kept in memory.
+        patch_size: for weights: (height, width) of a patch in pixels, or one integer.
+        grid_size, num_prefix_tokens: for weights, as in `attention_rollout`.
 
     Returns:
-        float64 array (blocks, heads), in pixels of the input of the model that has the blocks. In a Swin, whose
-        stages differ in their heads, the rows of blocks with fewer end in NaN.
+        float64 array (blocks, heads), in pixels of the input of the model that contains the blocks. The number of heads
+        differs between the stages of a Swin; shorter rows end in NaN.
 
     Raises:
-        TypeError, ValueError: as `attention_rollout`; for weights without `patch_size`.
+        TypeError, ValueError: as in `attention_rollout`; for weights without `patch_size`.
     """
     is_model = images is not None or isinstance(model, keras.Model)
     if is_model == (patch_size is not None):
@@ -64,7 +63,7 @@ def mean_attention_distance(
 
 
 def _summed(block, weights, cell):
-    """Distance per head, mean over the queries and summed over the images."""
+    """Return the distance per head, averaged over queries and summed over images."""
     weights = weights if block.is_grouped else weights[:, None]  # (images, groups, heads, queries, keys)
     is_patch = block.places >= 0
     rows, columns = np.divmod(block.places, block.grid_size[1])
@@ -76,19 +75,19 @@ def _summed(block, weights, cell):
 
 
 def receptive_field(config: BiTConfig | ResNetConfig) -> np.ndarray:
-    """Computes how many pixels the units of a ResNet can see: the side of their receptive field.
+    """Compute the receptive field of each unit of a ResNet: the side in pixels.
 
-    It grows linearly with every 3 x 3 convolution between two strides, by 2 cells of the map (arXiv 2010.11929 compares
-    attention distance with it). What a unit really uses is less.
+    Each 3 x 3 convolution between two strides adds 2 cells of the map (arXiv 2010.11929 compares attention distance
+    with it). The effective receptive field is smaller.
 
     Args:
         config: a `BiTConfig`, or a `ResNetConfig` (the stem of a hybrid).
 
     Returns:
-        Integer array, one per unit, first unit first, in pixels.
+        Integer array, one value per unit from the first to the last, in pixels.
 
     Raises:
-        TypeError: if `config` is neither, such as that of an axial ResNet, whose attention sees whole rows and columns.
+        TypeError: on another config, such as that of an axial ResNet, whose attention covers whole rows and columns.
     """
     if not isinstance(config, (BiTConfig, ResNetConfig)):
         raise TypeError(f"config must be a BiTConfig or a ResNetConfig; got {type(config).__name__}")
@@ -98,6 +97,6 @@ def receptive_field(config: BiTConfig | ResNetConfig) -> np.ndarray:
     for stage, units in enumerate(config.stage_sizes):
         for unit in range(units):
             side += 2 * step  # its 3 x 3 convolution
-            step *= 2 if stage and not unit else 1  # which has the stride
+            step *= 2 if stage and not unit else 1  # this convolution has the stride
             sides.append(side)
     return np.array(sides, int)

@@ -1,4 +1,4 @@
-"""Principal components of the filters that embed patches (Fig. 7 left of arXiv 2010.11929)."""
+"""Principal components of the patch embedding filters (Fig. 7 left of arXiv 2010.11929)."""
 
 import typing
 
@@ -12,10 +12,10 @@ from keras_vit.models.encoders import called_layers
 
 
 class FilterComponents(typing.NamedTuple):
-    """What `filter_components` gives.
+    """Result of `filter_components`.
 
     Attributes:
-        filters: float64 (components, height, width, channels), each of norm 1 and known up to its sign.
+        filters: float64 (components, height, width, channels), each of norm 1.
         explained: float64 (components,), share of the filters' variance, in [0, 1].
     """
 
@@ -24,23 +24,23 @@ class FilterComponents(typing.NamedTuple):
 
 
 def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True) -> np.ndarray:
-    """Computes the principal components of the filters that see the image first.
+    """Compute the principal components of the first filters of a model.
 
-    These are the rows of E of Eq. 1, one per channel of the tokens; in a hybrid, whose patches are cut from a feature
-    map, the standardised filters of the ResNet's root. The paper shows 28 components of a ViT-L/32.
+    These are the rows of E in Eq. 1, one per channel of the tokens. In a hybrid, whose patches come from a feature map,
+    they are the standardised filters of the ResNet's root. The paper shows 28 components of a ViT-L/32.
 
     Args:
         model: a model of this package or one that contains its layers; or a kernel (height, width, channels, filters).
-        components: how many, the first being the strongest; fewer where there are fewer filters (one less, if centred)
-            or pixels.
-        centred: whether the mean filter is taken off first, which the paper does not say.
+        components: number of components, strongest first; fewer if there are fewer filters (one less, if centred) or
+            pixels.
+        centred: whether to subtract the mean filter first; the paper does not state this.
 
     Returns:
-        float64 array (components, height, width, channels): directions of norm 1, each known up to its sign, which is
-        chosen so that the largest number of each is positive.
+        float64 array (components, height, width, channels): directions of norm 1. The sign of a direction is arbitrary;
+        it is chosen so that its largest absolute value is positive.
 
     Raises:
-        ValueError: if the model has no layer that filters images, or the kernel another rank.
+        ValueError: if the model has no layer with image filters, or the kernel has another rank.
     """
     return filter_components(model, components, centred=centred).filters
 
@@ -48,16 +48,16 @@ def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, 
 def filter_components(
     model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True
 ) -> FilterComponents:
-    """Computes what `embedding_filters` does, and how much of the filters' variance each component explains.
+    """Compute `embedding_filters`, and the share of the filters' variance that each component explains.
 
     Args:
-        model, components, centred: as of `embedding_filters`.
+        model, components, centred: as in `embedding_filters`.
 
     Returns:
         A `FilterComponents`.
 
     Raises:
-        ValueError: as `embedding_filters`.
+        ValueError: as in `embedding_filters`.
     """
     kernel = _first_kernel(model) if isinstance(model, keras.Model) else np.asarray(model)
     if kernel.ndim != 4:
@@ -70,20 +70,20 @@ def filter_components(
     largest = np.take_along_axis(directions, np.abs(directions).argmax(1)[:, None], axis=1)
     directions = directions * np.sign(largest)
     explained = singular**2 / (singular**2).sum()
-    count = min(components, len(rows) - int(centred))  # what centring leaves
+    count = min(components, len(rows) - int(centred))  # centring removes one dimension
     return FilterComponents(directions[:count].reshape(-1, *kernel.shape[:3]), explained[:count])
 
 
 def smoothness(filters: npt.ArrayLike, cycles: float | None = None) -> np.ndarray:
-    """Computes which share of each filter's power lies at low spatial frequencies.
+    """Compute the share of each filter's power at low spatial frequencies.
 
     Args:
         filters: (filters, height, width, channels).
-        cycles: highest frequency that counts as low, in cycles per filter, along each axis; None is a quarter of the
-            side, half of the highest frequency there is.
+        cycles: highest low frequency, in cycles per filter along each axis; None for a quarter of the side, which is
+            half of the highest possible frequency.
 
     Returns:
-        float64 array (filters,) in [0, 1], 0 for a filter of zeros. Of noise it is ((2 * cycles + 1) / side)^2 on
+        float64 array (filters,) in [0, 1], 0 for a filter of zeros. For noise it is ((2 * cycles + 1) / side)^2 on
         average: 0.32 for filters of 16 x 16.
     """
     power = (np.abs(np.fft.fft2(np.asarray(filters, "float64"), axes=(1, 2))) ** 2).sum(-1)
@@ -94,7 +94,7 @@ def smoothness(filters: npt.ArrayLike, cycles: float | None = None) -> np.ndarra
 
 
 def _first_kernel(model):
-    """The kernel of the first layer that filters images, as it acts."""
+    """Return the effective kernel of the first layer with image filters."""
     kinds = (PatchEncoder, StdConv2D, keras.layers.Conv2D)
     layer = next((layer for layer in called_layers(model) if isinstance(layer, kinds)), None)
     if layer is None:

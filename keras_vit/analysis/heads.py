@@ -1,4 +1,4 @@
-"""Where each head of a block looks, as a map over the image, and which heads look at something in particular."""
+"""Attention maps of the heads of a block, and a measure of how selective each head is."""
 
 import keras
 import numpy as np
@@ -8,22 +8,22 @@ from keras_vit.analysis.attention import attention_batches
 
 
 def head_maps(model: keras.Model, images: npt.ArrayLike, layer: str | int = -1, batch_size: int = 16) -> np.ndarray:
-    """Computes the attention of each head of one block over the patches.
+    """Compute the attention of each head of one block over the patches.
 
     Args:
-        model: as of `attention_weights`.
-        images: float array (images, height, width, channels) as `model` takes it.
-        layer: name or number of the block, -1 the last.
-        batch_size: images that are computed at a time.
+        model: as in `attention_weights`.
+        images: float array (images, height, width, channels), model input.
+        layer: name or number of the block, -1 for the last.
+        batch_size: images per batch.
 
     Returns:
-        float64 array (images, heads, rows, columns): the attention to each patch of the token that the head of the
-        model reads, such as the class token; where it reads the mean or another pooling of the patches, the mean of
-        their own attention, of tokens that attend in groups each within its group. What goes to class, distillation
-        and register tokens and to padding is left out, so that a map adds up to at most 1.
+        float64 array (images, heads, rows, columns): the attention from the token that the model's head reads, such as
+        the class token, to each patch. If the head reads the mean or another pooling of the patches, it is the mean of
+        the attention from all patches; with grouped attention, from each patch within its group. Attention to class,
+        distillation and register tokens and to padding is left out, so a map sums to at most 1.
 
     Raises:
-        TypeError, ValueError: as `attention_weights`.
+        TypeError, ValueError: as in `attention_weights`.
     """
     return np.concatenate(
         [_maps(blocks[0], weights[0]) for blocks, weights in attention_batches(model, images, [layer], batch_size)]
@@ -31,14 +31,14 @@ def head_maps(model: keras.Model, images: npt.ArrayLike, layer: str | int = -1, 
 
 
 def head_strength(maps: npt.ArrayLike) -> np.ndarray:
-    """Computes how far each head is from looking everywhere alike.
+    """Compute how strongly the attention of each head differs from uniform attention.
 
     Args:
-        maps: (..., rows, columns), as of `head_maps`.
+        maps: (..., rows, columns), as returned by `head_maps`.
 
     Returns:
-        float64 array (...), in [0, 1): the share of a head's attention to patches that would have to move to be even
-        (total variation distance). A head that looks at one patch of n has 1 - 1 / n, one that looks at none 0.
+        float64 array (...), in [0, 1): the total variation distance between the head's attention to patches and uniform
+        attention. A head that attends to one patch of n has 1 - 1 / n; a head that attends to no patch has 0.
     """
     maps = np.asarray(maps, "float64")
     sums, even = maps.sum((-2, -1), keepdims=True), 1 / (maps.shape[-2] * maps.shape[-1])
@@ -47,14 +47,14 @@ def head_strength(maps: npt.ArrayLike) -> np.ndarray:
 
 
 def _maps(block, weights):
-    """(images, [groups,] heads, queries, keys) -> (images, heads, rows, columns)"""
+    """Convert (images, [groups,] heads, queries, keys) to (images, heads, rows, columns)."""
     weights = weights if block.is_grouped else weights[:, None]
     is_query = block.places >= 0
     if block.read_token is not None:
         is_query = np.arange(block.places.shape[1])[None] == block.read_token
     received = np.einsum("bghqk,gq->bghk", weights, is_query / is_query.sum())
     cells = block.grid_size[0] * block.grid_size[1]
-    maps = np.zeros((*received.shape[:1], received.shape[2], cells + 1))  # the last for what is no patch, place -1
+    maps = np.zeros((*received.shape[:1], received.shape[2], cells + 1))  # the last cell is for place -1
     for group, places in enumerate(block.places):
         np.add.at(maps, (slice(None), slice(None), places), received[:, group])
     return maps[..., :cells].reshape(*maps.shape[:2], *block.grid_size)

@@ -1,4 +1,4 @@
-"""An image seen through a map of attention (Fig. 6 of arXiv 2010.11929)."""
+"""An image darkened by a map of attention (Fig. 6 of arXiv 2010.11929)."""
 
 from typing import Any
 
@@ -8,26 +8,26 @@ from PIL import Image
 
 from keras_vit import checks
 
-_DARKEST = 0.2  # brightness of what is attended to least
-_LEAST_CUT = 0.2  # share of the largest attention below which none is cut
+_DARKEST = 0.2  # brightness at minimum attention
+_LEAST_CUT = 0.2  # attention is never clipped below this share of its maximum
 
 
 def overlay(
     image: npt.ArrayLike, attention: npt.ArrayLike, *, smooth: bool = True, quantile: float = 0.97
 ) -> np.ndarray:
-    """Darkens an image where it is not attended to.
+    """Darken an image where attention is low.
 
-    As the authors display their Fig. 6 (google-research/vision_transformer, issue 27), the map is enlarged by Lanczos's
-    filter, blurred by a Gaussian whose deviation is a patch, stretched to [0, 1] and multiplied with the image. Here
-    a fifth of the brightness stays where they have black, and the brightest patches are cut.
+    As in Fig. 6 of the authors (google-research/vision_transformer, issue 27), the map is enlarged with a Lanczos
+    filter, blurred with a Gaussian whose deviation is one patch, rescaled to [0, 1] and multiplied with the image.
+    Unlike there, the minimum brightness is a fifth instead of black, and the highest values are clipped.
 
     Args:
         image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
-        attention: (rows, columns), finite numbers from 0, of the patches of this image, such as a map of
+        attention: (rows, columns), finite numbers of at least 0, for the patches of this image, such as a map of
             `attention_rollout`.
-        smooth: False enlarges every cell to a plain rectangle instead.
-        quantile: in (0, 1]: attention is cut at this quantile of the map, but never below a fifth of its largest value,
-            so that a few outlying patches (arXiv 2309.16588) do not darken the rest; 1 cuts nothing, as the authors do.
+        smooth: False enlarges every cell to a plain rectangle.
+        quantile: in (0, 1]: attention is clipped at this quantile of the map, but never below a fifth of its maximum,
+            so that a few outlier patches (arXiv 2309.16588) do not darken the rest; 1 does not clip, as in the paper.
 
     Returns:
         uint8 array (height, width, 3).
@@ -41,14 +41,14 @@ def overlay(
 
 
 def enlarge(attention, size, *, smooth=True, quantile=0.97):
-    """Enlarges a map to the pixels of its image and stretches it from 0 to 1.
+    """Enlarge a map to the size of its image and rescale it to [0, 1].
 
     Args:
-        attention, smooth, quantile: as of `overlay`.
+        attention, smooth, quantile: as in `overlay`.
         size: (height, width).
 
     Returns:
-        float64 array (height, width) in [0, 1]; ones of a map that is even.
+        float64 array (height, width) in [0, 1]; ones for a uniform map.
     """
     attention = np.asarray(attention, "float64")
     if attention.ndim != 2 or not np.isfinite(attention).all() or attention.min() < 0:
@@ -64,7 +64,7 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
     if np.ptp(attention) <= 1e-12 * attention.max():
         return np.ones((height, width))
     if smooth:
-        attention = attention / attention.max()  # float32 holds it
+        attention = attention / attention.max()  # avoids values outside the range of float32
         large = Image.fromarray(attention.astype("float32")).resize((width, height), Image.Resampling.LANCZOS)
         down, across = (_blur(side, side / count) for side, count in zip(size, attention.shape, strict=True))
         large = down @ np.asarray(large, "float64") @ across.T
@@ -75,7 +75,7 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
 
 
 def as_uint8(name: str, image: Any) -> np.ndarray:
-    """Returns an image (height, width, 3), uint8; raises a `ValueError` that says what is wrong with it."""
+    """Return an image as uint8 (height, width, 3); raise a `ValueError` that describes what is wrong with it."""
     image = np.asarray(image)
     image = image[..., None] if image.ndim == 2 else image
     if image.ndim != 3 or image.shape[-1] not in (1, 3):
@@ -89,7 +89,7 @@ def as_uint8(name: str, image: Any) -> np.ndarray:
 
 
 def _blur(side, deviation):
-    """The matrix (side, side) of a Gaussian blur; at the edges the weights that are left add up to 1."""
+    """Return the matrix (side, side) of a Gaussian blur; at the edges the remaining weights are renormalised."""
     apart = np.subtract.outer(np.arange(side), np.arange(side))
     weights = np.exp(-0.5 * (apart / deviation) ** 2)
     return weights / weights.sum(1, keepdims=True)

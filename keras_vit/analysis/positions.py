@@ -1,4 +1,4 @@
-"""How alike the position embeddings of patches are (Fig. 7 centre and Fig. 10 of arXiv 2010.11929)."""
+"""Similarity of the position embeddings of patches (Fig. 7 centre and Fig. 10 of arXiv 2010.11929)."""
 
 import keras
 import numpy as np
@@ -18,26 +18,26 @@ def position_similarity(
     grid_size: Size | None = None,
     num_prefix_tokens: int | None = None,
 ) -> np.ndarray:
-    """Computes the cosine similarity of the position embedding of each patch with that of every patch.
+    """Compute the cosine similarity of the position embeddings of all pairs of patches.
 
     Args:
-        model: a model of this package that adds positions to its tokens (`learned`, `learned_2d` or `sincos2d`), or one
-            that contains its layers; or a table ([1,] prefix + rows * columns, dim).
-        layer: of a model, the name of its layer of positions, such as `"position_embs_01"`; None is the first.
-        grid_size: of a table: (rows, columns); None takes the square grid that its rows form.
-        num_prefix_tokens: of a table: rows before those of the patches; None is 1, that of a class token.
+        model: a model of this package that adds position embeddings to its tokens (`learned`, `learned_2d` or
+            `sincos2d`), or one that contains its layers; or a table ([1,] prefix + rows * columns, dim).
+        layer: for a model, the name of its position embedding layer, such as `"position_embs_01"`; None for the first.
+        grid_size: for a table: (rows, columns); None for a square grid.
+        num_prefix_tokens: for a table: number of rows before the patches; None for 1, a class token.
 
     Returns:
-        float64 array (rows, columns, rows, columns) in [-1, 1]: [i, j] is the map of the similarity with the patch in
-        row i and column j. Of a row of zeros it is 0.
+        float64 array (rows, columns, rows, columns) in [-1, 1]: [i, j] is the map of similarities with the patch in
+        row i and column j. The similarity with a row of zeros is 0.
 
     Raises:
-        ValueError: if the model adds no positions, as with `none` and `relative`, where there is no table per patch,
-            and in a Swin, whose biases belong to offsets; or the table is of another grid.
+        ValueError: if the model adds no position embeddings, as with `none` and `relative`, which have no table per
+            patch, and in a Swin, whose biases belong to offsets; or if the table has another grid.
     """
     if isinstance(model, keras.Model):
         if grid_size is not None or num_prefix_tokens is not None:
-            raise ValueError("a model tells grid_size and num_prefix_tokens itself")
+            raise ValueError("a model must not be given grid_size or num_prefix_tokens")
         rows, grid = _rows_of(_position_layer(model, layer))
     else:
         if layer is not None:
@@ -53,7 +53,7 @@ def _position_layer(model, name):
     layers = {layer.name: layer for layer in found if layer.position_embedding != "none"}
     if not layers:
         raise ValueError(
-            "model must add embeddings of positions to its tokens, position_embedding 'learned', 'learned_2d' or "
+            "model must add position embeddings to its tokens, position_embedding 'learned', 'learned_2d' or "
             f"'sincos2d'; {model.name} does not"
         )
     if name is None:

@@ -1,4 +1,4 @@
-"""Attention rollout: what each token owes to each patch, over all blocks (arXiv 2005.00928; Fig. 6 of 2010.11929)."""
+"""Attention rollout: the contribution of each patch over all blocks (arXiv 2005.00928; Fig. 6 of 2010.11929)."""
 
 from collections.abc import Sequence
 
@@ -22,30 +22,30 @@ def attention_rollout(
     num_prefix_tokens: int | None = None,
     residual: bool = True,
 ) -> np.ndarray:
-    """Follows attention from the output back to the patches (arXiv 2010.11929, appendix D.8; Figs. 6 and 14).
+    """Compute attention rollout, from the output back to the patches (arXiv 2010.11929, D.8; Figs. 6 and 14).
 
-    With A_l the attention of block l, mean over its heads, B_l is A_l + I (the residual path) with rows divided by
-    their sum, and the rollout is B_L ... B_1. Shown is the row of the token that the head reads, such as the class
-    token, or the mean of the patches' rows where it reads their mean or another pooling, at the patches. The paper
-    says neither whether it divides the rows nor by what it scales the maps: divide a map by its largest value for its
-    display.
+    A_l is the attention of block l, averaged over its heads. B_l is A_l + I (the residual connection) with rows divided
+    by their sum, and the rollout is B_L ... B_1. The result is its row for the token that the head reads, such as the
+    class token, at the patches; if the head reads the mean or another pooling of the patches, the mean of their rows.
+    The paper does not state whether it normalises the rows, nor how it scales the maps: divide a map by its maximum to
+    display it.
 
     Args:
-        model: as of `attention_weights`; or such weights, a sequence of (images, heads, tokens, tokens), first block
-            first. The two blocks of an axial one follow each other. Those of a Swin must be of one stage, for its
+        model: as in `attention_weights`; or weights, a sequence of (images, heads, tokens, tokens), first block first.
+            An axial block counts as two consecutive blocks. The blocks of a Swin must be of one stage, because its
             patches merge between stages.
-        images, layers, batch_size: of a model, as of `attention_weights`; blocks are taken in the order of `layers`.
-        grid_size, num_prefix_tokens: of weights: (rows, columns) of the patches, None for the square grid they form,
-            and how many tokens come before them, None for a class token.
-        residual: False leaves I out, and follows attention alone.
+        images, layers, batch_size: for a model, as in `attention_weights`; blocks are used in the order of `layers`.
+        grid_size, num_prefix_tokens: for weights: (rows, columns) of the patches, None for a square grid, and the
+            number of tokens before them, None for a class token.
+        residual: False omits I and uses only attention.
 
     Returns:
-        float64 array (images, rows, columns): shares of the patches, which add up to 1 with those of class,
-        distillation and register tokens.
+        float64 array (images, rows, columns): shares of the patches; together with those of class, distillation and
+        register tokens they sum to 1.
 
     Raises:
-        TypeError, ValueError: as `attention_weights`; for blocks on different grids; for weights without `images` and
-            the like.
+        TypeError, ValueError: as in `attention_weights`; for blocks on different grids; for arguments that do not apply
+            to a model, or to weights.
     """
     maps = []
     options = {"grid_size": grid_size, "num_prefix_tokens": num_prefix_tokens}
@@ -58,20 +58,20 @@ def attention_rollout(
 
 
 def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:
-    """Follows attention up to every block: what `attention_rollout` gives of the first block, the first two and so on.
+    """Compute the attention rollout up to every block: over the first block, the first two and so on.
 
     Attention is computed once.
 
     Args:
-        model: as of `attention_weights`. Of a Swin, the blocks of its last stage are followed.
-        images, batch_size: as of `attention_weights`.
+        model: as in `attention_weights`. In a Swin, only the blocks of the last stage are used.
+        images, batch_size: as in `attention_weights`.
 
     Returns:
         Dict from the name of a block to the float64 array (images, rows, columns) of the rollout that ends with it,
-        in the order of the blocks; the last is that of `attention_rollout`.
+        in the order of the blocks; the last equals `attention_rollout`.
 
     Raises:
-        TypeError, ValueError: as `attention_rollout`.
+        TypeError, ValueError: as in `attention_rollout`.
     """
     maps: dict[str, list[np.ndarray]] = {}
     for blocks, weights in attention_batches(model, images, LAST_GRID, batch_size):
@@ -81,17 +81,17 @@ def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int 
 
 
 def rollout_model(model: keras.Model) -> keras.Model:
-    """Builds a model from images to their attention rollout, to be called or exported.
+    """Build a model from images to their attention rollout, to be called or exported.
 
     Args:
-        model: as of `attention_weights`, with global attention: plain, hybrid or distilled.
+        model: as in `attention_weights`, with global attention: plain, hybrid or distilled.
 
     Returns:
-        A keras model that gives what `attention_rollout` gives, (batch, rows, columns), in float32.
+        A keras model that returns the result of `attention_rollout`, (batch, rows, columns), in float32.
 
     Raises:
-        TypeError: if `model` is no keras model.
-        ValueError: if it has no blocks or such that attend in groups.
+        TypeError: if `model` is not a keras model.
+        ValueError: if it has no blocks, or blocks with grouped attention.
     """
     graph, blocks = attention_graph(model)
     if any(block.is_grouped for block in blocks):
@@ -114,7 +114,7 @@ def rollout_model(model: keras.Model) -> keras.Model:
 
 
 def _products(blocks, weights, residual):
-    """Yields B_1, B_2 B_1 and so on, each (images, tokens, tokens)."""
+    """Yield B_1, B_2 B_1 and so on, each (images, tokens, tokens)."""
     _check_one_grid(blocks)
     rolled = None
     for block, attention in zip(blocks, weights, strict=True):
@@ -136,19 +136,19 @@ def _check_one_grid(blocks):
 
 
 def _token_to_token(block, weights):
-    """Mean over the heads as (images, tokens, tokens); of groups, each token attends to those of its own."""
+    """Return the mean over heads, (images, tokens, tokens); with groups, tokens attend only within their group."""
     if not block.is_grouped:
         return weights.mean(1, dtype="float64")
     mean = weights.mean(2, dtype="float64")  # (images, groups, queries, keys)
     cells = block.grid_size[0] * block.grid_size[1]
-    full = np.zeros((len(mean), cells + 1, cells + 1))  # the last for padding, place -1
+    full = np.zeros((len(mean), cells + 1, cells + 1))  # the last cell is for padding, place -1
     for group, places in enumerate(block.places):
         full[:, places[:, None], places[None]] = mean[:, group]
     return full[:, :cells, :cells]
 
 
 def _shown(block, rollout):
-    """(images, tokens, tokens) -> (images, rows, columns)"""
+    """Convert (images, tokens, tokens) to (images, rows, columns)."""
     prefix = rollout.shape[-1] - block.grid_size[0] * block.grid_size[1]
     row = rollout[:, prefix:].mean(1) if block.read_token is None else rollout[:, block.read_token]
     return row[:, prefix:].reshape(-1, *block.grid_size)

@@ -1,4 +1,4 @@
-"""The command line: one verb per sub-command, each one call into the package."""
+"""The command line: one sub-command per verb, each with one call into the package."""
 
 import contextlib
 import sys
@@ -23,17 +23,16 @@ VERBS = {
 
 
 def main(argv=None):
-    """Runs one command, such as `main(["predict", "cat.jpg", "--model", "model.keras"])`.
+    """Run one command, such as `main(["predict", "cat.jpg", "--model", "model.keras"])`.
 
-    Results go to standard output; load reports, progress and warnings to standard error.
+    Results go to standard output; load reports, progress and warnings go to standard error.
 
     Args:
-        argv: list of words after `keras-vit`; None takes the process's.
+        argv: list of words after `keras-vit`; None uses those of the process.
 
     Returns:
-        The exit code: 0; 2 after a user's mistake (one line on standard error, with `KERAS_VIT_DEBUG=1` the
-        traceback too); 130 after Ctrl-C and 75 after SIGTERM in a run, which are told in one line with the step at
-        which it was saved.
+        The exit code: 0; 2 after a user error (one line on standard error; `KERAS_VIT_DEBUG=1` also shows the
+        traceback); 130 after Ctrl-C and 75 after SIGTERM during training, with one line that states the saved step.
     """
     return guarded(lambda: _run(parse(argv)))
 

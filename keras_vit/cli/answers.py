@@ -1,4 +1,4 @@
-"""`keras-vit predict` and `keras-vit evaluate`: images in, answers out."""
+"""`keras-vit predict` and `keras-vit evaluate`."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from keras_vit.data.encoded import check_file
 
 
 def predict(args):
-    """Prints the likeliest classes of each image."""
+    """Print the best classes of each image."""
     for image in args.images:
         check_file(image)
     answers = keras_vit.predict(open_model(args), list(args.images), top=args.top)
@@ -30,10 +30,10 @@ def predict(args):
 
 
 def evaluate(args):
-    """Prints the accuracy on labelled images."""
+    """Print the accuracy on labelled images."""
     source = open_source(args)
     model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):  # the bar of Keras
+    with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bar
         accuracy = keras_vit.evaluate(
             model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty(), labels=args.real_labels
         )
@@ -52,7 +52,7 @@ def evaluate(args):
 
 
 def _reported(accuracy):
-    """What `--report` adds to the JSON; null where the head gives no probabilities."""
+    """Return what `--report` adds to the JSON; null if the scores of the head are not probabilities."""
     found, classes = accuracy.calibration, accuracy.classes
     return {
         "mean_confidence": None if found is None else found.mean_confidence,

@@ -1,17 +1,17 @@
-"""argparse's parser with mistakes in one line that name the verb and what is near. Standard library only."""
+"""argparse parser with errors in one line that name the verb and similar options. Standard library only."""
 
 import argparse
 import difflib
 import re
 
-_OPTION = re.compile(r"--?[A-Za-z][^ ]*")  # a word with a space is a value, and so is -1
-_NEAR = 0.75  # as of keras_vit.checks.suggestion
+_OPTION = re.compile(r"--?[A-Za-z][^ ]*")  # a word with a space, or -1, is a value
+_NEAR = 0.75  # as in keras_vit.checks.suggestion
 _ONE = "takes one {}; got {!r}, too"
 _TAKES = {None: _ONE, "?": _ONE, "+": "takes every {} in one place; got {!r} in another"}  # by argparse's nargs
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, with the command that shows the usage."""
+    """Report errors in one line, with the command that shows the usage."""
 
     def __init__(self, **kwargs):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"keras-vit: error: {message} ({self.prog} --help shows the usage)\n")
 
     def parse_known_args(self, args=None, namespace=None):
-        """As of argparse, but a word too many is a mistake here, where the verb is known, not in the parser above."""
+        """Parse as argparse does, but report a surplus word here, where the verb is known."""
         parsed, surplus = super().parse_known_args(args, namespace)
         if surplus:
             self.error(self._surplus(surplus[0]))
@@ -44,9 +44,9 @@ class Parser(argparse.ArgumentParser):
 
 
 class VerbParser(Parser):
-    """Misses no required argument before an option that is misspelt: it may be that argument.
+    """Report a misspelt option before a missing required argument, because it may be that argument.
 
-    An empty word is a mistake: as a path it would be the current folder.
+    An empty word is an error: as a path it would mean the current folder.
     """
 
     def parse_known_args(self, args=None, namespace=None):
@@ -69,7 +69,7 @@ class VerbParser(Parser):
 
 
 def _nearest(word, options):
-    """The option that is spelt nearly so, begins so or has these initials; None if none does."""
+    """Return the option with a similar spelling, this prefix or these initials; None if there is none."""
     word = word.lstrip("-").lower().replace("_", "-")
     names = {option.lstrip("-"): option for option in options if option.startswith("--")}
     near = difflib.get_close_matches(word, names, 1, _NEAR)
@@ -78,6 +78,6 @@ def _nearest(word, options):
 
 
 def _initials(name):
-    """`"learning-rate"` -> `"lr"`; of one word nothing."""
+    """Convert `"learning-rate"` to `"lr"`; return None for a single word."""
     words = name.split("-")
     return "".join(word[:1] for word in words) if len(words) > 1 else None

@@ -1,4 +1,4 @@
-"""What the words of a command line stand for: sizes, shares, lists. Standard library only, as parser.py."""
+"""Conversion of command-line words to sizes, shares and lists. Standard library only, as in parser.py."""
 
 import argparse
 import re
@@ -7,7 +7,7 @@ _OF_SEVERAL_NUMBERS = ("--image-size", "--resize", "--crop", "--mean", "--std")
 
 
 def size(text):
-    """`"224"` -> 224; `"160x224"` or `"160,224"` -> (160, 224)."""
+    """Convert `"224"` to 224, and `"160x224"` or `"160,224"` to (160, 224)."""
     try:
         sides = tuple(int(part) for part in re.split("[x,]", text))
     except ValueError:
@@ -18,26 +18,26 @@ def size(text):
 
 
 def count(text):
-    """`"500"` -> 500, from 1"""
+    """Convert `"500"` to 500; the minimum is 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected an integer of at least 1; got {text!r}")
     return int(text)
 
 
 def counts(text):
-    """`"1,5,10"` -> (1, 5, 10), from 1"""
+    """Convert `"1,5,10"` to (1, 5, 10); the minimum is 1."""
     return tuple(count(part.strip()) for part in text.split(","))
 
 
 def share(text):
-    """`"0.1"` -> 0.1, from 0 to 1"""
+    """Convert `"0.1"` to 0.1, from 0 to 1."""
     if not _is_number(text) or not 0.0 <= float(text) <= 1.0:
         raise argparse.ArgumentTypeError(f"expected a share from 0 to 1; got {text!r}")
     return float(text)
 
 
 def field(text):
-    """`"learning_rate=0.01"` -> ("learning_rate", "0.01")"""
+    """Convert `"learning_rate=0.01"` to ("learning_rate", "0.01")."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise argparse.ArgumentTypeError(f"expected FIELD=VALUE; got {text!r}")
@@ -45,12 +45,12 @@ def field(text):
 
 
 def names(text):
-    """`"images,features"` -> ("images", "features")"""
+    """Convert `"images,features"` to ("images", "features")."""
     return tuple(part.strip() for part in text.split(","))
 
 
 def numbers(text):
-    """`"0.5"` -> (0.5,); `"0.485,0.456,0.406"` -> the three."""
+    """Convert `"0.5"` to (0.5,), and `"0.485,0.456,0.406"` to three numbers."""
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -61,7 +61,7 @@ def numbers(text):
 
 
 def join_numbers(words):
-    """Writes the numbers after an option that takes several as one word, so that images may follow them."""
+    """Join the numbers after an option that accepts several into one word, so that images may follow them."""
     joined = []
     for word in words:
         previous = joined[-2:]

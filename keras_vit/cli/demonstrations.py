@@ -1,4 +1,4 @@
-"""`keras-vit demo`: the page in the browser."""
+"""`keras-vit demo`: the demo page in the browser."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ from keras_vit.cli.models import check_without_model, open_model
 
 
 def demo(args):
-    """Prints the page's address and serves it until Ctrl-C."""
+    """Print the address of the page and serve it until Ctrl-C."""
     model = open_model(args) if args.model else check_without_model(args)
     weights = pathlib.PurePath(args.weights or args.model or "").name
     page = demo_room.launch(

@@ -1,4 +1,4 @@
-"""`keras-vit explain`: an image of what a model looks at."""
+"""`keras-vit explain`: a sheet with a prediction and the model's attention."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ from keras_vit.data.encoded import check_file
 
 
 def explain(args):
-    """Draws a sheet about one image and prints its path."""
+    """Draw a sheet about one image and print its path."""
     check_drawing("--output", args.output)
     check_file(args.image)
     model = open_model(args)
@@ -31,11 +31,11 @@ def explain(args):
 
 
 def _model_name(model, given):
-    """`ViT-Ti_16` or, of a file, `ViT-Ti_16 (pets/best.keras)`."""
+    """Return `ViT-Ti_16` or, for a file, `ViT-Ti_16 (pets/best.keras)`."""
     file = f" ({pathlib.Path(*pathlib.Path(given).parts[-2:])})" if given.endswith(".keras") else ""
     return f"{model.config.name}{file}"
 
 
 def _layer(text):
-    """`"-1"` -> -1, the number of a block; a name stays one."""
+    """Convert `"-1"` to the block number -1; return a name unchanged."""
     return int(text) if re.fullmatch(r"-?\d+", text) else text

@@ -1,4 +1,4 @@
-"""What a command says and returns when it cannot be done. Standard library only, for it runs before Keras."""
+"""Exit codes and error messages of a command. Standard library only, because it runs before Keras is imported."""
 
 import contextlib
 import os
@@ -12,31 +12,31 @@ _USER_ERRORS = (
     TypeError,
     OSError,
     ImportError,
-)  # OSError: no such file, exists already, no connection
-_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+)  # OSError: missing or existing file, no connection
+_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
-_BACKENDS = ("tensorflow", "jax")  # modules, which are called as their packages
+_BACKENDS = ("tensorflow", "jax")  # modules with the same names as their packages
 _SHOWN_LINES = 6
 
 
 def guarded(work):
-    """Calls `work()` and returns the exit code of the command.
+    """Call `work()` and return the exit code of the command.
 
-    A user's mistake ends in one line on standard error and 2, Ctrl-C in 130, a reader that leaves, such as `head`, in
-    141. `KERAS_VIT_DEBUG=1` shows the traceback as well. Whatever is no user's mistake is raised.
+    A user error prints one line on standard error and returns 2, Ctrl-C returns 130, and a reader that closes the pipe,
+    such as `head`, 141. `KERAS_VIT_DEBUG=1` also shows the traceback. All other exceptions are raised.
     """
     _open_closed_streams()
     try:
         code = _code_of(work)
-        sys.stdout.flush()  # a reader that has left shows here at the latest
+        sys.stdout.flush()  # raises here if the reader has closed the pipe
         return code
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has left
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except _USER_ERRORS as error:
-        with contextlib.suppress(OSError):  # standard error may have no room or no reader
+        with contextlib.suppress(OSError):  # the disk of standard error may be full, or its pipe closed
             if os.environ.get(DEBUG_VARIABLE) == "1":
                 traceback.print_exc()
             print(f"keras-vit: error: {one_line(describe(error))}", file=sys.stderr)
@@ -45,7 +45,7 @@ def guarded(work):
 
 @contextlib.contextmanager
 def users_mistakes(*failures):
-    """Counts exceptions of these types as a user's mistake: a full disk or an absent TPU needs no traceback."""
+    """Treat exceptions of these types as user errors: a full disk or an absent TPU needs no traceback."""
     try:
         yield
     except failures as error:
@@ -53,7 +53,7 @@ def users_mistakes(*failures):
 
 
 def describe(error):
-    """The message of an error; where a backend is missing, how to install it."""
+    """Return the message of an error; for a missing backend, how to install it."""
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if missing in _BACKENDS:
         return f"{missing} is not installed: pip install {missing}"
@@ -61,22 +61,22 @@ def describe(error):
 
 
 def one_line(text):
-    """Joins the lines of a message; a long list is cut, and the variable that shows it whole is named."""
+    """Join the lines of a message; shorten a long list and name the variable that shows all of it."""
     lines = [line.strip() for line in str(text).splitlines() if line.strip()]
     hidden = len(lines) - _SHOWN_LINES
-    more = f"; and {hidden} lines more ({DEBUG_VARIABLE}=1 shows them)" if hidden > 0 else ""
+    more = f"; and {hidden} more lines ({DEBUG_VARIABLE}=1 shows them)" if hidden > 0 else ""
     return "; ".join(lines[:_SHOWN_LINES]).replace(":;", ":") + more
 
 
 def _open_closed_streams():
-    """Standard streams that the caller has closed become the null device, before another file takes their number."""
+    """Replace closed standard streams by the null device, before another file gets their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # which takes the lowest number that is free
+            setattr(sys, name, open(os.devnull, mode))  # gets the lowest free descriptor
 
 
 def _code_of(work):
     try:
         return work() or 0
-    except SystemExit as stop:  # argparse, after --help or a message of its own
+    except SystemExit as stop:  # from argparse, after --help or an error
         return stop.code or 0

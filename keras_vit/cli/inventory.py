@@ -1,4 +1,4 @@
-"""`keras-vit list` and `keras-vit info`: what there is and what it costs, without images."""
+"""`keras-vit list` and `keras-vit info`: tables of models, recipes, parameters and cost."""
 
 import importlib.util
 import itertools
@@ -13,7 +13,7 @@ from keras_vit.models.costs import count_macs, layer_costs, training_exaflops
 _SHOWN_LABELS = 5
 _LISTED_SIZE = 224
 
-# The trainings of Table 6 in arXiv 2010.11929 of models that the zoo has: name -> epochs of JFT-300M.
+# Training runs in Table 6 of arXiv 2010.11929 for models of the zoo: name -> epochs of JFT-300M.
 _JFT_EPOCHS = {
     "ViT-B_32": (7,),
     "ViT-B_16": (7,),
@@ -29,14 +29,14 @@ _JFT_EPOCHS = {
     "BiT-R152x2": (7, 14),
 }
 _JFT_IMAGES = 303_000_000
-_IMAGES = {"digits": 1438}  # training images of the data sets that recipes bring with them
+_IMAGES = {"digits": 1438}  # training images of the recipes' own data sets
 _RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
-# Fields of a config that a training may choose: with all others equal it is one of the same model.
+# Fields of a config that training may change: configs that differ only in these describe the same model.
 _CHOSEN = ("name", "classes", "gelu", "epsilon", "dtype", "remat", *_RATES)
 
 
 def list_models(args):
-    """Prints a table of the models with their size, cost and releases, of their published weights, or of recipes."""
+    """Print a table of models with size, cost and releases, of their published weights, or of recipes."""
     if args.recipes:
         _print_recipes(args.pattern)
         return
@@ -52,9 +52,9 @@ def list_models(args):
 
 
 def info(args):
-    """Prints what a model is, what it eats, answers and costs; the report on how weights fit goes to standard error."""
+    """Print the architecture, inputs, outputs and cost of a model; the load report goes to standard error."""
     if args.weights is None and not args.model.endswith(".keras"):
-        model, _ = build_deferred(lambda: build_model(args))  # only looked at: G/14 would take 7 GB
+        model, _ = build_deferred(lambda: build_model(args))  # without weights: G/14 would need 7 GB
     else:
         model = build_model(args)
     costs = layer_costs(model)
@@ -76,7 +76,7 @@ def info(args):
 
 
 def _print_models(names):
-    """Prints a row as soon as its model is counted: building all of them takes seconds."""
+    """Print each row as soon as its model is counted, because building all of them takes seconds."""
     widths = (max(map(len, names)), len("1,844,440,680"), len(f"GMAC@{_LISTED_SIZE}"))
     _print_row(("model", "parameters", f"GMAC@{_LISTED_SIZE}", "weights"), (*widths, 0), left=(0, 3))
     for name in names:
@@ -96,7 +96,7 @@ def _print_recipes(pattern):
 
 
 def _stage_rows(costs):
-    """A row per layer; numbered neighbours that are equal, such as `block_00` to `block_11`, share a row."""
+    """Yield a row per layer; equal numbered neighbours, such as `block_00` to `block_11`, share a row."""
     for _, group in itertools.groupby(costs, lambda cost: (re.sub(r"\d+$", "", cost.name), *cost[1:])):
         first, *others = group
         count = 1 + len(others)
@@ -116,8 +116,8 @@ def _paper_trainings(model):
 
 
 def _recipe_trainings(model):
-    """The recipes that have this model as their own."""
-    if importlib.util.find_spec("tensorflow") is None:  # the recipes are TensorFlow's, the models any backend's
+    """Yield the recipes whose own model is this one."""
+    if importlib.util.find_spec("tensorflow") is None:  # recipes need TensorFlow, models work on any backend
         return
     for recipe in keras_vit.training.RECIPES.values():
         if recipe.model is None or not _is_alike(model.config, recipe.configure(recipe.model)):
@@ -132,7 +132,7 @@ def _recipe_trainings(model):
 
 
 def _is_alike(config, other):
-    """Whether two configs are of one architecture and one size of images."""
+    """Whether two configs have the same architecture and image size."""
     kept = {name: getattr(config, name) for name in _CHOSEN if hasattr(config, name)}
     return type(config) is type(other) and other.replace(**kept) == config
 
@@ -153,7 +153,7 @@ def _print_table(head, rows, left):
 
 
 def _print_row(row, widths, left):
-    """Prints cells of these widths; the columns `left` are flush left, the others right."""
+    """Print cells of these widths; the columns in `left` are left-aligned, the others right-aligned."""
     cells = [
         cell.ljust(width) if column in left else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -162,7 +162,7 @@ def _print_row(row, widths, left):
 
 
 def _flattened(values):
-    """The fields of a config, those of a config inside it under its name: `stem stage_sizes`."""
+    """Return the fields of a config; those of a nested config get its name as prefix: `stem stage_sizes`."""
     flat = {}
     for name, value in values.items():
         flat |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}

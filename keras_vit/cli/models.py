@@ -1,4 +1,4 @@
-"""From the arguments of a command to a model: named or saved, with the changes that the arguments ask for."""
+"""The model of a command: named or saved, with the changes that the arguments request."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ _DEFAULT_SIZE = 224
 
 
 def open_model(args):
-    """Builds the model that `--model` and `--weights` name; the load report goes to standard error."""
+    """Build the model of `--model` and `--weights`; the load report goes to standard error."""
     _check_model(args)
     if not args.model.endswith(_SAVED) and args.weights is None:
         raise ValueError(
@@ -31,33 +31,33 @@ def open_model(args):
     if any(getattr(args, name) is not None for name in _IMAGES):
         is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
         model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
-        if is_assumed:  # mean and std still are
+        if is_assumed:  # mean and std are still assumed
             model.assume_preprocessing()
     return model
 
 
 def check_without_model(args):
-    """Raises a `ValueError` where an argument changes a model and `--model` names none."""
+    """Raise a `ValueError` if an argument changes a model but `--model` is missing."""
     for name in ("weights", *_ARCHITECTURE, *_IMAGES):
         if getattr(args, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} needs --model")
+            raise ValueError(f"--{name.replace('_', '-')} requires --model")
 
 
 def build_model(args):
-    """The model as its file says, or with random weights."""
+    """Return the model with its saved weights, those of `--weights`, or random weights."""
     changes = {name: getattr(args, name) for name in _ARCHITECTURE if getattr(args, name) is not None}
     _check_model(args)
     if args.model.endswith(_SAVED):
         return _saved_model(args, changes)
     if args.weights is not None:
-        # Commands answer with what the file was taught; a head-less file leaves the default.
+        # Use the classes of the file's head; a file without a head leaves the default.
         classes = _classes_of(args.weights, args.model, changes.get("image_size", _DEFAULT_SIZE))
         changes = {**({"classes": classes} if classes else {}), **changes}
     return keras_vit.create_model(args.model, weights=args.weights, **changes)
 
 
 def change_preprocessing(preprocessing, image_size, args):
-    """Returns the `Preprocessing` with the changes that `--resize`, `--crop` and so on ask for.
+    """Return the `Preprocessing` with the changes of `--resize`, `--crop` and so on.
 
     Args:
         preprocessing: of the model.
@@ -83,17 +83,17 @@ def change_preprocessing(preprocessing, image_size, args):
     if changed.image_size != image_size:
         raise ValueError(
             f"--crop must be the model's image size {_sides(image_size)}; got {_sides(changed.image_size)} "
-            "(--image-size changes the model's)"
+            "(change the model's size with --image-size)"
         )
     return changed
 
 
 def check_zoo_name(expectation, name):
-    """Returns the zoo's name of a model; raises where it has none: with the name that is near, or with all of them.
+    """Return the zoo's name of a model; raise an error with a similar name, or with all names, if there is none.
 
     Args:
-        expectation: how the message begins, such as `--model must be`.
-        name: what was given, that name or its constructor's.
+        expectation: beginning of the message, such as `--model must be`.
+        name: the name of the model, or of its constructor.
     """
     names = keras_vit.list_models()
     with contextlib.suppress(ValueError):
@@ -108,16 +108,16 @@ def _check_model(args):
     if not args.model.endswith(_SAVED):
         args.model = check_zoo_name(f"{option} must be a {_SAVED} file or", args.model)
     elif not os.path.exists(args.model):
-        raise FileNotFoundError(f"{option}: there is no file {args.model}")
+        raise FileNotFoundError(f"{option}: file {args.model} does not exist")
 
 
 def _saved_model(args, changes):
     if args.weights is not None:
-        raise ValueError(f"--weights must be left out with --model {args.model}: the file holds its weights")
-    describe(open_checkpoint(args.model))  # says what is wrong with the file, if anything is
+        raise ValueError(f"--weights must be omitted with --model {args.model}: the file contains its weights")
+    describe(open_checkpoint(args.model))  # raises a clear error on a damaged file
     model = keras.models.load_model(args.model, compile=False)
     if not isinstance(model, ImageModel):
-        raise TypeError(f"--model must be a model of keras_vit; {args.model} holds a {described(model)}")
+        raise TypeError(f"--model must be a model of keras_vit; {args.model} contains a {described(model)}")
     if not changes:
         return model
     config, description = model.config.replace(**changes), model.get_config()
@@ -127,13 +127,13 @@ def _saved_model(args, changes):
         description["labels"] = None
     changed = type(model).from_config(description)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*the file states")  # --gelu and --epsilon are the user's word
+        warnings.filterwarnings("ignore", message=".*the file states")  # the user has set --gelu or --epsilon
         keras_vit.load_weights(changed, args.model)
     return changed
 
 
 def _classes_of(weights, model, image_size):
-    """Number of classes of a file's head, None without one; the file is downloaded if it has to be."""
+    """Return the number of classes of a file's head, None without one; download the file if necessary."""
     size = image_size if isinstance(image_size, tuple) else (image_size, image_size)
     path, _ = locate(weights, model, size)
     return describe(open_checkpoint(path)).classes

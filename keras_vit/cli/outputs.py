@@ -1,4 +1,4 @@
-"""The files that a command is to write."""
+"""Checks of a command's output files."""
 
 import pathlib
 
@@ -9,12 +9,12 @@ _DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
 
 
 def check_output(option, path, suffixes):
-    """Raises where the ending or the folder of a file is wrong, before anything is computed; None is no file.
+    """Raise before any computation if the ending or the folder of a file is wrong; None means no file.
 
     Args:
-        option: what the path was given by, such as `--plot`.
+        option: option of the path, such as `--plot`.
         path: of the file.
-        suffixes: endings that it may have.
+        suffixes: allowed endings.
     """
     if path is None:
         return
@@ -25,7 +25,7 @@ def check_output(option, path, suffixes):
 
 
 def check_drawing(option, path):
-    """`check_output` of a figure; raises as well where matplotlib, which draws it, is missing."""
+    """Call `check_output` for a figure; also raise if matplotlib, which draws it, is missing."""
     check_output(option, path, _DRAWINGS)
     if path is not None:
         import_figure()

@@ -1,4 +1,4 @@
-"""`keras-vit probe`: how good the features of a model are."""
+"""`keras-vit probe`: few-shot accuracy of a model's features."""
 
 import contextlib
 import json
@@ -11,11 +11,11 @@ from keras_vit.cli.models import open_model
 from keras_vit.cli.outputs import check_drawing, check_output
 from keras_vit.cli.sources import check_sources, open_sources
 
-_SEED = 0  # of --hold-out
+_SEED = 0  # for --hold-out
 
 
 def probe(args):
-    """Prints the few-shot accuracy, and writes it as a table and as an image."""
+    """Print the few-shot accuracy, and write it as a table and as a plot."""
     check_sources(args)
     check_output("--table", args.table, (".csv",))
     check_drawing("--plot", args.plot)
@@ -25,7 +25,7 @@ def probe(args):
             "--validation, --hold-out or --arrays with x_test and y_test must be given: images to measure on"
         )
     model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):  # the bar of Keras
+    with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bar
         result = keras_vit.evaluation.few_shot(
             model,
             train,

@@ -1,4 +1,4 @@
-"""`keras-vit train`, `export` and `convert`: folders and files out."""
+"""`keras-vit train`, `export` and `convert`."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from keras_vit.cli.models import build_model, check_zoo_name, open_model
 from keras_vit.cli.recipes import open_recipe
 from keras_vit.cli.sources import ANY_KIND, check_sources, open_sources
 
-_OPTIONS = ("checkpoint_every", "max_corrupt")  # of keras_vit.train, which has their defaults
+_OPTIONS = ("checkpoint_every", "max_corrupt")  # keras_vit.train defines their defaults
 _EXPORT_OPTIONS = (
     "format",
     "version",
@@ -31,7 +31,7 @@ _EXPORT_OPTIONS = (
 
 
 def train(args):
-    """Trains by a recipe, or shows it."""
+    """Train by a recipe, or print the recipe."""
     recipe = open_recipe(args)
     check_sources(args)
     if args.model is not None:
@@ -42,16 +42,16 @@ def train(args):
     if args.workdir is None:
         raise ValueError("--workdir must be given, or --show to see the recipe")
     if args.model is None and recipe.model is None:
-        raise ValueError(f"--model must be given: recipe {recipe.name!r} has none of its own")
+        raise ValueError(f"--model must be given: recipe {recipe.name!r} does not define one")
     options = {name: getattr(args, name) for name in _OPTIONS if getattr(args, name) is not None}
-    # Several workers must find each other before TensorFlow makes anything, such as a source.
+    # Several workers must connect before TensorFlow creates anything, such as a source.
     training = keras_vit.training
     failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
     with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         if source is None and recipe.dataset is None:
             raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no images of its own")
-        with contextlib.redirect_stdout(sys.stderr):  # the bars of Keras
+        with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bars
             result = keras_vit.train(
                 recipe,
                 source,
@@ -66,14 +66,14 @@ def train(args):
         print(f"accuracy: {100 * result.accuracy:.1f} %")
     folder = pathlib.Path(args.workdir)
     print(f"saved: {folder / 'model.keras'}")
-    if (folder / "best.keras").is_file():  # of a run with a validation
+    if (folder / "best.keras").is_file():  # only with validation images
         print(f"best: {folder / 'best.keras'}")
 
 
 def export(args):
-    """Writes a model for other programs and prints its folder."""
+    """Export a model for other programs and print its folder."""
     if args.no_check and args.check:
-        raise ValueError("--no-check must be left out with --check")
+        raise ValueError("--no-check must be omitted with --check")
     model = open_model(args)
     options = {name: getattr(args, name) for name in _EXPORT_OPTIONS}
     with users_mistakes(keras_vit.serving.ExportError):
@@ -82,7 +82,7 @@ def export(args):
 
 
 def convert(args):
-    """Writes a model's weights in the layout of other code and prints the path."""
+    """Write a model's weights in the layout of another library and print the path."""
     if not args.model.endswith(".keras") and args.weights is None:
         raise ValueError(f"--weights must be given with --model {args.model}")
     model = build_model(args)
@@ -95,7 +95,7 @@ def convert(args):
 
 @contextlib.contextmanager
 def _why_it_ended():
-    """Tells of a run that was asked to end and has saved itself; the exit code follows from what is raised."""
+    """Print one line about a run that was interrupted and saved; the exception sets the exit code."""
     try:
         yield
     except (keras_vit.training.Preempted, keras_vit.training.Interrupted) as end:
@@ -104,7 +104,7 @@ def _why_it_ended():
 
 
 def _save(model, path):
-    """Writes `.keras` or `.weights.h5` in one step."""
+    """Write `.keras` or `.weights.h5` atomically."""
     suffix = next((suffix for suffix in (".weights.h5", ".keras") if path.endswith(suffix)), None)
     if suffix is None:
         raise ValueError(f"--output must end in .keras or .weights.h5 for --layout keras; got {path!r}")

@@ -1,4 +1,4 @@
-"""From the arguments of a command to a recipe: `--set FIELD=VALUE` and its short forms."""
+"""The recipe of a command: `--set FIELD=VALUE` and its short forms."""
 
 import ast
 
@@ -11,12 +11,12 @@ _TEXTS = ("augment", "mix")
 
 
 def open_recipe(args):
-    """Returns the recipe that `--recipe` names, with the changes that the other arguments ask for."""
+    """Return the recipe of `--recipe` with the changes of the other arguments."""
     return _find(args.recipe).replace(**read_changes(args))
 
 
 def read_changes(args):
-    """Returns the fields that the arguments other than `--recipe` ask to change, by name."""
+    """Return the changed fields by name, from all arguments but `--recipe`."""
     changes = {name: getattr(args, name) for name in _SHORT_FORMS if getattr(args, name) is not None}
     for name, text in args.set:
         if name in changes:
@@ -34,7 +34,7 @@ def _find(name):
 
 
 def _value(text):
-    """`"0.01"` -> 0.01; `"(0.3, 0.6)"` -> the tuple; `"none"` -> None; any other word stays one."""
+    """Convert `"0.01"` to 0.01, `"(0.3, 0.6)"` to a tuple and `"none"` to None; return other words unchanged."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
@@ -44,14 +44,14 @@ def _value(text):
 
 
 def _texts(text):
-    """`"flip, randaugment(2, 15)"` -> the two texts, as `'["flip", "randaugment(2, 15)"]'`, which `--show` prints; `""`
-    and `"none"` are no texts."""
+    """Convert `"flip, randaugment(2, 15)"`, or `'["flip", "randaugment(2, 15)"]'` as printed by `--show`, to two
+    strings; `""` and `"none"` become no strings."""
     if text.lower() in ("", "none"):
         return ()
     try:
-        parsed = ast.parse(text, mode="eval").body  # Python knows which commas stand between two calls
+        parsed = ast.parse(text, mode="eval").body  # distinguishes commas between calls from those inside
     except SyntaxError:
-        return (text,)  # the recipe says what is wrong with it
+        return (text,)  # the recipe reports what is wrong
     parts = parsed.elts if isinstance(parsed, (ast.Tuple, ast.List)) else [parsed]
     return tuple(part.value if _is_quoted(part) else ast.get_source_segment(text, part) for part in parts)
 

@@ -1,4 +1,4 @@
-"""From the arguments of a command to labelled images."""
+"""The labelled images of a command."""
 
 import pathlib
 import sys
@@ -7,7 +7,7 @@ import keras_vit
 
 _KINDS = ("folder", "tfds", "tfrecord", "arrays")
 ANY_KIND = "--folder, --tfds, --tfrecord or --arrays"
-_KEYS = ("image_key", "label_key")  # both kinds have their own defaults
+_KEYS = ("image_key", "label_key")  # the defaults depend on the kind
 _BELONGS_TO = {
     "split": ("tfds",),
     "data_dir": ("tfds",),
@@ -18,29 +18,29 @@ _BELONGS_TO = {
 
 
 def open_source(args):
-    """Returns the `ImageSource` that the arguments name, None if they name none; of arrays the test images."""
+    """Return the `ImageSource` of the arguments, None if there is none; for arrays the test images."""
     kind = _kind(args)
     return None if kind is None else _open(args, kind, "test" if kind == "arrays" else _where(args, kind))
 
 
 def check_sources(args):
-    """Raises on arguments of `train` and `probe` that do not belong together; opens nothing."""
+    """Raise on contradicting arguments of `train` and `probe`, without opening files."""
     kind = _kind(args)
     for name in ("validation", "hold_out"):
         if kind is None and getattr(args, name) is not None:
-            raise ValueError(f"{_option(name)} needs images to learn from: {ANY_KIND}")
+            raise ValueError(f"{_option(name)} requires training images: {ANY_KIND}")
     if args.validation is not None and args.hold_out is not None:
-        raise ValueError("--validation and --hold-out are two ways to say the same: give one of them")
+        raise ValueError("at most one of --validation and --hold-out may be given; got both")
     if args.validation is not None and kind == "arrays":
-        raise ValueError("--validation must be left out with --arrays: the file's x_test and y_test are measured on")
+        raise ValueError("--validation must be omitted with --arrays: x_test and y_test of the file are used")
 
 
 def open_sources(args, seed):
-    """Returns the `ImageSource` to learn from and the one to measure on, each None if the arguments name none.
+    """Return the `ImageSource` to train on and the one to measure on, each None if there is none.
 
     Args:
-        args: parsed arguments that `check_sources` has checked.
-        seed: which images `--hold-out` draws.
+        args: parsed arguments, checked by `check_sources`.
+        seed: of the draw of `--hold-out`.
     """
     kind = _kind(args)
     if kind is None:
@@ -59,8 +59,8 @@ def _split(source, hold_out, seed):
             f"--hold-out must leave both parts at least one image; got --hold-out={hold_out:g} of {source.size} images"
         )
     rest, held_out = source.split(hold_out, seed=seed)
-    drawn = "drawn from all" if source.labels is None else "of every class its share"
-    print(f"{rest.size:,} images to learn from, {held_out.size:,} held out, {drawn}", file=sys.stderr)
+    drawn = "drawn from all" if source.labels is None else "stratified by class"
+    print(f"{rest.size:,} training images, {held_out.size:,} held out, {drawn}", file=sys.stderr)
     return rest, held_out
 
 
@@ -72,7 +72,7 @@ def _kind(args):
     kind = next((kind for kind in _KINDS if getattr(args, kind) is not None), None)
     for name, owners in _BELONGS_TO.items():
         if getattr(args, name) is not None and kind not in owners:
-            raise ValueError(f"{_option(name)} belongs to {' and '.join(map(_option, owners))}")
+            raise ValueError(f"{_option(name)} requires {' or '.join(map(_option, owners))}")
     if kind == "tfds" and args.split is None:
         raise ValueError("--split must be given with --tfds, such as 'train' or 'train[:80%]'")
     return kind

@@ -1,4 +1,4 @@
-"""Images in: sources of labelled images and the tf.data pipelines that turn them into batches."""
+"""Image sources, and the tf.data pipelines that turn them into batches."""
 
 from keras_vit.data.corrupt import UnusableDataError, data_error
 from keras_vit.data.digits import from_digits

@@ -1,28 +1,28 @@
-"""Arrays as images: their shape and the range of their values, checked before anything is computed."""
+"""Arrays as images: checks of their shape and value range."""
 
 import math
 import numbers
 
 import numpy as np
 
-_TOLERANCE = 1e-4  # share of the range: float32 resampling leaves values such as 1.0000001, which are clipped
+_TOLERANCE = 1e-4  # share of the range: float32 resampling produces values such as 1.0000001, which are clipped
 
 
 def check(name, array, value_range, ranks):
-    """Returns `array` (as NumPy) and its range (low, high) after checking shape and values.
+    """Return `array` (as NumPy) and its range (low, high) after checking shape and values.
 
     Raises:
-        TypeError: when it holds no numbers.
-        ValueError: on a rank that is not among `ranks`, sides of 0, channels other than 1, 3 or 4, NaN or
-            infinity, and values that contradict `value_range` or, where that is None, the range of the type.
+        TypeError: if it does not contain numbers.
+        ValueError: on a rank that is not in `ranks`, sides of 0, channels other than 1, 3 or 4, NaN or infinity, and
+            values outside `value_range`; if that is None, outside the range of the dtype.
     """
     array = _numeric(name, array)
     _check_shape(name, array.shape, ranks)
     low, high = _range_of(name, array.dtype) if value_range is None else _check_range(value_range)
-    # Extremes rather than elements are compared: NaN and infinity show in them, and no large batch is copied.
+    # Only the extremes are checked: they show NaN and infinity, and a large batch is not copied.
     least, greatest = float(array.min()), float(array.max())
     if not (math.isfinite(least) and math.isfinite(greatest)):
-        raise ValueError(f"{name} must hold finite values; it holds NaN or infinity")
+        raise ValueError(f"{name} must contain finite values; it contains NaN or infinity")
     slack = _TOLERANCE * (high - low)
     if least < low - slack or greatest > high + slack:
         raise ValueError(
@@ -31,14 +31,14 @@ def check(name, array, value_range, ranks):
         )
     if array.dtype.kind == "f" and (low, high) == (0, 255) and 0 <= least < greatest <= 1:
         raise ValueError(
-            f"{name} must have values from 0 to 255, as value_range says; they range from {least:g} to "
-            f"{greatest:g}, probably scaled already: leave value_range out"
+            f"{name} must have values from 0 to 255 for this value_range; they range from {least:g} to "
+            f"{greatest:g} and are probably scaled already: omit value_range"
         )
     return array, (low, high)
 
 
 def to_levels(array, value_range):
-    """One image of rank 2 or 3 as (height, width, channels) on [0, 255]: uint8 as it is, else float32."""
+    """Return an image of rank 2 or 3 as (height, width, channels) on [0, 255]: uint8 unchanged, else float32."""
     array = array[..., None] if array.ndim == 2 else array
     low, high = value_range
     if array.dtype == np.uint8 and (low, high) == (0, 255):
@@ -51,12 +51,12 @@ def _numeric(name, array):
     given = type(array)
     try:
         array = np.asarray(array)
-    except Exception:  # whatever a foreign object raises when it is no array
+    except Exception:  # any exception means that the object is not an array
         array = np.empty((), object)
     if array.dtype.name == "bfloat16":
         array = array.astype(np.float32)
     if array.dtype.kind == "b":
-        raise TypeError(f"{name} must hold numbers; got bool: convert with mask.astype('uint8') * 255")
+        raise TypeError(f"{name} must contain numbers; got bool: convert with mask.astype('uint8') * 255")
     if array.dtype.kind not in "uif":
         raise TypeError(
             f"{name} must be a path, the bytes of a file, a PIL image or an array of numbers; "
@@ -83,7 +83,7 @@ def _range_of(name, dtype):
     if dtype.kind == "i":
         raise ValueError(
             f"{name} must be uint8, uint16 or float, or come with value_range=(darkest, brightest); "
-            f"got {dtype}, which does not say what white is"
+            f"got {dtype}, which has no standard range for images"
         )
     return 0, 1
 
@@ -102,4 +102,4 @@ def _check_range(value_range):
 def _advice(dtype, least, greatest):
     ranges = ((0, 1), (0, 255), (-1, 1)) if dtype.kind == "f" else ((0, 255), (0, 65535))
     fitting = [pair for pair in ranges if pair[0] <= least and greatest <= pair[1]]
-    return f": pass value_range={fitting[0]}" if fitting else ": pass the value_range they have"
+    return f": pass value_range={fitting[0]}" if fitting else ": pass their actual value_range"

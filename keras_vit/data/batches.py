@@ -1,4 +1,4 @@
-"""A batch from its rows: read in parallel, the places of unreadable images filled or left out."""
+"""Building batches: images are read in parallel, and unreadable ones are replaced or left out."""
 
 import os
 
@@ -6,30 +6,30 @@ import tensorflow as tf
 
 from keras_vit.data import corrupt
 
-_AHEAD = 2  # batches that are read at the same time: with one alone, cores would be idle at its end
+_AHEAD = 2  # batches that are read at the same time: with only one, cores would be idle at its end
 _NONE_READABLE = (
-    "not one image of batch {} can be read, nor one of those that could take their place: more cannot be read than "
+    "no image of batch {} can be read, nor any image that could replace one: more images are unreadable than "
     "max_corrupt allows"
 )
 
 
 def read_batches(order, start_step, prepare, finish, unreadable, *, rows_of, before=0, fill=True):
-    """Reads the batches of an `Order`.
+    """Read the batches of an `Order`.
 
     Args:
         order: an `Order`.
         start_step: number of the first batch.
         prepare: function of (running number, encoded file or pixels) to a tensor of fixed shape.
-        finish: function of (number of the batch, int64 rows of it, images, labels) to what comes out.
+        finish: function of (number of the batch, int64 rows of it, images, labels) to an element of the dataset.
         unreadable: an `Unreadable`.
-        rows_of: function from the number of rows of a batch to the range (first, end) of those to read.
-        before: 1 to read the row before these too, cyclically: in MixUp, the partner of the first.
-        fill: whether an unreadable image's place is taken by the next readable one of the whole batch, cyclically,
-            or of the source if there is none, so that nothing else moves. False leaves the place out, and `finish`
-            gets fewer images than rows.
+        rows_of: function from the number of rows of a batch to the range (first, end) of rows to read.
+        before: 1 also reads the row before these, cyclically; it is the MixUp partner of the first row.
+        fill: whether an unreadable image is replaced by the next readable one of the whole batch, cyclically, or of
+            the source if there is none; all other images keep their place. With False the image is left out, and
+            `finish` gets fewer images than rows.
 
     Returns:
-        `tf.data.Dataset` of what `finish` returns, in order whatever the parallelism.
+        `tf.data.Dataset` of the results of `finish`, in a fixed order.
     """
 
     def example(place, row):
@@ -51,7 +51,7 @@ def read_batches(order, start_step, prepare, finish, unreadable, *, rows_of, bef
             if not fill:
                 return found
             following = _cycle(order.rows(number, batch), numbers + tf.size(numbers, tf.int64), length)
-            # Of one more than may be unreadable one is readable, or there are too many.
+            # Among `allowed` + 1 images one is readable, or more are unreadable than allowed.
             following = following.concatenate(order.others(number).take(unreadable.allowed + 1))
             return _fill(number, numbers, places, found, following.enumerate().map(example))
 
@@ -62,30 +62,30 @@ def read_batches(order, start_step, prepare, finish, unreadable, *, rows_of, bef
         with tf.control_dependencies([_check_labels(labels, len(order.source.class_names))]):
             return finish(number, tf.math.floormod(numbers, length), images, tf.identity(labels))
 
-    # Not interleave, which would hold six batches where this holds two.
+    # Not interleave, which would hold six batches instead of two.
     return order.batches(start_step).map(read, num_parallel_calls=_AHEAD, deterministic=True)
 
 
 def _parallelism():
-    # A number, as AUTOTUNE would begin at one image in every batch.
+    # A fixed number, because AUTOTUNE starts with one image at a time in every batch.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cycle(rows, numbers, length):
-    """The rows of a batch from the first of `numbers` on, then all of them once more."""
+    """Return the rows of a batch from the first of `numbers` on, then all rows once more."""
     first = tf.math.floormod(tf.concat([numbers, [0]], 0)[0], length)
     return rows.skip(first).concatenate(rows)
 
 
 def _readable(examples, batch_size):
-    """As many of `examples` as raise nothing, up to `batch_size`, in one batch, which may be of no rows."""
+    """Return one batch of up to `batch_size` of the `examples` that raise no error; it may have no rows."""
     none = tf.nest.map_structure(lambda spec: tf.zeros((0, *spec.shape), spec.dtype), examples.element_spec)
     batches = examples.ignore_errors().batch(batch_size)
     return batches.concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
 
 
 def _fill(number, numbers, places, found, following):
-    """Images and labels for all `numbers`: each the first readable one from its place on, then of `following`."""
+    """Return images and labels for all `numbers`: each is the first readable one from its place on."""
     _, *later = _readable(following, 1)
     stopped = tf.cond(tf.size(later[1]) > 0, tf.no_op, lambda: corrupt.stop(_NONE_READABLE, number))
     with tf.control_dependencies([stopped]):
@@ -94,7 +94,7 @@ def _fill(number, numbers, places, found, following):
 
 
 def _report(order, rows, places, unreadable):
-    """Operation that reports those of `rows` that are not among `places`."""
+    """Return the operation that reports the `rows` that are not among `places`."""
 
     def is_lost(place, row):
         return tf.reduce_all(places != place)
@@ -114,5 +114,5 @@ def _report(order, rows, places, unreadable):
 
 def _check_labels(labels, classes):
     wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= classes))
-    message = f"labels must be from 0 to {classes - 1}, as there are {classes} classes; the source gives {{}}"
+    message = f"labels must be from 0 to {classes - 1}, as there are {classes} classes; the source contains {{}}"
     return tf.cond(tf.size(wrong) == 0, tf.no_op, lambda: corrupt.stop(message, wrong))

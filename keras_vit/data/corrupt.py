@@ -1,4 +1,4 @@
-"""What a pipeline does about images that cannot be read: skip, count, name, and stop beyond a share of them."""
+"""Unreadable images in a pipeline: skip, count and log them, and raise an error if there are too many."""
 
 import logging
 import numbers
@@ -10,43 +10,43 @@ import tensorflow as tf
 from keras_vit.data import encoded
 
 _LOG = logging.getLogger("keras_vit.data")
-_NAMED = 5  # images that the last message lists
+_NAMED = 5  # images listed in the error
 
 
 class UnusableDataError(ValueError):
-    """The images or labels of a source cannot be trained or evaluated on; the message says why."""
+    """The images or labels of a source cannot be used for training or evaluation; the message says why."""
 
 
 def data_error(error: BaseException) -> UnusableDataError | None:
-    """Finds the clear sentence in what TensorFlow raises when a pipeline of ours stops.
+    """Return the clear message hidden in the TensorFlow error of a stopped pipeline.
 
     Args:
-        error: exception that came out of `model.fit`, `model.evaluate` or an iterator, a `tf.errors.OpError`.
+        error: exception from `model.fit`, `model.evaluate` or an iterator, usually a `tf.errors.OpError`.
 
     Returns:
-        An `UnusableDataError`, which is a `ValueError`, with the sentence alone; None where `error` is not ours.
+        An `UnusableDataError`, which is a `ValueError`, with only this message; None if `error` has another cause.
     """
     found = re.search(rf"{UnusableDataError.__name__}: (.*)", str(error))
     return UnusableDataError(found[1].strip()) if isinstance(error, tf.errors.OpError) and found else None
 
 
 class Unreadable:
-    """The images of one pipeline that could not be read so far.
+    """The unreadable images that one pipeline has found so far.
 
     Args:
-        source: the `ImageSource` that they come from.
-        channels: of the model input, for the reason in the messages.
-        max_corrupt: largest share of the images of the source, in [0, 1], that may be unreadable.
+        source: the `ImageSource` of the pipeline.
+        channels: channels of the model input, needed to find the reason.
+        max_corrupt: maximum share of unreadable images, in [0, 1].
 
     Attributes:
-        allowed: the same as a number of images.
+        allowed: `max_corrupt` as a number of images.
     """
 
     def __init__(self, source, channels, max_corrupt):
         is_number = isinstance(max_corrupt, numbers.Real) and not isinstance(max_corrupt, bool)
         if not is_number or not 0.0 <= max_corrupt <= 1.0:
             raise ValueError(f"max_corrupt must be a number in [0, 1]; got max_corrupt={max_corrupt!r}")
-        # Not the source: TensorFlow keeps whatever a numpy_function refers to until the process ends.
+        # Not the source itself: TensorFlow keeps everything a numpy_function refers to until the process ends.
         self._name_of = source.describe or (source.files.__getitem__ if source.files else "image {}".format)
         self._size, self._channels, self._max_corrupt = source.size, channels, float(max_corrupt)
         self.allowed = int(self._max_corrupt * self._size)
@@ -54,16 +54,16 @@ class Unreadable:
 
     @property
     def positions(self):
-        """Positions in the source, ascending."""
+        """Positions in the source in ascending order."""
         return sorted(self._found)
 
     def report(self, positions, opened, contents):
-        """Logs images that are new here, and raises once there are too many.
+        """Log images that were not reported before; raise an error once there are too many.
 
         Args:
-            positions: int64 array, where in the source the images stand.
+            positions: int64 array, positions of the images in the source.
             opened: int64 array, those of `positions` whose file or record could be read.
-            contents: array of bytes, what stands in these.
+            contents: array of bytes, the contents of these.
         """
         opened = dict(zip(opened.tolist(), contents, strict=True))
         with self._lock:
@@ -83,7 +83,7 @@ class Unreadable:
         try:
             encoded.decode(name, contents, self._channels)
         except ValueError as error:
-            return " ".join(str(error).split())  # one line, which data_error can find the end of
+            return " ".join(str(error).split())  # one line, so that data_error finds its end
         return f"{name} was decoded but could not be cropped or augmented"
 
     def _summary(self):
@@ -91,12 +91,12 @@ class Unreadable:
         listed = "; ".join(reasons[:_NAMED]) + ("; ..." if len(reasons) > _NAMED else "")
         return (
             f"{len(reasons)} of {self._size} images cannot be read, which is more than "
-            f"max_corrupt={self._max_corrupt:g} allows: {listed}. Mend or remove these, or raise max_corrupt"
+            f"max_corrupt={self._max_corrupt:g} allows: {listed}. Repair or remove these, or raise max_corrupt"
         )
 
 
 def stop(message, values):
-    """Operation that ends the pipeline with an `UnusableDataError`: `message` with `values` (a tensor) put in."""
+    """Return the operation that stops the pipeline with an `UnusableDataError`: `message` formatted with `values`."""
 
     def end(values):
         raise UnusableDataError(message.format(values.tolist()))

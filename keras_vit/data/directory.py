@@ -1,4 +1,4 @@
-"""from_directory: images that lie in one folder per class."""
+"""from_directory: images in one folder per class."""
 
 import itertools
 import os
@@ -15,36 +15,38 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 
 
 def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
-    """Images in one sub-folder per class; the classes are the sub-folders sorted by name.
+    """Return the images of a folder with one sub-folder per class.
+
+    The classes are the sub-folders sorted by name.
 
     Args:
-        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Images
-            lie directly in their class folder; hidden files and folders are ignored.
-        extensions: endings that are read, upper or lower case; files with another ending are ignored.
+        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Images must be
+            directly in their class folder; hidden files and folders are ignored.
+        extensions: file name endings to read, in upper or lower case; other files are ignored.
 
     Returns:
-        An `ImageSource` whose files are read only when its dataset reaches them.
+        An `ImageSource`; a file is read only when its dataset reaches it.
 
     Raises:
-        FileNotFoundError: no such folder.
-        ValueError: a file instead of a folder, no class folders, a class folder without images, or a name that is
-            no UTF-8.
+        FileNotFoundError: if the folder does not exist.
+        ValueError: on a file instead of a folder, no class folders, a class folder without images, or a name that is
+            not UTF-8.
     """
     folder = pathlib.Path(path)
     if not folder.exists():
-        raise FileNotFoundError(f"path must be a folder of class folders; there is no {path}")
+        raise FileNotFoundError(f"path must be a folder of class folders; {path} does not exist")
     if not folder.is_dir():
         raise ValueError(f"path must be a folder of class folders; {path} is a file")
     endings = _endings(extensions)
     classes = [entry for entry in _visible(folder) if entry.is_dir()]
     if not classes:
-        raise ValueError(f"path must hold one sub-folder of images per class; there are none in {path}")
+        raise ValueError(f"path must contain one sub-folder of images per class; there are none in {path}")
     files = [[file.path for file in _visible(entry) if _is_image(file, endings)] for entry in classes]
     empty = [entry.name for entry, found in zip(classes, files, strict=True) if not found]
     if empty:
         raise ValueError(
-            f"every class folder must hold images ending in {', '.join(endings)}; "
-            f"{len(empty)} of {len(classes)} in {path} hold none: {', '.join(empty[:5])}"
+            f"every class folder must contain images ending in {', '.join(endings)}; "
+            f"{len(empty)} of {len(classes)} in {path} contain none: {', '.join(empty[:5])}"
         )
     for name in itertools.chain((entry.path for entry in classes), *files):
         _check_name(name)
@@ -63,7 +65,7 @@ def _from_files(files, labels, class_names):
 
 
 def _check_name(path):
-    """Raises on a name that labels, files and messages cannot hold; Python reads its bytes as lone surrogates."""
+    """Raise on a name that is not UTF-8, which Python reads with lone surrogates."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -71,7 +73,7 @@ def _check_name(path):
 
 
 def _visible(folder):
-    with os.scandir(folder) as entries:  # unlike pathlib's, they know without another look what is a file
+    with os.scandir(folder) as entries:  # its entries know their type, so is_file needs no further system call
         return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
 
 

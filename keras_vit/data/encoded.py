@@ -1,4 +1,4 @@
-"""Encoded images (files, bytes) and PIL images to pixels; what is no image, or too large, is refused."""
+"""Decoding encoded images (files, bytes) and PIL images to pixels; invalid or too large images raise errors."""
 
 import contextlib
 import io
@@ -14,32 +14,32 @@ import tensorflow as tf
 from keras_vit.data import pixel_limit, preprocessing
 
 _FORMATS = "JPEG, PNG, BMP, GIF, WebP (not animated)"
-_READABLE = ("JPEG", "MPO", "PNG", "BMP", "GIF", "WEBP")  # in Pillow's words; MPO: JPEG with more behind it
+_READABLE = ("JPEG", "MPO", "PNG", "BMP", "GIF", "WEBP")  # Pillow's names; MPO: a JPEG followed by more images
 _GREY_MODES = ("1", "L", "LA", "La")
 
 
 def check_file(path):
-    """Raises unless `path` is a file that can be opened."""
+    """Raise unless `path` is an existing file."""
     if os.path.isdir(path):
         raise ValueError(
-            f"{os.fspath(path)} is a folder, not an image: give its files, or use keras_vit.data.from_directory"
+            f"{os.fspath(path)} is a folder, not an image: pass its files, or use keras_vit.data.from_directory"
         )
     if not os.path.exists(path):
         raise FileNotFoundError(f"there is no image file {os.fspath(path)}")
 
 
 def read_file(path):
-    """The bytes of a file."""
+    """Return the bytes of a file."""
     with open(path, "rb") as file:
         return file.read()
 
 
 def decode(name, contents, channels):
-    """Decodes the bytes of a file: uint8 (height, width, channels) by `preprocessing.decode`.
+    """Decode the bytes of a file to uint8 (height, width, channels) with `preprocessing.decode`.
 
     Raises:
-        ValueError: that begins with `name`, on bytes that are no image, a damaged one or one of more than
-            `pixel_limit.MAX_PIXELS` pixels.
+        ValueError: on bytes that are not an image, a damaged image, or more than `pixel_limit.MAX_PIXELS` pixels; the
+            message begins with `name`.
     """
     image_format = _check_header(name, contents)
     try:
@@ -48,29 +48,29 @@ def decode(name, contents, channels):
         if image_format not in _READABLE:
             raise ValueError(
                 f"{name} must be one of {_FORMATS}; it is {image_format}: "
-                "open it with PIL.Image.open and give the image instead"
+                "open it with PIL.Image.open and pass the image instead"
             ) from None
         raise ValueError(
-            f"{name} must be a whole image of one of {_FORMATS}; it begins as {image_format} "
-            f"but is cut short, damaged or of a rare kind ({len(contents)} bytes, {_beginning(contents)})"
+            f"{name} must be a complete image of one of {_FORMATS}; it begins as {image_format} "
+            f"but is truncated, damaged or of an unsupported kind ({len(contents)} bytes, {_beginning(contents)})"
         ) from None
     _check_sides(name, *image.shape[:2])
     return image
 
 
 def from_pil(name, image):
-    """The pixels of a PIL image, upright: uint8 (height, width, 1 or 3), or float32 on [0, 255] if it has 16 bits."""
+    """Return the upright pixels of a PIL image: uint8 (height, width, 1 or 3), or float32 on [0, 255] for 16 bits."""
     _check_sides(name, *reversed(image.size))
     if image.mode in ("I", "F"):
         raise ValueError(
-            f"{name} must be a PIL image with a range of its own; mode {image.mode!r} has none: "
-            "give numpy.asarray(image) with value_range=(darkest, brightest)"
+            f"{name} must be a PIL image with a known value range; mode {image.mode!r} has none: "
+            "pass numpy.asarray(image) with value_range=(darkest, brightest)"
         )
     try:
         image = _upright(image)
         if image.mode.startswith("I;16"):
             return (np.asarray(image).astype(np.float32) / 257.0)[..., None]
-        if image.mode in ("RGB", "RGBA"):  # without a copy of all pixels
+        if image.mode in ("RGB", "RGBA"):  # avoids a copy of all pixels
             return np.asarray(image)[..., :3]
         pixels = np.asarray(image.convert("L" if image.mode in _GREY_MODES else "RGB"))
     except (OSError, SyntaxError) as error:
@@ -80,7 +80,7 @@ def from_pil(name, image):
 
 def _upright(image):
     image.load()
-    with warnings.catch_warnings(), contextlib.suppress(Exception):  # damaged EXIF is no reason to refuse an image
+    with warnings.catch_warnings(), contextlib.suppress(Exception):  # damaged EXIF does not make an image unreadable
         warnings.simplefilter("ignore")
         if image.getexif().get(PIL.ExifTags.Base.Orientation, 1) != 1:
             return PIL.ImageOps.exif_transpose(image)
@@ -88,22 +88,22 @@ def _upright(image):
 
 
 def _check_header(name, contents):
-    """Returns the format's name, once the header is found to be one that can be decoded."""
+    """Return the name of the format after checking the header and the number of pixels."""
     if not contents:
         raise ValueError(f"{name} must be an image ({_FORMATS}); it is empty (0 bytes)")
-    if contents[:4] == b"RIFF":  # a WebP: to open an animated one, Pillow allocates its pixels
+    if contents[:4] == b"RIFF":  # WebP: Pillow allocates the pixels of an animated one when it opens it
         width, height = pixel_limit.header_sides(tf.constant(contents)).numpy()
         _check_sides(name, height or 1, width or 1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images and of damage to what is not read here
+            warnings.simplefilter("ignore")  # about large images, and about damage outside the header
             with PIL.Image.open(io.BytesIO(contents)) as header:
                 image_format, (width, height) = header.format, header.size
     except PIL.Image.DecompressionBombError as error:
         raise ValueError(f"{name} must have at most {pixel_limit.MAX_PIXELS:,} pixels; {error}") from None
     except (OSError, SyntaxError, ValueError, EOFError):
         raise ValueError(
-            f"{name} must be an image ({_FORMATS}); it is none or its header is damaged: "
+            f"{name} must be an image ({_FORMATS}); it is not an image or its header is damaged: "
             f"{len(contents)} bytes, {_beginning(contents)}"
         ) from None
     _check_sides(name, height, width)

@@ -1,39 +1,39 @@
-"""The first frame of a GIF, cut out in the graph: TensorFlow decodes every frame before it drops all but the first."""
+"""Cutting a GIF after its first frame in the graph, because TensorFlow decodes all frames even if one is used."""
 
 import tensorflow as tf
 
 from keras_vit.data import pixel_limit
 
 _EXTENSION, _IMAGE, _TRAILER = 0x21, 0x2C, b"\x3b"
-_SCREEN_SIZE = 13  # of the header and the logical screen descriptor
+_SCREEN_SIZE = 13  # bytes of the header and the logical screen descriptor
 _MAX_BLOCKS = 2**16  # of up to 255 bytes each: 16 MiB for one frame
-_PADDING = 16  # bytes behind the file, so that what a short one lacks is read as zeros
+_PADDING = 16  # zero bytes after the file, so that reading past the end of a short file is safe
 
 
 def is_gif(contents):
-    """Whether an encoded file (scalar string) begins as a GIF."""
+    """Whether an encoded file (scalar string) starts as a GIF."""
     return tf.strings.substr(contents, 0, 4) == b"GIF8"
 
 
 def first_frame(contents, max_pixels=None):
-    """Cuts a GIF behind its first frame; one that ends before, or has another kind of block there, stays as it is.
+    """Cut a GIF after its first frame; a GIF with another structure is returned unchanged.
 
     Args:
         contents: scalar string tensor, an encoded GIF.
-        max_pixels: that the frame may have; None stands for `pixel_limit.MAX_PIXELS`.
+        max_pixels: maximum number of pixels of the frame; None uses `pixel_limit.MAX_PIXELS`.
 
     Returns:
         Scalar string tensor.
 
     Raises:
-        tf.errors.InvalidArgumentError: when run on a frame of more pixels or of more than 65,536 blocks of data, each
-            of which can be decoded to a thousand times its length.
+        tf.errors.InvalidArgumentError: when run on a frame with more pixels, or with more than 65,536 data blocks; a
+            block can expand to a thousand times its length.
     """
     max_pixels = pixel_limit.MAX_PIXELS if max_pixels is None else max_pixels
-    return _cut(tf.convert_to_tensor(contents), max_pixels, _MAX_BLOCKS)  # bytes would be traced one by one
+    return _cut(tf.convert_to_tensor(contents), max_pixels, _MAX_BLOCKS)  # each bytes object would be traced anew
 
 
-@tf.function  # op by op, a file of a hundred kilobytes takes a second
+@tf.function  # executed eagerly, a file of a hundred kilobytes takes a second
 def _cut(contents, max_pixels, max_blocks):
     length = tf.strings.length(contents)
     data = tf.concat([tf.io.decode_raw(contents, tf.uint8), tf.zeros(_PADDING, tf.uint8)], 0)
@@ -42,11 +42,11 @@ def _cut(contents, max_pixels, max_blocks):
         return tf.cast(data[tf.minimum(place, length)], tf.int32)
 
     def color_table(flags):
-        """Bytes of the table that `flags` announce."""
+        """Return the size in bytes of the color table that `flags` announce."""
         return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
 
     def behind_blocks(place, blocks):
-        """The place behind a chain of blocks, each a length and as many bytes, and how many have been seen in all."""
+        """Return the place after a chain of blocks (each a length and its bytes) and the number of blocks so far."""
 
         def is_more(place, blocks):
             return (byte(place) > 0) & (blocks < max_blocks)

@@ -1,4 +1,4 @@
-"""Images as people have them (paths, file bytes, PIL images, arrays) to one batch of model input."""
+"""Converting images (paths, file bytes, PIL images, arrays) to one batch of model input."""
 
 import collections.abc
 import dataclasses
@@ -15,18 +15,18 @@ from keras_vit.data import arrays, encoded
 from keras_vit.data import preprocessing as ops
 from keras_vit.typing import PathLike, SupportsArray
 
-# an image, or a list or tuple of images; an array may hold several
+# an image, or a list or tuple of images; an array may contain several
 _Image: TypeAlias = PathLike | bytes | PIL.Image.Image | SupportsArray
 Images: TypeAlias = _Image | Sequence[_Image]
 
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """One image that is not yet read.
+    """One image that is not read yet.
 
     Attributes:
-        name: what messages call it: its path, or its place in the list.
-        read: function of `channels` (1 or 3, what an encoded image is decoded to) that returns the pixels
+        name: its name in messages: its path, or its place in the list.
+        read: function of `channels` (1 or 3, used to decode an encoded image) that returns the pixels
             (height, width, 1, 3 or 4 channels), uint8 or float32 on [0, 255].
     """
 
@@ -37,42 +37,40 @@ class Image:
 def preprocess(
     images: Images, preprocessing: Preprocessing, value_range: tuple[float, float] | None = None
 ) -> np.ndarray:
-    """Turns images into model input.
+    """Convert images to model input.
 
     Args:
-        images: a path, the bytes of an encoded file, a `PIL.Image.Image`, an array (height, width), (height,
-            width, channels) or (images, height, width, channels), or a list or tuple of any of these but
-            the last. Arrays are NumPy arrays or what `np.asarray` takes (TensorFlow, JAX), with 1, 3 or 4
-            channels; a fourth channel, alpha, is dropped. The EXIF orientation of JPEG, PNG and WebP files and of
-            PIL images is applied, as browsers do; the official code ignores it.
+        images: a path, the bytes of an encoded file, a `PIL.Image.Image`, an array (height, width), (height, width,
+            channels) or (images, height, width, channels), or a list or tuple of any of these except arrays of rank 4.
+            Arrays are NumPy arrays or anything that `np.asarray` accepts (TensorFlow, JAX), with 1, 3 or 4 channels;
+            a fourth channel, alpha, is dropped. The EXIF orientation of JPEG, PNG and WebP files and of PIL images is
+            applied, as in browsers; the official code ignores it.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
-        value_range: darkest and brightest value of the arrays among `images`, such as `(0, 255)`. None is the
-            type's own range for unsigned integers (uint8: 0 to 255) and `(0, 1)` for floats; signed integers
-            have none and need it stated.
+        value_range: darkest and brightest value of the arrays in `images`, such as `(0, 255)`. None uses the range of
+            the dtype for unsigned integers (uint8: 0 to 255) and `(0, 1)` for floats; signed integers need a range.
 
     Returns:
         float32 NumPy array (images, *preprocessing.image_size, preprocessing.channels).
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: values that contradict their range, NaN, another shape, a file or bytes that are no
-            image or a damaged one, or an image of more than 178 megapixels; the message says which image
-            and what it is.
-        TypeError: something that is no image.
+        FileNotFoundError: if a file does not exist.
+        ValueError: on values outside their range, NaN, another shape, a file or bytes that are damaged or not an
+            image, or an image of more than 178 megapixels; the message names the image.
+        TypeError: on an object that is not an image.
     """
     ops.check(preprocessing)
     return stack(as_images(images, value_range), preprocessing)
 
 
 def as_images(images, value_range=None):
-    """Lists `images` (see `preprocess`) as `Image`s; checks what can be checked without opening a file."""
+    """Return `images` (see `preprocess`) as a list of `Image`s, checked as far as possible without opening files."""
     is_list = isinstance(images, (list, tuple))
     if is_list and not images:
-        raise ValueError(f"images must hold at least one image; got {images!r}")
+        raise ValueError(f"images must contain at least one image; got {images!r}")
     has_arrays = any(_kind(image) is None for image in (images if is_list else [images]))
     if value_range is not None and not has_arrays:
         raise ValueError(
-            "value_range is for arrays, and there is none: files and PIL images have a range of their own; "
+            "value_range is for arrays, and there is none: files and PIL images have a known range; "
             f"got value_range={value_range!r}"
         )
     if is_list:
@@ -83,7 +81,7 @@ def as_images(images, value_range=None):
 
 
 def stack(images, preprocessing):
-    """Reads and preprocesses `Image`s: float32 (images, height, width, channels)."""
+    """Read and preprocess `Image`s: float32 (images, height, width, channels)."""
     with tf.device("CPU"):
         done = [ops.apply(preprocessing, image.read(preprocessing.channels)) for image in images]
     return np.stack([np.asarray(image) for image in done])
@@ -111,7 +109,7 @@ _KINDS = (
 
 
 def _kind(image):
-    """The function that makes an `Image` of `image`, None for arrays."""
+    """Return the function that makes an `Image` of `image`, None for arrays."""
     return next((function for types, function in _KINDS if isinstance(image, types)), None)
 
 

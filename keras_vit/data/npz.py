@@ -1,4 +1,4 @@
-"""`from_npz`: one of the two sets of images in an `.npz` file of arrays, such as those that Keras publishes."""
+"""`from_npz`: training or test images in an `.npz` file of arrays, such as those that Keras publishes."""
 
 import contextlib
 import os
@@ -17,11 +17,12 @@ _DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | None = None) -> ImageSource:
-    """Images and labels in an `.npz` file with the arrays `x_train`, `y_train`, `x_test` and `y_test`.
+    """Return the images and labels of an `.npz` file.
+
+    The file contains the arrays `x_train` and `y_train`, `x_test` and `y_test`, or only one of these pairs.
 
     Args:
-        path: of the file. It holds the arrays of one part at least, of the kinds that `from_arrays` takes; objects,
-            which pickle would have to make, are refused.
+        path: of the file. The arrays must be of a kind that `from_arrays` accepts; pickled objects raise an error.
         part: `"train"` or `"test"`.
         class_names: one name per class; None names them "0", "1" and so on up to the highest label of both parts.
 
@@ -29,15 +30,15 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
         An `ImageSource`.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no `.npz` file, lacks the arrays of the part, or they are no images with labels.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it is not an `.npz` file, lacks the arrays of the part, or they are not images with labels.
     """
     checks.check_choice("part", part, PARTS)
     with _open(path) as file:
         missing = [key for key in _keys(part) if key not in file.files]
         if missing:
             raise ValueError(
-                f"{path} must hold {' and '.join(_keys(part))}; it holds {', '.join(file.files) or 'none'}"
+                f"{path} must contain {' and '.join(_keys(part))}; it contains {', '.join(file.files) or 'none'}"
             )
         images, labels = (_read(path, file, key) for key in _keys(part))
         every = [_read(path, file, key) for key in map("y_{}".format, PARTS) if key in file.files]
@@ -47,7 +48,7 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
 
 
 def parts_of(path):
-    """Returns those of `PARTS` whose arrays are in an `.npz` file."""
+    """Return the members of `PARTS` whose arrays are in an `.npz` file."""
     with _open(path) as file:
         return tuple(part for part in PARTS if all(key in file.files for key in _keys(part)))
 
@@ -61,13 +62,13 @@ def _open(path):
     path = os.fspath(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
-    with open(path, "rb") as contents:  # np.load leaves the file open where it finds it damaged
+    with open(path, "rb") as contents:  # np.load does not close a damaged file
         try:
             file = np.load(contents, allow_pickle=False)
         except _DAMAGE as error:
-            raise ValueError(f"{path} must be a whole .npz file; {error}") from error
+            raise ValueError(f"{path} must be a complete .npz file; {error}") from error
         if not hasattr(file, "files"):
-            raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one")
+            raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one array")
         yield file
 
 
@@ -75,4 +76,4 @@ def _read(path, file, key):
     try:
         return file[key]
     except _DAMAGE as error:
-        raise ValueError(f"{key} of {path} must be a whole array of numbers; {error}") from error
+        raise ValueError(f"{key} of {path} must be a complete array of numbers; {error}") from error

@@ -1,31 +1,32 @@
-"""The EXIF orientation of an encoded image, which says how the camera was held: found and applied inside the graph.
+"""The EXIF orientation of an encoded image, read and applied in the graph.
 
-Regular expressions read it, as two operations of TensorFlow search a file where a loop through its segments takes a
-small image as long as its decoding.
+Regular expressions read it in two TensorFlow operations. A loop over the segments of the file would take as long as
+decoding a small image.
 """
 
 import tensorflow as tf
 
-_SEARCHED = 2**16  # bytes at an end of a file; an EXIF segment of a JPEG has at most as many
-# A TIFF header, little or big endian, and the directory behind it, whose entries of 12 bytes ascend by their tags:
-# those below 0x0112, then that tag, of one 16-bit integer, of which one byte is 0.
+_SEARCHED = 2**16  # bytes at one end of a file; the maximum size of a JPEG's EXIF segment
+# A TIFF header, little or big endian, followed by the directory with entries of 12 bytes in ascending order of tags:
+# tags below 0x0112, then 0x0112 with one 16-bit integer, one byte of which is 0.
 _LITTLE = rb"II\*\x00\x08\x00\x00\x00\C\C(?:(?:\C\x00|[\x00-\x11]\x01)\C{10})*?\x12\x01\x03\x00\x01\x00\x00\x00[%s]\x00"
 _BIG = rb"MM\x00\*\x00\x00\x00\x08\C\C(?:(?:\x00\C|\x01[\x00-\x11])\C{10})*?\x01\x12\x00\x03\x00\x00\x00\x01\x00[%s]"
-# what the directory follows; \C is any byte
+# what precedes the directory; \C is any byte
 _IN_JPEG = rb"Exif\x00\x00"
 _IN_PNG_OR_WEBP = rb"(?:eXIf|EXIF\C{4}(?:Exif\x00\x00)?)"
 
 
 def is_turned(contents, is_jpeg):
-    """Whether the EXIF of an encoded file, a JPEG or another, says to turn or mirror the image: a bool scalar."""
+    """Whether the EXIF of an encoded file (JPEG or not) rotates or mirrors the image: a bool scalar."""
     return _says(*_searched(contents, is_jpeg), rb"\x02-\x08")
 
 
 def upright(image, contents, is_jpeg):
-    """Returns an image, (height, width, channels), turned and mirrored as the EXIF of its file says.
+    """Return an image (height, width, channels), rotated and mirrored as the EXIF of its file specifies.
 
-    Read are `Exif` in the first 64 KiB of a JPEG, and in the first and last of a PNG (`eXIf`) or WebP (`EXIF`), if its
-    directory follows its header and is sorted, as EXIF 2.3 has it. What is damaged is ignored, and so is XMP.
+    EXIF is read from the first 64 KiB of a JPEG (`Exif`), and from the first and last 64 KiB of a PNG (`eXIf`) or WebP
+    (`EXIF`). Its directory must follow its header and be sorted, as EXIF 2.3 requires. Damaged EXIF, and XMP, are
+    ignored.
     """
     searched = _searched(contents, is_jpeg)
 
@@ -38,7 +39,7 @@ def upright(image, contents, is_jpeg):
 
 
 def _searched(contents, is_jpeg):
-    """The part of a file that may hold EXIF, and what that follows."""
+    """Return the part of a file that may contain EXIF, and the pattern that precedes it."""
     front = tf.strings.substr(contents, 0, _SEARCHED)
     if is_jpeg:
         return front, _IN_JPEG
@@ -47,6 +48,6 @@ def _searched(contents, is_jpeg):
 
 
 def _says(text, before, orientations):
-    """Whether EXIF in a text has one of the orientations, the inside of a character class."""
+    """Whether the EXIF in `text` has one of the orientations, which are the inside of a character class."""
     pattern = before + b"(?:%s|%s)" % (_LITTLE % orientations, _BIG % orientations)
     return tf.strings.regex_replace(text, pattern, b"", replace_global=False) != text

@@ -1,4 +1,4 @@
-"""From a source of images to batches of model input: `train_pipeline` and `eval_pipeline`."""
+"""train_pipeline and eval_pipeline: batches of model input from a source of images."""
 
 from collections.abc import Sequence
 
@@ -33,45 +33,44 @@ def train_pipeline(
     dtype: str = "float32",
     max_corrupt: float = 0.01,
 ) -> tf.data.Dataset:
-    """Batches to train on: shuffled, augmented, without end.
+    """Return shuffled, augmented and endless batches to train on.
 
-    Batch number n is a function of the arguments and n alone, whatever the parallelism and wherever the pipeline
-    starts: the order of a pass is drawn from `seed` and the number of the pass, an augmentation draws from `seed` and
-    the running number of its row, and a mix from `seed` and n. (Layers of keras-cv draw as they like.)
+    Batch n depends only on the arguments and n. The order of a pass is drawn from `seed` and the number of the pass, an
+    augmentation draws from `seed` and the running number of its row, and a mix from `seed` and n. The only exception
+    are the layers of keras-cv, whose random numbers are not reproducible.
 
-    An image that cannot be read is skipped, counted and named in the log `keras_vit.data`. Its place is taken by the
-    next readable image of the same batch, or of the source if the batch has none, so that everything else stays as it
-    is.
+    An unreadable image is skipped, counted and logged to `keras_vit.data`. The next readable image of the same batch,
+    or of the source if there is none, replaces it. All other images keep their place.
 
     Args:
-        source: an `ImageSource`. Without lookup its images are shuffled in a buffer of 10,000, every worker reads
-            all of them, and a later start reads what it skips, but decodes nothing of it.
+        source: an `ImageSource`. Without lookup, its images are shuffled in a buffer of 10,000, every worker reads all
+            of them, and a later start reads the skipped images without decoding them.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
-        batch_size: images per batch, of all workers together.
-        seed: integer from 0.
-        augment: texts such as `("inception_crop", "flip", "randaugment(2, 15)")`, see
+        batch_size: images per batch, over all workers.
+        seed: integer, 0 or above.
+        augment: strings such as `("inception_crop", "flip", "randaugment(2, 15)")`, see
             `keras_vit.data.augment.parse_augment`. Without a crop, images are resized by `preprocessing`.
-        mix: texts such as `("mixup(0.8)", "cutmix(1.0)")`; each image is mixed with the one of the row before.
-        repeats: how often an image comes in a pass, augmented anew each time. A pass is as long as without, so that
-            it has only one in `repeats` of the images (repeated augmentation of DeiT, see `order.Order`).
+        mix: strings such as `("mixup(0.8)", "cutmix(1.0)")`; each image is mixed with the one of the row before.
+        repeats: how often an image appears in a pass, each time with a new augmentation (repeated augmentation of
+            DeiT, see `order.Order`). The length of a pass stays the same, so it has one in `repeats` of the images.
         shuffle: False keeps the order of the source.
-        repeat: True gives pass after pass without end (use `steps_per_epoch`); False ends after the first pass, and
-            iterating anew gives the same batches again.
-        drop_remainder: drop what does not fill a last batch, so that every batch has the same shape.
-        start_step: number of the first batch, from 0.
-        shard: `(index, count)`: rows index * batch_size / count to (index + 1) * batch_size / count of every batch,
-            equal to those of the whole batch. Of a last batch that is not full, a shard may have no rows.
-        dtype: `"float32"`, or `"uint8"` for pixel values 0 to 255, rounded, for a model that rescales them itself.
-        max_corrupt: largest share in [0, 1] of the images of the source that may be unreadable. One more, and the
-            pipeline raises; `data_error` finds the sentence in what `model.fit` raises.
+        repeat: True returns endless passes (use `steps_per_epoch`). False ends after the first pass; a second iteration
+            returns the same batches.
+        drop_remainder: whether to drop a last batch that is not full, so that all batches have the same shape.
+        start_step: number of the first batch, 0 or above.
+        shard: `(index, count)`: selects rows index * batch_size / count to (index + 1) * batch_size / count of every
+            batch; they equal those of the whole batch. A last batch that is not full may leave a shard without rows.
+        dtype: `"float32"`, or `"uint8"` for rounded pixel values 0 to 255, for a model that rescales its input.
+        max_corrupt: maximum share of unreadable images in the source, in [0, 1]. With more, the pipeline raises an
+            error; `data_error` extracts its message from what `model.fit` raises.
 
     Returns:
-        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)); with `mix` the labels are
-        float32 (batch, classes), of sum 1. Its attribute `steps_per_epoch` is the number of full batches of one pass.
+        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)). With `mix` the labels are
+        float32 (batch, classes) and sum to 1. Its attribute `steps_per_epoch` is the number of full batches per pass.
 
     Raises:
-        TypeError: if `source` is no `ImageSource` or `preprocessing` no `Preprocessing`.
-        ValueError: on an argument out of range, an unknown augmentation, an empty source.
+        TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
+        ValueError: on an argument out of range, an unknown augmentation or an empty source.
     """
     ops.check(preprocessing)
     checks.check_integer("batch_size", batch_size)
@@ -83,12 +82,12 @@ def train_pipeline(
     _check_source(source)
     if drop_remainder and not repeat and batch_size > source.size:
         raise ValueError(
-            f"batch_size must not exceed the {source.size} images of the source, or drop_remainder=True "
-            f"leaves none; got batch_size={batch_size}"
+            f"batch_size must not exceed the {source.size} images of the source with drop_remainder=True; "
+            f"got batch_size={batch_size}"
         )
     if repeats > 1 and not shuffle:
         raise ValueError(
-            "repeats above 1 needs shuffle=True, or the same images would be left out in every pass; "
+            "repeats above 1 requires shuffle=True, or every pass would skip the same images; "
             f"got repeats={repeats}"
         )
     index, count = _check_shard(shard, batch_size)
@@ -115,7 +114,7 @@ def train_pipeline(
     )
     steps = tf.data.INFINITE_CARDINALITY if repeat else max(order.steps - start_step, 0)
     dataset = _finished(dataset, steps, batch_size // count if repeat or drop_remainder else None)
-    dataset.steps_per_epoch = max(source.size // batch_size, 1)  # for the message of a fit without it
+    dataset.steps_per_epoch = max(source.size // batch_size, 1)  # for the error of a fit without steps_per_epoch
     return dataset
 
 
@@ -128,40 +127,40 @@ def eval_pipeline(
     dtype: str = "float32",
     max_corrupt: float = 0.01,
 ) -> tf.data.Dataset:
-    """Batches to evaluate on: every image once, in the source's order; the last batch may be smaller.
+    """Return batches to evaluate on: every image once, in the source's order.
 
-    An image that cannot be read is left out of its batch, counted and named in the log `keras_vit.data`.
+    The last batch may be smaller. An unreadable image is left out of its batch, counted and logged to `keras_vit.data`.
 
     Args:
         source: an `ImageSource`.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
-        batch_size: images per batch, of all workers together.
+        batch_size: images per batch, over all workers.
         shard, dtype, max_corrupt: as in `train_pipeline`.
 
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)).
 
     Raises:
-        TypeError: if `source` is no `ImageSource` or `preprocessing` no `Preprocessing`.
-        ValueError: on an argument out of range, an empty source.
+        TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
+        ValueError: on an argument out of range or an empty source.
     """
     unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, max_corrupt)
     return _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable)
 
 
 def eval_batches(source, preprocessing, batch_size):
-    """Yields the batches of `eval_pipeline` as NumPy arrays; every image must be readable.
+    """Yield the batches of `eval_pipeline` as NumPy arrays; every image must be readable.
 
     Raises:
-        ValueError: naming the file, where one cannot be decoded.
-        FileNotFoundError: where a file has gone since the source was made.
+        ValueError: on an image that cannot be decoded; the message names its file.
+        FileNotFoundError: if a file was deleted after the source was created.
     """
     unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, 0.0)
     try:
         yield from _eval_pipeline(source, preprocessing, batch_size, (0, 1), "float32", unreadable).as_numpy_iterator()
     except tf.errors.OpError as error:
         for position in unreadable.positions if source.files else ():
-            readers.as_images(source.files[position])[0].read(preprocessing.channels)  # raises with its reason
+            readers.as_images(source.files[position])[0].read(preprocessing.channels)  # raises with the reason
         raise (data_error(error) or error) from None
 
 
@@ -182,7 +181,7 @@ def _check_source(source):
             f"source must be an ImageSource, such as keras_vit.data.from_directory(...); got {type(source).__name__}"
         )
     if source.size < 1:
-        raise ValueError("source must hold at least one image; it is empty")
+        raise ValueError("source must contain at least one image; it is empty")
     return source
 
 
@@ -201,13 +200,13 @@ def _check_shard(shard, batch_size):
 
 
 def _rows_of(index, count, batch_size):
-    """Function from the length of a batch to the rows (first, end) of a shard."""
+    """Return the function from the length of a batch to the rows (first, end) of a shard."""
     first, end = (tf.constant(place * batch_size // count, tf.int64) for place in (index, index + 1))
     return lambda length: (tf.minimum(first, length), tf.minimum(end, length))
 
 
 def _finished(dataset, steps, rows):
-    """States what is known: the number of batches and their rows, and how tf.distribute is to share them out."""
+    """Set the known number of batches and rows of a dataset, and its options for tf.distribute."""
     if rows is not None:
         dataset = dataset.map(
             lambda images, labels: (
@@ -217,10 +216,9 @@ def _finished(dataset, steps, rows):
         )
     options = tf.data.Options()
     options.deterministic = True
-    # All parallelism is stated, and without its thread an iterator is gone at once: TensorFlow's may miss that it is
-    # to end and sleep on, up to a minute.
+    # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
     options.autotune.enabled = False
-    # Not files, which it would choose: each worker takes its part of every batch.
+    # Not by files, the default: each worker reads its part of every batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.prefetch(1).with_options(options)  # beside those that are being read: batches may be large
+    return dataset.prefetch(1).with_options(options)  # only one, because batches may be large

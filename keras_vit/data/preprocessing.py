@@ -1,4 +1,4 @@
-"""From an encoded image to model input: the one implementation that evaluate, predict and serving share."""
+"""Converting an encoded image to model input: one implementation for evaluation, prediction and serving."""
 
 import tensorflow as tf
 
@@ -7,34 +7,34 @@ from keras_vit.config import Preprocessing
 from keras_vit.data import gif, orientation
 from keras_vit.data.pixel_limit import limited_jpeg, limited_other
 
-# Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to whole values
-# before it resizes the height. Doing the same gives Pillow's values but for a few in 10,000, off by one; both
-# axes at once are off by 0.2 on average and 7 at most (measured on ImageNet images).
+# Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
+# resizes the height. The same two steps reproduce Pillow's pixel values except for a few in 10,000, which differ by 1.
+# Resizing both axes at once differs by 0.2 on average and by up to 7 (measured on ImageNet images).
 _PILLOW_KERNELS = {"bilinear_antialias": "triangle", "bicubic": "keyscubic"}
-# ITU-R 601-2 luma in 1/65536, as in Pillow: the weights add up to 1, so that grey stays grey.
+# ITU-R 601-2 luma in 1/65536, as in Pillow: the weights sum to 1, so grey stays grey.
 _LUMA = (19595, 38470, 7471)
-_LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are worked on in strips, for TensorFlow makes floats of them
-_ELONGATED = 8  # times as long as wide: such images are shortened before they are widened
+_LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, because TensorFlow converts to floats
+_ELONGATED = 8  # ratio of height to width above which the height is resized first
 
 
 def decode(contents, channels, max_pixels=None):
-    """Decodes one image inside the graph, to the same pixels as Pillow.
+    """Decode one image in the graph to the same pixels as Pillow.
 
-    Reads JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
-    bit, not compressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, 16 bits
-    are cut to the upper 8. The EXIF orientation is applied, see `orientation.upright`.
+    Supported are JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
+    bit, uncompressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, and 16-bit values are
+    cut to their upper 8 bits. The EXIF orientation is applied, see `orientation.upright`.
 
     Args:
-        contents: scalar string tensor, a whole encoded file.
-        channels: 1 (grey) or 3 (red, green, blue) of the result, whatever the file has.
-        max_pixels: height times width that a file may claim; None stands for `pixel_limit.MAX_PIXELS`.
+        contents: scalar string tensor, a complete encoded file.
+        channels: 1 (grey) or 3 (red, green, blue) channels of the result, independent of the file.
+        max_pixels: maximum height times width in the header; None uses `pixel_limit.MAX_PIXELS`.
 
     Returns:
         uint8 tensor (height, width, channels).
 
     Raises:
-        tf.errors.InvalidArgumentError: when run on a file that is none of the above, is damaged, or claims more pixels,
-            which is found before memory is taken for them.
+        tf.errors.InvalidArgumentError: when run on another or a damaged file, or one with more pixels; these are
+            detected before memory is allocated.
     """
     checks.check_choice("channels", channels, (1, 3))
     image = tf.cond(
@@ -47,7 +47,7 @@ def decode(contents, channels, max_pixels=None):
 
 
 def check(preprocessing):
-    """Returns `preprocessing` if it is a `Preprocessing`, else raises a `TypeError`."""
+    """Return `preprocessing` if it is a `Preprocessing`, else raise a `TypeError`."""
     if not isinstance(preprocessing, Preprocessing):
         raise TypeError(
             "preprocessing must be a keras_vit.Preprocessing, such as model.preprocessing; "
@@ -57,13 +57,12 @@ def check(preprocessing):
 
 
 def apply(preprocessing, image):
-    """Resizes, crops and standardises one image.
+    """Resize, crop and standardise one image.
 
     Args:
         preprocessing: a `Preprocessing`.
-        image: tensor (height, width, 1, 3 or 4 channels), uint8 or float32 on the scale [0, 255]. Grey and
-            colour are converted where `preprocessing` has other channels (ITU-R 601-2 luma); a fourth
-            channel, alpha, is dropped.
+        image: tensor (height, width, 1, 3 or 4 channels), uint8 or float32 on [0, 255]. Grey and colour are converted
+            to the channels of `preprocessing` (ITU-R 601-2 luma); a fourth channel, alpha, is dropped.
 
     Returns:
         float32 tensor (*preprocessing.image_size, preprocessing.channels), equal to `(x / 255 - mean) / std`.
@@ -72,7 +71,7 @@ def apply(preprocessing, image):
 
 
 def match_channels(image, channels):
-    """Converts (height, width, 1, 3 or 4 channels) to 1 (ITU-R 601-2 luma, as Pillow's) or 3; alpha is dropped."""
+    """Convert (height, width, 1, 3 or 4 channels) to 1 channel (ITU-R 601-2 luma, as in Pillow) or 3; drop alpha."""
     if image.shape.rank != 3 or image.shape[-1] not in (1, 3, 4):
         raise ValueError(f"image must have shape (height, width, 1, 3 or 4 channels); got {image.shape}")
     image = image[..., :3]
@@ -86,12 +85,12 @@ def match_channels(image, channels):
 
 
 def resize(preprocessing, image):
-    """The first half of `apply`: float32 (*preprocessing.image_size, preprocessing.channels) on [0, 255].
+    """Resize and crop one image: float32 (*preprocessing.image_size, preprocessing.channels) on [0, 255].
 
-    With an integer `size`, the longer side is rounded and the crop begins at half the surplus, rounded down,
-    as in big_vision (torchvision cuts the longer side off instead, so that its crop may lie a pixel aside).
-    `bicubic` and `bilinear_antialias` give whole pixel values within [0, 255], as Pillow does; the others are
-    `tf.image.resize`'s.
+    This is the first half of `apply`. With an integer `size`, the longer side is rounded and the crop starts at half
+    the surplus, rounded down, as in big_vision (torchvision truncates the longer side, so its crop may be shifted by
+    one pixel). `bicubic` and `bilinear_antialias` return integers within [0, 255], as Pillow does; the other
+    interpolations are those of `tf.image.resize`.
     """
     image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
     if image.dtype not in (tf.uint8, tf.float32):
@@ -103,13 +102,13 @@ def resize(preprocessing, image):
 
 
 def standardise(preprocessing, image):
-    """The second half of `apply`: from the scale [0, 255] to `(x / 255 - mean) / std`, unless the model does that."""
+    """Standardise: the second half of `apply`, from [0, 255] to `(x / 255 - mean) / std` unless the model does it."""
     if preprocessing.in_model:
         return tf.cast(image, tf.float32)
     mean = [255.0 * value for value in preprocessing.mean]
     std = [255.0 * value for value in preprocessing.std]
     if len({*zip(mean, std, strict=True)}) == 1:
-        return (image - mean[0]) / std[0]  # by default the official (x - 127.5) / 127.5
+        return (image - mean[0]) / std[0]  # with the default values, the official (x - 127.5) / 127.5
     # TensorFlow broadcasts a row several times as fast as a pixel.
     width = preprocessing.image_size[1]
     rows = tf.reshape(image, (-1, width * preprocessing.channels))
@@ -118,7 +117,7 @@ def standardise(preprocessing, image):
 
 
 def _decode_jpeg(contents, max_pixels):
-    # TensorFlow's default is a coarser transform, up to 20 pixel values from Pillow's result and no faster.
+    # TensorFlow's default transform is coarser: up to 20 pixel values from Pillow's result, and no faster.
     image = tf.io.decode_jpeg(limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE")
     return orientation.upright(image, contents, is_jpeg=True)
 
@@ -136,8 +135,8 @@ def _decode_png_bmp_webp(contents):
 
 
 def _decode_other(contents):
-    # Three channels, never the file's own number: TensorFlow 2.21 writes out of bounds when it decodes an
-    # animated WebP with channels=0, and it refuses to decode CMYK, BMP, GIF or WebP to one channel.
+    # Always three channels: TensorFlow 2.21 writes out of bounds when it decodes an animated WebP with channels=0, and
+    # it cannot decode CMYK, BMP, GIF or WebP to one channel.
     return tf.io.decode_image(contents, channels=3, expand_animations=False)
 
 
@@ -148,7 +147,7 @@ def _is_palette_bmp(contents):
 
 
 def _decode_palette_bmp(contents):
-    # TensorFlow returns the palette's indices as if they were grey values.
+    # TensorFlow returns the indices into the palette as if they were grey values.
     indices = tf.io.decode_bmp(contents)
     header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
     palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 4 * 256), tf.uint8)
@@ -158,7 +157,7 @@ def _decode_palette_bmp(contents):
 
 def _luma(image):
     if image.dtype == tf.uint8:
-        # Exact in floats, which are faster: every sum is a whole number below 2**24.
+        # Floats are faster and exact here: every sum is an integer below 2**24.
         red, green, blue = (tf.cast(image[..., place, None], tf.float32) for place in range(3))
         weighted = _LUMA[0] * red + _LUMA[1] * green + _LUMA[2] * blue
         return tf.cast((weighted + 2.0**15) * 2.0**-16, tf.uint8)
@@ -170,7 +169,7 @@ def _resize_like_tensorflow(preprocessing, image, method):
         image = _middle(image)
     resized = _resized(preprocessing.size, image)
     if method == "bilinear":
-        # TensorFlow resizes floats twice as fast as bytes, to the same numbers; a large image stays as it is.
+        # TensorFlow resizes floats twice as fast as bytes, with equal results; a large image is not converted.
         image = tf.cond(
             tf.size(image) <= _LARGE,
             lambda: _bilinear(tf.cast(image, tf.float32), resized),
@@ -189,7 +188,7 @@ def _bilinear(image, resized):
 
 
 def _middle(image):
-    # The crop reads the middle alone, and an image of 1 by 5000 pixels would be resized to 248 by 1,240,000.
+    # The crop uses only the middle; without this, an image of 1 by 5000 pixels would be resized to 248 by 1,240,000.
     height, width = tf.unstack(tf.shape(image)[:2])
     longest = _ELONGATED * tf.minimum(height, width)
     top, left = tf.maximum(height - longest, 0) // 2, tf.maximum(width - longest, 0) // 2
@@ -201,7 +200,7 @@ def _resize_like_pillow(preprocessing, image, kernel):
     start = _crop_start(resized, preprocessing.image_size)
 
     def one_pass(image, axis):
-        """Resizes one axis and computes only what the crop keeps of it."""
+        """Resize one axis; compute only the part that the crop keeps."""
         old = tf.shape(image)
         scale = tf.cast(resized[axis], tf.float32) / tf.cast(old[axis], tf.float32)
         offset = tf.cast(-start[axis], tf.float32)
@@ -224,13 +223,13 @@ def _resize_like_pillow(preprocessing, image, kernel):
 
 
 def _by_strips(image, axis, work, dtype=None):
-    """What `work` makes of an image, a few rows (axis 0) or columns (axis 1) at a time if it is large.
+    """Return `work(image)`, computed in strips of rows (axis 0) or columns (axis 1) if the image is large.
 
     Args:
         image: (height, width, channels).
-        axis: 0 or 1; what is done along it must not depend on the other rows, or columns.
-        work: function from a strip of the image to a tensor of three axes, as long as the strip along `axis`.
-        dtype: of what `work` returns; None stands for that of the image.
+        axis: 0 or 1; along this axis, `work` must treat every row, or column, independently.
+        work: function from a strip of the image to a tensor of rank 3 with the same length along `axis`.
+        dtype: of the result of `work`; None for that of the image.
     """
     rows_first = (lambda strip: strip) if axis == 0 else (lambda strip: tf.transpose(strip, (1, 0, 2)))
     length, across = tf.shape(image)[axis], tf.shape(image)[1 - axis]
@@ -251,7 +250,7 @@ def _by_strips(image, axis, work, dtype=None):
 
 
 def _resized(size, image):
-    """Height and width after the resize and before the crop, an int64 pair."""
+    """Return height and width after the resize and before the crop, an int64 pair."""
     if isinstance(size, tuple):
         return tf.constant(size, tf.int64)
     sides = tf.cast(tf.shape(image)[:2], tf.float64)

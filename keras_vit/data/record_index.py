@@ -1,7 +1,7 @@
-"""Where the records of TFRecord files begin, read from their headers: random access, and damage found early.
+"""Index of TFRecord files, read from the record headers: for random access and early detection of damage.
 
-A record is the length of its data (uint64, little-endian), the masked CRC-32C of these eight bytes (uint32), the data,
-and the masked CRC-32C of the data (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+A record consists of the length of its data (uint64, little-endian), the masked CRC-32C of these eight bytes (uint32),
+the data, and the masked CRC-32C of the data (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Whole records of several files, in their order.
+    """The complete records of several files, in order.
 
     Attributes:
         paths: the files.
-        files: int64 (records,), which of `paths` each lies in.
-        numbers: int64 (records,), its number in its file, from 0.
-        offsets: int64 (records,), where it begins, in bytes.
+        files: int64 (records,), index of the file in `paths`.
+        numbers: int64 (records,), number of the record in its file, from 0.
+        offsets: int64 (records,), first byte of the record.
         lengths: int64 (records,), bytes of its data.
     """
 
@@ -42,13 +42,13 @@ class Records:
         return len(self.files)
 
     def describe(self, position):
-        """What messages call a record."""
+        """Return the name of a record in messages."""
         return f"{self.paths[self.files[position]]}, record {self.numbers[position]}"
 
     def reader(self):
-        """Function from a position, an int64 scalar tensor, to the record's data, a scalar string tensor.
+        """Return the function from a position (int64 scalar tensor) to the record's data (scalar string tensor).
 
-        Run on a damaged record (both checksums are checked), it raises `tf.errors.DataLossError`.
+        It verifies both checksums and raises `tf.errors.DataLossError` on a damaged record.
         """
         with tf.device("CPU"):
             paths, files = tf.constant(self.paths, tf.string), tf.constant(self.files)
@@ -57,17 +57,17 @@ class Records:
 
 
 def index_records(paths, parts=None):
-    """Reads the headers of files, 12 bytes for each record; the data are not read.
+    """Read the headers of files, 12 bytes per record, without the data.
 
-    A local file is read at these places alone. Of a remote one (such as `gs://`) most is transferred.
+    In a local file only these bytes are read. Most of a remote file (such as `gs://`) is transferred.
 
     Args:
-        paths: files in their order.
-        parts: for each, the slice of its records that is wanted; None takes all.
+        paths: files in order.
+        parts: for each file, the slice of records to index; None indexes all.
 
     Returns:
-        `Records`. A record that is cut short is left out, and where the checksum of a header is wrong all that follow
-        in its file, as nothing tells where they begin; the log `keras_vit.data` names the place.
+        `Records`. A truncated record is left out. If the checksum of a header is wrong, this record and all later ones
+        in its file are left out, because their positions are unknown. The log `keras_vit.data` names the record.
     """
     parts = [slice(None)] * len(paths) if parts is None else parts
     found = [_index_file(path) for path in paths]
@@ -85,10 +85,10 @@ def index_records(paths, parts=None):
 
 
 def _index_file(path):
-    """Offsets and lengths of the whole records of one file, and what is wrong with the rest of it, or None."""
+    """Return offsets and lengths of the complete records of a file, and what is wrong with the rest, or None."""
     status = tf.io.gfile.stat(path)
     if status.is_directory:
-        raise ValueError(f"pattern must name TFRecord files; {path} is a folder: name its files, such as '{path}/*'")
+        raise ValueError(f"pattern must match TFRecord files; {path} is a folder: give its files, such as '{path}/*'")
     size = status.length
     offsets, headers, end = [], [], 0
     with _open(path) as file:
@@ -104,13 +104,13 @@ def _index_file(path):
     damage = None
     if len(wrong) or end != size:
         begin = offsets[whole] if whole < len(offsets) else end
-        kind = "its header is damaged" if len(wrong) else "it is cut short"
+        kind = "its header is damaged" if len(wrong) else "it is truncated"
         damage = f"{path}, record {whole}: {kind}, at byte {begin:,} of {size:,}"
     return offsets[:whole], fields["length"][:whole].astype(np.int64), damage
 
 
 def _open(path):
-    # GFile would fill a large buffer at each place of a local file.
+    # GFile would read a large buffer at each position of a local file.
     return open(path, "rb", buffering=0) if os.path.exists(path) else tf.io.gfile.GFile(path, "rb")
 
 
@@ -124,7 +124,7 @@ def _read_record(path, offset, length):
 
 
 def _masked_crc32c(lengths):
-    """Checksums (uint32) of integers as eight little-endian bytes, masked as in TFRecord files."""
+    """Return the checksums (uint32) of integers as eight little-endian bytes, masked as in TFRecord files."""
     checksums = np.full(len(lengths), 0xFFFFFFFF, np.uint32)
     for byte in lengths.astype("<u8").view(np.uint8).reshape(-1, 8).T:
         checksums = _TABLE[(checksums ^ byte) & 0xFF] ^ (checksums >> np.uint32(8))

@@ -1,4 +1,4 @@
-"""ImageSource: labelled images in a fixed order, read lazily, one image at a time; and arrays as a source."""
+"""ImageSource: labelled images in a fixed order, read one at a time; and arrays as a source."""
 
 import contextlib
 import dataclasses
@@ -15,7 +15,7 @@ from keras_vit import checks
 from keras_vit.typing import PathLike, Tensor
 
 _SAMPLED = 256  # images that `fingerprint` reads
-_READ_TWICE = 8  # of them, to see whether reading gives the same again
+_READ_TWICE = 8  # of these, read a second time to detect sources with random contents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +27,13 @@ class ImageSource:
             string (an encoded file) or uint8 (height, width, channels).
         class_names: one name per label.
         size: number of images.
-        files: paths in the order of `dataset`, for messages; None where the images are no files.
-        lookup: function from an int64 scalar tensor, a position in `dataset`, to its element. With it a
-            shuffle or a split moves numbers instead of images; without it (None), the source is a stream:
-            it is shuffled in a buffer, and `split` is not possible.
-        describe: function from a position to what messages call that image; None takes its file or its number.
-        labels: integer array (images,) of the labels in the order of `dataset`, where they are known without reading
-            an image: of folders, arrays and what was cached; None elsewhere.
+        files: paths in the order of `dataset`, for messages; None if the images are not files.
+        lookup: function from an int64 scalar tensor, a position in `dataset`, to its element. With it, shuffling and
+            splitting move positions instead of images. Without it (None) the source is a stream: it is shuffled in a
+            buffer and cannot be split.
+        describe: function from a position to the name of that image in messages; None uses its file or its number.
+        labels: integer array (images,) of the labels in the order of `dataset`, if they are known without reading
+            images (folders, arrays and cached sources); otherwise None.
     """
 
     dataset: tf.data.Dataset
@@ -45,7 +45,7 @@ class ImageSource:
     labels: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def name_of(self, position: int) -> str:
-        """Returns what messages call an image: its path, its record, or its number from 0.
+        """Return the name of an image in messages: its path, its record, or its number from 0.
 
         Args:
             position: of the image in `dataset`, from 0.
@@ -55,17 +55,17 @@ class ImageSource:
         return f"image {position}" if self.files is None else self.files[position]
 
     def split(self, fraction: float, seed: int = 0) -> tuple["ImageSource", "ImageSource"]:
-        """Draws a held-out part at random, of every class its share where `labels` are known, else of all together.
+        """Split off a random held-out part, stratified by class if `labels` are known.
 
         Args:
             fraction: share of the images to hold out, in (0, 1); the number is rounded.
             seed: integer; the same seed holds out the same images.
 
         Returns:
-            `(rest, held_out)`, two sources that share no image and keep the order of this one.
+            `(rest, held_out)`, two disjoint sources that keep the order of this one.
 
         Raises:
-            ValueError: on a fraction that leaves a part without images, another seed, or a source without lookup.
+            ValueError: on a fraction that leaves a part without images, an invalid seed, or a source without lookup.
         """
         held_out_size = round(self.size * checks.check_rate("fraction", fraction))
         if not 0 < held_out_size < self.size:
@@ -78,7 +78,7 @@ class ImageSource:
         return self.take(np.sort(order[held_out_size:])), self.take(np.sort(order[:held_out_size]))
 
     def take(self, positions: Sequence[int] | np.ndarray) -> "ImageSource":
-        """Returns the source of some of the images, in the order in which they are named.
+        """Return a source of some of the images, in the given order.
 
         Args:
             positions: integers from 0 to size - 1.
@@ -102,10 +102,10 @@ class ImageSource:
         return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe, labels)
 
     def map_images(self, function: Callable[[Tensor], Tensor]) -> "ImageSource":
-        """Returns the source of what `function` makes of each image, an encoded file or pixels, when it is read.
+        """Return a source that applies `function` to each image when it is read.
 
         Args:
-            function: TensorFlow operations from an image, as in `dataset`, to another in one of the two forms.
+            function: TensorFlow function from an image of `dataset` to another image, encoded or pixels.
         """
 
         def changed(element):
@@ -117,17 +117,17 @@ class ImageSource:
         return from_lookup(lambda n: changed(self.lookup(n)), *known)
 
     def cached(self, max_bytes: int = 2**30) -> "ImageSource":
-        """Reads every image once and keeps it in memory: the encoded bytes of a file, the pixels of an array.
+        """Read every image once and keep it in memory: the bytes of a file, the pixels of an array.
 
         Args:
-            max_bytes: most memory for the images, in bytes.
+            max_bytes: maximum memory for the images, in bytes.
 
         Returns:
-            An `ImageSource` with the same images and names, and with lookup even where this one is a stream.
-            What cannot be read now is an empty file in it, which the pipelines skip, count and name.
+            An `ImageSource` with the same images and names. It has lookup even if this one is a stream. An unreadable
+            image becomes an empty file, which the pipelines skip, count and log.
 
         Raises:
-            ValueError: when the images take more than `max_bytes`.
+            ValueError: if the images need more than `max_bytes`.
         """
         checks.check_integer("max_bytes", max_bytes)
         contents, shapes, labels, total = [], [], [], 0
@@ -143,7 +143,7 @@ class ImageSource:
                     f"the first {len(contents):,} of {self.size:,} take {total:,} bytes"
                 )
         if len(contents) != self.size:
-            raise ValueError(f"the source must give {self.size} images, as its size says; it gave {len(contents)}")
+            raise ValueError(f"the source must contain {self.size} images, its size; it contains {len(contents)}")
         known = np.asarray(labels, "int32").reshape(self.size)
         with tf.device("CPU"):
             contents = tf.constant(contents, tf.string, shape=(self.size,))
@@ -160,15 +160,15 @@ class ImageSource:
         return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, known)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Describe the images so that other ones are recognised; a folder that was moved keeps its fingerprint.
+        """Return values that identify the images; a folder that was moved keeps its fingerprint.
 
-        The names of the last folder and file, and `labels`, are all taken. Of the images, and of the labels where
-        `labels` is None, 256 spread evenly are read (without lookup the first 256; all where there are fewer).
+        It uses `labels` and the last folder and file name of every path. Of the images, and of the labels if `labels`
+        is None, it reads 256, evenly spaced (without lookup the first 256; all if there are fewer).
 
         Returns:
             JSON values by name: `images` and `classes`, their numbers, and digests of `class_names`, `files`, `labels`
-            and `contents`. None stands for files that are not known, and for contents that are not the same when they
-            are read twice, as of a random function in `map_images`.
+            and `contents`. `files` is None if the files are unknown. `contents` is None if reading an image twice gives
+            different results, as with a random function in `map_images`.
         """
         contents, sampled_labels = self._sampled_digests(_SAMPLED)
         again, _ = self._sampled_digests(_READ_TWICE)
@@ -184,16 +184,16 @@ class ImageSource:
         }
 
     def _sampled_digests(self, most):
-        """(Digests of the images, labels) of the first `most` of those that `fingerprint` reads and that are whole."""
+        """Return (digests, labels) of the first `most` readable images that `fingerprint` reads."""
         if self.lookup is None:
             dataset = self.dataset.take(most)
         else:
             places = np.linspace(0, self.size - 1, min(self.size, _SAMPLED)).astype(np.int64)[:most]
             dataset = tf.data.Dataset.from_tensor_slices(places).map(self.lookup).ignore_errors()
         options = tf.data.Options()
-        options.autotune.enabled = False  # as in the pipelines, whose iterators end at once
+        options.autotune.enabled = False  # as in the pipelines, so that iterators end at once
         contents, labels = [], []
-        with contextlib.suppress(tf.errors.OpError):  # of a source without lookup, which ends there
+        with contextlib.suppress(tf.errors.OpError):  # a stream ends at its first error
             for element in dataset.with_options(options).as_numpy_iterator():
                 image = element["image"]
                 contents.append(_digest(image) if self.is_encoded else f"{image.shape}{_digest(image.tobytes())}")
@@ -206,12 +206,12 @@ class ImageSource:
         return self.dataset.element_spec["image"].dtype == tf.string
 
 
-# what is measured or learned from: a folder of class folders, a source, or batches of (inputs, integer labels)
+# data to measure or learn from: a folder of class folders, a source, or batches of (inputs, integer labels)
 LabelledData: TypeAlias = PathLike | ImageSource | tf.data.Dataset
 
 
 def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Sequence[str] | None = None) -> ImageSource:
-    """Images and labels that are in memory.
+    """Return a source of images and labels that are in memory.
 
     Args:
         images: uint8 array (images, height, width) or (images, height, width, 1, 3 or 4 channels).
@@ -222,7 +222,7 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
         An `ImageSource`.
 
     Raises:
-        ValueError: on another shape or type, on no images at all and on labels out of range.
+        ValueError: on another shape or dtype, on no images, and on labels out of range.
     """
     images, labels = np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8:
@@ -253,15 +253,15 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
 
 
 def from_lookup(lookup, class_names, size, files=None, describe=None, labels=None):
-    """The `ImageSource` of a function from a position to an element; the other arguments are its attributes."""
+    """Return the `ImageSource` of a function from a position to an element; other arguments are its attributes."""
     dataset = tf.data.Dataset.range(size).map(lookup, num_parallel_calls=tf.data.AUTOTUNE)
     return ImageSource(dataset, tuple(class_names), size, files, lookup, describe, labels)
 
 
 def check_class_names(names):
-    """Returns a sequence of names as a tuple; one text is refused, whose letters would be the classes."""
+    """Return a sequence of names as a tuple; a single string raises an error."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"class_names must be a sequence of texts, one per class; got class_names={names!r}")
+        raise ValueError(f"class_names must be a sequence of strings, one per class; got class_names={names!r}")
     return tuple(names)
 
 
@@ -270,9 +270,9 @@ def _digest(contents):
 
 
 def _by_shares(labels):
-    """The order of places in which any number of them from the front holds of each class its share, rounded.
+    """Return an order in which any number of images from the front contains each class in proportion, rounded.
 
-    The shares are those of Sainte-Lague's method: place number r of a class of n, from 0, comes at (r + 1/2) / n.
+    It uses Sainte-Lague's method: image r of a class of n images, from 0, is sorted at (r + 1/2) / n.
     """
     counts = np.bincount(labels)
     of_class = np.argsort(labels, kind="stable")
@@ -281,12 +281,12 @@ def _by_shares(labels):
 
 
 def _composed(describe, positions):
-    # A function of its own, which refers to no source: messages outlive sources, see Unreadable.
+    # A separate function, so that messages do not keep the source in memory, see Unreadable.
     return None if describe is None else lambda n: describe(int(positions[n]))
 
 
 def _each(source):
-    """Dataset of every element; where lookup fails on an encoded image, its bytes are b""."""
+    """Return the dataset of every element; an encoded image whose lookup fails becomes b""."""
     if source.lookup is None or not source.is_encoded:
         return source.dataset
 

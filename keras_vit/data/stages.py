@@ -1,32 +1,32 @@
-"""What is done to an image, and then to a batch, between reading and the model."""
+"""The processing of images, and then of batches, between reading and the model."""
 
 import tensorflow as tf
 
 from keras_vit.data import preprocessing as ops
 
 DTYPES = ("float32", "uint8")
-_BATCH = 1_000_003  # sets what a batch draws apart from what the row of the same number draws
+_BATCH = 1_000_003  # separates the random numbers of batch n from those of row n
 
 
 def training_stages(preprocessing, operations, mix, *, seed, dtype, classes, has_partner):
-    """The two functions that `read_batches` takes, for training.
+    """Return the two functions that `read_batches` needs for training.
 
     Args:
         preprocessing: a `Preprocessing`.
-        operations: what `parse_augment` returns.
-        mix: what `parse_mix` returns.
-        seed: integer from 0.
+        operations: the result of `parse_augment`.
+        mix: the result of `parse_mix`.
+        seed: integer, 0 or above.
         dtype: one of `DTYPES`.
         classes: number of classes.
-        has_partner: whether batches begin with one row more, the partner of the first; without it, and with a
-            `mix`, they hold all rows, and the last is the partner of the first.
+        has_partner: whether batches start with one additional row, the partner of the first. If not, and with a `mix`,
+            a batch contains all rows, and the last row is the partner of the first.
 
     Returns:
         Function of (running number, encoded file or pixels) to an image, and function of (number of the batch, rows,
         images, labels) to (images, labels).
     """
     early, late = _split_at_batches(operations)
-    is_early = not late and mix is None  # an image is then finished while it is in the processor's cache
+    is_early = not late and mix is None  # the image is converted while it is in the processor's cache
 
     def prepare(number, image):
         key = tf.stack([tf.constant(seed, tf.int64), number])
@@ -55,7 +55,7 @@ def training_stages(preprocessing, operations, mix, *, seed, dtype, classes, has
 
 
 def evaluation_stages(preprocessing, dtype):
-    """The same two functions for evaluation: `preprocessing` alone."""
+    """Return the two functions for evaluation, which apply only `preprocessing`."""
 
     def prepare(number, image):
         return convert(preprocessing, dtype, ops.resize(preprocessing, pixels(preprocessing, image)))
@@ -64,19 +64,19 @@ def evaluation_stages(preprocessing, dtype):
 
 
 def pixels(preprocessing, image):
-    """Decodes an encoded file; pixels stay as they are."""
+    """Decode an encoded file; return pixels unchanged."""
     return ops.decode(image, preprocessing.channels) if image.dtype == tf.string else image
 
 
 def convert(preprocessing, dtype, images):
-    """From float32 on [0, 255] to model input: standardised, or rounded to uint8."""
+    """Convert float32 on [0, 255] to model input: standardised, or rounded to uint8."""
     if dtype == "uint8":
         return tf.cast(tf.clip_by_value(tf.round(images), 0.0, 255.0), tf.uint8)
     return ops.standardise(preprocessing, images)
 
 
 def _split_at_batches(operations):
-    """Operations before the first of kind `batch`, and from there on."""
+    """Split operations before the first one of kind `batch`."""
     kinds = [operation.kind for operation in operations]
     first = kinds.index("batch") if "batch" in kinds else len(kinds)
     return operations[:first], operations[first:]

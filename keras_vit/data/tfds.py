@@ -1,4 +1,4 @@
-"""from_tfds: image classification sets of TensorFlow Datasets, with labels that are features or follow from them."""
+"""from_tfds: image classification data sets of TensorFlow Datasets; labels are features or computed from features."""
 
 import dataclasses
 import logging
@@ -18,13 +18,13 @@ _LOG = logging.getLogger("keras_vit.data")
 
 @dataclasses.dataclass(frozen=True)
 class LabelRule:
-    """A label that follows from the features of an example, such as the number of objects in an image.
+    """A label computed from the features of an example, such as the number of objects in an image.
 
     Attributes:
-        features: what the rule reads, {name: True, or a list of the names inside it}, such as
-            `{"objects": ["location", "type"]}`; the rest is not decoded.
-        label: function from these features of one example, a dict of tensors as TensorFlow Datasets decodes them, to an
-            integer scalar, the number of its class.
+        features: features that the rule reads, {name: True, or a list of the names inside it}, such as
+            `{"objects": ["location", "type"]}`; other features are not decoded.
+        label: function from these features of one example (a dict of tensors, as decoded by TensorFlow Datasets) to
+            the index of its class, an integer scalar.
         class_names: one name per class.
     """
 
@@ -41,29 +41,29 @@ def from_tfds(
     image_key: str = "image",
     label_key: str | LabelRule = "label",
 ) -> ImageSource:
-    """Images of a set of TensorFlow Datasets, still encoded, in a fixed order.
+    """Return the images of a TensorFlow Datasets set, still encoded, in a fixed order.
 
-    Where the set lies in local TFRecord files, the default of TensorFlow Datasets, any image can be looked up by its
-    position, as in `from_tfrecord`, and the images come in the order of the files. Another set is a stream in the
-    order that TensorFlow Datasets reads it without shuffling.
+    If the set consists of local TFRecord files, the default of TensorFlow Datasets, any image can be looked up by its
+    position, as in `from_tfrecord`, and the images are in the order of the files. Any other set is a stream in the
+    order in which TensorFlow Datasets reads it without shuffling.
 
-    A set that was not prepared in `data_dir` yet IS DOWNLOADED there and prepared, which takes the time and space that
-    `builder.info.download_size` and `.dataset_size` say. The log `keras_vit.data` announces it.
+    A set that is not prepared in `data_dir` yet IS DOWNLOADED and prepared there. `builder.info.download_size` and
+    `.dataset_size` show the space that it needs. A message is logged to `keras_vit.data` before the download.
 
     Args:
         dataset: a name with or without a configuration and version, such as `"cifar10"` or `"imagenet2012:5.1.0"`,
             or a `tfds.core.DatasetBuilder`.
         split: a split expression, such as `"train"`, `"train[:80%]"` or `"train+validation"`.
-        data_dir: where prepared sets lie; None is TensorFlow Datasets' default. Only with a name.
-        image_key: feature of the image, a `tfds.features.Image` of 1, 3 or 4 channels of uint8.
-        label_key: feature of the label, a `tfds.features.ClassLabel`, or a `LabelRule` that makes it of others.
+        data_dir: folder of prepared sets, only with a name; None uses the default of TensorFlow Datasets.
+        image_key: feature of the image, a `tfds.features.Image` with 1, 3 or 4 uint8 channels.
+        label_key: feature of the label, a `tfds.features.ClassLabel`, or a `LabelRule` that computes it.
 
     Returns:
         An `ImageSource` with the class names of the feature or of the rule.
 
     Raises:
-        ImportError: when TensorFlow Datasets is not installed.
-        ValueError: on features of another kind, and on what TensorFlow Datasets refuses (unknown names and splits).
+        ImportError: if TensorFlow Datasets is not installed.
+        ValueError: on features of another kind, and on errors of TensorFlow Datasets (unknown names and splits).
     """
     tfds = _import_tfds()
     builder = find_builder(dataset, data_dir)
@@ -89,13 +89,13 @@ def from_tfds(
     read_config = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, decoders=decoders, read_config=read_config)
     size = int(examples.cardinality())
-    if size < 0:  # not known to the dataset
+    if size < 0:  # unknown cardinality
         size = builder.info.splits[split].num_examples
     return ImageSource(examples.map(element), tuple(rule.class_names), size)
 
 
 def find_builder(dataset, data_dir):
-    """Returns the `tfds.core.DatasetBuilder` of `dataset`, as of `from_tfds`; nothing is prepared."""
+    """Return the `tfds.core.DatasetBuilder` for the argument `dataset` of `from_tfds` without preparing it."""
     tfds = _import_tfds()
     if isinstance(dataset, str):
         return tfds.builder(dataset, data_dir=data_dir)
@@ -107,7 +107,7 @@ def find_builder(dataset, data_dir):
 
 
 def prepare(builder):
-    """Downloads and prepares a set that is not in its folder yet; only then are the sizes of its splits known."""
+    """Download and prepare a set that is not in its folder yet; the sizes of its splits are unknown before."""
     if not builder.is_prepared():
         _LOG.warning("Downloading and preparing %s in %s", builder.info.full_name, builder.data_dir)
         builder.download_and_prepare()
@@ -125,7 +125,7 @@ def _check_image(tfds, features, image_key):
     _check_kind(features, "image_key", image_key, tfds.features.Image)
     dtype = np.dtype(features[image_key].np_dtype)
     if dtype != np.uint8:
-        raise ValueError(f"image_key must name images of uint8; got image_key={image_key!r}, of {dtype}")
+        raise ValueError(f"image_key must name uint8 images; got image_key={image_key!r}, of {dtype}")
 
 
 def _rule(tfds, features, label_key):
@@ -135,7 +135,7 @@ def _rule(tfds, features, label_key):
     absent = [name for name in label_key.features if name not in features]
     if absent:
         raise ValueError(
-            f"label_key must be a rule of features of the set; it reads {', '.join(absent)}; there are "
+            f"label_key must be a rule that reads features of the set; it reads {', '.join(absent)}; the set has "
             f"{_listed(features)}"
         )
     return label_key
@@ -144,7 +144,7 @@ def _rule(tfds, features, label_key):
 def _check_kind(features, argument, key, kind):
     if key not in features or not isinstance(features[key], kind):
         raise ValueError(
-            f"{argument} must name a feature of kind {kind.__name__}; got {argument}={key!r}; there are "
+            f"{argument} must name a feature of kind {kind.__name__}; got {argument}={key!r}; the set has "
             f"{_listed(features)}"
         )
 

@@ -1,4 +1,4 @@
-"""from_tfrecord: images in sharded TFRecord files, with random access to each."""
+"""from_tfrecord: images in sharded TFRecord files, with random access."""
 
 import os
 from collections.abc import Sequence
@@ -20,28 +20,28 @@ def from_tfrecord(
     label_key: str = "image/class/label",
     label_offset: int = 0,
 ) -> ImageSource:
-    """Images in TFRecord files of `tf.train.Example`, such as ImageNet's.
+    """Return the images of TFRecord files of `tf.train.Example`, such as ImageNet's.
 
-    The headers of all records are read once, 12 bytes each, so that images are shuffled and split exactly, and
-    damaged files are found: the log `keras_vit.data` names the first record that is not whole; it and what follows it
-    in its file are left out. The checksum of an image is checked when it is read.
+    The headers of all records are read once, 12 bytes each. This makes exact shuffling and splitting possible, and
+    detects damaged files: the log `keras_vit.data` names the first incomplete record, and this record and all later
+    ones in its file are left out. The checksum of an image is verified when it is read.
 
     Args:
         pattern: pattern such as `"data/train-*-of-01024"`, whose files are sorted by name, or a sequence of files in
-            their order. Paths are TensorFlow's (`gs://` too). Files are not compressed.
-        class_names: one name per class. None reads all labels once (of a large set give the names), and names the
-            classes "0", "1" and so on up to the highest.
+            order. Paths are those of TensorFlow (also `gs://`). The files must not be compressed.
+        class_names: one name per class. None reads all labels once (pass names for a large set) and names the classes
+            "0", "1" and so on up to the highest label.
         image_key: feature of the encoded file, one string.
         label_key: feature of the label, one integer.
-        label_offset: label of the first class in the files: 1 for the original ImageNet records, whose 0 is
+        label_offset: label of the first class in the files: 1 for the original ImageNet records, whose label 0 is
             "background".
 
     Returns:
-        An `ImageSource` in the order of files and records; a message calls an image "PATH, record NUMBER" (from 0).
+        An `ImageSource` in the order of files and records. Messages name an image "PATH, record NUMBER" (from 0).
 
     Raises:
-        FileNotFoundError: no such files.
-        ValueError: when no record is whole or readable, the first readable one has no such features, or `label_offset`
+        FileNotFoundError: if there are no such files.
+        ValueError: if no record is complete or readable, the first readable one lacks these features, or `label_offset`
             is above all labels.
     """
     checks.check_integer("label_offset", label_offset, minimum=0)
@@ -50,7 +50,7 @@ def from_tfrecord(
     records = index_records(files)
     if not records.size:
         raise ValueError(
-            f"pattern must name TFRecord files with whole records, not compressed; got {_shortened(files)}"
+            f"pattern must match uncompressed TFRecord files with complete records; got {_shortened(files)}"
         )
     features = {image_key: tf.io.FixedLenFeature((), tf.string), label_key: tf.io.FixedLenFeature((), tf.int64)}
     read = records.reader()
@@ -78,16 +78,16 @@ def _find_files(pattern):
         files = [os.fspath(file) for file in pattern]
     absent = [file for file in files if not tf.io.gfile.exists(file)]
     if not files or absent:
-        raise FileNotFoundError(f"pattern must name TFRecord files; there is no {absent[0] if absent else pattern}")
+        raise FileNotFoundError(f"pattern must match TFRecord files; there is no {absent[0] if absent else pattern}")
     return files
 
 
 def _check_first(records, read, image_key, label_key):
-    """Raises where the first readable record has no image or no label under these names."""
+    """Raise if the first readable record has no image or no label under these names."""
     readable = tf.data.Dataset.range(records.size).map(read).ignore_errors().take(1)
     first = next(readable.as_numpy_iterator(), None)
     if first is None:
-        raise ValueError(f"pattern must name files with records that can be read; all {records.size} are damaged")
+        raise ValueError(f"pattern must match files with readable records; all {records.size} are damaged")
     features = _features(first)
     for argument, key, kind in (("image_key", image_key, "bytes_list"), ("label_key", label_key, "int64_list")):
         if features.get(key) != (kind, 1):
@@ -98,11 +98,11 @@ def _check_first(records, read, image_key, label_key):
 
 
 def _features(data):
-    """{name: (kind, number of values)} of a serialised `tf.train.Example`."""
+    """Return {name: (kind, number of values)} of a serialised `tf.train.Example`."""
     try:
         features = tf.train.Example.FromString(data).features.feature
     except DecodeError as error:
-        raise ValueError("pattern must name files of tf.train.Example; the first record is none") from error
+        raise ValueError("pattern must match files of tf.train.Example; the first record is not one") from error
     kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
     return {name: (kind, len(getattr(features[name], kind).value) if kind else 0) for name, kind in kinds.items()}
 

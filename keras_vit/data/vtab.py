@@ -1,8 +1,8 @@
-"""VTAB-1k: tasks with 800 images to learn from, 200 to choose by and a whole test set; and such parts of any set.
+"""VTAB-1k: tasks with 800 training images, 200 validation images and a full test set; and such splits of any set.
 
-Sources: Zhai et al. 2019, arXiv 1910.04867; the parts and label rules of its code, google-research/task_adaptation
+Sources: Zhai et al. 2019, arXiv 1910.04867; the splits and label rules of google-research/task_adaptation
 (`task_adaptation/data/` at commit ed9b417, which defines train800, val200 and train800val200, and
-`scripts/run_all_tasks.sh`, which names the tasks); the names and order of Table 9 of arXiv 2010.11929.
+`scripts/run_all_tasks.sh`, which lists the tasks); the names and order of Table 9 of arXiv 2010.11929.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ _TRAIN, _VALIDATION = 800, 200
 
 @dataclasses.dataclass(frozen=True)
 class ThousandExamples:
-    """A task to be learned from a thousand images.
+    """A task with a thousand training and validation images.
 
     Attributes:
-        train800: `ImageSource` to learn from while settings are chosen.
-        val200: what they are chosen by.
-        train1000: both, to learn from with the settings chosen.
-        test: what the accuracy is reported on.
+        train800: `ImageSource` to train on while settings are selected.
+        val200: images to select the settings on.
+        train1000: both, to train on with the selected settings.
+        test: images to report the accuracy on.
     """
 
     train800: ImageSource
@@ -43,42 +43,43 @@ class ThousandExamples:
 
 
 def list_vtab_tasks(pattern: str = "*") -> list[str]:
-    """Returns the names of the 19 tasks of VTAB, in the order of Table 9 of arXiv 2010.11929.
+    """Return the names of the 19 VTAB tasks, in the order of arXiv 2010.11929, Table 9.
 
     Args:
-        pattern: such as `"Clevr-*"`, which the names must match; upper and lower case differ.
+        pattern: shell-style pattern for the names, such as `"Clevr-*"`; case-sensitive.
     """
     return [name for name in VTAB_TASKS if fnmatch.fnmatchcase(name, pattern)]
 
 
 def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) -> ThousandExamples:
-    """The images of a task of VTAB-1k, from TensorFlow Datasets.
+    """Return the images of a VTAB-1k task from TensorFlow Datasets.
 
-    The parts are those of the official code: train800 is `train[:800]`, val200 the first 200 images of its validation
-    part, and the test part is whole; where the set has no such split, the code cuts it at a percentage of another, as
-    `VTAB_TASKS` says. All of it is in the order in which TensorFlow Datasets wrote the records, which its version
-    fixes. The official images are resized to 224 x 224 without a crop, and not augmented.
+    The splits are those of the official code: train800 is `train[:800]`, val200 is the first 200 images of the
+    validation split, and the test split is complete. If the set has no such split, the official code cuts another one
+    at a percentage, see `VTAB_TASKS`. The images are in the order in which TensorFlow Datasets wrote the records; the
+    version of the set fixes this order. The official code resizes images to 224 x 224 without a crop, and uses no
+    augmentation.
 
-    What could not be checked against the original: the parts of DTD and DMLab are from copies of that code; and the
-    versions are those that today's TensorFlow Datasets prepares, where the code asks for oxford_iiit_pet 3 (today 4,
-    with corrupt images mended), kitti 3.1.0 and dmlab 2.0.0. Results from before that commit took the first 1000
-    images of training and validation part together.
+    Not verified against the original: the splits of DTD and DMLab come from copies of that code. The versions are those
+    that today's TensorFlow Datasets prepares, while the code asks for oxford_iiit_pet 3 (today 4, with corrupt images
+    repaired), kitti 3.1.0 and dmlab 2.0.0. Results from before that commit used the first 1000 images of the training
+    and validation splits combined.
 
-    A set that was not prepared in `data_dir` yet IS DOWNLOADED, as in `from_tfds`; Resisc45 and Retinopathy must be
-    downloaded by hand first, as TensorFlow Datasets says.
+    A set that is not prepared in `data_dir` yet IS DOWNLOADED, as in `from_tfds`. Download Resisc45 and Retinopathy
+    manually first, as TensorFlow Datasets describes.
 
     Args:
         task: one of `list_vtab_tasks()`.
-        data_dir: where prepared sets lie; None is TensorFlow Datasets' default.
+        data_dir: folder of prepared sets; None uses the default of TensorFlow Datasets.
         dataset: another version of the task's set, by name, or a `tfds.core.DatasetBuilder` with its features; None
-            takes the one of `VTAB_TASKS`.
+            uses the one of `VTAB_TASKS`.
 
     Returns:
         `ThousandExamples`.
 
     Raises:
-        ImportError: when TensorFlow Datasets is not installed.
-        ValueError: on an unknown task, a set of too few images or of other classes, and as `from_tfds`.
+        ImportError: if TensorFlow Datasets is not installed.
+        ValueError: on an unknown task, a set with too few images or other classes, and as in `from_tfds`.
     """
     row = VTAB_TASKS[checks.check_choice("task", task, VTAB_TASKS)]
     builder = find_builder(row.dataset if dataset is None else dataset, data_dir)
@@ -100,26 +101,25 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
 
 
 def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed: int = 0) -> ThousandExamples:
-    """Cuts any set as VTAB-1k does: 800 images to learn from, 200 to choose by and the rest to test.
+    """Split any set as VTAB-1k does: 800 training, 200 validation and the rest test images.
 
-    The thousand are drawn without regard to their classes, as VTAB's are (its sets were shuffled when they were
-    written), so that a rare class may be missing.
+    The thousand images are drawn independently of their classes, as in VTAB (its sets were shuffled when they were
+    written), so a rare class may be missing.
 
     Args:
-        source: an `ImageSource` with lookup, such as of `from_directory` or `from_arrays`.
-        test: the `ImageSource` to test on, with the same classes; None takes the images of `source` that were not
-            drawn.
+        source: an `ImageSource` with lookup, such as from `from_directory` or `from_arrays`.
+        test: the `ImageSource` to test on, with the same classes; None uses the remaining images of `source`.
         seed: integer; the same seed draws the same images.
 
     Returns:
         `ThousandExamples`. Each part keeps the order of `source`.
 
     Raises:
-        ValueError: on a source without lookup or with too few images, and a `test` of other classes.
+        ValueError: on a source without lookup or with too few images, and a `test` with other classes.
     """
     needed = _TRAIN + _VALIDATION + (test is None)
     if source.size < needed:
-        raise ValueError(f"source must hold at least {needed} images; got {source.size}")
+        raise ValueError(f"source must contain at least {needed} images; got {source.size}")
     if test is not None and test.class_names != source.class_names:
         raise ValueError(
             f"test must have the classes of source; got {_few(test.class_names)} and {_few(source.class_names)}"
@@ -135,14 +135,14 @@ def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed
 
 
 def _slice(builder, place, size=None):
-    """The part of a split from a percentage on, in the words of TensorFlow Datasets; `size` images or all."""
+    """Return `size` images (None: all) of a split from a percentage on, as a TensorFlow Datasets expression."""
     split, percent = place
     known = builder.info.splits[split].num_examples
     begin = percent * known // 100  # rounded down, as in the official code
     if size is not None and begin + size > known:
         raise ValueError(
             f"dataset must have {size} images from number {begin} of {split} on; "
-            f"{builder.info.full_name} has {known} in {split}"
+            f"{builder.info.full_name} has only {known} in {split}"
         )
     return f"{split}[{begin}:{'' if size is None else begin + size}]"
 

@@ -1,4 +1,4 @@
-"""The table of VTAB's 19 tasks: their sets, labels and parts. Sources: see vtab.py."""
+"""The table of the 19 VTAB tasks: their sets, labels and splits. Sources: see vtab.py."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,13 +23,13 @@ class VtabTask:
     Attributes:
         name: as in Table 9 of arXiv 2010.11929.
         group: `"natural"`, `"specialized"` or `"structured"`.
-        dataset: name in TensorFlow Datasets, with the versions that serve.
+        dataset: name in TensorFlow Datasets, with the supported versions.
         classes: number of classes.
-        label: feature of the label, or the `LabelRule` that makes it.
-        validation: `(split, percent)`, where the validation part begins: the split and the share of it that lies
-            before, of which the official code takes the whole number below.
-        test: `(split, percent)`, where the test part begins; it ends with the split.
-        image: function from the encoded image to pixels, where the set's pixel values are not 0 to 255; else None.
+        label: feature of the label, or the `LabelRule` that computes it.
+        validation: `(split, percent)`: the validation part starts at this percentage of the split; the official code
+            rounds the number of images down.
+        test: `(split, percent)`: the test part starts at this percentage of the split and ends with it.
+        image: function from the encoded image to pixels, if its pixel values are not 0 to 255; else None.
     """
 
     name: str
@@ -43,7 +43,7 @@ class VtabTask:
 
 
 def _place(value, thresholds):
-    """How many of the thresholds lie below a value."""
+    """Return the number of thresholds below a value."""
     return tf.reduce_sum(tf.cast(value > tf.constant(thresholds, value.dtype), tf.int32))
 
 
@@ -79,7 +79,7 @@ def _kitti_distance():
 
 
 def _dsprites(feature, values):
-    """A factor of dSprites with `values` values, neighbours joined so that there are 16 classes."""
+    """Return the rule for a dSprites factor with `values` values; neighbouring values form 16 classes."""
     joined = [[v for v in range(values) if v * _DSPRITES_CLASSES // values == n] for n in range(_DSPRITES_CLASSES)]
     return LabelRule(
         {feature: True},
@@ -89,7 +89,7 @@ def _dsprites(feature, values):
 
 
 def _stretched(encoded):
-    """dSprites is stored with the pixel values 0 and 1."""
+    """Decode and scale to 0..255: dSprites stores the pixel values 0 and 1."""
     return tf.io.decode_png(encoded, channels=1) * tf.constant(255, tf.uint8)
 
 

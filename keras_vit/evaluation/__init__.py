@@ -1,6 +1,6 @@
-"""What a model says about images, how often it is right, and what its features are worth.
+"""Predictions, accuracy, and the quality of frozen features.
 
-`predict` and `evaluate` use the model's head; `few_shot`, `linear_probe` and `FewShotProbe` learn a head of their own.
+`predict` and `evaluate` use the model's head; `few_shot`, `linear_probe` and `FewShotProbe` train a head of their own.
 """
 
 from keras_vit.evaluation.accuracy import Accuracy, evaluate

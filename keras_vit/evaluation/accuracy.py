@@ -1,4 +1,4 @@
-"""`evaluate`: the share of images whose class is among a model's best guesses, and what stands behind it."""
+"""`evaluate`: top-k accuracy, calibration and accuracy per class."""
 
 import dataclasses
 import os
@@ -25,16 +25,15 @@ from keras_vit.typing import PathLike
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """What `evaluate` found. Two that have the same counts are equal.
+    """Result of `evaluate`. Two results with the same counts are equal.
 
     Attributes:
         count: number of images.
         correct: {k: number of images whose class is among the k best}.
-        matching: how the data's classes were matched to the model's logits, in words.
-        left_out: number of images that were not counted, as no answer is right for them (ReaL); they are not
-            in `count`.
+        matching: how the data's classes were matched to the model's logits, as text.
+        left_out: number of images without any correct class (ReaL); they are not in `count`.
         classes: a `ClassReport`, the counts of each class.
-        calibration: a `Calibration`; None for a head whose scores are no probabilities.
+        calibration: a `Calibration`; None for a head whose scores are not probabilities.
     """
 
     count: int
@@ -46,17 +45,17 @@ class Accuracy:
 
     @property
     def top(self) -> dict[int, float]:
-        """{k: share, in [0, 1], of images whose class is among the k best}."""
+        """Top-k accuracy: {k: share, in [0, 1], of images whose class is among the k best}."""
         return {k: right / self.count for k, right in self.correct.items()}
 
     def report(self, classes: int = 20) -> str:
-        """Returns a text of several lines: the accuracies, the calibration and the worst classes in a table.
+        """Return several lines of text: accuracies, calibration, and a table of the worst classes.
 
         Args:
-            classes: number of classes in the table, from 1; all of them where there are fewer.
+            classes: number of classes in the table, 1 or above; all classes if there are fewer.
 
         Raises:
-            ValueError: if `classes` is no integer above 0.
+            ValueError: if `classes` is not an integer above 0.
         """
         checks.check_integer("classes", classes)
         lines = [str(self)]
@@ -87,34 +86,34 @@ def evaluate(
     verbose: bool = False,
     labels: PathLike | None = None,
 ) -> Accuracy:
-    """Counts how often a model is right.
+    """Measure the top-k accuracy of a model on labelled images.
 
-    Memory grows with the number of classes and of kinds of mistakes, not with the number of images.
+    Memory grows with the number of classes and of distinct confusions, not with the number of images.
 
     Args:
         model: a classifier of keras_vit.
-        data: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (inputs as the
-            model takes them, integer labels).
-        batch_size: images per batch; a dataset has its own.
-        preprocessing: what to use instead of `model.preprocessing` on a folder or source.
-        top: the k of the top-k accuracies, one integer or several; a k beyond the number of classes counts every
-            image. None takes 1, and 5 where the model has more classes.
-        class_names: names of the data's classes, in the order of its labels, instead of the folder's or the
-            source's own. For a dataset without them (None), labels are the numbers of the model's logits.
-        verbose: shows a progress bar.
+        data: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model inputs, integer
+            labels).
+        batch_size: images per batch; ignored for a dataset.
+        preprocessing: replaces `model.preprocessing` for a folder or source.
+        top: the k of the top-k accuracies, one integer or several; a k above the number of classes counts every
+            image. None uses 1, and also 5 if the model has more than 5 classes.
+        class_names: names of the data's classes, in the order of its labels; they replace those of the folder or
+            source. For a dataset without names (None), labels are the indices of the model's logits.
+        verbose: whether to show a progress bar.
         labels: path of `real.json` to measure ReaL accuracy (arXiv 2006.07159), see `read_real_labels`. The data
-            are images of ImageNet's validation set in files; each is found by the number in its name, and its
-            folder only says where the report counts it. An image is right if one of its right answers is among
-            the k best, and left out if it has none. (The paper's figures are top-1.)
+            must be image files of ImageNet's validation set. Each image is identified by the number in its file name;
+            its folder only assigns it to a class of the report. An image counts as correct if one of its ReaL classes
+            is among the k best, and is left out if it has none. (The paper reports top-1.)
 
     Returns:
         An `Accuracy`; `str()` of it is one line, `.report()` a table of the classes. Names are matched to
         `model.labels` as in `match_classes`.
 
     Raises:
-        ValueError: when class names match nothing or not all, labels are out of range, an image cannot be
-            read (the message names the file), or the model has no head or gives NaN; with `labels`, on data that
-            are no files or a file without a number too, and as `read_real_labels`.
+        ValueError: if some class names do not match, labels are out of range, an image cannot be read (the message
+            names the file), or the model has no head or returns NaN. With `labels`, also on data without files, on a
+            file name without a number, and as in `read_real_labels`.
     """
     outputs.check_classifier(model)
     top = _top(model) if top is None else top if isinstance(top, (tuple, list)) else (top,)
@@ -128,7 +127,7 @@ def evaluate(
         class_names = data.class_names if class_names is None else _renamed(data, class_names)
     elif hasattr(data, "as_numpy_iterator"):
         if preprocessing is not None:
-            raise ValueError("preprocessing is for folders and sources; a dataset gives what the model takes")
+            raise ValueError("preprocessing is for folders and sources; a dataset must contain model inputs")
         _check_elements(data.element_spec)
         data = looked_at(model, "evaluate", data)
     else:
@@ -177,15 +176,15 @@ def _count(model, batches, steps, right, tally, top, verbose):
             correct[k] += int((ranks < k).sum())
         bar.update(step, finalize=False)
     if not count:
-        raise ValueError("data must hold at least one image; it holds none")
+        raise ValueError("data must contain at least one image; it contains none")
     bar.update(step, finalize=True)
     return count, correct, calibrated
 
 
 def _right(logits, answers, classes):
-    """Function from the labels (batch,) of a batch and the number of its first image to bool (batch, classes).
+    """Return the function from labels (batch,) and the number of their first image to bool (batch, classes).
 
-    `logits` has the logit of each class; `answers` the right classes of each image, None where it is its label.
+    `logits` contains the logit of each class; `answers` the correct classes of each image, None to use its label.
     """
 
     def right(labels, first):
@@ -199,16 +198,16 @@ def _right(logits, answers, classes):
 
 
 def _with_answers(data, labels):
-    """The images that have a right answer, the classes of each, and how many images have none."""
+    """Return the images with a correct class, the classes of each, and the number of images without one."""
     if not isinstance(data, ImageSource) or data.files is None:
         raise ValueError(
-            "labels are found by the names of files, so data must be a folder or a source of files; "
+            "labels are looked up by file name, so data must be a folder or a source of files; "
             f"got {type(data).__name__}{' without files' if isinstance(data, ImageSource) else ''}"
         )
     answers = right_answers(labels, data.files)
     kept = [n for n, numbers in enumerate(answers) if len(numbers)]
     if not kept:
-        raise ValueError(f"data must hold an image with a right answer; {labels} has none for all {data.size}")
+        raise ValueError(f"data must contain an image with a correct class; {labels} has none for all {data.size}")
     return data.take(kept), [answers[n] for n in kept], data.size - len(kept)
 
 
@@ -217,7 +216,7 @@ def _names(model):
 
 
 def _ranks(scores, is_answer):
-    """Place of the best of the answers, bool (batch, classes), among all scores, from 0; of equals the first leads."""
+    """Return the rank, from 0, of the best correct class, bool (batch, classes); of equal scores the first wins."""
     targets = np.where(is_answer, scores, -np.inf).argmax(axis=1)[:, None]
     mine = np.take_along_axis(scores, targets, axis=1)
     is_before = (scores > mine) | ((scores == mine) & (np.arange(scores.shape[1]) < targets))
@@ -232,7 +231,7 @@ def _check_elements(spec):
 def _checked(labels, classes):
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(f"data must give integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}")
+        raise ValueError(f"data must have integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}")
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(
             f"labels must be from 0 to {classes - 1}, the last class; a batch has {labels.min()} to {labels.max()}"

@@ -1,4 +1,4 @@
-"""How well a classifier knows when it is right: its confidence, calibration error and log-likelihood."""
+"""Confidence, expected calibration error and log-likelihood of a classifier."""
 
 import dataclasses
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from keras_vit.evaluation import outputs
 
-BINS = 15  # of Table 1 of arXiv 1706.04599
+BINS = 15  # as in Table 1 of arXiv 1706.04599
 _EDGES = np.linspace(0.0, 1.0, BINS + 1)
-_SMALLEST = np.finfo(np.float64).tiny  # for a probability that was rounded to 0
+_SMALLEST = np.finfo(np.float64).tiny  # replaces a probability that was rounded to 0
 
 # classifier_activation -> whether the head's probabilities of all classes sum to 1
 _HEADS = {None: True, "softmax": True, "sigmoid": False}
@@ -16,18 +16,18 @@ _HEADS = {None: True, "softmax": True, "sigmoid": False}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """Confidence, and how often it was justified. Source: Guo et al. 2017, arXiv 1706.04599.
+    """Confidence of predictions compared with their accuracy. Source: Guo et al. 2017, arXiv 1706.04599.
 
-    The confidence of an image is the highest of its scores: of the softmax of the logits, or of what a head with
-    softmax or sigmoid gives. It falls into bin m of 15 equal ones where (m - 1) / 15 < confidence <= m / 15.
+    The confidence of an image is its highest score: of the softmax of the logits, or of the output of a softmax or
+    sigmoid head. Bin m of 15 contains the images with (m - 1) / 15 < confidence <= m / 15.
 
     Attributes:
         counts: int64 (15,), images in each bin.
-        correct: int64 (15,), those of them whose likeliest class is right.
-        confidences: float64 (15,), the sum of their confidences.
-        surprise: sum over all images of -log of the probability of the right class (of the right classes together,
-            where an image has several), natural logarithm; None for a sigmoid head, whose scores are of no one
-            distribution. A probability that was rounded to 0 counts as 2e-308.
+        correct: int64 (15,), correctly classified images in each bin.
+        confidences: float64 (15,), sum of the confidences in each bin.
+        surprise: sum over all images of -log (natural) of the probability of the correct class, or of all correct
+            classes together; None for a sigmoid head, whose scores do not form one distribution. A probability that
+            was rounded to 0 counts as 2e-308.
     """
 
     counts: np.ndarray
@@ -37,17 +37,17 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error, in [0, 1]: sum over the bins of |right - confidences| / images (Eq. 3)."""
+        """Expected calibration error, in [0, 1]: sum over bins of |correct - confidences| / images (Eq. 3)."""
         return float(np.abs(self.correct - self.confidences).sum() / self.counts.sum())
 
     @property
     def mean_confidence(self) -> float:
-        """Mean confidence, in [0, 1]: above the accuracy for a model that is too sure of itself."""
+        """Mean confidence, in [0, 1]; a value above the accuracy means overconfidence."""
         return float(self.confidences.sum() / self.counts.sum())
 
     @property
     def negative_log_likelihood(self) -> float | None:
-        """Mean of -log of the probability of the right class, the cross-entropy in nats; None for a sigmoid head."""
+        """Mean of -log of the probability of the correct class (cross-entropy in nats); None for a sigmoid head."""
         return None if self.surprise is None else float(self.surprise / self.counts.sum())
 
     def __add__(self, other):
@@ -65,16 +65,16 @@ class Calibration:
 
 
 def calibration(model, scores, right):
-    """Returns the `Calibration` of a batch.
+    """Return the `Calibration` of a batch.
 
     Args:
         model: the classifier.
-        scores: what its head gives, (batch, classes).
-        right: bool (batch, classes), the right classes of each image.
+        scores: outputs of its head, (batch, classes).
+        right: bool (batch, classes), the correct classes of each image.
 
     Returns:
-        A `Calibration`; None where the head's activation is neither softmax nor sigmoid, as then no score is a
-        probability.
+        A `Calibration`; None if the activation of the head is neither softmax nor sigmoid, so that scores are not
+        probabilities.
     """
     activation = model.config.classifier_activation
     if activation not in _HEADS:
@@ -82,7 +82,7 @@ def calibration(model, scores, right):
     probabilities = outputs.probabilities(model, scores.astype(np.float64))
     confidences = probabilities.max(axis=1)
     is_right = right[np.arange(len(right)), scores.argmax(axis=1)]
-    # bin m for (m - 1) / 15 < confidence <= m / 15; the first takes a confidence of 0 too
+    # bin m has (m - 1) / 15 < confidence <= m / 15; the first bin also has confidence 0
     places = np.searchsorted(_EDGES[1:-1], confidences, side="left")
     counts, correct, sums = (
         np.bincount(places, weights=weights, minlength=BINS) for weights in (None, is_right, confidences)

@@ -1,4 +1,4 @@
-"""Which logit of a model stands for which class of the data: by WordNet id, by name or by a leading index."""
+"""Matching the classes of the data to the logits of a model: by WordNet id, by name or by a leading index."""
 
 import collections
 import re
@@ -10,12 +10,12 @@ _LEADING_INDEX = re.compile(r"(\d+)(?![a-zA-Z0-9])")
 
 
 def match_classes(class_names, labels, classes):
-    """Finds the logit of each class.
+    """Find the logit of each class.
 
-    Tried in this order; the first way counts that finds a logit of its own for every class:
-    the WordNet id in the name (`0002_n01484850`), where the labels are ImageNet's; the name, upper or lower
-    case, with spaces, hyphens and underscores alike, as a label or as one of its comma-separated synonyms;
-    the index that the name begins with (`0002_...`); and, for a model without labels, the order, where the
+    These ways are tried in order; the first that finds a distinct logit for every class is used:
+    the WordNet id in the name (`0002_n01484850`), if the labels are ImageNet's; the name, ignoring case and
+    the difference between spaces, hyphens and underscores, as a label or one of its comma-separated synonyms;
+    the index at the start of the name (`0002_...`); and, for a model without labels, the order, if the
     data has as many classes as the model.
 
     Args:
@@ -24,10 +24,10 @@ def match_classes(class_names, labels, classes):
         classes: number of logits.
 
     Returns:
-        `(logits, way)`: a tuple with the logit of each class, and how they were found, in words.
+        `(logits, way)`: a tuple with the logit of each class, and the way that was used, as text.
 
     Raises:
-        ValueError: when no way matches every class; it names at most five that the best way leaves out.
+        ValueError: if no way matches every class; it names up to five that the best way does not match.
     """
     attempts = []
     for way, find in _WAYS.items():
@@ -55,7 +55,7 @@ def _by_name(class_names, labels, classes):
     if labels is None:
         return [None] * len(class_names)
     if [_plain(name) for name in class_names] == [_plain(label) for label in labels]:
-        return list(range(len(labels)))  # one list, so that a name that stands for two classes is no obstacle
+        return list(range(len(labels)))  # identical lists match even if a name appears twice
     whole, synonyms = collections.defaultdict(set), collections.defaultdict(set)
     for logit, label in enumerate(labels):
         whole[_plain(label)].add(logit)
@@ -88,7 +88,7 @@ _WAYS = {
 
 
 def _only_unique(logits):
-    """Two classes that share a logit were not told apart: neither counts as found."""
+    """Replace logits that several classes share by None, because these classes are ambiguous."""
     counts = collections.Counter(logits)
     return [logit if counts[logit] == 1 else None for logit in logits]
 

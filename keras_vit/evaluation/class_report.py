@@ -1,4 +1,4 @@
-"""Which classes a classifier knows worst, and what it takes them for: counts per class, added up by batches."""
+"""Accuracy and confusions per class, accumulated over batches."""
 
 import collections
 import dataclasses
@@ -8,15 +8,15 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassReport:
-    """Accuracy by classes.
+    """Accuracy per class.
 
     Attributes:
         names: names of the data's classes, in the order of its labels.
-        labels: what the model calls these classes; None where it has no names or they were not matched.
+        labels: the model's names of these classes; None if it has none or they were not matched.
         counts: int64 (classes,), images of each class.
-        correct: int64 (classes,), those of them whose likeliest class is right.
-        confusions: `(number of the class, model's name of the answer, images)` for each wrong answer that was given
-            to a class, the most frequent first. There are at most as many as wrong images.
+        correct: int64 (classes,), correctly classified images of each class.
+        confusions: `(index of the class, the model's name of the wrong class, images)` for each wrong class that was
+            predicted, the most frequent first.
     """
 
     names: tuple[str, ...]
@@ -27,25 +27,25 @@ class ClassReport:
 
     @property
     def accuracies(self) -> np.ndarray:
-        """float64 (classes,): share of each class that is right, in [0, 1]; NaN for a class without images."""
+        """float64 (classes,): accuracy of each class, in [0, 1]; NaN for a class without images."""
         return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
 
     @property
     def mean(self) -> float:
-        """Mean of the accuracies of the classes that have images, in [0, 1] (mean per-class accuracy)."""
+        """Mean per-class accuracy, in [0, 1], over the classes that have images."""
         return float(np.nanmean(self.accuracies))
 
     @property
     def worst(self) -> list[int]:
-        """Numbers of the classes that have images, the worst first, of equals the one with most images."""
+        """Indices of the classes that have images, worst accuracy first; ties by number of images."""
         order = np.lexsort((-self.counts, self.accuracies))
         return [int(n) for n in order if self.counts[n]]
 
     def table(self, classes: int) -> str:
-        """Returns a text with a row for each of the worst classes and the wrong answer that it gets most often.
+        """Return a table of the worst classes, each with its most frequent wrong prediction.
 
         Args:
-            classes: number of rows; all classes that have images where there are fewer.
+            classes: number of rows; all classes with images if there are fewer.
         """
         accuracies = self.accuracies
         most_frequent: dict[int, str] = {}
@@ -69,10 +69,10 @@ class ClassReport:
 
 
 class ClassTally:
-    """Counts by classes while batches go by; `report` gives the `ClassReport`.
+    """Accumulate counts per class over batches; `report` returns the `ClassReport`.
 
     Args:
-        names, labels: as of `ClassReport`.
+        names, labels: as in `ClassReport`.
         answers: names of the model's logits.
     """
 
@@ -87,7 +87,7 @@ class ClassTally:
         return len(self._names)
 
     def add(self, labels, best, is_right):
-        """Counts a batch: labels (batch,), the likeliest logit (batch,) and whether that is right, bool (batch,)."""
+        """Add a batch: labels (batch,), predicted logits (batch,) and whether these are correct, bool (batch,)."""
         self._counts += np.bincount(labels, minlength=len(self._names))
         self._correct += np.bincount(labels[is_right], minlength=len(self._names))
         self._confusions.update(zip(labels[~is_right].tolist(), best[~is_right].tolist(), strict=True))
@@ -99,7 +99,7 @@ class ClassTally:
 
 
 def _aligned(head, rows, left):
-    """Text of a table; the columns `left` are flush left, the others right."""
+    """Return the text of a table; the columns in `left` are left-aligned, the others right-aligned."""
     rows = [head, *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = (

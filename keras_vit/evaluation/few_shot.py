@@ -1,4 +1,4 @@
-"""`few_shot`: how well a few images of each class suffice to tell classes apart by a model's frozen features."""
+"""`few_shot`: few-shot accuracy of a model's frozen features."""
 
 import csv
 import dataclasses
@@ -19,14 +19,14 @@ from keras_vit.typing import PathLike
 
 @dataclasses.dataclass(frozen=True)
 class FewShot:
-    """What `few_shot` found; `str()` of it is a table.
+    """Result of `few_shot`; `str()` of it is a table.
 
     Attributes:
-        accuracy: {shots: tuple of one share of the test images, in [0, 1], per seed}.
+        accuracy: {shots: tuple with the accuracy on the test images, in [0, 1], for each seed}.
         seeds: the seeds of the draws, in that order.
         class_names: names of the classes.
         count: number of test images.
-        layer: name of the layer that gave the features.
+        layer: name of the layer that returned the features.
         l2: lambda of the ridge regression.
     """
 
@@ -44,7 +44,7 @@ class FewShot:
 
     @property
     def std(self) -> dict[int, float]:
-        """{shots: population standard deviation of the accuracy over the seeds}; 0 of one seed."""
+        """{shots: population standard deviation of the accuracy over the seeds}; 0 for one seed."""
         return {shots: float(np.std(found)) for shots, found in self.accuracy.items()}
 
     def __str__(self):
@@ -60,7 +60,7 @@ class FewShot:
         return "\n".join([*lines, about])
 
     def write_csv(self, path: PathLike) -> None:
-        """Writes a row `shots,seed,accuracy` per draw, after a line with these names; the file is replaced whole.
+        """Write a CSV file with the header `shots,seed,accuracy` and one row per draw, atomically.
 
         Args:
             path: of the file; its folder must exist.
@@ -90,37 +90,34 @@ def few_shot(
     preprocessing: Preprocessing | None = None,
     verbose: bool = False,
 ) -> FewShot:
-    """Measures a model by the few-shot accuracy of arXiv 2010.11929, section 4.1.
+    """Measure the few-shot accuracy of a model (arXiv 2010.11929, section 4.1).
 
-    A ridge regression of its features, whose closed form needs no training, learns from a few images of each class
-    and is measured on all test images; see `fit_ridge` for the formula, `draw_shots` for how images are drawn. The
-    features of an image are computed once, and only of those train images that a draw needs. Nothing of the model
-    is changed.
+    A ridge regression on the features is fitted in closed form to a few images per class and evaluated on all test
+    images; see `fit_ridge` for the formula and `draw_shots` for the draw. Features are computed once per image, and
+    only for the training images that a draw uses. The model is unchanged.
 
     Args:
-        model: a model of this package, with or without a head; a larger keras model with exactly one inside, which is
-            the one that is measured, on its own inputs; or a functional keras model of another package, whose output
-            is the feature.
-        train: images to learn from: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of
-            (inputs as the model takes them, integer labels) that gives them in the same order every time.
-        test: images to measure on, of the same kinds. Classes are matched by their names; the labels of a dataset
-            are the numbers of the other data's classes.
-        shots: numbers of images per class to learn from, or one of them.
-        seeds: integers from 0, or one: each draws images of its own.
-        layer: name of the layer whose outputs are the features, such as `"block_05"`. None takes what the head reads;
-            `FrozenFeatures` says what that is for every kind of model, and that the mean over the patches is taken of
-            tokens and maps.
-        l2: lambda of the regression, above 0; the features are standardised, so that it does not depend on their scale.
-        batch_size: images per batch; a test dataset has its own.
-        preprocessing: what to use instead of `model.preprocessing` on a folder or source.
-        verbose: shows progress bars.
+        model: a model of this package, with or without a head; a keras model that contains exactly one, which is then
+            measured on its own inputs; or another functional keras model, whose output is the feature.
+        train: images to fit to: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model
+            inputs, integer labels) in a constant order.
+        test: images to measure on, of the same kinds. Classes are matched by name; the labels of a dataset refer to
+            the classes of the other data.
+        shots: numbers of training images per class, or one number.
+        seeds: integers, 0 or above, or one; each seed draws different images.
+        layer: name of the layer whose outputs are the features, such as `"block_05"`. None uses the input of the head.
+            `FrozenFeatures` describes this for every kind of model, and how tokens and maps are averaged.
+        l2: lambda of the regression, above 0; the features are standardised, so it does not depend on their scale.
+        batch_size: images per batch; ignored for a test dataset.
+        preprocessing: replaces `model.preprocessing` for a folder or source.
+        verbose: whether to show progress bars.
 
     Returns:
         A `FewShot`.
 
     Raises:
-        ValueError: when a class has fewer images than shots, the classes of both differ, an image cannot be read,
-            or the features are not finite.
+        ValueError: if a class has fewer images than shots, the classes of train and test differ, an image cannot be
+            read, or the features are not finite.
     """
     checks.check_flag("verbose", verbose)
     shots, seeds = check_draws(shots, seeds)
@@ -130,14 +127,14 @@ def few_shot(
 
 
 def check_draws(shots, seeds):
-    """Returns `shots` and `seeds` of `few_shot` as tuples of integers."""
+    """Return `shots` and `seeds` of `few_shot` as tuples of integers."""
     return _distinct("shots", shots, minimum=1), _distinct("seeds", seeds, minimum=0)
 
 
 def measure(frozen, train, test, shots, seeds, l2, verbose):
-    """Does what `few_shot` says with a `FrozenFeatures`, what `open_labelled` has opened and what `check_draws` gives.
+    """Run `few_shot` with a `FrozenFeatures` and the results of `open_labelled` and `check_draws`.
 
-    `train` and `test` remember their labels: opened once they serve many times.
+    `train` and `test` cache their labels, so they can be reused.
     """
     checks.check_positive("l2", l2)
     class_names, places = match_labels(train, test)
@@ -163,5 +160,5 @@ def _distinct(name, values, minimum):
     values = tuple(values) if isinstance(values, (tuple, list, range)) else (values,)
     values = tuple(checks.check_integer(name, value, minimum) for value in values)
     if not values or len(set(values)) < len(values):
-        raise ValueError(f"{name} must be one integer or several, each once; got {name}={values}")
+        raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={values}")
     return values

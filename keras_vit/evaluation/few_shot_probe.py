@@ -1,4 +1,4 @@
-"""FewShotProbe: few-shot accuracy while a model trains, as a keras callback."""
+"""FewShotProbe: a keras callback that measures few-shot accuracy during training."""
 
 import typing
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ class Measurement(typing.NamedTuple):
     """One measurement of a `FewShotProbe`.
 
     Attributes:
-        epoch: number of the epoch, from 0, at whose end or within which it was made.
-        step: training steps of this fit up to then.
+        epoch: epoch of the measurement, from 0.
+        step: number of training steps of this fit before the measurement.
         result: the `FewShot`.
     """
 
@@ -30,27 +30,27 @@ class Measurement(typing.NamedTuple):
 
 
 class FewShotProbe(keras.callbacks.Callback):
-    """Measures the few-shot accuracy of a model while it trains; see `few_shot`, which changes nothing of it.
+    """Measure few-shot accuracy during training; see `few_shot`. Training is not affected.
 
-    After an epoch with a measurement, the logs, and so progress bar and history, have the mean accuracy of its last
-    one as `fewshot_5` and so on, and its standard deviation over the seeds as `fewshot_5_std` (`few_shot.std`). As with
-    `validation_freq`, the history has no entry for other epochs. Callbacks that read these, such as
-    `ModelCheckpoint(monitor="fewshot_5", mode="max")`, stand behind this one in the list.
+    At the end of an epoch with a measurement, the logs (and so the progress bar and history) contain the mean accuracy
+    of its last measurement as `fewshot_5` and so on, and the standard deviation over the seeds as `fewshot_5_std`. As
+    with `validation_freq`, the history has no entry for other epochs. Callbacks that read these, such as
+    `ModelCheckpoint(monitor="fewshot_5", mode="max")`, must come after this one in the list.
 
     Args:
-        train, test: images to learn from and to measure on, as for `few_shot`. The labels are read once, the images
-            that are needed for every measurement: a source that is slow to read is worth a `cached()`.
-        every_epochs: measure at the end of every so many epochs. Without it and `every_steps`, of every epoch.
-        every_steps: measure after every so many steps besides, or instead where `every_epochs` is None; at the end of
-            an execution of several steps.
-        shots, seeds, layer, l2, batch_size, preprocessing: as for `few_shot`.
-        model: what to measure instead of the model that is trained: such as one of two that it contains.
+        train, test: images to fit to and to measure on, as in `few_shot`. Labels are read once, images for every
+            measurement: call `cached()` on a slow source.
+        every_epochs: epochs between two measurements. If this and `every_steps` are None, every epoch is measured.
+        every_steps: steps between two measurements; if `every_epochs` is None, only these are made. With
+            `steps_per_execution`, a measurement waits for the end of an execution.
+        shots, seeds, layer, l2, batch_size, preprocessing: as in `few_shot`.
+        model: model to measure instead of the trained one, such as one of two models inside it.
 
     Attributes:
-        measurements: list of a `Measurement` for each that was made, of all fits together.
+        measurements: list with one `Measurement` per measurement of all fits.
 
     Raises:
-        ValueError: on an argument out of range; from `fit`, what `few_shot` raises.
+        ValueError: on an argument out of range; from `fit`, as in `few_shot`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FewShotProbe(keras.callbacks.Callback):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The measurements as a table: a dict per measurement with `epoch`, `step` and the names of the logs."""
+        """The measurements as a table: one dict per measurement with `epoch`, `step` and the logged values."""
         return [{"epoch": made.epoch, "step": made.step, **_logs(made.result)} for made in self.measurements]
 
     def on_train_begin(self, logs=None):
@@ -104,14 +104,14 @@ class FewShotProbe(keras.callbacks.Callback):
 
     def _measure(self):
         if self._latest is not None and self._latest.step == self._step:
-            return  # the last step of the epoch was measured just now
+            return  # the last step of the epoch is already measured
         frozen = FrozenFeatures(self.model if self._given_model is None else self._given_model, self._layer)
         result = measure(frozen, *self._open(frozen), *self._draws, self._l2, verbose=False)
         self._latest = Measurement(self._epoch, self._step, result)
         self.measurements.append(self._latest)
 
     def _open(self, frozen):
-        """The images, opened once for the same model."""
+        """Return the data, opened once per model."""
         model, opened = self._opened
         if model is not frozen.model:
             opened = open_labelled(self._data, frozen, *self._preparation)

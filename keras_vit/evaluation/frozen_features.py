@@ -1,4 +1,4 @@
-"""The features of images in a model whose weights stay as they are: what probes learn from."""
+"""Features of images in a frozen model, for probes."""
 
 import keras
 import numpy as np
@@ -14,24 +14,24 @@ from keras_vit.models.input_range import looked_at
 
 
 class FrozenFeatures:
-    """One vector of features per image.
+    """One feature vector per image.
 
     Args:
-        model: a model of this package; a larger keras model with exactly one inside, which is then the one that is
-            looked at, on its own inputs; or a keras model without any, of one input.
-        layer: name of a layer. None takes what the head reads: `pre_logits` where there is one, else the pooled
-            features; of a distilled model the mean of what its two heads read, as with `include_top=False`; of an
-            unpooled one its normalised tokens; of a keras model without any of this package its output. Of tokens and
-            maps the mean over the patches or positions is taken: class, distillation and register tokens, which not
-            every model has, are left out.
+        model: a model of this package; a keras model that contains exactly one, which is then used on its own inputs;
+            or another keras model with one input.
+        layer: name of a layer. None uses the input of the head: `pre_logits` if it exists, else the pooled features;
+            for a distilled model the mean of the inputs of its two heads, as with `include_top=False`; for a model
+            without pooling its normalised tokens; for a model of another package its output. Tokens and maps are
+            averaged over the patches or positions; class, distillation and register tokens are left out, because not
+            every model has them.
 
     Attributes:
-        model: the keras model that is looked at.
-        layer: the name of the layer, or the names of the two of a distilled model; `"output"` where the output of a
-            model of another package is taken.
+        model: the keras model that is used.
+        layer: the name of the layer, or of both layers of a distilled model; `"output"` for the output of a model of
+            another package.
 
     Raises:
-        TypeError: if `model` is no keras model.
+        TypeError: if `model` is not a keras model.
         ValueError: if it contains several models of this package, has no layer of that name, or has several inputs.
     """
 
@@ -45,30 +45,32 @@ class FrozenFeatures:
         self._features = keras.Model(self.model.inputs[0], _pooled(outputs))
 
     def preprocessing(self, given):
-        """Returns the `Preprocessing` of images: the one `given`, or for None the model's own.
+        """Return `given`, or the model's own `Preprocessing` if it is None.
 
         Raises:
-            ValueError: if there is none, or it gives other images than the model takes.
+            ValueError: if there is none, or its images do not fit the model.
         """
         preprocessing = getattr(self.model, "preprocessing", None) if given is None else given
         if preprocessing is None:
             raise ValueError(
-                f"preprocessing must be given for a model of another package; {self.model.name} does not say how its "
-                "images are prepared"
+                f"preprocessing must be given for a model of another package; {self.model.name} does not define "
+                "one"
             )
         check(preprocessing)
         shape, taken = (*preprocessing.image_size, preprocessing.channels), tuple(self.model.input_shape[1:])
         if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
             raise ValueError(
-                f"preprocessing must give images of shape {taken} for this model; got {shape} from {preprocessing}: "
-                "preprocessing.at(image_size) fits it to a size"
+                f"preprocessing must produce images of shape {taken} for this model; got {shape} from "
+                f"{preprocessing}: use preprocessing.at(image_size)"
             )
         check_who_maps(self.model, preprocessing)
         return preprocessing
 
     def reader(self, compiled):
-        """Returns a function of (batches of (inputs, labels), number of batches or None, verbose) that gives the
-        features, float32 (images, dim), and labels (images,) of them all; it is for use at once, see `inference`.
+        """Return a function of (batches of (inputs, labels), number of batches or None, verbose).
+
+        The function returns the features, float32 (images, dim), and the labels (images,) of all batches. Use it at
+        once, see `inference`.
         """
         run = inference(self._features, compiled)
 
@@ -90,8 +92,8 @@ class FrozenFeatures:
     def _checked(self, values):
         if not np.isfinite(values).all():
             raise ValueError(
-                f"model must give finite features; {self.model.name} gives NaN or infinity in {self.layer} for some "
-                "images: its weights are not finite, or float16 overflows"
+                f"model must return finite features; {self.model.name} returns NaN or infinity in {self.layer} for "
+                "some images: its weights are not finite, or float16 overflows"
             )
         return values
 
@@ -103,19 +105,19 @@ def _looked_at(model):
     if len(encoders) > 1:
         names = ", ".join(repr(encoder.name) for encoder in encoders)
         raise ValueError(
-            f"model must contain one model of keras_vit; {model.name!r} contains {names}: give one of them"
+            f"model must contain one model of keras_vit; {model.name!r} contains {names}: pass one of them"
         )
     found = encoders[0] if encoders else model
     if len(getattr(found, "inputs", None) or ()) != 1 or len(found.outputs) != 1:
         raise ValueError(
-            "model must contain a model of keras_vit, or be a functional or sequential one of one input and one "
+            "model must contain a model of keras_vit, or be functional or sequential with one input and one "
             f"output; got {found.name!r}"
         )
     return found
 
 
 def _read_by_head(model):
-    """Names of the layers whose outputs the heads read; of a model without a head, those that they would read."""
+    """Return the layers whose outputs the heads read; for a model without a head, those that they would read."""
     calls = graph_calls(model)
     readers = [call for call in calls if call.operation.name in ("head", "head_dist")]
     readers = readers or [call for call in calls if call.operation.name == "average"]  # distilled, include_top=False
@@ -132,16 +134,16 @@ def _outputs(model, names):
         return feature_extractor(model, names, grid=True).outputs
     known = [layer.name for layer in model.layers]
     if names[0] not in known:
-        raise ValueError(f"layer must be one of the model's, among {known}; got {names[0]!r}")
+        raise ValueError(f"layer must be a layer of the model, one of {known}; got {names[0]!r}")
     return [model.get_layer(names[0]).output]
 
 
 def _pooled(outputs):
-    """The mean of the outputs, each averaged over its positions, in float32."""
+    """Return the mean of the outputs, each averaged over its positions, in float32."""
     vectors = []
     for output in outputs:
         if output.shape[0] is not None or output.shape[-1] is None or len(output.shape) < 2:
-            raise ValueError(f"layer must give one vector or map per image; got an output of shape {output.shape}")
+            raise ValueError(f"layer must return one vector or map per image; got an output of shape {output.shape}")
         output = ops.cast(output, "float32")
         axes = tuple(range(1, len(output.shape) - 1))
         vectors.append(ops.mean(output, axis=axes) if axes else output)

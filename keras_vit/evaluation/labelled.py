@@ -1,4 +1,4 @@
-"""Images with labels, for what learns from some and is measured on others: of a source, or ready batches."""
+"""Labelled images to fit to and to measure on: from a source, or as ready batches."""
 
 import functools
 import os
@@ -16,39 +16,39 @@ _LABELS_AT_A_TIME = 1024
 
 
 def open_labelled(data, frozen, preprocessing, batch_size):
-    """Opens images with labels.
+    """Open images with labels.
 
     Args:
-        data: {what messages call it, such as `"train"`: a folder of class folders, an `ImageSource`, or a batched
-            `tf.data.Dataset` of (inputs as the model takes them, integer labels)}.
-        frozen: the `FrozenFeatures` that they are for, which says how images of a folder or source are prepared.
-        preprocessing: what to use instead of the model's own, or None.
+        data: {name in messages, such as `"train"`: a folder of class folders, an `ImageSource`, or a batched
+            `tf.data.Dataset` of (model inputs, integer labels)}.
+        frozen: the `FrozenFeatures` that will read them; it decides how images of a folder or source are prepared.
+        preprocessing: replaces the model's own, or None.
         batch_size: images per batch.
 
     Returns:
         List of `SourceImages` and `ReadyBatches`.
 
     Raises:
-        TypeError: if one is nothing of these kinds.
-        ValueError: if `preprocessing` is given and nothing takes it, or does not fit the model.
+        TypeError: on data of another kind.
+        ValueError: if `preprocessing` is given but not used, or does not fit the model.
     """
     checks.check_integer("batch_size", batch_size)
     opened = [_open(name, where, frozen, preprocessing, batch_size) for name, where in data.items()]
     if preprocessing is not None and not any(isinstance(one, SourceImages) for one in opened):
-        raise ValueError("preprocessing is for folders and sources; a dataset gives what the model takes")
+        raise ValueError("preprocessing is for folders and sources; a dataset must contain model inputs")
     return opened
 
 
 def match_labels(train, test):
-    """Finds the class of `train` that each label of `test` stands for: that of the same name.
+    """Find the class of `train` with the same name for each label of `test`.
 
     Returns:
-        `(class_names, places)`: the names by the labels of `train`, and the label in `train` of each class of `test`.
-        Ready batches have no names: their labels are those of the other data and, of two datasets, called `"0"` and
-        so on up to the highest of `train`.
+        `(class_names, places)`: the names in the order of the labels of `train`, and the label in `train` of each class
+        of `test`. Ready batches have no names: their labels are those of the other data. Two datasets use the names
+        `"0"` and so on up to the highest label of `train`.
 
     Raises:
-        ValueError: if a class of one is none of the other, or there are fewer than two.
+        ValueError: if the classes differ, or there are fewer than two.
     """
     names = train.class_names or test.class_names or numbered_names(train.labels)
     others = test.class_names or names
@@ -65,7 +65,7 @@ def match_labels(train, test):
 
 
 def numbered_names(labels):
-    """Returns `"0"`, `"1"` and so on up to the highest label."""
+    """Return `"0"`, `"1"` and so on up to the highest label."""
     return tuple(str(number) for number in range(int(labels.max()) + 1))
 
 
@@ -91,7 +91,7 @@ class SourceImages:
 
     @functools.cached_property
     def labels(self):
-        """The label of every image, int (images,); no image is read where the source can look up one."""
+        """The label of every image, int (images,); read without the images if the source has lookup."""
         source = self._source
         if source.labels is not None:
             return check_labels(self.name, source.labels, len(self.class_names))
@@ -108,11 +108,11 @@ class SourceImages:
         return check_labels(self.name, np.concatenate(found or [np.zeros(0, int)]), len(self.class_names))
 
     def steps(self, count=None):
-        """Number of batches of so many images, None of all."""
+        """Return the number of batches of `count` images; None for all images."""
         return -(-(self._source.size if count is None else count) // self._batch_size)
 
     def batches(self, positions=None):
-        """Yields (inputs, labels) of all images, or of those at ascending `positions`."""
+        """Yield (inputs, labels) of all images, or of those at ascending `positions`."""
         source = self._source if positions is None else _chosen(self._source, positions)
         batches = eval_batches(source, self.preprocessing, self._batch_size)
         is_read_again = positions is not None and source.lookup is None
@@ -120,7 +120,7 @@ class SourceImages:
 
 
 class ReadyBatches:
-    """The images of a batched `tf.data.Dataset` of (inputs as the model takes them, integer labels)."""
+    """The images of a batched `tf.data.Dataset` of (model inputs, integer labels)."""
 
     class_names = preprocessing = None
 
@@ -132,19 +132,19 @@ class ReadyBatches:
 
     @functools.cached_property
     def labels(self):
-        """The label of every image, int (images,), as the dataset gives them the first time."""
+        """The label of every image, int (images,), from the first pass over the dataset."""
         found = list(self._dataset.map(lambda inputs, labels: labels).as_numpy_iterator()) or [np.zeros(0, int)]
         return np.concatenate([check_labels(self.name, labels) for labels in found])
 
     def steps(self, count=None):
-        """Number of batches of so many images, None of all; None where the dataset does not tell."""
+        """Return the number of batches of `count` images (None: all), or None if the dataset has no known size."""
         if count is not None:
             return -(-count // self._batch_size)
         known = int(self._dataset.cardinality())
         return known if known >= 0 else None
 
     def batches(self, positions=None):
-        """Yields (inputs, labels) of all images, or of those at ascending `positions`."""
+        """Yield (inputs, labels) of all images, or of those at ascending `positions`."""
         if positions is None:
             return self._dataset.as_numpy_iterator()
         rows = _filtered(self._dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
@@ -152,14 +152,14 @@ class ReadyBatches:
 
 
 def check_labels(name, labels, classes=None):
-    """Returns labels (images,) as NumPy after checking that they are integers, some, from 0 to `classes` - 1."""
+    """Return labels (images,) as NumPy after checking that they are integers from 0 to `classes` - 1, at least one."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"{name} must give integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}"
+            f"{name} must have integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}"
         )
     if not len(labels):
-        raise ValueError(f"{name} must hold at least one image; it holds none")
+        raise ValueError(f"{name} must contain at least one image; it contains none")
     if labels.min() < 0 or (classes is not None and labels.max() >= classes):
         last = "" if classes is None else f" to {classes - 1}, as there are {classes} classes"
         raise ValueError(f"labels of {name} must be from 0{last}; they range from {labels.min()} to {labels.max()}")
@@ -167,12 +167,12 @@ def check_labels(name, labels, classes=None):
 
 
 def _in_order(name, batches, expected):
-    """Yields the batches of what is read a second time, and raises where their labels are not the expected ones."""
+    """Yield batches that are read a second time; raise if their labels have changed."""
     done = 0
     for inputs, labels in batches:
         if not np.array_equal(labels, expected[done : done + len(labels)]):
             raise ValueError(
-                f"{name} must give its images in the same order every time; the labels have changed: leave out its "
+                f"{name} must return its images in the same order every time, but the labels have changed: remove its "
                 "shuffle, or use reshuffle_each_iteration=False"
             )
         done += len(labels)
@@ -186,7 +186,7 @@ def _chosen(source, positions):
     files = None if source.files is None else tuple(source.files[position] for position in positions)
     name_of = source.describe or "image {}".format
 
-    def describe(n):  # refers to no source, which messages outlive
+    def describe(n):  # does not keep the source in memory
         return name_of(int(positions[n]))
 
     is_described = source.describe is not None or files is None
@@ -200,7 +200,7 @@ def _filtered(dataset, positions, size):
     def choose(n, element):
         return is_chosen[n]
 
-    # Functions on lines of their own: AutoGraph warns where it finds two on one.
+    # Functions on separate lines, because AutoGraph warns about two lambdas on one line.
     return dataset.enumerate().filter(choose).map(lambda n, element: element)
 
 

@@ -1,4 +1,4 @@
-"""`linear_probe`: a linear classifier on a model's frozen features, and the model that has it as its head."""
+"""`linear_probe`: a linear classifier on frozen features, and the model that uses it as its head."""
 
 import dataclasses
 
@@ -17,14 +17,14 @@ from keras_vit.models import ImageModel, check_pools, with_head
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearProbe:
-    """What `linear_probe` learned.
+    """Result of `linear_probe`.
 
     Attributes:
-        model: the model of this package whose features it reads.
-        ridge: the `Ridge`, with the weights.
+        model: the model of this package that returned the features.
+        ridge: the `Ridge` with the weights.
         class_names: names of the classes; None for a dataset, which has none.
-        count: number of images that it learned from.
-        layer: name of the layer that gave the features.
+        count: number of training images.
+        layer: name of the layer that returned the features.
         preprocessing: `Preprocessing` of these images; None for a dataset.
     """
 
@@ -36,12 +36,12 @@ class LinearProbe:
     preprocessing: Preprocessing | None
 
     def as_model(self) -> ImageModel:
-        """Returns a copy of the model with the probe as its head, float32; its logits are the scores of the ridge.
+        """Return a copy of the model with the probe as its head.
 
-        The standardisation and the constant are folded into kernel and bias. `labels` are the class names, and
-        `preprocessing` is that of the images; class, config and all other weights are those of `model`, which shares
-        nothing with it. Of a distilled model both heads are the probe: their mean is what it is on the mean of their
-        features.
+        The head is float32, and its logits are the scores of the ridge; the standardisation and the constant are folded
+        into kernel and bias. `labels` are the class names, and `preprocessing` is that of the images. Class, config and
+        all other weights are copied from `model`; nothing is shared. Both heads of a distilled model become the probe,
+        so their mean equals the probe on the mean of their features.
         """
         return with_head(self.model, *self.ridge.folded(), self.class_names, self.preprocessing)
 
@@ -56,28 +56,28 @@ def linear_probe(
     preprocessing: Preprocessing | None = None,
     verbose: bool = False,
 ) -> LinearProbe:
-    """Learns a linear head on frozen features, by ridge regression in closed form.
+    """Fit a linear head on frozen features by ridge regression in closed form.
 
-    The features are those that the model's own head reads, see `FrozenFeatures`; the formula is in `fit_ridge`.
-    Nothing of the model is changed.
+    The features are the input of the model's head, see `FrozenFeatures`; see `fit_ridge` for the formula. The model is
+    not changed.
 
     Args:
-        model: a model of this package that pools its tokens, with or without a head, or a larger keras model with
-            exactly one inside, which is then the one that gets the head.
-        train: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (inputs as the model takes
-            them, integer labels).
-        shots: images of each class to learn from, drawn as in `draw_shots`; None takes all images.
-        seed: of the draw, integer from 0.
+        model: a model of this package that pools its tokens, with or without a head, or a keras model that contains
+            exactly one, which then gets the head.
+        train: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model inputs, integer
+            labels).
+        shots: training images per class, drawn as in `draw_shots`; None uses all images.
+        seed: of the draw, integer, 0 or above.
         l2: lambda of the regression, above 0.
-        batch_size: images per batch; a dataset of which all images are taken has its own.
-        preprocessing: what to use instead of `model.preprocessing` on a folder or source.
-        verbose: shows a progress bar.
+        batch_size: images per batch; ignored for a dataset that is used completely.
+        preprocessing: replaces `model.preprocessing` for a folder or source.
+        verbose: whether to show a progress bar.
 
     Returns:
-        A `LinearProbe`; its `as_model()` predicts, evaluates, trains, saves and exports as any other model.
+        A `LinearProbe`; its `as_model()` predicts, evaluates, trains, saves and exports like any other model.
 
     Raises:
-        TypeError: if the model is and contains none of this package.
+        TypeError: if the model neither is nor contains a model of this package.
         ValueError: if it does not pool its tokens, there are fewer than two classes, a class has fewer images than
             shots, an image cannot be read, or the features are not finite.
     """

@@ -1,4 +1,4 @@
-"""`predict`: from images to the names of what they show."""
+"""`predict`: classify images."""
 
 import warnings
 
@@ -17,25 +17,25 @@ _BATCH_SIZE = 32
 def predict(
     model: ImageModel, images: readers.Images, top: int = 5, value_range: tuple[float, float] | None = None
 ) -> list[list[tuple[str, float]]]:
-    """Names what images show.
+    """Classify images.
 
     Args:
         model: a classifier of keras_vit; its `preprocessing` and `labels` are used.
-        images: what `keras_vit.preprocess` takes: a path, bytes, a PIL image, an array, or a list of them.
-        top: number of classes to name per image, best first; all of them where the model has fewer.
-        value_range: darkest and brightest value of the arrays among `images`, as of `keras_vit.preprocess`.
+        images: a path, bytes, a PIL image, an array, or a list of them, as in `keras_vit.preprocess`.
+        top: number of classes per image, best first; all classes if the model has fewer.
+        value_range: darkest and brightest value of the arrays in `images`, as in `keras_vit.preprocess`.
 
     Returns:
         A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax
-        probabilities (what the head gives where `classifier_activation` is set). Class 17 of a model without
-        labels is called `"class_17"`. One image given alone gives a list of one entry.
+        probabilities, or the outputs of the head if `classifier_activation` is set. Class 17 of a model without
+        labels is named `"class_17"`. A single image also returns a list with one entry.
 
     Raises:
-        ValueError, FileNotFoundError, TypeError: as `keras_vit.preprocess`, and on a model without a head or
-            with unpooled scores.
+        ValueError, FileNotFoundError, TypeError: as in `keras_vit.preprocess`, and on a model without a head or
+            without pooling.
 
     Warns:
-        UserWarning: when the head's kernel is all zeros, so that every class scores the same.
+        UserWarning: if the kernel of the head is all zeros, so that all classes have the same score.
     """
     outputs.check_classifier(model)
     outputs.check_preprocessing(model, model.preprocessing)
@@ -52,21 +52,21 @@ def predict(
 
 
 def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> list[list[tuple[str, float]]]:
-    """Names what images show that `keras_vit.preprocess` has prepared already, all in one batch.
+    """Classify images that `keras_vit.preprocess` has already prepared, in one batch.
 
     Args:
         model: a classifier of keras_vit; its `labels` are used.
-        inputs: float32 array (images, height, width, channels), as `keras_vit.preprocess` gives it.
-        top: as of `predict`.
+        inputs: float32 array (images, height, width, channels), as returned by `keras_vit.preprocess`.
+        top: as in `predict`.
 
     Returns:
-        What `predict` returns.
+        The same as `predict`.
 
     Raises:
-        ValueError: on a model without a head or with unpooled scores.
+        ValueError: on a model without a head or without pooling.
 
     Warns:
-        UserWarning: as `predict`.
+        UserWarning: as in `predict`.
     """
     outputs.check_classifier(model)
     checks.check_integer("top", top)
@@ -84,8 +84,8 @@ def _best(row, labels, top):
 def _warn_of_zero_head(model):
     if outputs.has_zero_head(model):
         warnings.warn(
-            f"the head of {model.config.name} has a kernel of zeros and answers the same for every image: "
-            "raw ImageNet-21k files of 2020 have such heads, and a new head is zero until it is trained",
+            f"the head of {model.config.name} has a kernel of zeros and returns the same scores for every image: "
+            "the ImageNet-21k checkpoints of 2020 have such heads, and a new head is zero until it is trained",
             UserWarning,
             stacklevel=3,
         )

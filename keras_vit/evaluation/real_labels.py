@@ -1,4 +1,4 @@
-"""ReaL, the reassessed labels of ImageNet's validation images: several right answers for an image, or none.
+"""ReaL, the reassessed labels of ImageNet's validation images: several correct classes per image, or none.
 
 Source: Beyer et al. 2020, Are we done with ImageNet?, arXiv 2006.07159. The labels are the file `real.json` of
 https://github.com/google-research/reassessed-imagenet.
@@ -13,35 +13,35 @@ import numpy as np
 from keras_vit.typing import PathLike
 
 IMAGES, CLASSES = 50_000, 1000
-_MAX_BYTES = 16 * 2**20  # the published file has half a megabyte
+_MAX_BYTES = 16 * 2**20  # the published file has 0.5 MB
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 
 
 def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
-    """Reads `real.json`.
+    """Read the ReaL labels from `real.json`.
 
     Args:
-        path: a JSON file with a list for each of the 50,000 validation images in the order of their names: the
-            numbers, 0 to 999, of the classes that it shows, in the order of their WordNet ids. A list may be empty.
+        path: a JSON file with one list for each of the 50,000 validation images, in the order of their names. A list
+            contains the indices, 0 to 999, of the image's classes, in the order of their WordNet ids; it may be empty.
 
     Returns:
-        A tuple of 50,000 int64 arrays; number n is of `ILSVRC2012_val_{n + 1:08d}.JPEG`.
+        A tuple of 50,000 int64 arrays; array n belongs to `ILSVRC2012_val_{n + 1:08d}.JPEG`.
 
     Raises:
-        FileNotFoundError: no such file.
+        FileNotFoundError: if the file does not exist.
         ValueError: on a file of more than 16 MiB, of another form or length, or with another number.
     """
     size = os.path.getsize(path)
     if size > _MAX_BYTES:
-        raise ValueError(f"labels must be real.json, of at most {_MAX_BYTES:,} bytes; {path} has {size:,}")
+        raise ValueError(f"labels must be real.json, at most {_MAX_BYTES:,} bytes; {path} has {size:,}")
     with open(path, encoding="utf-8") as file:
         try:
             lists = json.load(file)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"labels must be real.json; {path} is no JSON: {error}") from error
+            raise ValueError(f"labels must be real.json; {path} is not JSON: {error}") from error
     if not isinstance(lists, list) or len(lists) != IMAGES:
         found = f"a list of {len(lists):,}" if isinstance(lists, list) else type(lists).__name__
-        raise ValueError(f"labels must be real.json, a list of {IMAGES:,} lists; {path} holds {found}")
+        raise ValueError(f"labels must be real.json, a list of {IMAGES:,} lists; {path} contains {found}")
     for number, numbers in enumerate(lists, start=1):
         if not isinstance(numbers, list) or not all(map(_is_class, numbers)):
             raise ValueError(
@@ -52,17 +52,17 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
 
 
 def right_answers(path, files):
-    """Returns the classes of `real.json` for validation images, by the number in the name of each file.
+    """Return the classes in `real.json` of validation images, looked up by the number in each file name.
 
     Args:
-        path: as of `read_real_labels`.
+        path: as in `read_real_labels`.
         files: paths of images, such as `val/n01440764/ILSVRC2012_val_00000293.JPEG`, in any order.
 
     Returns:
-        A list of int64 arrays, one for each file.
+        A list of int64 arrays, one per file.
 
     Raises:
-        FileNotFoundError, ValueError: as `read_real_labels`, and when a file has no such number.
+        FileNotFoundError, ValueError: as in `read_real_labels`, and if a file name has no such number.
     """
     labels = read_real_labels(path)
     return [labels[_position(file)] for file in files]
@@ -72,14 +72,14 @@ def _position(file):
     found = _NUMBER.search(os.path.basename(file))
     if found is None or not 1 <= int(found[1]) <= IMAGES:
         raise ValueError(
-            "labels belong to images of ImageNet's validation set, whose files are called ILSVRC2012_val_00000001 to "
+            "labels belong to images of ImageNet's validation set, with file names from ILSVRC2012_val_00000001 to "
             f"ILSVRC2012_val_{IMAGES:08d}; got {file}"
         )
     return int(found[1]) - 1
 
 
 def _is_class(number):
-    return type(number) is int and 0 <= number < CLASSES  # not isinstance: true and false are no numbers
+    return type(number) is int and 0 <= number < CLASSES  # not isinstance, which accepts true and false
 
 
 def _shortened(value):

@@ -9,17 +9,17 @@ from keras_vit import checks
 
 DEFAULT_L2 = 2.0**10
 _EPSILON = 1e-5  # added to the standard deviations
-_CONSTANT = 100.0  # the last feature of every image; its large value leaves the bias almost without penalty
+_CONSTANT = 100.0  # the last feature of every image; it is large, so the bias is hardly regularised
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ridge:
-    """What `fit_ridge` found; all arrays are float64.
+    """Result of `fit_ridge`; all arrays are float64.
 
     Attributes:
-        mean: (dim,), of the features that it was fitted on.
+        mean: (dim,), mean of the training features.
         std: (dim,), their population standard deviation plus 1e-5.
-        weights: (dim + 1, classes), of the standardised features and, last, of the constant 100.
+        weights: (dim + 1, classes), for the standardised features followed by the constant 100.
     """
 
     mean: np.ndarray
@@ -27,7 +27,7 @@ class Ridge:
     weights: np.ndarray
 
     def scores(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the scores (images, classes), near 1 for the class, else near -1.
+        """Return the scores (images, classes): near 1 for the predicted class, near -1 for others.
 
         Args:
             features: (images, dim).
@@ -35,7 +35,7 @@ class Ridge:
         return _standardised(features, self.mean, self.std) @ self.weights
 
     def predict(self, features: npt.ArrayLike) -> np.ndarray:
-        """Returns the class (images,) of the highest score; of equals the first.
+        """Return the class (images,) with the highest score; of equal scores the first.
 
         Args:
             features: (images, dim).
@@ -43,22 +43,23 @@ class Ridge:
         return self.scores(features).argmax(axis=-1)
 
     def folded(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (kernel (dim, classes), bias (classes,)) that give the same scores from features as they are."""
+        """Return (kernel (dim, classes), bias (classes,)) that compute the same scores from raw features."""
         kernel = self.weights[:-1] / self.std[:, None]
         return kernel, _CONSTANT * self.weights[-1] - self.mean @ kernel
 
 
 def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: float = DEFAULT_L2) -> Ridge:
-    """Fits the regularised least squares of arXiv 2010.11929, section 4.1, from features to {-1, 1}^classes.
+    """Fit a ridge regression from features to classes (arXiv 2010.11929, section 4.1).
 
-    The numbers that the paper leaves open are those of its authors' later code (big_vision, `fewshot_lsr`): features
-    are standardised by their own mean and deviation, the constant 100 is appended, lambda is 2^10. With these as X and
-    the targets as Y the weights are (X^T X + lambda I)^-1 X^T Y or, for fewer images than features, the same as
-    X^T (X X^T + lambda I)^-1 Y. The smaller of the two Gram matrices is diagonalised, in float64. No eigenvalue of
-    such a matrix is below 0, so those that rounding makes so are 0, and nothing smaller than lambda is divided by.
+    The targets are 1 for the class and -1 for others. Settings that the paper does not state follow the authors' later
+    code (big_vision, `fewshot_lsr`): features are standardised by their own mean and deviation, the constant 100 is
+    appended, and lambda is 2^10. With these features as X and the targets as Y, the weights are
+    (X^T X + lambda I)^-1 X^T Y, or, for fewer images than features, the equal X^T (X X^T + lambda I)^-1 Y. The smaller
+    of the two Gram matrices is diagonalised in float64. Eigenvalues that rounding made negative are set to 0, so no
+    divisor is below lambda.
 
     Args:
-        features: (images, dim), finite, of one image at least.
+        features: (images, dim), finite, at least one image.
         labels: integers (images,), from 0 to classes - 1.
         classes: number of classes.
         l2: lambda, above 0.
@@ -67,7 +68,7 @@ def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: 
         A `Ridge`.
 
     Raises:
-        ValueError: if shapes, values or l2 are others.
+        ValueError: on other shapes or values.
     """
     checks.check_integer("classes", classes)
     checks.check_positive("l2", l2)
@@ -101,6 +102,6 @@ def _solve(x, y, l2):
 
 
 def _solve_gram(gram, right, l2):
-    """(gram + l2 I)^-1 right."""
+    """Return (gram + l2 I)^-1 right."""
     values, vectors = np.linalg.eigh(gram)
     return vectors @ (vectors.T @ right / (np.maximum(values, 0.0) + l2)[:, None])

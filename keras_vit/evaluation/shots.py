@@ -1,20 +1,19 @@
-"""Which images a few-shot classifier learns from."""
+"""The draw of training images for few-shot classification."""
 
 import numpy as np
 
 
 def draw_shots(labels, class_names, shots, seed):
-    """Draws images of each class at random.
+    """Draw images of each class at random.
 
-    The images of every class are shuffled, class after class, by one generator of the seed, and the first ones are
-    taken, as in big_vision's `fewshot_lsr`. So the draw of 5 shots contains that of 1, and another seed is another
-    draw.
+    One generator per seed shuffles the images of each class, class after class, and the first ones are used, as in
+    big_vision's `fewshot_lsr`. The draw of 5 shots therefore contains that of 1, and another seed is another draw.
 
     Args:
-        labels: integers (images,), the class of each.
+        labels: integers (images,), the class of each image.
         class_names: name of each class.
-        shots: images of a class.
-        seed: integer from 0.
+        shots: images per class.
+        seed: integer, 0 or above.
 
     Returns:
         Positions in `labels`, int64 (classes, shots): the first n columns are the draw of n shots.

@@ -1,4 +1,4 @@
-"""VtabScore: from the accuracies on the 19 tasks of VTAB to the means that papers report."""
+"""VtabScore: the mean accuracies over the 19 VTAB tasks, as reported in papers."""
 
 import dataclasses
 import numbers
@@ -8,15 +8,15 @@ from keras_vit.data.vtab_tasks import VTAB_TASKS
 
 @dataclasses.dataclass(frozen=True)
 class VtabScore:
-    """Accuracies on the tasks of VTAB, and their means.
+    """Accuracies on the VTAB tasks, and their means.
 
-    Source: arXiv 1910.04867; the means of Table 9 and of Tables 2 and 5 of arXiv 2010.11929 are these.
+    Source: arXiv 1910.04867; Table 9 and Tables 2 and 5 of arXiv 2010.11929 report the same means.
 
     Attributes:
         accuracies: {task: top-1 accuracy in [0, 1]} for each of `keras_vit.data.list_vtab_tasks()`.
 
     Raises:
-        ValueError: when a task is missing or unknown, or an accuracy is no number in [0, 1].
+        ValueError: if a task is missing or unknown, or an accuracy is not a number in [0, 1].
     """
 
     accuracies: dict[str, float]
@@ -26,7 +26,7 @@ class VtabScore:
         unknown = [str(name) for name in self.accuracies if name not in VTAB_TASKS]
         if missing or unknown:
             raise ValueError(
-                "accuracies must name the 19 tasks of VTAB; "
+                "accuracies must contain the 19 VTAB tasks; "
                 f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
             )
         for name, value in self.accuracies.items():

@@ -1,4 +1,4 @@
-"""Models as files that other programs serve."""
+"""Export of models to files that other programs serve."""
 
 from keras_vit.serving.export import ExportError, export
 

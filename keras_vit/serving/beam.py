@@ -1,17 +1,17 @@
-"""Classifies more images than one machine can take: an Apache Beam pipeline around an exported SavedModel.
+"""Classify large image collections: an Apache Beam pipeline around an exported SavedModel.
 
     python -m keras_vit.serving.beam --model serving/1 --images 'data/**.jpg' --output answers/rows
 
-Images are files (`--images`, patterns of Beam: `*` is any part of a name, `**` any part of a path) or the feature
-`--image-key` of the `tf.train.Example`s in TFRecord files (`--tfrecord 'data/train-*'`). The answers are Parquet files,
-`answers/rows-00000-of-00004.parquet` and so on, one row per image in no particular order:
+Images are files (`--images`, patterns of Beam: `*` matches within a folder, `**` across folders) or the feature
+`--image-key` of the `tf.train.Example`s in TFRecord files (`--tfrecord 'data/train-*'`). The results are Parquet files,
+`answers/rows-00000-of-00004.parquet` and so on, one row per image in arbitrary order:
 
-- `path`, string: the file; of a record `FILE#INDEX`, the first of a file being 0;
-- `classes`, list of string, and `scores`, list of float32, likeliest first: the answer of `serving_default`;
-- `features`, list of float32, with `--features`: the answer of the signature `features`, which costs as much again;
-- `error`, string: why an image was not read, and then the lists are empty; "" where it was.
+- `path`, string: the file; for a record `FILE#INDEX`, counted from 0;
+- `classes`, list of string, and `scores`, list of float32, best first: the output of `serving_default`;
+- `features`, list of float32, with `--features`: the output of the signature `features`, which doubles the cost;
+- `error`, string: why an image could not be read (then the lists are empty); "" otherwise.
 
-Options that `--help` does not list are Beam's, which takes the same command to several processes or other places:
+Options that `--help` does not list are Beam's. They run the same command in several processes or in other places:
 
     ... --direct_running_mode multi_processing --direct_num_workers 8
     ... --runner FlinkRunner --flink_master HOST:8081 --environment_type DOCKER --environment_config IMAGE --shards 20
@@ -19,13 +19,13 @@ Options that `--help` does not list are Beam's, which takes the same command to 
     ... --runner DataflowRunner --project PROJECT --region REGION --temp_location gs://BUCKET/tmp \
         --sdk_container_image IMAGE
 
-There the workers, such as those of the Docker image, need this package with its extras `beam` and `tensorflow`, and
-model, images and output must have the same names everywhere, such as `gs://`. Without `--shards` there is a file per
-bundle, which the runner chooses; Flink's are small.
+The workers, such as those of the Docker image, need this package with its extras `beam` and `tensorflow`. Model, images
+and output must have paths that are valid on all workers, such as `gs://`. Without `--shards`, each bundle of the runner
+writes one file; Flink's bundles are small.
 
-The exit code is 0 when all rows are there, 2 on arguments that cannot be, and another one else. Rows are written into
-`answers/beam-temp-rows-...` and renamed when all are there. A run that dies before leaves no more than that folder, and
-the same command does the whole work anew. An output that exists is refused, not overwritten nor added to.
+The exit code is 0 if all rows are written, 2 on invalid arguments, and another one otherwise. Rows are written to
+`answers/beam-temp-rows-...` and renamed at the end. An interrupted run leaves only that folder, and the same command
+starts again from the beginning. An existing output raises an error; it is not overwritten.
 """
 
 import argparse
@@ -55,21 +55,21 @@ _COLUMNS = {
     "features": pyarrow.list_(pyarrow.float32()),
     "error": pyarrow.string(),
 }
-_OUTPUTS = {"serving_default": ("classes", "scores"), "features": ("features",)}  # of the signatures
+_OUTPUTS = {"serving_default": ("classes", "scores"), "features": ("features",)}  # signature -> outputs
 _SUFFIX = ".parquet"
-_LARGEST = 2**28  # bytes of a file; the 64 million pixels that an export takes by default are 192 million
-_UNREAD = "unread"  # tag of the rows of what never becomes an image
+_LARGEST = 2**28  # bytes of a file; the default limit of an export, 64 million pixels, is 192 million bytes
+_UNREAD = "unread"  # tag of the rows of unreadable images
 
 
 def main(argv=None):
-    """Runs the command; returns its exit code.
+    """Run the command and return its exit code.
 
     Args:
-        argv: list of words; None takes the process's.
+        argv: list of arguments; None uses those of the process.
     """
     parser = _parser()
     args, words = parser.parse_known_args(argv)
-    # The last --runner counts. Beam's own default would fetch a server from GitHub and leave --direct_* aside.
+    # The last --runner wins. Beam's default would download a server from GitHub and ignore --direct_*.
     options = PipelineOptions(["--runner=FnApiRunner", *words])
     FileSystems.set_options(options)
     try:
@@ -87,7 +87,7 @@ def main(argv=None):
 
 
 def classify(pipeline, *, model, images, tfrecord, image_key, output, features, batch_size, shards):
-    """Adds to a pipeline all from the file patterns to the Parquet files.
+    """Add all steps from the file patterns to the Parquet files to a pipeline.
 
     Args:
         pipeline: a `beam.Pipeline`.
@@ -95,9 +95,9 @@ def classify(pipeline, *, model, images, tfrecord, image_key, output, features, 
         images, tfrecord: lists of file patterns.
         image_key: feature of the encoded image in the records.
         output: prefix of the Parquet files.
-        features: whether the rows have features.
-        batch_size: images that the model is given at a time.
-        shards: number of Parquet files; 0 leaves it to the runner.
+        features: whether the rows contain features.
+        batch_size: images per call of the model.
+        shards: number of Parquet files; 0 lets the runner decide.
     """
     handler = _SavedModelHandler(
         model,
@@ -123,8 +123,8 @@ def classify(pipeline, *, model, images, tfrecord, image_key, output, features, 
 def _parser():
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.serving.beam",
-        description="Classify images with an exported SavedModel in an Apache Beam pipeline. Other options than "
-        "these are Beam's, such as --runner.",
+        description="Classify images with an exported SavedModel in an Apache Beam pipeline. Options that are not "
+        "listed here are Beam's, such as --runner.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -134,14 +134,14 @@ def _parser():
     add("--tfrecord", **patterns, help="TFRecord files of tf.train.Example, such as 'data/train-*'")
     add("--image-key", default="image/encoded", metavar="NAME", help="feature of the image (default: image/encoded)")
     add("--output", type=_prefix, required=True, metavar="PREFIX", help="of the Parquet files, such as answers/rows")
-    add("--features", action="store_true", help="write what the head reads, too")
+    add("--features", action="store_true", help="also write the features that the head reads")
     add("--batch-size", type=int, default=32, metavar="N", help="images per call of the model (default: 32)")
-    add("--shards", type=int, default=0, metavar="N", help="Parquet files (default: 0, as the runner likes)")
+    add("--shards", type=int, default=0, metavar="N", help="number of Parquet files (default: 0, the runner decides)")
     return parser
 
 
 def _absolute(path):
-    return path if "://" in path else os.path.abspath(path)  # workers may stand elsewhere
+    return path if "://" in path else os.path.abspath(path)  # workers may have another current folder
 
 
 def _prefix(path):
@@ -155,7 +155,7 @@ def _signatures(features):
 
 
 def _check(args):
-    """Raises on what would fail, or give rows of errors alone, on the workers."""
+    """Raise on arguments that would fail on the workers, or return only rows with errors."""
     checks.check_integer("--batch-size", args.batch_size)
     checks.check_integer("--shards", args.shards, minimum=0)
     _check_model(args.model, _signatures(args.features))
@@ -192,7 +192,7 @@ def _check_model(folder, signatures):
             )
         if "error" not in outputs:
             raise ValueError(
-                "--model must answer for an image that cannot be read: export it with on_error='row'; "
+                "--model must return a row for an unreadable image: export it with on_error='row'; "
                 f"{folder} was exported with on_error='raise', where such an image fails the whole batch"
             )
 
@@ -202,9 +202,9 @@ def _check_first_record(pattern, image_key):
     try:
         with file.open() as stream:
             record = tfrecordio._TFRecordUtil.read_record(stream)
-    except RuntimeError:  # Beam's, without google-crc32c
+    except RuntimeError:  # raised by Beam without google-crc32c
         raise
-    except Exception:  # damaged, which a row will say
+    except Exception:  # a damaged record; its row will report it
         return
     if record is not None:
         _encoded(record, image_key)
@@ -214,20 +214,20 @@ def _check_output(prefix):
     found = FileSystems.match([f"{prefix}-*-of-*{_SUFFIX}"])[0].metadata_list
     if found:
         raise FileExistsError(
-            f"--output must be new; there is {found[0].path} of an earlier run: remove {prefix}-*{_SUFFIX} or name "
+            f"--output must be new; {found[0].path} exists from an earlier run: remove {prefix}-*{_SUFFIX} or choose "
             "another"
         )
 
 
 def _end_with_worker(failure):
-    """For `threading.excepthook`: ends the run with a worker process of FnApiRunner, which itself goes on without.
+    """Handle `threading.excepthook`: end the run if a worker process of FnApiRunner has died.
 
-    It would fail when the others are done, and by then the rows may have got their names.
+    FnApiRunner itself would continue and fail at the end, when the rows may already have their final names.
     """
     threading.__excepthook__(failure)
     if failure.thread is not None and failure.thread.name == "run_worker":
         print(f"python -m {__name__}: error: a worker process died", file=sys.stderr, flush=True)
-        os._exit(1)  # sys.exit ends a thread alone
+        os._exit(1)  # sys.exit would only end this thread
 
 
 def _tagged(transform):
@@ -235,15 +235,15 @@ def _tagged(transform):
 
 
 class _SavedModelHandler(TFModelHandlerNumpy):
-    """Beam's handler opens a model with `tf.keras.models.load_model`, and Keras 3 opens no SavedModel."""
+    """Load a SavedModel: Beam's handler uses `tf.keras.models.load_model`, which cannot read one in Keras 3."""
 
     def load_model(self):
         return tf.saved_model.load(self._model_uri)
 
 
 def _answer(model, batch, inference_args, model_id=None, *, signatures):
-    """What the signatures say about `batch`, encoded images: a `PredictionResult` of a dict for each."""
-    images = tf.constant(batch)  # not by NumPy, which cuts the zeros at the end of bytes
+    """Return a `PredictionResult` for each encoded image in `batch`: a dict of the outputs of the signatures."""
+    images = tf.constant(batch)  # not via NumPy, which removes zero bytes at the end
     outputs = {}
     for name in signatures:
         outputs |= {key: value.numpy().tolist() for key, value in model.signatures[name](image_bytes=images).items()}
@@ -252,29 +252,29 @@ def _answer(model, batch, inference_args, model_id=None, *, signatures):
 
 
 def _files(pipeline, label, patterns):
-    """The files that match any of the patterns, each once."""
+    """Return the distinct files that match any of the patterns."""
     return (
         pipeline
         | f"{label}: patterns" >> beam.Create(patterns)
         | f"{label}: match" >> fileio.MatchAll(fileio.EmptyMatchTreatment.DISALLOW)
         | f"{label}: paths" >> beam.Map(_path)
-        | f"{label}: each once" >> beam.Distinct()  # and spread over the workers
+        | f"{label}: each once" >> beam.Distinct()  # also distributes them over the workers
         | f"{label}: open" >> fileio.ReadMatches()
     )
 
 
 def _path(metadata):
-    """The path; of one that is no UTF-8, which Beam and Parquet would refuse, one that will not be found."""
+    """Return the path; one that is not UTF-8 is escaped, because Beam and Parquet need UTF-8, and is not found."""
     return metadata.path.encode(errors="backslashreplace").decode()
 
 
 def _read_file(file):
-    """Yields the path and the bytes of a file, or the row of one that cannot be read."""
+    """Yield the path and the bytes of a file, or the row of an unreadable one."""
     path = file.metadata.path
     try:
         with file.open() as stream:
             contents = stream.read(_LARGEST + 1)
-    except Exception as error:  # each file system and each compression has its own
+    except Exception as error:  # each file system and each compression raises its own
         yield _unread(path, f"not read: {error}")
         return
     if len(contents) > _LARGEST:
@@ -284,16 +284,16 @@ def _read_file(file):
 
 
 def _read_records(file, image_key):
-    """Yields the same of the records of a file, up to the first that is damaged."""
+    """Yield the same for the records of a file, up to the first damaged one."""
     path = file.metadata.path
     index = 0
     try:
         with file.open() as stream:
-            # Beam's public readers give no positions, and end the pipeline at a damaged record.
+            # Beam's public readers do not return positions, and stop the pipeline at a damaged record.
             while (record := tfrecordio._TFRecordUtil.read_record(stream)) is not None:
                 yield _image(f"{path}#{index}", record, image_key)
                 index += 1
-    except RuntimeError:  # Beam's, on a worker without google-crc32c
+    except RuntimeError:  # raised by Beam on a worker without google-crc32c
         raise
     except Exception as error:
         yield _unread(f"{path}#{index}", f"not read from here to the end of the file: {error}")
@@ -307,7 +307,7 @@ def _image(key, record, image_key):
 
 
 def _encoded(record, image_key):
-    """The image in a serialised `tf.train.Example`."""
+    """Return the image in a serialised `tf.train.Example`."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except DecodeError:
@@ -326,7 +326,7 @@ def _unread(path, error):
 
 
 def _row(answer):
-    """The row of a path and its `PredictionResult`."""
+    """Return the row of a path and its `PredictionResult`."""
     path, result = answer
     values = result.inference
     error = values["error"].decode()
@@ -340,6 +340,6 @@ def _row(answer):
 
 
 if __name__ == "__main__":
-    from keras_vit.serving import beam as _this  # by the name that workers import it by
+    from keras_vit.serving import beam as _this  # the module name under which workers import it
 
     sys.exit(_this.main())

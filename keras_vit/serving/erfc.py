@@ -1,6 +1,6 @@
-"""Erfc for tf2onnx: TensorFlow's exact GELU is made of it, and ONNX has Erf alone.
+"""Erfc for tf2onnx: TensorFlow's exact GELU uses Erfc, but ONNX has only Erf.
 
-Delete this file when tf2onnx knows Erfc; tests/serving/test_erfc.py tells.
+Delete this file when tf2onnx supports Erfc; tests/serving/test_erfc.py then fails.
 """
 
 import functools
@@ -10,13 +10,13 @@ import numpy as np
 
 @functools.cache
 def teach_tf2onnx():
-    """Registers the operation: erfc(x) = 1 - erf(x)."""
+    """Register the operation erfc(x) = 1 - erf(x)."""
     from tf2onnx.handler import tf_op
 
     @tf_op("Erfc")
     class Erfc:
         @classmethod
-        def version_9(cls, ctx, node, **kwargs):  # the version of ONNX that has Erf
+        def version_9(cls, ctx, node, **kwargs):  # the ONNX version that introduced Erf
             (shape,), (dtype,) = node.output_shapes, node.output_dtypes
             node.type = "Erf"
             (output,) = node.output

@@ -1,4 +1,4 @@
-"""export: a model -> a versioned folder that TensorFlow Serving or another runtime loads, checked before it is there"""
+"""export: write a model to a versioned folder for TensorFlow Serving or another runtime, and verify it."""
 
 import contextlib
 import os
@@ -47,53 +47,52 @@ def export(
     tolerance: float | None = None,
     force: bool = False,
 ) -> pathlib.Path:
-    """Writes `path/<version>/`: a model that answers without this package.
+    """Export a model to `path/<version>/`; the export runs without this package.
 
-    It is written under a hidden name, run in a fresh process and compared with the model in memory, and then renamed: a
-    version folder is whole or not there, and none is ever changed. The largest difference is reported to the logger
-    `keras_vit`.
+    The export is written under a hidden name, run in a fresh process, compared with the model in memory and then
+    renamed. A version folder is therefore always complete, and an existing one never changes. The largest difference is
+    logged to `keras_vit`.
 
-    `saved_model` is for TensorFlow Serving and needs TensorFlow alone. Signatures, the batch size open in all:
+    `saved_model` is for TensorFlow Serving and needs only TensorFlow. Its signatures have a dynamic batch size:
 
-    - `serving_default`: `image_bytes`, string (batch,), whole files (JPEG, PNG, BMP, GIF, of which the first frame
-      counts, or WebP that is not animated), turned as their EXIF says -> `classes`, string (batch, k), and `scores`,
-      float32 (batch, k), likeliest first;
-    - `images`: `images`, float32 (batch, height, width, channels) of any size, values in [0, 255] -> `logits`, float32
-      (batch, classes); called `scores` if the model ends in an activation;
-    - `images_uint8`: the same of uint8;
-    - `features`: `image_bytes` -> `features`, float32 (batch, dim), what the head reads, with `tokens` those, too;
-    - `attention`, if asked for: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
+    - `serving_default`: `image_bytes`, string (batch,), complete files (JPEG, PNG, BMP, the first frame of a GIF, or
+      WebP that is not animated), with their EXIF orientation applied -> `classes`, string (batch, k), and `scores`,
+      float32 (batch, k), best first;
+    - `images`: `images`, float32 (batch, height, width, channels) of any size, pixel values in [0, 255] -> `logits`,
+      float32 (batch, classes); named `scores` if the model ends in an activation;
+    - `images_uint8`: the same for uint8;
+    - `features`: `image_bytes` -> `features`, float32 (batch, dim), the input of the head; with `tokens`, also those;
+    - `attention`, only on request: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
 
-    An image that cannot be read is answered with zeros, empty classes and the reason in `error`, string (batch,),
-    which is empty for the others. In the folder are `assets/labels.txt`, one class per line, warm-up requests in
-    `assets.extra` and `README.txt`, with the commands that serve the model. Every weight is stored once.
+    For an unreadable image, the outputs are zeros, empty classes and the reason in `error`, string (batch,), which is
+    empty for other images. The folder also contains `assets/labels.txt` with one class per line, warm-up requests in
+    `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is stored once.
 
-    `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) take float32 pixels
-    (batch, height, width, channels) on [0, 255], already resized, and answer with logits; `labels.txt` is beside them.
-    All formats have a `model_card.json`.
+    `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) accept float32 pixels
+    (batch, height, width, channels) on [0, 255] that are already resized, and return logits; `labels.txt` is next to
+    them. All formats contain a `model_card.json`.
 
     Args:
         model: a classifier of this package, on any backend.
-        path: folder of the versions; it is made if absent.
+        path: folder of the versions; created if absent.
         format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
-        version: number of the version folder, from 1; None counts on from the highest there is.
-        signatures: (saved_model) names of signatures; None is all but `attention`.
-        top: (saved_model) classes in each answer, 5 by default; a model with fewer answers with all of them.
-        tokens: (saved_model) whether `features` answers with the tokens.
+        version: number of the version folder, 1 or above; None uses the next number.
+        signatures: (saved_model) names of signatures; None for all but `attention`.
+        top: (saved_model) classes per image, 5 by default; all classes if the model has fewer.
+        tokens: (saved_model) whether `features` also returns the tokens.
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable image fails its whole
             request, and there is no output `error`.
-        max_pixels: (saved_model) height times width that an image may claim, 64 million by default; its header is read
-            before memory is taken. One of so many takes about 200 MB, 400 MB if EXIF turns it, 750 MB as a BMP. A
-            progressive JPEG may have a third as many.
-        jit_compile: (saved_model) whether XLA compiles the model, for each batch size anew.
-        compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None is the model's own. Weights stay float32.
-        quantization: (litert, openvino) `"int8"`: of the weights for litert (dynamic range); of weights and
-            activations, after calibration, for openvino.
-        calibration: (openvino) images for that, as `keras_vit.preprocess` takes them: some hundred such as the model
-            will see.
-        check: True compares on eight drawn images; a list of paths or bytes of encoded images, on these; False
-            leaves the comparison out, and with it inputs, outputs and check of the card (null).
-        tolerance: largest difference, as a share of an output's largest number or of 1; None is 1e-4, with float16
+        max_pixels: (saved_model) maximum height times width of an image, 64 million by default, checked in its header
+            before memory is allocated. An image of this size needs about 200 MB, 400 MB if EXIF rotates it, 750 MB as
+            a BMP. A progressive JPEG may have a third as many.
+        jit_compile: (saved_model) whether XLA compiles the model, once per batch size.
+        compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None uses the model's own. Weights stay float32.
+        quantization: (litert, openvino) `"int8"`: weights only for litert (dynamic range); weights and activations,
+            after calibration, for openvino.
+        calibration: (openvino) images for the calibration, as in `keras_vit.preprocess`: a few hundred typical ones.
+        check: True compares on eight generated images; a list of paths or bytes of encoded images, on these; False
+            skips the comparison, and inputs, outputs and check of the card are null.
+        tolerance: maximum difference, relative to the larger of 1 and an output's maximum; None uses 1e-4, with float16
             0.02, with bfloat16 0.1 and with quantization 0.25.
         force: whether to export a model whose head is all zeros, or whose preprocessing is only assumed.
 
@@ -101,16 +100,16 @@ def export(
         `pathlib.Path` of the new version folder.
 
     Raises:
-        TypeError: if the model is none of this package.
-        ValueError: on an unknown or contradictory option, a model that gives no class scores per image, or one that
-            needs `force`.
-        FileExistsError: if the version is there already; versions are never overwritten.
+        TypeError: if the model is not one of this package.
+        ValueError: on an unknown or contradictory option, a model without class scores per image, or one that needs
+            `force`.
+        FileExistsError: if the version exists; versions are never overwritten.
         NotADirectoryError: if `path` is a file.
         ImportError: if a package of the format is missing.
-        FileNotFoundError: if an image of `check` or `calibration` is not there.
-        OSError: if there is no room, or no right to write.
-        ExportError: if the model cannot be written in the format, does not run or answers otherwise than in memory.
-            Nothing is left of it; what a killed process leaves, `.partial-...`, the next export into `path` deletes.
+        FileNotFoundError: if an image of `check` or `calibration` does not exist.
+        OSError: if the disk is full or not writable.
+        ExportError: if the model cannot be written in the format, does not run, or differs from the model in memory.
+            The export is removed; the next export into `path` deletes the `.partial-...` folder of an interrupted one.
     """
     checks.check_choice("format", format, FORMATS)
     _check_model(model, checks.check_flag("force", force))
@@ -129,7 +128,7 @@ def export(
     FORMATS[format].check(model, {name for name, value in given.items() if value is not None}, **options)
     samples = _files(check, options.get("max_pixels"))
     if tolerance is not None and not samples:
-        raise ValueError(f"tolerance belongs to a check; got tolerance={tolerance!r} with check=False")
+        raise ValueError(f"tolerance requires a check; got tolerance={tolerance!r} with check=False")
     tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
     check_packages(format, options, is_checked=bool(samples))
     pixels = _read(model, samples)
@@ -146,7 +145,7 @@ def export(
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     files.remove_abandoned(path, _PARTIAL)
-    partial = path / files.partial_name(_PARTIAL)  # TensorFlow Serving looks at numbers alone
+    partial = path / files.partial_name(_PARTIAL)  # TensorFlow Serving ignores names that are not numbers
     try:
         _write(model, partial, format, options)
         found = self_check(model, partial, format, samples, pixels, tolerance) if samples else None
@@ -155,7 +154,7 @@ def export(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if is_new and not target.exists():
-            with contextlib.suppress(OSError):  # another export has begun in it
+            with contextlib.suppress(OSError):  # another export uses it
                 path.rmdir()
     LOGGER.info("Exported %s: %s", target, found or "not checked")
     return target
@@ -169,9 +168,9 @@ def _write(model, folder, format, options):
             write_in_tensorflow(model, folder, format, options)
     except (OSError, ImportError, MemoryError):
         raise
-    except Exception as error:  # of TensorFlow or of a converter
+    except Exception as error:  # from TensorFlow or a converter
         raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
-    if format != "saved_model":  # which has them in assets/
+    if format != "saved_model":  # a SavedModel has its labels in assets/
         (folder / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
 
 
@@ -192,18 +191,18 @@ def _next_version(path):
 def _exists(target):
     return FileExistsError(
         f"version must be new, an exported version is never overwritten; {target} exists "
-        "(version=None takes the next number)"
+        "(version=None uses the next number)"
     )
 
 
 def _tolerance(model, options):
-    """That of the fewest bits that anything is computed in."""
+    """Return the tolerance of the least precise dtype in use."""
     dtypes = model.config.dtype, options.get("compute_dtype"), options.get("quantization")
     return max(limit for name, limit in TOLERANCES.items() if any(name in (dtype or "float32") for dtype in dtypes))
 
 
 def _files(check, max_pixels):
-    """Encoded images to compare on; none if there is to be no comparison."""
+    """Return encoded images to compare on; none without a comparison."""
     if check is True:
         return sample_files(_SAMPLES, max_pixels)
     if check is False:
@@ -214,14 +213,14 @@ def _files(check, max_pixels):
 
 
 def _read(model, images):
-    """Images, as `keras_vit.preprocess` takes them, as a list of arrays of pixels."""
+    """Return images, as in `keras_vit.preprocess`, as a list of pixel arrays."""
     if isinstance(images, (list, tuple)) and not images:
         return []
     return [np.asarray(image.read(model.preprocessing.channels)) for image in readers.as_images(images)]
 
 
 def _described(options):
-    """The options as the card has them."""
+    """Return the options for the model card."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     if values.get("calibration") is not None:
         values["calibration"] = f"{len(values['calibration'])} images"
@@ -231,25 +230,25 @@ def _described(options):
 def _check_model(model, force):
     check_model(model)
     if not model.config.include_top:
-        raise ValueError("model must have a head to answer with classes; got one built with include_top=False")
+        raise ValueError("model must have a classification head; got one built with include_top=False")
     if len(model.output.shape) != 2:
         raise ValueError(
-            "model must give one row of logits per image (batch, classes); got outputs of shape "
+            "model must return one row of logits per image (batch, classes); got outputs of shape "
             f"{tuple(model.output.shape)}"
         )
     for label in model.labels or ():
         if not label or len(label.splitlines()) != 1:
-            raise ValueError(f"labels must be names of one line each to be exported; got {label!r}")
+            raise ValueError(f"labels must be non-empty single lines to be exported; got {label!r}")
     if force:
         return
     if has_zero_head(model):
         raise ValueError(
-            f"model must have a trained head: that of {model.name} is all zeros and answers the same for every image "
-            "(force=True exports it nevertheless)"
+            f"model must have a trained head: that of {model.name} is all zeros and returns the same for every image "
+            "(export it anyway with force=True)"
         )
     if model.preprocessing_source == "assumed":
         raise ValueError(
-            f"model must know how its images are prepared: its weights, {model.weights_source}, came without that, "
-            f"and {model.preprocessing} is only assumed. Give preprocessing= when you build it, or a folder with its "
+            f"model must have a known preprocessing: its weights, {model.weights_source}, do not define one, "
+            f"and {model.preprocessing} is only assumed. Pass preprocessing= when you build it, or a folder with its "
             "config files, or export it with force=True"
         )

@@ -1,4 +1,4 @@
-"""The formats of `keras_vit.export`, one table: how each is checked and written, its options and what it needs."""
+"""The table of formats of `keras_vit.export`: how each is checked and written, its options and its packages."""
 
 import collections.abc
 import dataclasses
@@ -10,14 +10,14 @@ from keras_vit.serving.signatures import DEFAULT_SIGNATURES
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """One format.
+    """One export format.
 
     Attributes:
-        check: function of a model and the options that raises on what cannot be done.
+        check: function of a model and the options that raises on invalid ones.
         write: function of a model, a folder that does not exist yet and the options.
         options: dict from the name of an option to its default.
-        packages: modules that it needs to write.
-        runtime: module that runs what was written, to compare it.
+        packages: modules that are needed to write it.
+        runtime: module that runs the export for the comparison.
     """
 
     check: collections.abc.Callable
@@ -55,7 +55,7 @@ _OF_INT8 = {"openvino": ("nncf",)}
 
 
 def resolve_options(format, given):
-    """Returns the options of a format: those given, which are not None, and the defaults of the others.
+    """Return the options of a format: the given values that are not None, and defaults for the others.
 
     Raises:
         ValueError: on an option that the format does not have.
@@ -69,7 +69,7 @@ def resolve_options(format, given):
 
 
 def check_packages(format, options, is_checked):
-    """Raises an `ImportError`, with what to install, if a package is missing to write a format or to compare it."""
+    """Raise an `ImportError` with the install command if a package to write or compare a format is missing."""
     needed = [*FORMATS[format].packages, *([FORMATS[format].runtime] if is_checked else [])]
     if options.get("quantization") is not None:
         needed += _OF_INT8.get(format, ())

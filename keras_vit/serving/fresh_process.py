@@ -1,7 +1,7 @@
-"""Runs an exported model with nothing but its runtime: python -P fresh_process.py RUNTIME FOLDER INPUTS OUTPUTS.
+"""Run an exported model with only its runtime: python -P fresh_process.py RUNTIME FOLDER INPUTS OUTPUTS.
 
-INPUTS and OUTPUTS are `.npz` files; on standard output, as the last line, JSON of the model's inputs and outputs.
-It is run as a file of its own, so that this package is not imported.
+INPUTS and OUTPUTS are `.npz` files. The last line of standard output is JSON with the model's inputs and outputs.
+The file runs on its own, so that this package is not imported.
 """
 
 import json
@@ -10,11 +10,11 @@ import sys
 
 import numpy as np
 
-_BATCH = 3  # of 8 images, so that a second call has the same size and a third another
+_BATCH = 3  # of 8 images: the second call has the same size, the third another one
 
 
 def run_saved_model(folder, inputs):
-    """Calls every signature: with files in batches, with pixels one by one, for their sizes differ."""
+    """Call every signature: with files in batches, with pixels one at a time, because their sizes differ."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(folder))
@@ -68,7 +68,7 @@ def run_litert(folder, inputs):
 def run_openvino(folder, inputs):
     import openvino
 
-    # Without the hint, OpenVINO computes in bfloat16 on processors that have it.
+    # Without this hint, OpenVINO computes in bfloat16 on processors that support it.
     hint = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(str(folder / "model.xml"), "CPU", hint)
     (taken,), (given,) = compiled.inputs, compiled.outputs
@@ -86,12 +86,12 @@ def _batches(inputs):
 
 
 def _side(side):
-    """An integer, or None for one that is open."""
+    """Return an integer, or None for a dynamic size."""
     return int(side) if str(side).isdigit() else None
 
 
 def _array(values):
-    """`values`; strings as an array of Unicode, which needs no pickle."""
+    """Return `values`; strings become a Unicode array, which needs no pickle."""
     if values.dtype != object:
         return values
     return np.array([item.decode() for item in values.ravel()]).reshape(values.shape)
@@ -100,8 +100,8 @@ def _array(values):
 RUNTIMES = {"saved_model": run_saved_model, "onnx": run_onnx, "litert": run_litert, "openvino": run_openvino}
 
 if __name__ == "__main__":
-    # Nothing may import these: an export needs neither, and without them TensorFlow starts in half the time.
-    sys.modules.update(dict.fromkeys(("keras", "jax")))  # type: ignore[arg-type] # None is no module: that is it
+    # Block these imports: an export needs neither, and TensorFlow starts twice as fast without them.
+    sys.modules.update(dict.fromkeys(("keras", "jax")))  # type: ignore[arg-type] # None blocks the import
     runtime, model_folder, inputs_file, outputs_file = sys.argv[1:]
     with np.load(inputs_file, allow_pickle=False) as arrays:
         answered, described_model = RUNTIMES[runtime](pathlib.Path(model_folder), dict(arrays))

@@ -1,7 +1,7 @@
-"""Writes the export of a model that runs on another backend, in a process that runs TensorFlow.
+"""Export a model of another backend in a process that runs TensorFlow.
 
-What TensorFlow would make of JAX's computation is locked to the platform it was lowered for; the same layers on the
-TensorFlow backend give a plain graph.
+A TensorFlow graph converted from JAX is locked to the platform it was lowered for. The same layers on the TensorFlow
+backend give a portable graph.
 """
 
 import json
@@ -20,10 +20,10 @@ _MODEL, _OPTIONS, _ARRAYS = "model.keras", "options.json", "arrays.npz"
 
 
 def write_in_tensorflow(model, folder, format, options):
-    """Writes `model` into `folder` as the writer of `format` does, in another process.
+    """Write `model` into `folder` in another process, as the writer of `format` does.
 
     Raises:
-        RuntimeError: if that process fails, such as for a stem with a layer that it does not know.
+        RuntimeError: if that process fails, for example because it does not know a layer of a stem.
     """
     with tempfile.TemporaryDirectory() as place:
         place = pathlib.Path(place)
@@ -35,12 +35,12 @@ def write_in_tensorflow(model, folder, format, options):
         package = str(pathlib.Path(__file__).parents[2])
         search_path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": search_path}
-        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # this process may have taken all of a GPU's memory
+        environment["CUDA_VISIBLE_DEVICES"] = "-1"  # this process may use all memory of the GPU
         command = [sys.executable, "-m", __name__, str(place)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, errors="replace")
     if done.returncode:
         raise RuntimeError(
-            f"the model must open on the TensorFlow backend to be exported; that process ended with {done.returncode}: "
+            f"the model must load on the TensorFlow backend to be exported; that process ended with {done.returncode}: "
             f"{done.stderr[-2000:]}"
         )
 

@@ -1,29 +1,29 @@
-"""README.txt of an exported SavedModel: the commands that serve this very model, and calls of each signature."""
+"""README.txt of an exported SavedModel: the commands that serve this model, and a call of each signature."""
 
 import re
 
 _MEANINGS = {
-    "serving_default": "The likeliest classes first, with their scores; all classes stand in assets/labels.txt.",
+    "serving_default": "The best classes and their scores, best first; assets/labels.txt lists all classes.",
     "images": "Pixels of any size, values 0 to 255; one number per class, in the order of assets/labels.txt.",
-    "images_uint8": "The same for pixels of one byte.",
-    "features": "What the head reads.",
-    "attention": "Attention rollout: how much the answer owes to each patch, by rows and columns.",
+    "images_uint8": "The same for uint8 pixels.",
+    "features": "The input of the classification head.",
+    "attention": "Attention rollout: the contribution of each patch, by rows and columns.",
 }
 _BYTES = """\
-image_bytes holds whole files: JPEG, PNG, BMP, GIF, of which the first frame counts, or WebP that is not animated. An
-image that claims more than {max_pixels:,} pixels, or a third as many in a progressive JPEG, is refused before it is
+image_bytes contains complete files: JPEG, PNG, BMP, the first frame of a GIF, or WebP that is not animated. An image
+with more than {max_pixels:,} pixels in its header, or a third as many in a progressive JPEG, is rejected before it is
 decoded."""
 _ERRORS = {
-    "row": "An image that cannot be read is answered with zeros, empty classes and the reason in error; the others\n"
-    "of its batch are answered as if it were not there. error is empty for an image that was read.",
-    "raise": "An image that cannot be read fails its request.",
+    "row": "For an unreadable image, the outputs are zeros, empty classes and the reason in error. The other images\n"
+    "of its batch are not affected; their error is empty.",
+    "raise": "An unreadable image fails its request.",
 }
 _SERVE = """\
-To serve, in the folder that holds this version folder:
+To serve the model, run this in the folder that contains this version folder:
 
   docker run -p 8500:8500 -p 8501:8501 -v "$PWD:/models/{name}" -e MODEL_NAME={name} tensorflow/serving
 
-or, where the server is installed:
+or, if the server is installed:
 
   tensorflow_model_server --port=8500 --rest_api_port=8501 --model_name={name} --model_base_path="$PWD"
 """
@@ -54,20 +54,20 @@ With gRPC (pip install tensorflow-serving-api):
 
 
 def server_name(name):
-    """A model's name as it can stand in a path, in an address and on a command line."""
+    """Return a model's name in a form that is valid in paths, addresses and command lines."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
 def instructions(name, functions, *, on_error, max_pixels):
-    """Writes the text.
+    """Return the text of README.txt.
 
     Args:
         name: of the model on the server, see `server_name`.
         functions: dict from the name of a signature to its concrete function.
-        on_error, max_pixels: as exported.
+        on_error, max_pixels: options of the export.
     """
     takes_bytes = {signature: "image_bytes" in _inputs(function) for signature, function in functions.items()}
-    parts = [f"{name}: a SavedModel for TensorFlow Serving, which does not need keras_vit.\n", "Signatures:\n"]
+    parts = [f"{name}: a SavedModel for TensorFlow Serving. It does not need keras_vit.\n", "Signatures:\n"]
     parts += [_signature(signature, function) for signature, function in functions.items()]
     if any(takes_bytes.values()):
         parts += [_BYTES.format(max_pixels=max_pixels), _ERRORS[on_error], ""]

@@ -1,4 +1,4 @@
-"""model_card.json beside an export: what goes in and comes out, preprocessing, labels, and how it was checked."""
+"""model_card.json of an export: inputs, outputs, preprocessing, labels, and the result of the check."""
 
 import json
 
@@ -8,14 +8,14 @@ _RESIZE = "by the caller, to the input's height and width, as `preprocessing` sa
 
 
 def write_model_card(model, path, format, options, check):
-    """Writes the card.
+    """Write the model card.
 
     Args:
-        model: the model that was exported.
+        model: the exported model.
         path: of the file.
         format: name of the format.
-        options: dict of the options it was exported with, JSON values.
-        check: the `Check` of the export, or None where it was not made.
+        options: dict of the export options, JSON values.
+        check: the `Check` of the export, or None if it was skipped.
     """
     in_the_graph = format == "saved_model"
     order = ", red first" if model.preprocessing.channels == 3 else ""

@@ -1,4 +1,4 @@
-"""What an exported model answers with, as keras models that share its weights."""
+"""The outputs of an exported model, as keras models that share its weights."""
 
 import keras
 
@@ -7,21 +7,22 @@ from keras_vit.compat.graph import graph_calls
 
 
 def output_model(model, names):
-    """Builds a model from model input to several outputs at once.
+    """Build a model from model input to several outputs.
 
     Args:
         model: a classifier of this package.
-        names: among the keys of `OUTPUTS`.
+        names: keys of `OUTPUTS`.
 
     Returns:
-        A keras model that gives a dict from name to tensor.
+        A keras model that returns a dict from name to tensor.
     """
+    # Not the model's name, which may contain characters that TensorFlow scopes do not allow.
     # Not the model's name, which may hold what TensorFlow has no scopes of.
     return keras.Model(model.input, {name: OUTPUTS[name](model) for name in names}, name="outputs")
 
 
 def class_scores(model):
-    """The name of what the model ends in: `scores` after an activation of its own, else `logits`."""
+    """Return the name of the model's output: `scores` if it ends in an activation, else `logits`."""
     return "scores" if model.config.classifier_activation else "logits"
 
 
@@ -30,13 +31,13 @@ def _classes(model):
 
 
 def _features(model):
-    """What the head reads; of a distilled model the mean of what its two heads read, as with `include_top=False`."""
+    """Return the input of the head; for a distilled model the mean of the inputs of its two heads."""
     read = _inputs_of(model, ("head", "head_dist"))
     return sum(read[1:], read[0]) / len(read)
 
 
 def _tokens(model):
-    """What the pooling reads: tokens, or the last map of a ResNet."""
+    """Return the input of the pooling: tokens, or the last map of a ResNet."""
     return _inputs_of(model, ("pooling",))[0]
 
 

@@ -1,4 +1,4 @@
-"""Contexts in which TensorFlow and NNCF do not tell of their work, which would stand in notebooks and on terminals."""
+"""Contexts that silence messages and progress bars of TensorFlow and NNCF."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def without_notes():
-    """TensorFlow does not note where it writes: that folder gets another name in the end, or goes."""
+    """Silence TensorFlow's messages about output folders, because these folders are renamed or removed."""
     logger = tf.get_logger()
     level = logger.level
     logger.setLevel("WARNING")
@@ -19,8 +19,8 @@ def without_notes():
 
 @contextlib.contextmanager
 def without_bars():
-    """NNCF draws no progress bars, for which it has no switch; a notebook would get a warning each."""
-    import rich  # comes with NNCF, which draws on this console
+    """Silence NNCF's progress bars, which have no switch and cause warnings in notebooks."""
+    import rich  # installed with NNCF, which uses its console
 
     console = rich.get_console()
     before = console.quiet, console.is_jupyter

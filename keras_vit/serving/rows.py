@@ -1,10 +1,10 @@
-"""Encoded images to model input, row by row in the graph: one that cannot be read spoils no other."""
+"""Encoded images to model input, row by row in the graph, so that an unreadable image does not affect others."""
 
 import tensorflow as tf
 
 from keras_vit.data import pixel_limit, preprocessing
 
-# What a message calls a file -> where in it which bytes stand.
+# name of a format in messages -> (position, bytes that identify it)
 _FORMATS = {
     "JPEG": (0, b"\xff\xd8\xff"),
     "PNG": (0, b"\x89PNG"),
@@ -16,23 +16,23 @@ ERROR_CHOICES = ("row", "raise")
 
 
 def read_rows(image_bytes, protocol, max_pixels, on_error):
-    """Decodes and preprocesses encoded images, one after the other, for a large one takes much memory.
+    """Decode and preprocess encoded images one at a time, because a large image needs much memory.
 
-    One of 64 million pixels takes about 200 MB, and so does a progressive JPEG of a third, which is its limit; one that
-    EXIF turns takes 400 MB, a GIF 250 MB, and a BMP, whose file is as large as its pixels, 750 MB.
+    An image of 64 million pixels needs about 200 MB, and so does a progressive JPEG of a third, which is its limit. An
+    image that EXIF rotates needs 400 MB, a GIF 250 MB, and a BMP, whose file is as large as its pixels, 750 MB.
 
     Args:
-        image_bytes: string tensor (batch,), whole encoded files.
+        image_bytes: string tensor (batch,), complete encoded files.
         protocol: a `Preprocessing`.
-        max_pixels: height times width that an image may claim.
-        on_error: `"row"` answers for an image that cannot be read with zeros and the reason; `"raise"` fails.
+        max_pixels: maximum height times width in the header of an image.
+        on_error: `"row"` returns zeros and the reason for an unreadable image; `"raise"` fails.
 
     Returns:
-        `(images, errors)`: float32 (batch, *protocol.image_size, channels) and string (batch,), `""` for an image that
-        was read.
+        `(images, errors)`: float32 (batch, *protocol.image_size, channels) and string (batch,), `""` for a readable
+        image.
 
     Raises:
-        tf.errors.InvalidArgumentError: when run with `on_error="raise"` on an image that cannot be read.
+        tf.errors.InvalidArgumentError: when run with `on_error="raise"` on an unreadable image.
     """
     shape = (*protocol.image_size, protocol.channels)
 
@@ -45,7 +45,7 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
         return tf.map_fn(read, image_bytes, fn_output_signature=specs, parallel_iterations=1)
 
     def answer(contents):
-        """A dataset of one element: what the first of these gives that does not fail."""
+        """Return a dataset of one element: the result of the first way that does not fail."""
         one = tf.data.Dataset.from_tensors(contents)
         ways = read, _too_large(max_pixels, shape), _unreadable(shape)
         first, *others = (one.map(way).ignore_errors() for way in ways)
@@ -61,7 +61,7 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
 
 
 def _too_large(max_pixels, shape):
-    """Function from an image beyond the limit to a row of zeros that says so; it fails for any other."""
+    """Return a function from an image beyond the limit to a row of zeros and the reason; it fails for others."""
 
     def answer(contents):
         def of_jpeg():
@@ -85,11 +85,11 @@ def _too_large(max_pixels, shape):
 
 
 def _unreadable(shape):
-    """Function from an image that cannot be decoded to a row of zeros and the reason."""
+    """Return a function from an image that cannot be decoded to a row of zeros and the reason."""
 
     def answer(contents):
         error = tf.constant(f"no image: it begins as none of {', '.join(_FORMATS)}")
-        start = tf.strings.join([tf.strings.substr(contents, 0, 12), b"\0" * 12])  # it may be shorter
+        start = tf.strings.join([tf.strings.substr(contents, 0, 12), b"\0" * 12])  # the file may be shorter
         for name, (place, magic) in _FORMATS.items():
             is_this = tf.strings.substr(start, place, len(magic)) == magic
             error = tf.where(is_this, f"a {name} that is damaged, cut short, too large inside or of a rare kind", error)

@@ -1,4 +1,4 @@
-"""Images to try an export on where the caller gives none: soft colours in several formats and shapes."""
+"""Generated images to check an export on: smooth colours in several formats and shapes."""
 
 import io
 import math
@@ -10,7 +10,7 @@ _KINDS = (("JPEG", (240, 320)), ("PNG", (224, 224)), ("JPEG", (400, 200)), ("BMP
 
 
 def sample_files(count, max_pixels=None):
-    """Returns `count` encoded images (bytes) of at most `max_pixels`, the same at every call."""
+    """Return `count` encoded images (bytes) of at most `max_pixels`, the same for every call."""
     return [_sample(index, *_KINDS[index % len(_KINDS)], max_pixels) for index in range(count)]
 
 

@@ -17,15 +17,15 @@ from keras_vit.serving.warmup import write_warmup
 COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
-# option -> the signatures that it is for
+# option -> the signatures that use it
 _OF_FILES = tuple(name for name, takes in SIGNATURES.items() if takes == tf.string)
 _BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error": _OF_FILES, "max_pixels": _OF_FILES}
 
 
 def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pixels, jit_compile, compute_dtype):
-    """Raises a `ValueError` or `TypeError` on an option that is none, before anything is written.
+    """Raise a `ValueError` or `TypeError` on an invalid option before anything is written.
 
-    `given` names the options that are not defaults: those without effect are refused.
+    `given` contains the options that are not defaults; those without effect raise an error.
     """
     if not isinstance(signatures, (list, tuple)) or not signatures:
         raise ValueError(f"signatures must be a list of at least one of {', '.join(SIGNATURES)}; got {signatures!r}")
@@ -43,15 +43,15 @@ def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pi
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "attention" in signatures:
-        rollout_model(model)  # raises where there is none
+        rollout_model(model)  # raises if the model has no global attention
 
 
 def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
-    """Writes the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet."""
+    """Write the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet."""
     if COMPUTE_DTYPES[compute_dtype] is not None:
         model = with_dtype(model, COMPUTE_DTYPES[compute_dtype])
-    # The module owns the bare variables and the signatures close over the model. Tracking the Keras model
-    # itself gives a SavedModel that Python loads but the C API does not ("Could not find variable"); Keras's
+    # The module owns the bare variables, and the signatures close over the model. If the Keras model itself were
+    # tracked, Python could load the SavedModel but the C API could not ("Could not find variable"). Keras's
     # ExportArchive writes every weight twice.
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.variables]
@@ -66,7 +66,7 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
 
 
 def _request(model, signature, max_pixels):
-    """The inputs of one call with one image, a small one where its pixels go into the file."""
+    """Return the inputs of a call with one image, a small one if the file contains its pixels."""
     first, *_, small = sample_files(4, max_pixels)
     if not signature.startswith("images"):
         return {"image_bytes": np.array([first], object)}

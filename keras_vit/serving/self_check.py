@@ -1,4 +1,4 @@
-"""An export proves itself: run in a fresh process on images, and compared with the model in memory."""
+"""The check of an export: run it in a fresh process and compare its outputs with the model in memory."""
 
 import dataclasses
 import json
@@ -17,26 +17,27 @@ from keras_vit.evaluation.outputs import probabilities
 from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.signatures import class_labels
 
-# What is computed in -> the largest difference that an output may have, as a share of its largest number or of 1. The
-# rounding of bfloat16 and int8 depends on the model: these limits find what is broken, not what is a little worse.
+# Dtype -> maximum difference of an output, relative to the larger of 1 and its maximum. The rounding errors of bfloat16
+# and int8 depend on the model, so these limits detect defects rather than small losses of precision.
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1, "int8": 0.25}
 _BATCH = 8
 _SCRIPT = pathlib.Path(__file__).with_name("fresh_process.py")
 
 
 class ExportError(RuntimeError):
-    """An export that does not answer as the model does; nothing of it is kept."""
+    """An export that fails or differs from the model; it is removed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What a comparison found.
+    """Result of a comparison.
 
     Attributes:
-        differences: dict from the name of an output to its largest difference, as a share of its largest number or 1.
-        agreement: images whose likeliest class is the same; None where no output tells.
-        count: images that were compared.
-        tolerance: the largest difference allowed.
+        differences: dict from the name of an output to its maximum difference, relative to the larger of 1 and its
+            maximum.
+        agreement: number of images with the same top-1 class; None if no output shows it.
+        count: number of compared images.
+        tolerance: maximum allowed difference.
         inputs, outputs: of the exported model: lists of (name, dtype, shape).
     """
 
@@ -55,7 +56,7 @@ class Check:
 
 
 def self_check(model, folder, runtime, files, pixels, tolerance):
-    """Runs the export in `folder` in a fresh process and compares its answers with those of `model`.
+    """Run the export in `folder` in a fresh process and compare its outputs with those of `model`.
 
     Args:
         model: the model in memory, on any backend.
@@ -69,7 +70,7 @@ def self_check(model, folder, runtime, files, pixels, tolerance):
         A `Check`.
 
     Raises:
-        ExportError: if the process fails, the export does not read an image, or an answer differs by more than the
+        ExportError: if the process fails, the export cannot read an image, or an output differs by more than the
             tolerance.
     """
     inputs = _inputs(model, runtime, files, pixels)
@@ -78,14 +79,14 @@ def self_check(model, folder, runtime, files, pixels, tolerance):
     check = Check(differences, top, len(files), tolerance, description["inputs"], description["outputs"])
     if not max(differences.values()) <= tolerance:
         raise ExportError(
-            f"the exported model must answer as the model in memory does; found: {check}. Where that is near enough, "
-            "give a larger tolerance, or compare on images of your own (check)"
+            f"the exported model must return the same as the model in memory; found: {check}. If that is close enough, "
+            "pass a larger tolerance, or compare on images of your own (check)"
         )
     return check
 
 
 def resized(model, pixels):
-    """Float32 images (count, *image_size, channels) on [0, 255], resized and cropped as the model wants them."""
+    """Return float32 images (count, *image_size, channels) on [0, 255], resized and cropped for the model."""
     with tf.device("CPU"):
         return np.stack([np.asarray(ops.resize(model.preprocessing, image)) for image in pixels])
 
@@ -101,9 +102,9 @@ def _run(folder, runtime, inputs):
     with tempfile.TemporaryDirectory() as place:
         taken, given = (os.path.join(place, name) for name in ("inputs.npz", "outputs.npz"))
         np.savez(taken, **inputs)
-        # -P: no folder of this package on the search path
+        # -P: keep the folder of this package off the search path
         command = [sys.executable, "-P", str(_SCRIPT), runtime, str(folder), taken, given]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}  # this process may have taken all of a GPU's memory
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}  # this process may use all memory of the GPU
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, errors="replace")
         if done.returncode:
             raise ExportError(
@@ -115,7 +116,7 @@ def _run(folder, runtime, inputs):
 
 
 def _compare(model, pixels, given):
-    """Dict of differences, and how many images have the same likeliest class (None if no output tells)."""
+    """Return a dict of differences, and the number of images with the same top-1 class (None if no output shows it)."""
     expected = _expected(model, pixels, {name.rpartition("/")[2] for name in given})
     classes = expected[class_scores(model)]
     differences, agreements = {}, []
@@ -126,7 +127,7 @@ def _compare(model, pixels, given):
         elif output == "error":
             errors = [error for error in values if error]
             if errors:
-                raise ExportError(f"the exported model must read what it is checked on; it answers {str(errors[0])!r}")
+                raise ExportError(f"the exported model must read the check images; it returned {str(errors[0])!r}")
         elif signature == "serving_default":
             best = -np.sort(-probabilities(model, classes), axis=-1)[:, : values.shape[1]]
             differences[name] = _difference(values, best)
@@ -139,11 +140,11 @@ def _compare(model, pixels, given):
 
 
 def _expected(model, pixels, names):
-    """What the model in memory gives: its class scores and what else is named, as float32 arrays."""
+    """Return the outputs of the model in memory: class scores and the other outputs in `names`, as float32 arrays."""
     outputs = output_model(model, [class_scores(model), *sorted(names & {"features", "tokens", "attention"})])
     batches = []
     for start in range(0, len(pixels), _BATCH):
-        with tf.device("CPU"):  # a GPU may multiply in fewer bits
+        with tf.device("CPU"):  # a GPU may multiply with lower precision
             inputs = ops.standardise(model.preprocessing, resized(model, pixels[start : start + _BATCH]))
             answers = outputs(np.asarray(inputs), training=False).items()
         batches.append({name: keras.ops.convert_to_numpy(value).astype("float32") for name, value in answers})

@@ -1,4 +1,4 @@
-"""The questions an exported model answers, as TensorFlow functions: encoded images or pixels in, one table."""
+"""The signatures of an exported model as TensorFlow functions of encoded images or pixels."""
 
 import contextlib
 import functools
@@ -10,7 +10,7 @@ from keras_vit.data import preprocessing as ops
 from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.rows import read_rows
 
-# signature -> what it takes: encoded files, or pixels of a type
+# signature -> dtype of its input: strings are encoded files, numbers are pixels
 SIGNATURES = {
     "serving_default": tf.string,
     "images": tf.float32,
@@ -18,17 +18,17 @@ SIGNATURES = {
     "features": tf.string,
     "attention": tf.string,
 }
-DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name != "attention")  # which not every model has
+DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name != "attention")  # some models have no attention
 
 
 def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit_compile):
-    """Builds the signatures of `model`; the batch size is open in all of them, see `keras_vit.export`.
+    """Build the signatures of `model` with a dynamic batch size, see `keras_vit.export`.
 
     Args:
         model: a classifier of this package.
-        signatures: names among the keys of `SIGNATURES`.
-        top: classes in the answer of `serving_default`.
-        tokens: whether `features` answers with the tokens, too.
+        signatures: keys of `SIGNATURES`.
+        top: number of classes that `serving_default` returns.
+        tokens: whether `features` also returns the tokens.
         on_error, max_pixels: see `read_rows`.
         jit_compile: whether XLA compiles the model.
 
@@ -36,9 +36,9 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
         Dict from signature name to a concrete function of TensorFlow.
     """
 
-    @functools.cache  # one graph for all signatures that want the same
+    @functools.cache  # one graph for all signatures with the same outputs
     def run(*names):
-        """Function from model input to a dict of float32 outputs."""
+        """Return a function from model input to a dict of float32 outputs."""
         outputs = output_model(model, names)
 
         @tf.function(jit_compile=jit_compile, autograph=False)
@@ -56,7 +56,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
         return read_rows(image_bytes, model.preprocessing, max_pixels, on_error)
 
     def of_bytes(answer):
-        """A signature of `image_bytes`, whose rows are zero or empty where an image cannot be read."""
+        """Return a signature of `image_bytes`; rows of unreadable images are zero or empty."""
 
         @tf.function(input_signature=[file_spec], autograph=False)
         def signature(image_bytes):
@@ -90,12 +90,12 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
 
 def class_labels(model):
-    """Returns the names of the model's classes; `class_17` and so on for a model without labels."""
+    """Return the names of the model's classes; `class_17` and so on for a model without labels."""
     return model.labels or tuple(f"class_{index}" for index in range(model.config.classes))
 
 
 def _named(model, top, run):
-    """Function from model input to the likeliest classes and their scores."""
+    """Return a function from model input to the best classes and their scores."""
     labels = class_labels(model)
     answers = min(top, len(labels))
 
@@ -109,7 +109,7 @@ def _named(model, top, run):
 
 
 def _blank(values, errors):
-    """`values` (batch, ...), zero or empty in the rows that have an error."""
+    """Return `values` (batch, ...), zero or empty in the rows that have an error."""
     is_read = tf.reshape(errors == "", [-1] + [1] * (values.shape.rank - 1))
     return tf.where(is_read, values, tf.zeros((), values.dtype))
 
@@ -118,6 +118,6 @@ def _preprocessed(protocol, images):
     return tf.map_fn(
         lambda image: ops.apply(protocol, image),
         images,
-        parallel_iterations=1,  # they may be large
+        parallel_iterations=1,  # images may be large
         fn_output_signature=tf.TensorSpec([*protocol.image_size, protocol.channels], tf.float32),
     )

@@ -1,8 +1,8 @@
-"""Warm-up requests of TensorFlow Serving: it answers them before it takes others, so that the first is not slow.
+"""Warm-up requests of TensorFlow Serving: it runs them before it accepts others, so that the first is not slow.
 
-The file is a TFRecord of `tensorflow.serving.PredictionLog`. Its messages are described here field by field (those of
-`tensorflow_serving/apis/prediction_log.proto`, `predict.proto` and `model.proto` that a request needs), so that an
-export needs no package beside TensorFlow; the test reads the file with that package.
+The file is a TFRecord of `tensorflow.serving.PredictionLog`. Its messages are described here field by field (the part
+of `tensorflow_serving/apis/prediction_log.proto`, `predict.proto` and `model.proto` that a request needs), so that an
+export needs no package in addition to TensorFlow; the test reads the file with that package.
 """
 
 import pathlib
@@ -22,12 +22,12 @@ _MESSAGES = {
 
 
 def write_warmup(folder, model_name, requests):
-    """Writes `assets.extra/tf_serving_warmup_requests` into a SavedModel folder.
+    """Write `assets.extra/tf_serving_warmup_requests` into a SavedModel folder.
 
     Args:
         folder: the SavedModel.
-        model_name: what the server calls the model.
-        requests: dict from the name of a signature to the dict of its inputs, tensors or what becomes one.
+        model_name: name of the model on the server.
+        requests: dict from the name of a signature to the dict of its inputs, tensors or values to convert.
     """
     path = pathlib.Path(folder) / "assets.extra" / "tf_serving_warmup_requests"
     path.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Recipes, and the runs that follow them."""
+"""Recipes and training runs."""
 
 from keras_vit.training.checkpoint_files import CheckpointError
 from keras_vit.training.distribution import MissingDevicesError

@@ -1,4 +1,4 @@
-"""The model of a run: from a name, a config, a built model or the recipe alone."""
+"""Building the model of a run from a name, a config, a built model or the recipe alone."""
 
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
@@ -10,18 +10,18 @@ from keras_vit.zoo import VARIANTS, create_model, variant_name
 
 
 def build(recipe, source, model=None, weights=None):
-    """Returns the model to train, with the class names of `source` as its labels.
+    """Return the model to train, with the class names of `source` as its labels.
 
-    For a recipe that predicts masked patches it is a `MaskedPatchPrediction` around that model, unless one was given.
+    A recipe that predicts masked patches gets a `MaskedPatchPrediction` around the model, unless `model` is built.
 
     Args:
-        recipe: `Recipe`; what it fixes of a model goes into one that is built here.
-        source: `ImageSource`, whose classes the model gets.
-        model, weights: as of `keras_vit.train`.
+        recipe: `Recipe`. A model that is built here uses the recipe's dtype, rates and image size.
+        source: `ImageSource`; the model gets its classes.
+        model, weights: as in `keras_vit.train`.
     """
     if isinstance(model, base.Model):
         if weights is not None:
-            raise ValueError("weights must be left out with a built model: keras_vit.load_weights loads them into it")
+            raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
         return model
     built = _build(recipe, source.class_names, model, weights)
     return MaskedPatchPrediction(built) if recipe.loss == MASKED_PATCHES else built
@@ -33,12 +33,12 @@ def _build(recipe, labels, model, weights):
         fixed = recipe.model_arguments(variant.config_class)
         return create_model(model, weights=weights, classes=len(labels), labels=labels, **fixed)
     if model is None and recipe.model is None:
-        raise ValueError(f"model must be given: recipe {recipe.name!r} has none of its own")
+        raise ValueError(f"model must be given: recipe {recipe.name!r} does not define one")
     config = recipe.model if model is None else model
     if not isinstance(config, ImageConfig):
         raise TypeError(
             f"model must be a model of keras_vit, a config, a name or None; got {type(model).__name__} "
-            "(keras_vit.Model(inputs, outputs) makes one of the layers of any Keras model)"
+            "(wrap other Keras layers in keras_vit.Model(inputs, outputs))"
         )
     built = build_model(recipe.configure(config.replace(classes=len(labels))), labels=labels)
     if weights is not None:
@@ -47,9 +47,13 @@ def _build(recipe, labels, model, weights):
 
 
 def check_classes(model, source, validation):
-    """Raises unless model, source and validation have the same classes; gives the model its labels.
+    """Check that model, source and validation have the same classes, and set the labels of the model.
 
-    What predicts masked patches looks at no labels, and so at no classes.
+    The prediction of masked patches uses no labels, so nothing is checked for it.
+
+    Raises:
+        TypeError: if `model` does not contain exactly one model of this package.
+        ValueError: if the classes differ.
     """
     encoder = find_encoder(model)
     if encoder is None:

@@ -1,4 +1,4 @@
-"""What Keras's own callbacks remember from epoch to epoch, so that a resumed run goes on with it."""
+"""The state of Keras's own callbacks, saved so that a resumed run continues with it."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ _WEIGHTS = {keras.callbacks.EarlyStopping: "best_weights"}  # class -> attribute
 
 
 def read_states(callbacks):
-    """Returns (dict of JSON values, dict from name to array) of those callbacks that remember something."""
+    """Return (dict of JSON values, dict from name to array): the state of the callbacks that have one."""
     states, arrays = {}, {}
     for key, callback, names in _known(callbacks):
         states[key] = {name: _number(getattr(callback, name)) for name in names}
@@ -23,7 +23,7 @@ def read_states(callbacks):
 
 
 def write_states(callbacks, states, arrays):
-    """Gives callbacks of the same classes, in the same order, what `read_states` has read; others begin anew."""
+    """Restore what `read_states` returned to callbacks of the same classes and order; others keep their own state."""
     for key, callback, names in _known(callbacks):
         for name in names:
             if name in states.get(key, {}):
@@ -34,7 +34,7 @@ def write_states(callbacks, states, arrays):
 
 
 def expect_last_batch_again(callbacks):
-    """Tells those that count batches that the last one, which they have counted, will be shown to them once more."""
+    """Prepare callbacks that count batches: the last batch, already counted, is reported to them once more."""
     for callback in callbacks:
         if isinstance(callback, keras.callbacks.ModelCheckpoint) and callback._last_batch_seen is not None:
             callback._batches_seen_since_last_saving -= 1
@@ -42,7 +42,7 @@ def expect_last_batch_again(callbacks):
 
 
 def _known(callbacks):
-    """Tuples (key, callback, attributes); the key is the class and the how-manieth of its class."""
+    """Yield (key, callback, attributes); the key is the class and the index among callbacks of that class."""
     seen = {}
     for callback in callbacks:
         kind = _kind(callback)

@@ -1,4 +1,4 @@
-"""Checkpoints as files: one safetensors file per step, which is whole or is not there."""
+"""Checkpoint files: one safetensors file per step, written atomically."""
 
 import contextlib
 import errno
@@ -17,10 +17,10 @@ from keras_vit.training.folder_lock import hold
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 _FORMAT = 2
-_ERROR_NUMBER = re.compile(r"(?:os error |errno = )(\d+)")  # of the system, as safetensors and HDF5 quote it
+_ERROR_NUMBER = re.compile(r"(?:os error |errno = )(\d+)")  # the errno, as safetensors and HDF5 quote it
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _REMEDIES = {
-    **dict.fromkeys(_NO_ROOM, "free some room"),
+    **dict.fromkeys(_NO_ROOM, "free some space"),
     errno.EROFS: "the file system is read-only: make it writable",
     errno.EACCES: "this user may not write there: change the permissions",
     errno.EPERM: "this user may not write there: change the permissions",
@@ -29,17 +29,18 @@ _REMEDIES = {
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that could not be written, or one that is not what was written."""
+    """A checkpoint that cannot be written, is damaged or does not fit the model."""
 
 
 class CheckpointFolder:
     """Folder of checkpoints, named by their step.
 
-    Earlier files are deleted when the new one is on the disk: the newest is whole, whenever the process is killed.
+    Older files are deleted only after the new one is on disk, so an interruption never leaves the folder without a
+    complete checkpoint.
 
     Args:
-        folder: path; it is made when the first checkpoint is written.
-        keep: number of earlier checkpoints to keep beside the newest.
+        folder: path; created with the first checkpoint.
+        keep: number of earlier checkpoints to keep in addition to the newest.
     """
 
     def __init__(self, folder, keep=1):
@@ -47,7 +48,7 @@ class CheckpointFolder:
         self._keep = keep
 
     def steps(self):
-        """Returns the steps of the checkpoints, ascending."""
+        """Return the steps of the checkpoints in ascending order."""
         names = os.listdir(self.folder) if self.folder.is_dir() else ()
         return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
@@ -55,15 +56,15 @@ class CheckpointFolder:
         return self.folder / f"step-{step:09d}.safetensors"
 
     def write(self, step, arrays, state):
-        """Writes a checkpoint and deletes those that are older than the ones to keep.
+        """Write a checkpoint, then delete the checkpoints that are no longer kept.
 
         Args:
-            step: number of steps done.
+            step: number of completed steps.
             arrays: dict from name to NumPy array.
             state: dict of JSON values.
 
         Raises:
-            CheckpointError: where the disk is full or refuses; the earlier checkpoints are still there.
+            CheckpointError: if the disk is full or not writable; the earlier checkpoints are kept.
         """
         path = self.path(step)
         dtypes = {name: array.dtype.name for name, array in arrays.items()}
@@ -81,11 +82,10 @@ class CheckpointFolder:
             self.path(old).unlink()
 
     def read(self, step):
-        """Returns (arrays, state) of a checkpoint.
+        """Return (arrays, state) of a checkpoint.
 
         Raises:
-            CheckpointError: if the file is none that `write` has written, or an array or the header does not have the
-                checksum (CRC-32) that it was written with.
+            CheckpointError: if the file was not written by `write`, or a checksum (CRC-32) does not match.
         """
         path = self.path(step)
         try:
@@ -112,33 +112,34 @@ class CheckpointFolder:
             raise CheckpointError(f"{path} is damaged ({error}): {self._without(step)}") from error
 
     def _without(self, step):
-        """What happens without a checkpoint that cannot be used."""
+        """Return what to do about a checkpoint that cannot be used, and what happens then."""
         earlier = [other for other in self.steps() if other < step]
         if not earlier:
-            return "it is the only one; delete it, and the same command starts the run anew"
+            return "it is the only one; delete it, and the same command starts the run again"
         return f"delete it, and the same command resumes from step {earlier[-1]}, the checkpoint before it"
 
     def _not_written(self, step, error):
         steps = self.steps()
-        whole = f"the one of step {steps[-1]} is whole" if steps else "there is no earlier one"
-        then = f"the same command {'resumes from it' if steps else 'starts the run anew'}"
+        whole = f"the checkpoint of step {steps[-1]} is intact" if steps else "there is no earlier one"
+        then = f"the same command {'resumes from it' if steps else 'starts the run again'}"
         return (
-            f"no checkpoint of step {step} could be written to {self.folder}: {error}; {whole}; {_remedy(error, then)}"
+            f"the checkpoint of step {step} could not be written to {self.folder}: {error}; {whole}; "
+            f"{_remedy(error, then)}"
         )
 
 
 def write_atomically(path, write):
-    """`files.replace_file`, with a CheckpointError where the disk is full or refuses."""
+    """Call `files.replace_file`; raise a CheckpointError if the disk is full or not writable."""
     with disk_errors(path):
         replace_file(path, write)
 
 
 @contextlib.contextmanager
 def disk_errors(path):
-    """Makes a sentence of what the disk refuses while `path` is written."""
+    """Turn disk errors while `path` is written into a CheckpointError that says what to do."""
     try:
         yield
-    except BlockingIOError:  # a sentence already, of `folder_lock.hold`
+    except BlockingIOError:  # `folder_lock.hold` already explains itself
         raise
     except OSError as error:
         remedy = _remedy(error, "the same command resumes")
@@ -147,7 +148,7 @@ def disk_errors(path):
 
 @contextlib.contextmanager
 def held(workdir):
-    """`folder_lock.hold`, with a CheckpointError where the disk is full or refuses."""
+    """Call `folder_lock.hold`; raise a CheckpointError if the disk is full or not writable."""
     with contextlib.ExitStack() as lock:
         with disk_errors(workdir):
             lock.enter_context(hold(workdir))
@@ -155,14 +156,14 @@ def held(workdir):
 
 
 def _remedy(error, then):
-    """What to do about an error of the system, and what comes after that."""
+    """Return what to do about a system error, followed by `then`."""
     quoted = _ERROR_NUMBER.search(str(error))
     number = int(quoted[1]) if quoted else getattr(error, "errno", None)
-    return f"{_REMEDIES.get(number, 'mend that')}, then {then}"
+    return f"{_REMEDIES.get(number, 'fix that')}, then {then}"
 
 
 def _array_checksum(array):
-    """CRC-32 of an array: of its dtype, its shape and its bytes."""
+    """Return the CRC-32 of the dtype, shape and bytes of an array."""
     form = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
     return zlib.crc32(array.reshape(-1).view("u1"), form)
 
@@ -172,6 +173,6 @@ def _text_checksum(text):
 
 
 def _as_stored(array):
-    """The array in one piece, with the dtypes that NumPy lacks, such as bfloat16, as integers of their size."""
+    """Return a contiguous array; dtypes that NumPy lacks, such as bfloat16, become integers of the same size."""
     array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray gives a scalar an axis
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array

@@ -1,4 +1,4 @@
-"""Compiling a model for a recipe: optimizer, schedule, loss, metric, and whether the model is what the recipe says."""
+"""Compiling a model for a recipe: optimizer, schedule, loss, metric, and a check that the model fits the recipe."""
 
 import numpy as np
 from keras import ops
@@ -17,7 +17,7 @@ from keras_vit.training.schedules import DECAY_FACTOR, create_schedule
 
 
 def compile_model(recipe, model, steps=None, steps_per_epoch=None):
-    """Compiles `model` for a recipe; `Recipe.compile` says what it takes, returns and refuses."""
+    """Compile `model` for a recipe; see `Recipe.compile` for arguments, result and errors."""
     steps, warmup_steps = _count_steps(recipe, steps, steps_per_epoch)
     _check_model(recipe, model)
     optimizer = create_optimizer(
@@ -51,7 +51,7 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
 
 
 def _count_steps(recipe, steps, steps_per_epoch):
-    """Steps of the run and of its warm-up."""
+    """Return the steps of the run and of its warm-up."""
     if steps_per_epoch is not None:
         checks.check_integer("steps_per_epoch", steps_per_epoch)
     if steps is None:
@@ -77,31 +77,31 @@ def _check_model(recipe, model):
         )
     if recipe.microbatches > 1 and not isinstance(model, Model):
         raise ValueError(
-            "microbatches above 1 needs a model of keras_vit, such as keras_vit.Model(inputs, outputs); "
+            "microbatches above 1 requires a model of keras_vit, such as keras_vit.Model(inputs, outputs); "
             f"got {type(model).__name__} with microbatches={recipe.microbatches}"
         )
     config = getattr(find_encoder(model), "config", None)
     if recipe.input_dtype == "uint8" and isinstance(model, Distiller):
         raise ValueError(
-            "input_dtype must be 'float32' for a Distiller, whose student and teacher take standardised images; "
+            "input_dtype must be 'float32' for a Distiller, whose student and teacher expect standardised images; "
             "got input_dtype='uint8'"
         )
     if recipe.input_dtype == "uint8" and getattr(config, "distilled", False):
         raise ValueError(
             f"input_dtype must be 'float32' for a distilled model, such as {model.name!r}: "
-            "inside the one that rescales, it would train on the mean of its two heads; got input_dtype='uint8'"
+            "with 'uint8' it would train the mean of its two heads; got input_dtype='uint8'"
         )
     for name, value in recipe.model_fields.items():
-        built_with = getattr(config, name, type(value)())  # what a config does not have is off
+        built_with = getattr(config, name, type(value)())  # a field that the config lacks counts as off
         if name != "image_size" and built_with != value:
             raise ValueError(
                 f"recipe {recipe.name!r} trains with {name}={value}; the model was built with {name}={built_with}: "
-                f"build it from recipe.configure(config), or take recipe.replace({name}=None)"
+                f"build it from recipe.configure(config), or use recipe.replace({name}=None)"
             )
 
 
 def _objective(recipe, model):
-    """Loss and metrics as arguments of `compile`; a model that predicts masked patches has its own."""
+    """Return loss and metrics as arguments of `compile`; a model that predicts masked patches has its own."""
     if recipe.loss == MASKED_PATCHES:
         return {}
     from_logits = _gives_logits(recipe.loss, model)
@@ -117,12 +117,12 @@ def _gives_logits(loss, model):
 
 
 def _set_head_bias(model, value):
-    """Sets the bias of the heads that are fresh: those whose bias is all zeros, as it is drawn."""
+    """Set the bias of untrained heads: those whose bias is still all zeros."""
     heads = head_layers(model)
     biases = [getattr(head, "bias", None) for head in heads]
     if not heads or any(bias is None for bias in biases):
         raise ValueError(
-            "head_bias needs a model that ends in dense layers with a bias; "
+            "head_bias requires a model that ends in dense layers with a bias; "
             f"{model.name!r} ends in {[head.name for head in heads]}"
         )
     for bias in biases:

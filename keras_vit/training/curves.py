@@ -1,4 +1,4 @@
-"""The curves of a run as an image. Only this file of the room knows matplotlib, which is optional."""
+"""The training curves of a run as a PNG. This is the only training module that uses matplotlib, which is optional."""
 
 from keras_vit.training.checkpoint_files import write_atomically
 
@@ -11,11 +11,11 @@ _PANELS = (
 
 
 def draw_curves(rows, path):
-    """Draws loss, accuracy or mean absolute error, and learning rate over the steps as a PNG.
+    """Draw loss, accuracy or mean absolute error, and learning rate over the steps as a PNG.
 
     Args:
-        rows: one dict per epoch, as `history_rows` gives them.
-        path: of the file; it is replaced in one piece.
+        rows: one dict per epoch, as returned by `history_rows`.
+        path: of the file; it is replaced atomically.
 
     Returns:
         Whether matplotlib is installed; without it, no file is written.

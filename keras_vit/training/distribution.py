@@ -1,4 +1,4 @@
-"""distribution: the devices that a model is built and trained on, by name."""
+"""distribution: select by name the devices that a model is built and trained on."""
 
 import contextlib
 import dataclasses
@@ -16,21 +16,21 @@ from keras_vit.compat.collective_keys import mirrored_strategy
 from keras_vit.compat.jax_layouts import ViTModelParallel
 from keras_vit.training import workers
 
-_NO_TPU = "distribution('tpu') needs a TPU, and this machine has none (on TensorFlow address=... or TPU_NAME names one)"
+_NO_TPU = "distribution('tpu') needs a TPU, but none was found (with TensorFlow, set address=... or TPU_NAME)"
 
 
 class MissingDevicesError(RuntimeError):
-    """The devices that were asked for are not there."""
+    """The requested devices do not exist."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """What `distribution` gives.
+    """The devices that `distribution` selected.
 
     Attributes:
         name: of the distribution, with "auto" resolved.
-        replicas: number of devices that each compute a part of every batch.
-        worker: index of this process among those that train together.
+        replicas: number of devices; each computes a part of every batch.
+        worker: index of this process among the processes of the run.
         workers: number of these processes.
         strategy: the `tf.distribute.Strategy`, or None.
     """
@@ -43,11 +43,11 @@ class Devices:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process is the one that writes files."""
+        """Whether this process writes the files."""
         return self.worker == 0
 
     def dataset(self, make: Callable[[tuple[int, int]], typing.Any]) -> typing.Any:
-        """Returns the data that `model.fit` takes, of which each worker reads its own rows alone.
+        """Return the data for `model.fit`; each worker reads only its own rows.
 
         Args:
             make: function of `shard`, (index, count), that returns a batched `tf.data.Dataset` with the rows
@@ -65,22 +65,24 @@ class Devices:
 
 @contextlib.contextmanager
 def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
-    """Context in which models are built, compiled and trained on several devices with plain `model.fit`.
+    """Select devices for building, compiling and training models in this context.
+
+    Models that are built in the context train on the selected devices with plain `model.fit`.
 
     Args:
         name: one of
-            `auto`: on TensorFlow `multi_worker` where TF_CONFIG names a cluster, else `tpu` where there is a TPU, else
-            `mirrored` where there are several GPUs; on JAX `data_parallel` where there are several devices; else `one`;
+            `auto`: on TensorFlow, `multi_worker` if TF_CONFIG describes a cluster, else `tpu` if there is a TPU, else
+            `mirrored` if there are several GPUs; on JAX, `data_parallel` if there are several devices; else `one`;
             `one`: the default device;
-            `mirrored` (TensorFlow): the devices of one machine; `devices=["GPU:0", "GPU:1"]` chooses;
-            `multi_worker` (TensorFlow): several processes, which TF_CONFIG describes; enter it before TensorFlow has
-            computed anything;
-            `tpu`: all cores of a TPU; on TensorFlow, `address` is its name or address; on JAX the same as
+            `mirrored` (TensorFlow): the devices of one machine; `devices=["GPU:0", "GPU:1"]` selects some of them;
+            `multi_worker` (TensorFlow): several processes, described by TF_CONFIG; enter it before TensorFlow
+            computes anything;
+            `tpu`: all cores of a TPU; on TensorFlow, `address` is its name or address; on JAX, the same as
             `data_parallel`;
-            `data_parallel` (JAX): the weights on every device; `devices` chooses, as in
+            `data_parallel` (JAX): a copy of the weights on every device; `devices` selects from
             `keras.distribution.list_devices()`;
-            `model_parallel` (JAX): `mesh=(4, 2)` are 4 parts of the batch times 2 parts of the weights; `devices`.
-        **options: those of the name.
+            `model_parallel` (JAX): `mesh=(4, 2)` splits the batch into 4 parts and the weights into 2; also `devices`.
+        **options: the options listed above for the name.
 
     Yields:
         `Devices`.
@@ -95,7 +97,7 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
     backends, allowed, enter = _DISTRIBUTIONS[name]
     if backends and keras.backend.backend() not in backends:
         raise ValueError(
-            f"name must be a distribution of the {keras.backend.backend()} backend; got {name!r}, which needs "
+            f"name must be a distribution of the {keras.backend.backend()} backend; got {name!r}, which requires "
             f"KERAS_BACKEND={' or '.join(backends)}"
         )
     unknown = sorted(set(options) - set(allowed))
@@ -137,7 +139,7 @@ def _multi_worker():
     return _scope(_multi_worker_strategy())
 
 
-@functools.cache  # a second one in a process connects anew, which the other workers take for a crash of this one
+@functools.cache  # a second strategy in one process reconnects, which the other workers interpret as a crash
 def _multi_worker_strategy():
     import tensorflow as tf
 
@@ -159,7 +161,7 @@ def _tpu(address=None):
 
 def _tpu_of_jax(address):
     if address is not None:
-        raise ValueError(f"address is for the tensorflow backend, JAX finds its TPU by itself; got address={address!r}")
+        raise ValueError(f"address is for the tensorflow backend; JAX finds its TPU itself; got address={address!r}")
     devices = keras.distribution.list_devices()
     if not devices[0].startswith("tpu"):
         raise MissingDevicesError(_NO_TPU)
@@ -181,7 +183,7 @@ def _model_parallel(mesh=None, devices=None):
     devices = _jax_devices(devices)
     mesh = checks.check_pair("mesh", mesh) if mesh is not None else (len(devices), 1)
     if mesh[0] * mesh[1] != len(devices):
-        raise ValueError(f"mesh must have as many places as there are devices; got mesh={mesh}, {len(devices)} devices")
+        raise ValueError(f"mesh must multiply to the number of devices; got mesh={mesh}, {len(devices)} devices")
     return _jax_scope(ViTModelParallel(keras.distribution.DeviceMesh(mesh, ["data", "model"], devices)))
 
 
@@ -199,7 +201,7 @@ def _jax_scope(scheme):
         yield Devices(type(scheme).__name__, scheme.num_model_replicas)
 
 
-# name -> backends (none: any), names of its options, function of them that gives a context of `Devices`
+# name -> backends (none: any), names of the options, function of the options that returns a context of `Devices`
 _DISTRIBUTIONS = {
     "one": ((), (), _one),
     "mirrored": (("tensorflow",), ("devices",), _mirrored),
@@ -212,7 +214,7 @@ DISTRIBUTIONS = ("auto", *_DISTRIBUTIONS)
 
 
 def _rows_per_replica(dataset, replicas):
-    """Splits each batch of a worker into one batch for each of its replicas."""
+    """Split each batch of a worker into one batch per replica of the worker."""
     if replicas == 1:
         return dataset
     import tensorflow as tf

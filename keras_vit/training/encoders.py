@@ -1,4 +1,4 @@
-"""Parts of a model that training speaks of: its blocks and its heads."""
+"""The blocks and heads of a model, for layer decay and head biases."""
 
 import keras
 
@@ -11,7 +11,7 @@ from keras_vit.layers.swin_block import SwinBlock
 from keras_vit.models import AxialResNet, BiTResNet, SwinTransformer, VisionTransformer
 from keras_vit.models.encoders import find_encoder, find_encoders
 
-# model -> the layers that count as its blocks; the ResNet below a hybrid counts as its embedding
+# model -> the layers that count as its blocks; the ResNet of a hybrid counts as its embedding
 _BLOCKS = {
     VisionTransformer: (TransformerBlock, AxialTransformerBlock),
     SwinTransformer: (SwinBlock,),
@@ -21,19 +21,19 @@ _BLOCKS = {
 
 
 def layer_rates(model, decay):
-    """Factors of the learning rate that fall by `decay` from block to block, from the head down to the embedding.
+    """Return learning rate factors that decrease by `decay` per block from the head to the embedding.
 
-    Block l of L, counted from 1, has decay^(L + 1 - l), what comes before the first block decay^(L + 1), what comes
-    after the last one, and every layer around the model of this package, 1. What stands between two blocks, such as
-    the downsampling of Swin, goes with the block before it. So it is done in the fine-tuning of BEiT (arXiv 2106.08254)
-    and MAE (arXiv 2111.06377).
+    Block l of L, counted from 1, has the factor decay^(L + 1 - l). Layers before the first block have decay^(L + 1).
+    Layers after the last block, and layers around the model of this package, have 1. A layer between two blocks, such
+    as the downsampling of Swin, has the factor of the block before it. The fine-tuning of BEiT (arXiv 2106.08254) and
+    MAE (arXiv 2111.06377) uses the same factors.
 
     Args:
-        model: a model of this package or one that contains it.
+        model: a model of this package, or a model that contains one.
         decay: in (0, 1].
 
     Returns:
-        One factor per trainable variable, in their order.
+        One factor per trainable variable, in the order of `model.trainable_variables`.
 
     Raises:
         ValueError: if `model` contains no model of this package, or several.
@@ -41,7 +41,7 @@ def layer_rates(model, decay):
     encoder = find_encoder(model)
     if encoder is None:
         raise ValueError(
-            "layer_decay needs a model of keras_vit, or one with exactly one of them inside; "
+            "layer_decay requires a model of keras_vit, or a model that contains exactly one; "
             f"{model.name!r} contains {len(find_encoders(model))}"
         )
     depths, num_blocks = _depths(encoder)
@@ -49,9 +49,9 @@ def layer_rates(model, decay):
 
 
 def head_layers(model):
-    """Returns the last layers with weights on the way to each output: one head, or the two of a distilled model.
+    """Return the last layers with weights before each output: one head, or the two of a distilled model.
 
-    The list is empty for a model that is not functional.
+    The list is empty if the model is not functional.
     """
     nodes = graph_calls(model) or []
     outputs = {id(tensor) for tensor in model.outputs} if nodes else set()
@@ -69,14 +69,14 @@ def head_layers(model):
 
 
 def _depths(encoder):
-    """The block of each variable (0 before the first, then counted from 1), by id; and the number of blocks."""
+    """Return the block of each variable by id (0 before the first block, then from 1), and the number of blocks."""
     kinds = next(blocks for family, blocks in _BLOCKS.items() if isinstance(encoder, family))
     blocks, depths = [], {}
-    for inner in inner_layers(encoder):  # a layer before those inside it
-        is_inside = blocks and inner.path.startswith(blocks[-1] + "/")  # an axial block has two others inside
+    for inner in inner_layers(encoder):  # outer layers come before inner ones
+        is_inside = blocks and inner.path.startswith(blocks[-1] + "/")  # an axial block contains two other blocks
         if isinstance(inner.layer, kinds) and not is_inside:
             blocks.append(inner.path)
-        # Those inside it have the last word on their variables.
+        # Inner layers come later and overwrite the depth of their variables.
         depths |= dict.fromkeys(map(id, inner.layer.weights), len(blocks))
     names = [layer.name for layer in encoder.layers]
     after = encoder.layers[names.index(blocks[-1].split("/")[0]) + 1 :]

@@ -1,4 +1,4 @@
-"""The lock of a folder in which one process trains at a time. Standard library only."""
+"""A lock that lets only one process at a time train in a folder. Uses the standard library only."""
 
 import contextlib
 import json
@@ -16,21 +16,21 @@ except ImportError:  # Windows
     fcntl = None
 
 NAME = "training.lock"
-_BEAT = 15  # seconds from one sign of life of the owner to the next
-_SILENCE = 120  # seconds without one, after which an owner that cannot be asked counts as ended
-_held: dict[str, tuple[int, int]] = {}  # path -> (process, thread) that holds it
+_BEAT = 15  # seconds between two updates of the lock file by its owner
+_SILENCE = 120  # seconds without an update after which an owner on another machine counts as ended
+_held: dict[str, tuple[int, int]] = {}  # path -> (process, thread) that holds the lock
 
 
 @contextlib.contextmanager
 def hold(folder):
-    """Holds the lock of a folder, which is made if absent. The thread that holds it may enter again.
+    """Hold the lock of a folder; the folder is created if absent. The same thread may enter again.
 
-    The lock is the system's (flock) and ends with the process, however that ends. The file names the owner: process,
-    host, beginning; its time is the owner's last sign of life. That decides where the system's lock cannot: between
-    machines, and on file systems without such locks.
+    The operating system's lock (flock) is released when the process ends for any reason. The lock file also names the
+    owner's process, host and start time, and the owner updates its modification time regularly. These decide where
+    flock does not work: between machines, and on file systems without locks.
 
     Raises:
-        BlockingIOError: if another process, or another thread, holds it.
+        BlockingIOError: if another process, or another thread, holds the lock.
         OSError: if the folder or the file cannot be written.
     """
     folder = pathlib.Path(folder)
@@ -53,12 +53,12 @@ def hold(folder):
         beat.join()
         _release(path, descriptor)
         if is_new:
-            with contextlib.suppress(OSError):  # something was written there
+            with contextlib.suppress(OSError):  # the folder is no longer empty
                 folder.rmdir()
 
 
 def _acquire(path):
-    """Returns the descriptor of the lock file, once it is this process's."""
+    """Return the descriptor of the lock file after locking it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -72,11 +72,11 @@ def _acquire(path):
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # the owner before has just removed it
+        os.close(descriptor)  # the previous owner has just removed the file
 
 
 def _release(path, descriptor):
-    with contextlib.suppress(OSError):  # the folder may be gone, and Windows removes no open file
+    with contextlib.suppress(OSError):  # the folder may be gone, and Windows cannot remove open files
         os.ftruncate(descriptor, 0)
         if _is_there(path, descriptor):
             path.unlink()
@@ -84,7 +84,7 @@ def _release(path, descriptor):
 
 
 def _lock(descriptor):
-    """Whether the system gave the lock; None where it has none for this file."""
+    """Whether the system granted the lock; None if it cannot lock this file."""
     if fcntl is None:
         return None
     try:
@@ -97,7 +97,7 @@ def _lock(descriptor):
 
 
 def _is_alive(owner, is_locked):
-    """Whether the owner that the file names may still train, though the system does not say so."""
+    """Whether the owner named in the file may still be training, although the system's lock does not show it."""
     if owner is None or owner["silence"] > _SILENCE:
         return False
     if owner["host"] != socket.gethostname():
@@ -107,7 +107,7 @@ def _is_alive(owner, is_locked):
 
 def _runs(process):
     if os.name != "posix":
-        return True  # Windows has no way to ask that ends no process
+        return True  # on Windows, os.kill would end the process
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -118,7 +118,7 @@ def _runs(process):
 
 
 def _owner(descriptor):
-    """What the lock file says of its owner, with the seconds since its last sign of life; None if it says nothing."""
+    """Return the owner named in the lock file and the seconds since its last update; None if it names none."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     try:
         values = json.loads(os.read(descriptor, 10_000))
@@ -137,17 +137,17 @@ def _write_owner(descriptor):
 
 def _refusal(path, owner, is_certain):
     known = "" if owner is None else f" (process {owner['process']} on {owner['host']}, since {owner['since']})"
-    sentence = f"another process{known} trains in {path.parent}: wait until it has ended, or take another workdir"
+    sentence = f"another process{known} trains in {path.parent}: wait until it ends, or use another workdir"
     if is_certain:
         return sentence
     return (
-        f"{sentence}; its last sign of life was {max(owner['silence'], 0):.0f} seconds ago: if it has ended, delete "
-        f"{path}, or wait until that is {_SILENCE} seconds"
+        f"{sentence}; it last updated its lock {max(owner['silence'], 0):.0f} seconds ago: if it has ended, delete "
+        f"{path}, or try again when that is {_SILENCE} seconds"
     )
 
 
 def _is_there(path, descriptor):
-    """Whether the open file is still the one of that name."""
+    """Whether the path still leads to the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

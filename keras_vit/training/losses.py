@@ -1,18 +1,20 @@
-"""The losses that recipes name; classification losses on integer labels and on mixed ones."""
+"""The losses of recipes; the classification losses accept integer labels and mixed labels."""
 
 from keras_vit import checks
 from keras_vit.compat.label_forms import CROSS_ENTROPIES, CrossEntropy
 
-MASKED_PATCHES = "masked_patches"  # what a `keras_vit.MaskedPatchPrediction` compares, by its target
+MASKED_PATCHES = "masked_patches"  # a `keras_vit.MaskedPatchPrediction` computes this loss itself
 LOSSES = (*CROSS_ENTROPIES, MASKED_PATCHES)
 
 
 def classification_loss(name="softmax", label_smoothing=0.0, from_logits=True):
-    """Cross-entropy of predictions (batch, classes) and labels (batch,) or (batch, classes), mean over the batch.
+    """Return the cross-entropy loss, averaged over the batch.
+
+    It accepts predictions (batch, classes) and labels (batch,) or (batch, classes).
 
     Args:
-        name: `softmax`, one class per image, or `sigmoid`, each class for itself and summed over the classes, which
-            the paper's pre-training uses (google-research/vision_transformer, issue 34).
+        name: `softmax`, one class per image, or `sigmoid`, which treats each class separately and sums over the
+            classes; the paper's pre-training uses it (google-research/vision_transformer, issue 34).
         label_smoothing: e in [0, 1); targets are (1 - e) * label + e / classes.
         from_logits: whether predictions are logits; False for probabilities.
 

@@ -1,8 +1,8 @@
-"""What training measures beside its loss."""
+"""The training metric."""
 
 from keras_vit.compat.label_forms import Accuracy
 
 
 def accuracy():
-    """Share of the images whose likeliest class is right, on integer labels (batch,) and mixed (batch, classes)."""
+    """Return the accuracy metric, for integer labels (batch,) and mixed labels (batch, classes)."""
     return Accuracy(name="accuracy")

@@ -1,4 +1,4 @@
-"""Optimizers by name, with the weight decay of the official recipes: decoupled, on kernels alone."""
+"""Optimizers by name, with the weight decay of the official recipes: decoupled and on kernels only."""
 
 import keras
 
@@ -7,7 +7,7 @@ from keras_vit.compat import per_variable
 from keras_vit.training.encoders import layer_rates
 
 OPTIMIZERS = ("adamw", "sgd")
-MOMENTUM = 0.9  # of SGD: arXiv 2010.11929, section 4.1
+MOMENTUM = 0.9  # SGD: arXiv 2010.11929, section 4.1
 
 
 def create_optimizer(
@@ -22,34 +22,35 @@ def create_optimizer(
     ema_momentum=None,
     gradient_accumulation_steps=None,
 ):
-    """Builds the optimizer that trains `model`.
+    """Build the optimizer that trains `model`.
 
-    Weight decay is decoupled and follows the learning rate: each step subtracts `LR(t) * weight_decay * kernel`.
-    Biases, norms, tokens and positions are not decayed (big_vision decays only `*/kernel`). With weight decay or layer
-    decay the result is a subclass of Keras's optimizer that `load_model` brings back with both, else Keras's own.
+    Weight decay is decoupled and scales with the learning rate: each step subtracts `LR(t) * weight_decay * kernel`.
+    Biases, norms, tokens and position embeddings are not decayed (big_vision decays only `*/kernel`). With weight decay
+    or layer decay the result is a subclass of Keras's optimizer, and `load_model` restores both decays. Otherwise it is
+    Keras's own optimizer.
 
     Args:
         name: `adamw` (beta 0.9 and 0.999, epsilon 1e-8) or `sgd`.
         learning_rate: number or Keras schedule.
-        model: a built keras model, with its layers frozen as they will be trained.
+        model: a built keras model; freeze its layers before this call.
         weight_decay: 0 or above.
-        momentum: of `sgd`, in [0, 1); None is the paper's 0.9.
-        clip_norm: largest global norm of the gradients, None for no clipping.
+        momentum: of `sgd`, in [0, 1); None uses the paper's 0.9.
+        clip_norm: maximum global norm of the gradients, None for no clipping.
         layer_decay: in (0, 1], see `keras_vit.training.encoders.layer_rates`; None for one learning rate.
-        ema_momentum: in [0, 1), share of the old average in Keras's Polyak average of the weights; None for none.
-        gradient_accumulation_steps: at least 2: the weights change at every such step alone, by the mean of the
-            gradients since; None for every step.
+        ema_momentum: in [0, 1), weight of the old average in Keras's moving average of the weights; None for none.
+        gradient_accumulation_steps: 2 or above: number of steps between two updates of the weights, which use the mean
+            of the gradients since the last one; None updates at every step.
 
     Returns:
         A `keras.optimizers.Optimizer` that is not built yet.
 
     Raises:
-        ValueError: on an unknown name, if the model has no variables yet, or with a layer decay if there is no one
-            model of this package in it.
+        ValueError: on an unknown name; if the model has no variables yet; or with a layer decay if the model does not
+            contain exactly one model of this package.
     """
     checks.check_choice("optimizer", name, OPTIMIZERS)
     if momentum is not None and name != "sgd":
-        raise ValueError(f"momentum belongs to optimizer 'sgd'; got momentum={momentum}, optimizer={name!r}")
+        raise ValueError(f"momentum requires optimizer 'sgd'; got momentum={momentum}, optimizer={name!r}")
     if not model.variables:
         raise ValueError("model must be built before it is compiled for a recipe; got a model without variables")
     arguments = {

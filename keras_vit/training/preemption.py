@@ -1,4 +1,4 @@
-"""SIGTERM, with which machines are taken back, and Ctrl-C become a checkpoint and an exception of their own."""
+"""SIGTERM and Ctrl-C during training: save a checkpoint, then raise `Preempted` or `Interrupted`."""
 
 import contextlib
 import os
@@ -10,10 +10,10 @@ EXIT_CODE = os.EX_TEMPFAIL  # 75: "try again later" of sysexits.h
 
 
 class Preempted(SystemExit):
-    """The process was asked to end and has saved its state; it exits with code 75. The same command goes on.
+    """SIGTERM ended the run after its state was saved; the exit code is 75. The same command resumes it.
 
     Args:
-        step: number of steps done, at which it was saved.
+        step: number of completed steps in the checkpoint.
     """
 
     def __init__(self, step: int) -> None:
@@ -21,16 +21,16 @@ class Preempted(SystemExit):
         self.step = step
 
     def __str__(self):
-        return f"asked to end by SIGTERM; saved at step {self.step}, the same command goes on from there"
+        return f"ended by SIGTERM; saved at step {self.step}, the same command resumes from there"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended the run, which has saved its state. The same call goes on.
+    """Ctrl-C ended the run after its state was saved. The same call resumes it.
 
-    What catches `KeyboardInterrupt` catches it.
+    Code that catches `KeyboardInterrupt` also catches this exception.
 
     Args:
-        step: number of steps done, at which it was saved.
+        step: number of completed steps in the checkpoint.
     """
 
     def __init__(self, step: int) -> None:
@@ -38,23 +38,23 @@ class Interrupted(KeyboardInterrupt):
         self.step = step
 
     def __str__(self):
-        return f"interrupted by Ctrl-C; saved at step {self.step}, the same call goes on from there"
+        return f"interrupted by Ctrl-C; saved at step {self.step}, the same call resumes from there"
 
 
-# By number, the stronger the higher: who takes a machine back does not wait, and asks for an exit code.
+# The higher number wins: a machine that sends SIGTERM is about to stop and expects an exit code.
 ENDS = {1: Interrupted, 2: Preempted}
 
 _TOLD = (
-    "Ctrl-C: the step in flight ends and a checkpoint is written, from which the same call goes on; "
-    "a second Ctrl-C ends at once"
+    "Ctrl-C: the current step ends and a checkpoint is written, from which the same call resumes; "
+    "a second Ctrl-C ends the run at once"
 )
 
 
 class Requests:
-    """What the process has been asked for.
+    """The signals that the process has received.
 
     Attributes:
-        strongest: 0 if nothing, else a number of `ENDS`.
+        strongest: 0 if none, else a key of `ENDS`.
     """
 
     def __init__(self):
@@ -68,8 +68,8 @@ class Requests:
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted, self.strongest = True, max(self.strongest, 1)
-        # Not to the logger: a handler of signals may stand in the midst of a message to it. In the midst of another
-        # output, or where nobody listens, it is not told.
+        # Not the logger: the signal may arrive while the logger is writing. If stderr is busy or closed, the message
+        # is dropped.
         with contextlib.suppress(RuntimeError, ValueError, OSError, AttributeError):
             sys.stderr.write(("\n" if sys.stderr.isatty() else "") + _TOLD + "\n")
             sys.stderr.flush()
@@ -77,10 +77,10 @@ class Requests:
 
 @contextlib.contextmanager
 def watch():
-    """Yields `Requests`, to which SIGTERM and the first Ctrl-C (SIGINT) go, instead of ending the process.
+    """Yield `Requests` that record SIGTERM and the first Ctrl-C (SIGINT), so that they do not end the process.
 
-    The second Ctrl-C is a `KeyboardInterrupt` at once. Where SIGINT is ignored, as in background jobs of a script, it
-    stays so. Python lets only the main thread handle signals: elsewhere nothing is asked, and no handler is changed.
+    The second Ctrl-C raises `KeyboardInterrupt` at once. A SIGINT that is ignored, as in background jobs of a script,
+    stays ignored. Python handles signals only in the main thread; in other threads this changes nothing.
     """
     requests = Requests()
     if threading.current_thread() is not threading.main_thread():
@@ -88,14 +88,14 @@ def watch():
         return
     with contextlib.ExitStack() as handlers:
         handlers.enter_context(_handled(signal.SIGTERM, requests.terminate))
-        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):  # None: not Python's, so not ours to change
+        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):  # None: installed outside Python
             handlers.enter_context(_handled(signal.SIGINT, requests.interrupt))
         yield requests
 
 
 @contextlib.contextmanager
 def _handled(number, handle):
-    """Within, `handle` gets the signal; behind, who got it before."""
+    """Install `handle` for a signal within the context, then restore the previous handler."""
     before = signal.signal(number, handle)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: figures in the progress bar, tables of steps and epochs, best model."""
+"""Progress reports of a run: values in the progress bar, tables of steps and epochs, and the best model."""
 
 import csv
 import io
@@ -16,16 +16,16 @@ from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.saving import save_model
 
-_WAIT = 30  # seconds of steps after which their speed says something of those to come
-_WORTH_TELLING = 90  # seconds left
-_UNITS = (("minutes", 60, 100), ("hours", 3600, 48), ("days", 86400, float("inf")))  # name, seconds, shown below
+_WAIT = 30  # seconds of training before the speed is stable enough for an estimate
+_WORTH_TELLING = 90  # seconds; shorter estimates are not logged
+_UNITS = (("minutes", 60, 100), ("hours", 3600, 48), ("days", 86400, float("inf")))  # name, seconds, used below
 
 
 class Progress(keras.callbacks.Callback):
-    """Adds `learning_rate` and `images_per_second` to the logs; it must stand before the callbacks that show them.
+    """Add `learning_rate` and `images_per_second` to the logs.
 
-    The speed is the mean over the epoch, without its first call, which compiles. The learning rate is that of the last
-    step.
+    It must come before the callbacks that show these values. The speed is the mean over the epoch without its first
+    call, which compiles. The learning rate is that of the last step.
 
     Args:
         batch_size: images per step.
@@ -56,19 +56,21 @@ class Progress(keras.callbacks.Callback):
 
 
 class TimeLeft(keras.callbacks.Callback):
-    """Logs once, after half a minute of steps, how long the remaining ones will take; it must stand after `Progress`.
+    """Log once, after half a minute of training, how long the remaining steps will take.
+
+    It must come after `Progress`.
 
     Args:
         batch_size: images per step.
         steps_per_epoch: steps of an epoch.
         epochs: of the whole run.
-        validates: whether there is a validation after every epoch, of which the speed of the steps says nothing.
+        validates: whether every epoch ends with a validation, whose duration is not included.
     """
 
     def __init__(self, batch_size, steps_per_epoch, epochs, validates):
         super().__init__()
         self._batch_size, self._steps_per_epoch, self._epochs = batch_size, steps_per_epoch, epochs
-        self._besides = ", validation not counted" if validates else ""
+        self._besides = ", not counting validation" if validates else ""
 
     def on_train_begin(self, logs=None):
         self._begin, self._is_told = None, False
@@ -86,22 +88,22 @@ class TimeLeft(keras.callbacks.Callback):
         speed = logs["images_per_second"]
         seconds = steps * self._batch_size / speed
         if seconds >= _WORTH_TELLING:
-            if self.params["verbose"] == 1:  # ends the line of Keras's bar
+            if self.params["verbose"] == 1:  # end the line of Keras's progress bar
                 sys.stdout.write("\n")
                 sys.stdout.flush()
-            pace = f"{speed:,.{0 if speed >= 10 else 1}f} images a second"
+            pace = f"{speed:,.{0 if speed >= 10 else 1}f} images per second"
             LOGGER.info(f"about {_duration(seconds)} left at {pace}{self._besides}")
 
 
 class StepTable(keras.callbacks.Callback):
-    """CSV file with a row per step, or per call of several steps: step, epoch, and the logs of that moment.
+    """Write a CSV file with one row per step, or per call of several steps: step, epoch and the current logs.
 
-    Keras's loss and accuracy are means over the epoch so far. When a run goes on from a checkpoint, the rows of steps
-    that are done again are taken out first, so that every step stands there once.
+    Keras's loss and accuracy are means over the epoch so far. A resumed run repeats the steps since its checkpoint; the
+    old rows of these steps are removed first, so that every step appears once.
 
     Args:
         path: of the file.
-        resume: the `Resume` of the same fit, which must stand behind this one among the callbacks.
+        resume: the `Resume` of the same fit, which must come after this one among the callbacks.
         steps_per_epoch: steps of an epoch.
     """
 
@@ -121,7 +123,7 @@ class StepTable(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         step = self._epoch * self._steps_per_epoch + batch + 1
         if step <= self._step:
-            return  # the last step of an epoch is shown again when a run goes on from there
+            return  # a run that resumes at the end of an epoch reports its last step again
         self._step = step
         row = {"step": step, "epoch": self._epoch + 1, **logs}
         new = self._columns is None
@@ -132,7 +134,7 @@ class StepTable(keras.callbacks.Callback):
 
 
 class EpochTable(keras.callbacks.Callback):
-    """CSV file with a row per epoch: epoch, step, and the logs at its end. It is written anew each time.
+    """Rewrite a CSV file with one row per epoch: epoch, step and the logs at its end.
 
     Args:
         path: of the file.
@@ -151,11 +153,11 @@ class EpochTable(keras.callbacks.Callback):
 
 
 class BestModel(keras.callbacks.Callback):
-    """Saves the model whenever it is better by `merit` than in all epochs before.
+    """Save the model after every epoch whose `merit` is higher than in all epochs before.
 
     Args:
         path: of the `.keras` file.
-        model: what to save: the model that is trained, or the one inside it.
+        model: the model to save: the trained one, or the one inside it.
     """
 
     def __init__(self, path, model):
@@ -169,9 +171,9 @@ class BestModel(keras.callbacks.Callback):
 
 
 def verbosity(verbose):
-    """Returns 0, 1 or 2 of `model.fit` for the argument of `train`, which may be `"auto"`.
+    """Return 0, 1 or 2 of `model.fit` for the argument of `train`, which may be `"auto"`.
 
-    Keras takes `"auto"` for 1 wherever its output goes, so that a file gets a bar for every step.
+    Keras treats `"auto"` as 1 even when the output is a file, which then gets a progress bar for every step.
     """
     checks.check_choice("verbose", verbose, ("auto", 0, 1, 2))
     if verbose != "auto":
@@ -180,9 +182,9 @@ def verbosity(verbose):
 
 
 def shortest(value):
-    """The float of the fewest digits that is this number in float32: 0.98, where Keras has 0.9800000190734863.
+    """Return the shortest float that equals this number in float32: 0.98 instead of Keras's 0.9800000190734863.
 
-    What is no float32, such as a speed, stays as it is.
+    A number that is not a float32, such as a speed, is returned unchanged.
     """
     with np.errstate(over="ignore"):
         single = np.float32(value)
@@ -190,15 +192,15 @@ def shortest(value):
 
 
 def merit(logs):
-    """What is higher for the better of two epochs: validation accuracy, where equal less loss in validation.
+    """Return a value that is higher for the better of two epochs, None without a validation.
 
-    None without a validation.
+    Epochs are compared by validation accuracy, then by validation loss.
     """
     return (logs.get("val_accuracy", 0.0), -logs["val_loss"]) if "val_loss" in logs else None
 
 
 def history_rows(history, steps_per_epoch):
-    """Returns one dict per epoch: `epoch` and `step`, counted from 1, learning rate, speed, then the metrics."""
+    """Return one dict per epoch: `epoch` and `step`, counted from 1, learning rate, speed, then the metrics."""
     first = [name for name in ("learning_rate", "images_per_second") if name in history]
     names = first + [name for name in history if name not in first]
     length = max(map(len, history.values()), default=0)
@@ -209,21 +211,21 @@ def history_rows(history, steps_per_epoch):
 
 
 def _can_redraw(stream):
-    """Whether a line that is drawn again replaces itself there, as on terminals and in notebooks."""
+    """Whether the stream can overwrite a line, as terminals and notebooks can."""
     is_notebook = type(stream).__module__.partition(".")[0] == "ipykernel"
     return is_notebook or "PYCHARM_HOSTED" in os.environ or bool(getattr(stream, "isatty", bool)())
 
 
 def _duration(seconds):
-    """`"12 minutes"`, `"3.5 hours"`."""
+    """Return `"12 minutes"` or `"3.5 hours"`."""
     name, length = next((name, length) for name, length, most in _UNITS if seconds < most * length)
     return f"{seconds / length:.{0 if name == 'minutes' else 1}f} {name}"
 
 
 def _rows_until(path, step):
-    """Returns (columns, lines with their ends: header and the rows up to `step`); (None, []) without a whole header.
+    """Return (columns, lines: header and the rows up to `step`); (None, []) without a complete header.
 
-    A last line without an end was being written when the process was killed.
+    A last line without a line end was being written when the process was interrupted.
     """
     if step == 0 or not path.exists():
         return None, []
@@ -237,7 +239,7 @@ def _rows_until(path, step):
         is_row = first == "step" if number == 1 else first.isdecimal() and len(others) == len(columns) - 1
         if not is_row:
             raise ValueError(
-                f"{path} must be the table of steps that this run has written; line {number} is {line[:60]!r}: "
+                f"{path} must be the table of steps that this run wrote; line {number} is {line[:60]!r}: "
                 "delete or move the file, and the same command resumes with a new one"
             )
         if number > 1 and int(first) <= step:

@@ -1,4 +1,4 @@
-"""Recipe: how a model is trained, as data."""
+"""Recipe: the settings of a training run as data."""
 
 import dataclasses
 import math
@@ -23,62 +23,62 @@ _MODEL_FIELDS = (*RATES, "dtype", "remat", "image_size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Config):
-    """How a model is trained: optimizer, schedule, loss, augmentation, seed.
+    """Settings of a training run: optimizer, schedule, loss, augmentation, seed.
 
-    `recipe.replace(epochs=5)` returns a changed copy; unknown names are refused with the list of the known. A step is a
-    batch, also with `gradient_accumulation_steps`.
+    `recipe.replace(epochs=5)` returns a changed copy. Unknown names raise an error that lists the known ones. A step is
+    one batch, also with `gradient_accumulation_steps`.
 
     Args:
         name: name in the table `RECIPES`.
-        source: where the numbers come from.
+        source: where the values come from.
         optimizer: `adamw` or `sgd`.
         learning_rate: highest learning rate.
         batch_size: images per step.
         epochs: passes over the training images. Give this or `steps`.
         steps: steps of the whole run.
-        schedule: how the learning rate falls after the warm-up: `cosine`, `linear`, `step` or `constant`, see
+        schedule: decay of the learning rate after the warm-up: `cosine`, `linear`, `step` or `constant`, see
             `keras_vit.training.schedules.create_schedule`.
-        final_learning_rate: where `cosine` and `linear` end.
-        warmup_steps: steps of the linear warm-up. Give this, `warmup_fraction`, `warmup_epochs` or none.
-        warmup_fraction: share in [0, 1) of all steps.
-        warmup_epochs: passes over the training images; need not be whole.
-        warmup_learning_rate: where the warm-up starts.
+        final_learning_rate: final value of `cosine` and `linear`.
+        warmup_steps: steps of the linear warm-up. Give at most one of this, `warmup_fraction` and `warmup_epochs`.
+        warmup_fraction: share of all steps, in [0, 1).
+        warmup_epochs: passes over the training images; may be a fraction.
+        warmup_learning_rate: first learning rate of the warm-up.
         decay_at: shares of the run in (0, 1) at which schedule `step` decays.
-        decay_factor: what it multiplies the learning rate by; None is 0.1.
-        weight_decay: decoupled, follows the learning rate, on kernels alone: LR(t) * weight_decay * kernel per step.
-        momentum: of `sgd`, in [0, 1); None is the paper's 0.9.
-        clip_norm: largest global norm of the gradients, None for no clipping.
-        loss: `softmax`, or `sigmoid` summed over the classes, both on integer labels and on mixed ones; or
-            `masked_patches`, what a `keras_vit.MaskedPatchPrediction` compares: it looks at no labels.
-        head_bias: with loss `sigmoid`, the bias that a fresh head starts from; a head whose bias is not all zeros
-            keeps its own.
+        decay_factor: factor of the learning rate at each of these; None uses 0.1.
+        weight_decay: decoupled, scales with the learning rate, kernels only: LR(t) * weight_decay * kernel per step.
+        momentum: of `sgd`, in [0, 1); None uses the paper's 0.9.
+        clip_norm: maximum global norm of the gradients, None for no clipping.
+        loss: `softmax`, or `sigmoid` summed over the classes, both on integer and on mixed labels; or
+            `masked_patches`, the loss of a `keras_vit.MaskedPatchPrediction`, which uses no labels.
+        head_bias: with loss `sigmoid`, the initial bias of a new head; a head whose bias is not all zeros keeps it.
         label_smoothing: e in [0, 1): targets are (1 - e) * label + e / classes.
-        augment: augmentations in their order, see `keras_vit.data.augment`.
-        mix: mixes of two images and their labels, of which one is drawn per batch; see there.
-        repeats: how often an image stands in a batch, each time augmented anew (arXiv 1901.09335). An epoch has as
-            many images as without.
-        image_size: pixels, (height, width) or one integer, of the model that `keras_vit.train` builds; a model that is
-            built already keeps its own. None leaves it to the model.
-        dropout_rate, attention_dropout_rate, drop_path_rate: what the model must have been built with; None
-            leaves the choice to the model.
-        ema_momentum: in [0, 1), of Keras's average of the weights over the steps (Polyak averaging), which becomes the
-            weights when `fit` ends. `keras.callbacks.SwapEMAWeights()` validates with it on the way. None for none.
-        layer_decay: in (0, 1], factor of the learning rate from block to block, from the head down; see
+        augment: augmentations in order, see `keras_vit.data.augment`.
+        mix: ways to mix two images and their labels; each batch draws one of them, see `keras_vit.data.augment`.
+        repeats: how often an image appears in a batch, each time with a new augmentation (arXiv 1901.09335). The number
+            of images per epoch stays the same.
+        image_size: pixels, (height, width) or one integer, of the model that `keras_vit.train` builds; a built model
+            keeps its own. None uses the model's default.
+        dropout_rate, attention_dropout_rate, drop_path_rate: rates that the model must be built with; None accepts
+            any.
+        ema_momentum: in [0, 1), momentum of Keras's moving average of the weights (Polyak averaging). The averages
+            replace the weights when `fit` ends; `keras.callbacks.SwapEMAWeights()` also validates with them. None for
+            no average.
+        layer_decay: in (0, 1], factor of the learning rate per block, from the head to the embedding; see
             `keras_vit.training.encoders.layer_rates`. None for one learning rate.
-        microbatches: parts that a batch is split into to save memory; the step is that of the whole batch.
-        gradient_accumulation_steps: Keras's own: the weights change at every such step alone. None for every step.
+        microbatches: number of parts that a batch is split into to save memory; the update is that of the whole batch.
+        gradient_accumulation_steps: Keras's own: number of steps between two updates of the weights. None updates at
+            every step.
         steps_per_execution: steps per call of the compiled function.
-        dtype: Keras dtype policy that the model must have been built with, such as `mixed_bfloat16`; None leaves it to
-            the model.
-        remat: whether the model recomputes its blocks in the backward pass to save memory; None leaves it to the model.
-        input_dtype: of the batches: `float32`, standardised, or `uint8` for a model that rescales by itself.
+        dtype: Keras dtype policy that the model must be built with, such as `mixed_bfloat16`; None accepts any.
+        remat: whether the model recomputes its blocks in the backward pass to save memory; None accepts either.
+        input_dtype: dtype of the batches: `float32`, standardised, or `uint8` for a model that rescales its input.
         seed: of the initial weights, the order of the images and the augmentation.
         dataset: name of the recipe's own images, None if it has none.
         model: config of the recipe's own model, such as a `ViTConfig`; None if it has none.
-        sweep: the learning rates among which the source chose the best by validation.
+        sweep: the learning rates that the source compared on a validation set.
 
     Raises:
-        ValueError: on a value out of range, an unknown choice or a contradiction between arguments.
+        ValueError: on a value out of range, an unknown choice or contradicting arguments.
     """
 
     name: str
@@ -129,54 +129,54 @@ class Recipe(Config):
         check_contradictions(self)
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with the named fields changed.
+        """Return a copy with the named fields changed.
 
-        Of `epochs` and `steps`, and of the three ways to state a warm-up, the one that is given takes the place of the
-        others: `recipe.replace(steps=400)` trains 400 steps, whatever the recipe counted in.
+        A new value for `epochs` or `steps` replaces the other one, and so do the three ways to specify a warm-up:
+        `recipe.replace(steps=400)` trains 400 steps even if the recipe specified epochs.
 
         Args:
-            **changes: the new values by the names of the fields.
+            **changes: new values by field name.
 
         Raises:
-            ValueError: on a name that is no field, which the message lists, and on what a recipe refuses.
+            ValueError: on an unknown field, with the list of the known ones, and on invalid values.
         """
         for group in EXCLUSIVE:
-            if any(changes.get(name) is not None for name in group):  # 0 is given too: no warm-up
+            if any(changes.get(name) is not None for name in group):  # 0 counts as given: no warm-up
                 changes = {**{name: _DEFAULTS[name] for name in group}, **changes}
         return super().replace(**changes)
 
     def compile(self, model: ModelT, steps: int | None = None, steps_per_epoch: int | None = None) -> ModelT:
-        """Compiles `model` with the recipe's optimizer, schedule and loss, and with the metric that belongs to it.
+        """Compile `model` with the optimizer, schedule, loss and metric of the recipe.
 
         Args:
-            model: a built classifier with one logit per class: a model of this package, or a keras model around one,
-                such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`; for loss `masked_patches`
-                a `keras_vit.MaskedPatchPrediction`, whose target says what is compared.
-            steps: steps of the whole run, the length of the schedule; None takes the recipe's own `steps`, or its
-                `epochs` times `steps_per_epoch`.
-            steps_per_epoch: steps of one pass over the images; None takes `steps` over the recipe's `epochs`.
+            model: a built classifier with one logit per class: a model of this package, a keras model that contains
+                one, such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`; for loss
+                `masked_patches` a `keras_vit.MaskedPatchPrediction`.
+            steps: steps of the whole run, the length of the schedule; None uses the recipe's `steps`, or its `epochs`
+                times `steps_per_epoch`.
+            steps_per_epoch: steps of one pass over the images; None uses `steps` divided by the recipe's `epochs`.
 
         Returns:
             `model`, ready for `model.fit`.
 
         Raises:
-            ValueError: if the number of steps is not known, or the model contradicts the recipe.
+            ValueError: if the number of steps is unknown, or the model contradicts the recipe.
         """
         return compile_model(self, model, steps, steps_per_epoch)
 
     def total_steps(self, source_size: int) -> tuple[int, int]:
-        """Returns (epochs, steps per epoch) of `model.fit` for a number of training images.
+        """Return (epochs, steps per epoch) for `model.fit`.
 
-        A recipe that counts epochs drops the images that do not fill a last batch. One that counts steps has exactly
-        so many, in equal epochs that come as near to one pass over the images as divisors of `steps` can; where that
-        is less than half a pass, or more than two, a warning names a number of steps that has better ones.
+        A recipe that specifies epochs drops the images that do not fill a last batch. A recipe that specifies steps is
+        split into equal epochs whose length divides `steps` and is close to one pass over the images. If an epoch is
+        shorter than half a pass or longer than two, a warning suggests a better number of steps.
 
         Args:
             source_size: number of training images.
 
         Raises:
-            ValueError: if there are fewer images than a batch takes, or `steps_per_execution` does not divide the
-                steps of an epoch.
+            ValueError: if there are fewer images than `batch_size`, or `steps_per_execution` does not divide the steps
+                of an epoch.
         """
         checks.check_integer("source_size", source_size)
         if self.steps is not None:
@@ -185,7 +185,7 @@ class Recipe(Config):
             raise ValueError(
                 "batch_size must not exceed the number of images; "
                 f"got batch_size={self.batch_size}, {source_size} images "
-                "(recipe.replace(batch_size=...) changes it)"
+                "(change it with recipe.replace(batch_size=...))"
             )
         steps_per_epoch = source_size // self.batch_size
         if steps_per_epoch % self.steps_per_execution:
@@ -193,7 +193,7 @@ class Recipe(Config):
                 "steps_per_execution must divide the steps of an epoch; "
                 f"got steps_per_execution={self.steps_per_execution}, {steps_per_epoch} steps per epoch"
             )
-        return self.epochs, steps_per_epoch  # type: ignore[return-value] # epochs are given where steps are not
+        return self.epochs, steps_per_epoch  # type: ignore[return-value] # epochs are set where steps are None
 
     def _equal_epochs(self, source_size):
         executions = self.steps // self.steps_per_execution
@@ -203,56 +203,56 @@ class Recipe(Config):
         if not 0.5 <= epochs / passes <= 2.0:
             of_a_pass = max(source_size // self.batch_size // self.steps_per_execution, 1) * self.steps_per_execution
             warnings.warn(
-                f"{self.steps} steps are trained in epochs of {self.steps // epochs}, a pass takes about {of_a_pass}; "
-                f"recipe.replace(steps={round(self.steps / of_a_pass) * of_a_pass}) has epochs of a pass",
+                f"{self.steps} steps form epochs of {self.steps // epochs} steps, but one pass over the images "
+                f"has about {of_a_pass}; recipe.replace(steps={round(self.steps / of_a_pass) * of_a_pass}) fits better",
                 stacklevel=3,
             )
         return epochs, self.steps // epochs
 
     def configure(self, config: ConfigT) -> ConfigT:
-        """Returns a model's config with what this recipe fixes of it: its rates, dtype, remat and image size.
+        """Return `config` with the recipe's rates, dtype, remat and image size.
 
         Args:
             config: such as a `ViTConfig`.
 
         Raises:
-            ValueError: if the recipe asks for what this architecture does not have.
+            ValueError: if the recipe sets a field that this architecture does not have.
         """
         return config.replace(**self.model_arguments(type(config)))
 
     def model_arguments(self, config_class: type[ImageConfig]) -> dict[str, Any]:
-        """Returns what this recipe fixes of a model as arguments of its config, such as `ViTConfig`.
+        """Return the recipe's model settings as arguments of a config, such as `ViTConfig`.
 
-        What the architecture does not have, such as the dropout of a ResNet, is left out where the recipe has it off.
+        A setting that the architecture does not have, such as the dropout of a ResNet, is omitted if it is off.
 
         Args:
             config_class: such as `ViTConfig`.
 
         Raises:
-            ValueError: where the recipe asks for it.
+            ValueError: if such a setting is on.
         """
         known = {field.name for field in dataclasses.fields(config_class)}
         for name, value in self.model_fields.items():
             if name not in known and value:
                 raise ValueError(
                     f"recipe {self.name!r} trains with {name}={value}, which {config_class.__name__} does not have: "
-                    f"take recipe.replace({name}=None)"
+                    f"use recipe.replace({name}=None)"
                 )
         return {name: value for name, value in self.model_fields.items() if name in known}
 
     @property
     def model_fields(self) -> dict[str, Any]:
-        """What this recipe fixes of the model, by the names of a config."""
+        """Return the recipe's model settings by config field."""
         return {name: getattr(self, name) for name in _MODEL_FIELDS if getattr(self, name) is not None}
 
     @property
     def length(self) -> str:
-        """How long it trains, in words: `"7 epochs"` or `"20,000 steps"`."""
+        """Return the length of the training as text: `"7 epochs"` or `"20,000 steps"`."""
         return f"{self.epochs} epochs" if self.steps is None else f"{self.steps:,} steps"
 
     @property
     def regularisation(self) -> dict[str, Any]:
-        """The rates this recipe fixes, as arguments of a model: `config.replace(**recipe.regularisation)`."""
+        """Return the recipe's dropout rates, for `config.replace(**recipe.regularisation)`."""
         return {name: value for name, value in self.model_fields.items() if name in RATES}
 
 

@@ -1,4 +1,4 @@
-"""What a recipe's fields may be, one by one and together."""
+"""Checks of a recipe's fields, alone and in combination."""
 
 import numbers
 
@@ -15,7 +15,7 @@ from keras_vit.training.schedules import SCHEDULES
 INPUT_DTYPES = ("float32", "uint8")
 RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
-# of each of these only one is given: giving it anew takes the place of the others
+# at most one field of each group is set: a new value replaces the others
 EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_epochs"))
 
 _MAX_SEED = 2**32 - 1  # NumPy's
@@ -23,14 +23,14 @@ _CONFIGS = {config.__name__: config for config in MODELS}
 
 
 def check_fields(recipe):
-    """Returns the fields as they are kept; raises `ValueError` on a value out of range or an unknown choice."""
+    """Return the converted fields; raise `ValueError` on a value out of range or an unknown choice."""
     values = {name: check(name, getattr(recipe, name)) for name, check in _CHECKS.items()}
     given = {name: getattr(recipe, name) for name in _OPTIONAL_CHECKS if getattr(recipe, name) is not None}
     return values | {name: _OPTIONAL_CHECKS[name](name, value) for name, value in given.items()}
 
 
 def check_contradictions(recipe):
-    """Raises `ValueError` on fields that contradict each other."""
+    """Raise `ValueError` if fields contradict each other."""
     for is_contradiction, expectation, names in _CONTRADICTIONS:
         if is_contradiction(recipe):
             got = ", ".join(f"{name}={getattr(recipe, name)!r}" for name in names)
@@ -71,7 +71,7 @@ def _check_factor(name, value):
 
 def _check_text(name, value):
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a text; got {name}={value!r}")
+        raise ValueError(f"{name} must be a non-empty string; got {name}={value!r}")
     return value
 
 
@@ -120,7 +120,7 @@ def _choice(choices):
 
 
 def _way_out(name):
-    return f"change it by recipe.replace({name}=...), on the command line by --set {name}=..."
+    return f"change it with recipe.replace({name}=...), on the command line with --set {name}=..."
 
 
 _CHECKS = {
@@ -166,7 +166,7 @@ _OPTIONAL_CHECKS = {
     "model": _check_model,
 }
 
-# when fields contradict each other, what is expected of them, which ones
+# (condition, what is expected, fields shown in the message)
 _CONTRADICTIONS = (
     (
         lambda r: (r.epochs is None) == (r.steps is None),
@@ -180,22 +180,22 @@ _CONTRADICTIONS = (
     ),
     (
         lambda r: r.steps is not None and r.warmup_steps >= r.steps,
-        f"warmup_steps must be fewer than steps ({_way_out('warmup_steps')})",
+        f"warmup_steps must be below steps ({_way_out('warmup_steps')})",
         ("warmup_steps", "steps"),
     ),
     (
         lambda r: r.epochs is not None and r.warmup_epochs >= r.epochs,
-        f"warmup_epochs must be fewer than epochs ({_way_out('warmup_epochs')})",
+        f"warmup_epochs must be below epochs ({_way_out('warmup_epochs')})",
         ("warmup_epochs", "epochs"),
     ),
     (
         lambda r: r.steps is not None and r.warmup_epochs,
-        "warmup_epochs belongs to a recipe that counts epochs",
+        "warmup_epochs requires a recipe with epochs",
         ("warmup_epochs", "steps"),
     ),
     (
         lambda r: r.warmup_learning_rate and not any(getattr(r, name) for name in EXCLUSIVE[1]),
-        "warmup_learning_rate needs a warm-up",
+        "warmup_learning_rate requires a warm-up",
         ("warmup_learning_rate", *EXCLUSIVE[1]),
     ),
     (
@@ -210,37 +210,37 @@ _CONTRADICTIONS = (
     ),
     (
         lambda r: r.final_learning_rate and r.schedule not in ("cosine", "linear"),
-        "final_learning_rate belongs to schedules 'cosine' and 'linear'",
+        "final_learning_rate requires schedule 'cosine' or 'linear'",
         ("final_learning_rate", "schedule"),
     ),
     (
         lambda r: bool(r.decay_at) != (r.schedule == "step"),
-        "decay_at must be given with schedule 'step', and with no other",
+        "decay_at must be given with schedule 'step', and only with it",
         ("decay_at", "schedule"),
     ),
     (
         lambda r: r.decay_factor is not None and r.schedule != "step",
-        "decay_factor belongs to schedule 'step'",
+        "decay_factor requires schedule 'step'",
         ("decay_factor", "schedule"),
     ),
     (
         lambda r: r.momentum is not None and r.optimizer != "sgd",
-        "momentum belongs to optimizer 'sgd'",
+        "momentum requires optimizer 'sgd'",
         ("momentum", "optimizer"),
     ),
     (
         lambda r: r.head_bias is not None and r.loss != "sigmoid",
-        "head_bias belongs to loss 'sigmoid': softmax does not see what all classes share",
+        "head_bias requires loss 'sigmoid': a bias that all classes share does not change a softmax",
         ("head_bias", "loss"),
     ),
     (
         lambda r: r.loss == MASKED_PATCHES and (r.label_smoothing or r.mix),
-        "loss 'masked_patches' looks at no labels, so label_smoothing must be 0 and mix empty",
+        "loss 'masked_patches' uses no labels, so label_smoothing must be 0 and mix empty",
         ("loss", "label_smoothing", "mix"),
     ),
     (
         lambda r: r.loss == MASKED_PATCHES and r.input_dtype != "float32",
-        "loss 'masked_patches' makes its targets of standardised images, so input_dtype must be 'float32'",
+        "loss 'masked_patches' computes its targets from standardised images, so input_dtype must be 'float32'",
         ("loss", "input_dtype"),
     ),
     (

@@ -1,4 +1,4 @@
-"""RECIPES: the one table of the recipes that the package knows by name."""
+"""RECIPES: the table of all named recipes."""
 
 import fnmatch
 
@@ -9,10 +9,10 @@ from keras_vit.training.recipe import Recipe
 
 
 def list_recipes(pattern: str = "*") -> list[str]:
-    """Returns the names of the recipes, in the order of the table.
+    """Return the names of the recipes, in the order of the table.
 
     Args:
-        pattern: such as `"augreg/*"`, which the names must match; upper and lower case differ.
+        pattern: shell-style pattern for the names, such as `"augreg/*"`; case-sensitive.
     """
     return [name for name in RECIPES if fnmatch.fnmatchcase(name, pattern)]
 
@@ -45,7 +45,7 @@ _QUICKSTART = Recipe(
 
 
 class _Recipes(dict[str, Recipe]):
-    """A dict whose `KeyError` says what may have been meant."""
+    """A dict whose `KeyError` suggests similar names."""
 
     def __missing__(self, name):
         hint = checks.suggestion(name, self, most=3, cutoff=0.4)

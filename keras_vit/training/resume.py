@@ -1,4 +1,4 @@
-"""Resume: a killed run goes on at the step of its last checkpoint, inside the epoch, as if nothing had happened."""
+"""Resume: continue an interrupted run from the step of its last checkpoint, with identical results."""
 
 import concurrent.futures
 import contextlib
@@ -20,11 +20,11 @@ from keras_vit.typing import PathLike
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss or a weight has become infinite or no number."""
+    """The loss or a weight is infinite or NaN."""
 
 
 class Resume(keras.callbacks.Callback):
-    """Callback that writes checkpoints by step and goes on from the newest.
+    """Callback that saves checkpoints by step and resumes from the newest one.
 
     ```python
     resume = keras_vit.training.Resume("runs/1", every_steps=500)
@@ -32,41 +32,43 @@ class Resume(keras.callbacks.Callback):
     model.fit(data, epochs=10, steps_per_epoch=781, callbacks=[resume])
     ```
 
-    The same lines go on after a kill: with the weights, the optimizer, the running metrics, the seeds of dropout, the
-    history, the state of Keras's `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`, and with the batch that
-    was next. On one kind of device every number is then that of an unbroken run.
+    The same lines resume an interrupted run. They restore the weights, the optimizer, the running metrics, the seeds of
+    dropout, the history, the state of Keras's `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`, and continue
+    with the next batch. On the same kind of device, all results equal those of an uninterrupted run.
 
-    A checkpoint is written every `every_steps` steps, before a validation, at the last step, and when the process is
-    asked to end: after SIGTERM `fit` raises `Preempted`, also where it came after the last step, and the process exits
-    with code 75; after the first Ctrl-C (SIGINT) it raises `Interrupted`, which is a `KeyboardInterrupt`. A second
-    Ctrl-C raises `KeyboardInterrupt` at once, though a checkpoint that is half written is finished. Signals reach the
-    main thread alone: a `fit` in another one leaves them as they are; a SIGINT that the process ignores stays ignored.
-    Values are copied between two steps and written by a thread, one checkpoint at a time; what fails there is raised at
+    Checkpoints are written every `every_steps` steps, before a validation, at the last step, and on these signals:
+
+    - SIGTERM: `fit` raises `Preempted`, even if the signal came after the last step. The process exits with code 75.
+    - Ctrl-C (SIGINT): `fit` raises `Interrupted`, a `KeyboardInterrupt`. A second Ctrl-C raises `KeyboardInterrupt` at
+      once; a checkpoint that is being written is still completed.
+
+    Python delivers signals to the main thread only: a `fit` in another thread does not handle them. A SIGINT that the
+    process ignores stays ignored. A background thread writes the checkpoints, one at a time. Its errors are raised at
     the next step.
 
-    A `Resume` and the data that begin at its `step` are for one `fit`. The model must be one of this package:
-    `keras_vit.Model(inputs, outputs)` makes one of any layers, `keras_vit.Model(model.inputs[0], model.outputs[0])`
-    of a `keras.Sequential`. With several workers, `workdir` must be a folder that
-    all of them see; the first writes.
+    Use each `Resume`, and the data that start at its `step`, for one `fit`. The model must be one of this package.
+    `keras_vit.Model(inputs, outputs)` builds one from any layers, `keras_vit.Model(model.inputs[0], model.outputs[0])`
+    from a `keras.Sequential`. With several workers, `workdir` must be a folder that all of them share; only the first
+    worker writes.
 
     Args:
-        workdir: folder of the run; the files lie in `workdir/checkpoints`.
-        every_steps: steps from one checkpoint to the next.
-        keep: number of earlier checkpoints to keep beside the newest.
-        run: dict of JSON values that tells one run from another, such as a recipe. A checkpoint of a run with other
-            values is refused. `{"data": source.fingerprint()}` recognises other images.
+        workdir: folder of the run; the files are saved in `workdir/checkpoints`.
+        every_steps: steps between two checkpoints.
+        keep: number of earlier checkpoints to keep in addition to the newest.
+        run: dict of JSON values that identifies the run, such as a recipe. A checkpoint of a run with other values
+            raises an error. `{"data": source.fingerprint()}` detects other images.
 
     Attributes:
-        step: number of steps done, counted from the beginning of the run: the batch at which the data must start.
+        step: number of completed steps since the start of the run; the data must start at this batch.
 
     Raises:
-        ValueError: from `fit`, on a second `fit`, on arguments with which it cannot resume, such as arrays, and on a
-            checkpoint of another run or of another optimizer than the model was compiled with.
+        ValueError: from `fit`: on a second `fit`; on arguments that cannot be resumed, such as arrays; on a checkpoint
+            of another run or another optimizer.
         BlockingIOError: from `fit`, if another process trains in `workdir`.
-        CheckpointError: on a checkpoint that cannot be written, is damaged or does not fit the model.
-        NonFiniteError: when the loss or a weight is no finite number; no such checkpoint is written.
+        CheckpointError: if a checkpoint cannot be written, is damaged or does not fit the model.
+        NonFiniteError: if the loss or a weight is infinite or NaN; such a checkpoint is not written.
         Preempted: after SIGTERM.
-        Interrupted: after Ctrl-C; after a second one the `KeyboardInterrupt` of Python.
+        Interrupted: after Ctrl-C. A second Ctrl-C raises Python's `KeyboardInterrupt`.
     """
 
     def __init__(
@@ -76,29 +78,29 @@ class Resume(keras.callbacks.Callback):
         self._every = checks.check_integer("every_steps", every_steps)
         self._workdir = checks.check_workdir(workdir)
         self._files = CheckpointFolder(self._workdir / "checkpoints", checks.check_integer("keep", keep, minimum=0))
-        self._run = json.loads(json.dumps(run or {}))  # as a file gives it back: tuples are lists
+        self._run = json.loads(json.dumps(run or {}))  # as read from a file: tuples become lists
         self._thread = self._write = None
         self._is_used = False
         self.step = self._saved_step()
 
     def run_fit(self, model: keras.Model, fit: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """Calls `fit` so that it goes on from the checkpoint; `ResumableFit` tells how.
+        """Call `fit` so that it resumes from the checkpoint; see `ResumableFit`.
 
         Args:
             model: the model whose `fit` was called.
-            fit: function of the arguments and of the steps done in the first epoch.
+            fit: function of the arguments and of the completed steps of the first epoch.
             arguments: dict of the named arguments of `model.fit`.
 
         Returns:
-            What `model.fit` returns, the `History`.
+            The `History` that `model.fit` returns.
 
         Raises:
-            ValueError, BlockingIOError, CheckpointError, NonFiniteError, Preempted, Interrupted: as the class says.
+            ValueError, BlockingIOError, CheckpointError, NonFiniteError, Preempted, Interrupted: see the class.
         """
         if self._is_used:
             raise ValueError(
-                "a Resume is for one fit, as the data begin at its step: "
-                "make the Resume, and the data from its step, anew before each fit"
+            "a Resume is for one fit, because its data start at its step: "
+            "create the Resume and its data again before each fit"
             )
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
         with held(self._workdir) if workers.is_chief(model) else contextlib.nullcontext():
@@ -106,14 +108,14 @@ class Resume(keras.callbacks.Callback):
 
     def _run_alone(self, model, fit, arguments):
         self._check_step(model)
-        self._optimizer = describe_optimizer(model.optimizer)  # now: in a run its learning rate may be changed
+        self._optimizer = describe_optimizer(model.optimizer)  # before callbacks change its learning rate
         others = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not self]
         self._others, self._saved = others, self._read()
         self._validates = arguments.get("validation_data") is not None
         epoch, steps_done = self._position()
         if workers.is_chief(model):
             remove_partial(self._files.folder)
-        # Last of the callbacks: what the checkpoint says is the last word at the beginning of the epoch.
+        # Last of the callbacks, so that the state of the checkpoint overrides what the others set.
         arguments = {**arguments, "callbacks": [*others, self], "initial_epoch": epoch}
         self._is_used = True
         try:
@@ -122,7 +124,7 @@ class Resume(keras.callbacks.Callback):
                 self._wait()
         finally:
             self._thread = self._write = None
-        asked = workers.largest(model, self._requests.strongest)  # after the last step, or in an epoch cut short
+        asked = workers.largest(model, self._requests.strongest)  # a signal after the last step or in a cut epoch
         if asked:
             raise preemption.ENDS[asked](self._saved_step())
         return history
@@ -154,7 +156,7 @@ class Resume(keras.callbacks.Callback):
             self._wait()
 
     def on_test_batch_end(self, batch, logs=None):
-        self._end_if(workers.largest(self.model, self._requests.strongest))  # the checkpoint was written before
+        self._end_if(workers.largest(self.model, self._requests.strongest))  # the checkpoint exists already
 
     def _end_if(self, asked):
         if asked:
@@ -167,9 +169,9 @@ class Resume(keras.callbacks.Callback):
     def _check_step(self, model):
         if self._saved_step() != self.step:
             raise ValueError(
-                f"the newest checkpoint in {self._files.folder} must be the one of step {self.step}, as it was when "
-                f"this Resume was made; it is of step {self._saved_step()} now: make the Resume, and the data from its "
-                "step, anew"
+                f"the newest checkpoint in {self._files.folder} must be that of step {self.step}, as it was when this "
+                f"Resume was created; it is that of step {self._saved_step()} now: create the Resume and its data "
+                "again"
             )
         steps = workers.gather(model, [np.int64(self.step)] * len(workers.local_replicas(model)))
         if len(set(steps.tolist())) > 1:
@@ -179,7 +181,7 @@ class Resume(keras.callbacks.Callback):
             )
 
     def _read(self):
-        """The newest checkpoint, None at the beginning of a run."""
+        """Return the newest checkpoint, None at the start of a run."""
         if self.step == 0:
             return None
         arrays, state = self._files.read(self.step)
@@ -198,7 +200,7 @@ class Resume(keras.callbacks.Callback):
         return arrays, state
 
     def _position(self):
-        """(epoch, steps done of it): an epoch whose steps are all done still has its validation to come."""
+        """Return (epoch, completed steps of it); an epoch whose steps are all done is still to be validated."""
         epoch = max(0, self.step - 1) // self._steps_per_epoch
         return epoch, self.step - epoch * self._steps_per_epoch
 
@@ -211,7 +213,7 @@ class Resume(keras.callbacks.Callback):
         self._wait()
         steps = self._files.steps()
         kept = f"the checkpoint of step {steps[-1]} is good" if steps else "there is no checkpoint yet"
-        return f"{kept}; a lower learning rate, a longer warm-up or clipping may help, in a new workdir"
+        return f"{kept}; try a lower learning rate, a longer warm-up or clipping, in a new workdir"
 
     def _is_due(self, before):
         ends_epoch = self.step % self._steps_per_epoch == 0
@@ -238,11 +240,11 @@ class Resume(keras.callbacks.Callback):
     def _write_checked(self, step, arrays, state):
         for name, array in arrays.items():
             if name.startswith(("model.", "optimizer.")) and not _is_finite(array):
-                raise NonFiniteError(f"a weight ({name}) is no finite number after step {step}")
+                raise NonFiniteError(f"a weight ({name}) is infinite or NaN after step {step}")
         self._files.write(step, arrays, state)
 
     def _wait(self):
-        """Waits for the checkpoint that is being written, and raises what went wrong with it."""
+        """Wait for the checkpoint that is being written and raise its errors."""
         write, self._write = self._write, None
         if write is not None:
             write.result()
@@ -253,33 +255,33 @@ def _one_thread():
 
 
 def _not_resumable(model):
-    """Why `fit` did not call `run_fit`."""
+    """Return why `fit` did not call `run_fit`."""
     if isinstance(model, ResumableFit):
-        return "Resume must be given once to fit, in the list callbacks; got a second one, or one in a CallbackList"
+        return "Resume must be passed to fit once, in the list callbacks; got a second one, or one in a CallbackList"
     if not (getattr(model, "built", False) and getattr(model, "inputs", None)):
-        remedy = "make it of layers, as keras_vit.Model(inputs, outputs)"
-    else:  # in the structure that the model takes: Keras warns of a list of one
+        remedy = "build it from layers with keras_vit.Model(inputs, outputs)"
+    else:  # in the structure of the model's inputs: Keras warns about a list of one
         is_chain = isinstance(model, keras.Sequential)
         ends = "model.inputs[0], model.outputs[0]" if is_chain else "model.input, model.output"
         remedy = f"train keras_vit.Model({ends}), which has the same layers and weights"
     return (
-        f"Resume needs a model of keras_vit, whose fit can begin inside an epoch; got {type(model).__name__}: {remedy}"
+        f"Resume needs a model of keras_vit, whose fit can start inside an epoch; got {type(model).__name__}: {remedy}"
     )
 
 
 def _check_arguments(model, arguments):
-    """Returns (steps per epoch, steps of the whole run)."""
+    """Return (steps per epoch, steps of the whole run)."""
     x = keras.tree.flatten(arguments.get("x"))
     if arguments.get("y") is not None or any(hasattr(array, "shape") for array in x):
         raise ValueError(
-            "x must be data that begin at step `resume.step`, such as train_pipeline(..., start_step=resume.step), "
-            f"with Resume; got arrays ({type(x[0]).__name__}), which every fit begins anew"
+            "with Resume, x must be data that start at step `resume.step`, such as "
+            f"train_pipeline(..., start_step=resume.step); got arrays ({type(x[0]).__name__}), which cannot be resumed"
         )
     steps = arguments.get("steps_per_epoch")
     if steps is None:
         raise ValueError(
-            "steps_per_epoch must be given to fit with Resume: its data goes on from epoch to epoch, "
-            "such as that of train_pipeline(..., start_step=resume.step)"
+            "steps_per_epoch must be given to fit with Resume, because its data continue from epoch to epoch, "
+            "as those of train_pipeline(..., start_step=resume.step)"
         )
     if arguments.get("initial_epoch"):
         raise ValueError(f"initial_epoch must be left out with Resume, which sets it; got {arguments['initial_epoch']}")

@@ -1,4 +1,4 @@
-"""train: a recipe and images in, a trained model in a folder out; the same call goes on after a kill."""
+"""train: train a model by a recipe into a folder; the same call resumes an interrupted run."""
 
 import contextlib
 import dataclasses
@@ -50,15 +50,16 @@ _SHOWN = ("epoch", "step", *_METRICS, *(f"val_{name}" for name in _METRICS))
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """What `train` returns. Figures have the digits of float32: 0.98, where Keras has 0.9800000190734863.
+    """Result of `train`. Values have the digits of float32: 0.98 instead of Keras's 0.9800000190734863.
 
     Attributes:
-        model: the trained model, with the weights of `workdir/model.keras`; compiled, unless the recipe's `input_dtype`
-            is `uint8`, with which the model around it is. Of a `Distiller` its student, which is not compiled.
+        model: the trained model, with the weights of `workdir/model.keras`. It is compiled, unless the recipe's
+            `input_dtype` is `uint8`: then only the model around it is compiled. For a `Distiller`, its student, which
+            is not compiled.
         history: dict from metric name to one float per epoch.
-        accuracy: share of the validation images that the trained model names rightly, in [0, 1], or of their
-            corrupted patches that a `MaskedPatchPrediction` predicts rightly; None without any, or where that one
-            predicts pixels.
+        accuracy: top-1 accuracy of the trained model on the validation images, in [0, 1]; for a
+            `MaskedPatchPrediction`, the accuracy on their corrupted patches. None without validation, or if masked
+            pixels are predicted.
     """
 
     model: keras.Model
@@ -79,57 +80,57 @@ def train(
     max_corrupt: float = 0.01,
     verbose: int | str = "auto",
 ) -> TrainResult:
-    """Trains a model by a recipe. After a kill, the same call goes on where the last checkpoint was written.
+    """Train a model by a recipe; the same call resumes an interrupted run.
 
-    The random seed of Keras, NumPy and Python is set to the recipe's. `workdir` gets
+    The random seed of Keras, NumPy and Python is set to the recipe's. These files are written to `workdir`:
 
     - `recipe.json`: every field of the recipe;
-    - `checkpoints/`: what the run goes on from, see `Resume`;
-    - `steps.csv`, `history.csv`: a row per step and per epoch; `logs/`: for TensorBoard, where it is installed;
-    - `best.keras`: the model of the epoch with the highest validation accuracy, of several the one with the lowest
-      validation loss, which decides alone where there is no accuracy; `model.keras`: that of the last;
-    - `history.json`: recipe, accuracy and history, written last; with it, the same call returns its result at once;
-    - `curves.png`, where matplotlib is installed.
+    - `checkpoints/`: the checkpoints to resume from, see `Resume`;
+    - `steps.csv`, `history.csv`: one row per step and per epoch; `logs/`: for TensorBoard, if it is installed;
+    - `best.keras`: the model of the epoch with the highest validation accuracy; equal epochs, and those without
+      accuracy, are compared by validation loss. `model.keras`: the model of the last epoch;
+    - `history.json`: recipe, accuracy and history, written last. Once it exists, the same call returns its result;
+    - `curves.png`, if matplotlib is installed.
 
-    With the recipe's `ema_momentum`, the averaged weights are validated and saved. Of a `Distiller` the student alone
-    is validated and saved, also in the checkpoints: to go on, give the same teacher again.
+    With the recipe's `ema_momentum`, the averaged weights are validated and saved. For a `Distiller`, only the student
+    is validated and saved, also in the checkpoints: pass the same teacher again to resume.
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
-        source: folder of class folders, or `ImageSource`, of the training images; None takes the recipe's own.
-        workdir: folder for the results; it is made if absent. Workers that train together share it.
-        model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, made under the same strategy, also a
-            `Distiller`; or None for the recipe's own. What is not built yet gets one class per class of `source`, and
-            what the recipe fixes of rates, image size, dtype and remat. `labels` become the class names of `source`.
-            A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or with its defaults
-            around what is not built yet; the labels of `source` are not looked at.
-        weights: of a model by name or config, what `create_model` takes; None for random ones.
-        validation: folder or `ImageSource` to measure the accuracy on after every epoch; None takes the held-out part
-            of the recipe's own images, and measures nothing with a source of your own.
-        strategy: name of the devices, see `keras_vit.distribution`, or the `Devices` that it gave: `multi_worker` must
-            be entered before a source is made.
-        checkpoint_every: steps from one checkpoint to the next.
-        max_corrupt: largest share in [0, 1] of the images of a source that may be unreadable, see `train_pipeline`.
-        verbose: 1 draws a progress bar, 2 prints a line per epoch, 0 is silent; `"auto"` draws the bar on a terminal
-            and in a notebook, and prints lines into files and pipes. All else goes to the logger `keras_vit`.
+        source: folder of class folders, or `ImageSource`, of the training images; None uses the recipe's own.
+        workdir: folder for the results; created if absent. All workers of a run share it.
+        model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, created under the same strategy, which
+            may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
+            `source`, and the rates, image size, dtype and remat of the recipe. `labels` become the class names of
+            `source`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or one with
+            default settings around the model built here; it ignores the labels of `source`.
+        weights: for a model given by name or config, as in `create_model`; None for random weights.
+        validation: folder or `ImageSource` to measure the accuracy on after every epoch. None uses the held-out part of
+            the recipe's own images, or no validation with a `source` of your own.
+        strategy: name of the devices, see `keras_vit.distribution`, or the `Devices` that it yielded. Enter
+            `multi_worker` before you create a source.
+        checkpoint_every: steps between two checkpoints.
+        max_corrupt: maximum share of unreadable images in a source, in [0, 1], see `train_pipeline`.
+        verbose: 1 shows a progress bar, 2 prints one line per epoch, 0 is silent. `"auto"` shows the bar in a terminal
+            and a notebook, and prints lines to files and pipes. All other messages go to the logger `keras_vit`.
 
     Returns:
         A `TrainResult`.
 
     Raises:
-        TypeError: if the model is none of this package, or the images are neither folder nor source.
-        ValueError: on an unknown recipe, strategy or `verbose`, a recipe without what was left None, a model, source
-            and validation whose classes differ, a source without images or with too many unreadable ones, and a
-            `workdir` of another run: of another recipe, model, file of weights, source or validation (see
+        TypeError: if the model is not one of this package, or the images are neither folder nor source.
+        ValueError: on an unknown recipe, strategy or `verbose`; if the recipe lacks an argument that was left None; if
+            the classes of model, source and validation differ; on a source without images or with too many unreadable
+            ones; on a `workdir` of another run, with another recipe, model, weights file, source or validation (see
             `ImageSource.fingerprint`).
-        FileNotFoundError: if there is no such folder of images.
+        FileNotFoundError: if a folder of images does not exist.
         BlockingIOError: if another process trains in `workdir`.
-        CheckpointError: if the disk is full or refuses, and what was there before is still whole; if the newest
-            checkpoint is damaged.
-        NonFiniteError: when the loss or a weight is no finite number.
-        Preempted: after SIGTERM, with everything saved; as `SystemExit` it ends the process with exit code 75.
-        Interrupted: after Ctrl-C while the steps are done, with everything saved; it is a `KeyboardInterrupt`. A second
-            Ctrl-C ends at once, and one before the first or after the last step is Python's own.
+        CheckpointError: if the disk is full or not writable (earlier checkpoints are kept), or the newest checkpoint is
+            damaged.
+        NonFiniteError: if the loss or a weight is infinite or NaN.
+        Preempted: after SIGTERM, with everything saved; as a `SystemExit` it ends the process with exit code 75.
+        Interrupted: after Ctrl-C during training, with everything saved; it is a `KeyboardInterrupt`. A second Ctrl-C,
+            or one before the first or after the last step, raises Python's `KeyboardInterrupt` at once.
     """
     recipe = _find_recipe(recipe)
     checks.check_integer("checkpoint_every", checkpoint_every)
@@ -149,7 +150,7 @@ def train(
 
 
 def _enter(strategy):
-    """Returns a context of `Devices`."""
+    """Return a context of `Devices`."""
     if isinstance(strategy, Devices):
         return contextlib.nullcontext(strategy)
     checks.check_choice("strategy", strategy, DISTRIBUTIONS)
@@ -173,7 +174,7 @@ class _Run:
 
     def train(self):
         with held(self.workdir) if self.devices.is_chief else contextlib.nullcontext():
-            return self.finished() or self._train()  # it may have ended since it was looked at
+            return self.finished() or self._train()  # another process may have finished it in the meantime
 
     def _train(self):
         resume = Resume(self.workdir, self.checkpoint_every, run=self.identity)
@@ -190,7 +191,7 @@ class _Run:
                 epochs=epochs,
                 steps_per_epoch=steps_per_epoch,
                 validation_data=measured,
-                shuffle=False,  # the pipeline shuffles; Keras's own shuffling is for arrays, and it warns
+                shuffle=False,  # the pipeline shuffles; Keras can shuffle arrays only, and warns
                 callbacks=[*self._callbacks(epochs, steps_per_epoch, resume), resume],
                 verbose=self.verbose if self.devices.is_chief else 0,
             ).history
@@ -202,7 +203,7 @@ class _Run:
         return TrainResult(student_of(self.model), history, _last_accuracy(history))
 
     def finished(self):
-        """The result of a run that has come to its end in `workdir`, with its weights in the model; None otherwise."""
+        """Return the result of a finished run in `workdir`, with its weights in the model; None otherwise."""
         path = self.workdir / "history.json"
         if not path.exists():
             return None
@@ -217,22 +218,22 @@ class _Run:
         for variable, value in zip(model.weights, saved.weights, strict=True):
             variable.assign(keras.ops.convert_to_numpy(value))
         find_encoder(model).labels = find_encoder(saved).labels
-        self._say(f"{self.workdir} holds this run, finished")
+        self._say(f"the run in {self.workdir} is already finished")
         return TrainResult(model, history, accuracy)
 
     def _plan(self, epochs, steps_per_epoch, step):
-        """What is going to be done, in one line."""
+        """Return the plan of the run in one line."""
         size = " x ".join(map(str, find_encoder(self.model).config.image_size))
         steps = f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} images"
         images = f"{epochs} x {self.source.size:,} images of {size} pixels"
-        return f"{steps}, {images}" + (f"; goes on from step {step} with the weights of then" if step else "")
+        return f"{steps}, {images}" + (f"; resumes from the checkpoint of step {step}" if step else "")
 
     def _say(self, sentence):
         if self.verbose and self.devices.is_chief:
             LOGGER.info(sentence)
 
     def _compiled(self):
-        """The compiled model, which may have the one that is saved inside, and its epochs and steps per epoch."""
+        """Return the compiled model, which may contain the saved one, and its epochs and steps per epoch."""
         epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
         is_rescaled = self.recipe.input_dtype == "uint8" and not isinstance(self.model, Distiller)
         model = of_pixels(self.model) if is_rescaled else self.model
@@ -299,14 +300,14 @@ class _Run:
 
 @contextlib.contextmanager
 def _named(path, report):
-    """Names a file of a finished run that cannot be read; without the report, the run writes both anew."""
+    """Raise an error that names a file of a finished run that cannot be read, and how to write it again."""
     try:
         yield
-    except PermissionError:  # names the file, which may be whole
+    except PermissionError:  # it names the file, which may be intact
         raise
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(
-            f"{path} must be the file that a finished run has written; got {type(error).__name__}: {error}: "
+            f"{path} must be the file that a finished run wrote; got {type(error).__name__}: {error}: "
             f"delete {report}, and the same command writes both again from the last checkpoint"
         ) from error
 
@@ -327,12 +328,12 @@ def _find_sources(recipe, source, validation):
 
 
 def _open(name, images):
-    """The `ImageSource` of one argument, which may be a folder."""
+    """Return the `ImageSource` of an argument, which may be a folder."""
     if isinstance(images, (str, os.PathLike)):
         return from_directory(checks.check_path(name, images))
     if not isinstance(images, ImageSource):
         raise TypeError(
-            f"{name} must be a folder of class folders or an ImageSource, such as keras_vit.data.from_arrays gives; "
+            f"{name} must be a folder of class folders or an ImageSource, such as from keras_vit.data.from_arrays; "
             f"got {type(images).__name__}"
         )
     if images.size == 0:
@@ -345,7 +346,7 @@ def _last_accuracy(history):
 
 
 def _table(rows):
-    """The last epoch, and the best one where there was a validation."""
+    """Return a table of the last epoch, and of the best one if there was a validation."""
     last = rows[-1]
     named = {"last": last}
     if merit(last) is not None:

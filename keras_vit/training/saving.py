@@ -1,4 +1,4 @@
-"""Saving a model that is trained by several processes, of which one writes."""
+"""Saving a model that several processes train; one of them writes."""
 
 import threading
 
@@ -7,17 +7,17 @@ from keras_vit.training.checkpoint_files import write_atomically
 
 
 def save_model(model, path):
-    """Writes a `.keras` file in one piece.
+    """Write a `.keras` file atomically.
 
-    With several workers the file holds no optimizer, and one of them may call this alone: Keras's own saving makes
-    variables, which all workers of a strategy must do together.
+    With several workers, the file contains no optimizer, and a single worker may call this. Keras's own saving would
+    create variables, which all workers of a strategy must do together.
     """
     if workers.worker_count(model) == 1:
         write_atomically(path, model.save)
         return
     values = [workers.local_parts(variable)[0].numpy() for variable in model.weights]
     outcome = []
-    thread = threading.Thread(target=_save_copy, args=(model, values, path, outcome))  # the strategy is this thread's
+    thread = threading.Thread(target=_save_copy, args=(model, values, path, outcome))  # not under the strategy
     thread.start()
     thread.join()
     if outcome:

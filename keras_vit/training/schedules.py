@@ -1,4 +1,4 @@
-"""Learning rates over the steps of a training run, as Keras schedules."""
+"""Learning rate schedules of a training run."""
 
 import keras
 
@@ -21,7 +21,7 @@ def create_schedule(
     decay_at=(),
     decay_factor=DECAY_FACTOR,
 ):
-    """Builds a linear warm-up and the decay that follows it.
+    """Build a learning rate schedule: a linear warm-up, then the decay.
 
     With t the step, T `steps`, w `warmup_steps` and p = (t - w) / (T - w), clipped to [0, 1]:
 
@@ -31,19 +31,20 @@ def create_schedule(
         step       learning_rate * decay_factor^k, where k of the shares in `decay_at` have t > share * T
         constant   learning_rate
 
-    `cosine` that warms up from 0 to end at 0 is the official fine-tuning schedule, `linear` the pre-training one
-    (google-research/vision_transformer, vit_jax/utils.py), `step` that of BiT (google-research/big_transfer). These are
-    Keras's own classes wherever it has them: `CosineDecay`, `PolynomialDecay`, `PiecewiseConstantDecay`.
+    `cosine` with a warm-up from 0 and a final learning rate of 0 is the official fine-tuning schedule, `linear` the
+    pre-training one (google-research/vision_transformer, vit_jax/utils.py), `step` that of BiT
+    (google-research/big_transfer). Where Keras has a matching class, it is used: `CosineDecay`, `PolynomialDecay`,
+    `PiecewiseConstantDecay`.
 
     Args:
         name: `cosine`, `linear`, `step` or `constant`.
         learning_rate: highest learning rate, reached after the warm-up.
         steps: optimizer steps of the whole run; later steps keep the last learning rate.
         warmup_steps: steps of the warm-up, fewer than `steps`; 0 for none.
-        warmup_learning_rate: where the warm-up starts.
-        final_learning_rate: where `cosine` and `linear` end, from 0; with these alone.
-        decay_at: shares of the run in (0, 1), ascending, where `step` decays; after the warm-up. With `step` alone.
-        decay_factor: what `step` multiplies the learning rate by.
+        warmup_learning_rate: first learning rate of the warm-up.
+        final_learning_rate: final value of `cosine` and `linear`, 0 or above; other schedules require 0.
+        decay_at: ascending shares of the run in (0, 1), after the warm-up, at which `step` decays; only for `step`.
+        decay_factor: factor of the learning rate at each of these.
 
     Returns:
         A `keras.optimizers.schedules.LearningRateSchedule`; for `constant` without warm-up a float.
@@ -59,12 +60,12 @@ def create_schedule(
             f"got final_learning_rate={final_learning_rate}, schedule={name!r}"
         )
     if decay_at and name != "step":
-        raise ValueError(f"decay_at belongs to schedule 'step'; got decay_at={decay_at}, schedule={name!r}")
+        raise ValueError(f"decay_at requires schedule 'step'; got decay_at={decay_at}, schedule={name!r}")
     steps = checks.check_integer("steps", steps)
     warmup_steps = checks.check_integer("warmup_steps", warmup_steps, minimum=0)
     if warmup_steps >= steps:
         raise ValueError(
-            f"warmup_steps must be fewer than the steps of the run; got warmup_steps={warmup_steps}, steps={steps}"
+            f"warmup_steps must be below the steps of the run; got warmup_steps={warmup_steps}, steps={steps}"
         )
     if name == "cosine":
         return _cosine(learning_rate, steps, warmup_steps, warmup_learning_rate, final_learning_rate)
@@ -89,7 +90,7 @@ def _steps_down(learning_rate, steps, warmup_steps, decay_at, decay_factor):
     boundaries = [round(share * steps) - warmup_steps for share in decay_at]
     if not boundaries or boundaries[0] < 0:
         raise ValueError(
-            "decay_at must name at least one share of the run, after its warm-up; "
+            "decay_at must contain at least one share of the run, after its warm-up; "
             f"got decay_at={decay_at}, warmup_steps={warmup_steps}, steps={steps}"
         )
     values = [learning_rate * decay_factor**count for count in range(len(boundaries) + 1)]

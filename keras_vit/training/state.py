@@ -1,4 +1,4 @@
-"""The state of a training run: every variable of model, optimizer and metrics as arrays, and what tells runs apart."""
+"""State of a training run: the variables of model, optimizer and metrics as arrays, and the identity of the run."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from keras_vit.models.encoders import find_encoder
 from keras_vit.training import workers
 from keras_vit.training.checkpoint_files import CheckpointError
 
-# what digests in the identity of a run are of, for messages
+# digests in the identity of a run -> what they summarise, for messages
 _DIGESTS = {
     f"{part}.{name}": f"the {things} of the {images} images"
     for part, images in (("data", "training"), ("validation", "validation"))
@@ -25,27 +25,27 @@ _DIGESTS = {
     )
 }
 _DIGESTS["structure"] = "the layers of the model, or which of them are trained,"
-_DIGESTS["weights_file"] = "the contents of the file of weights"
+_DIGESTS["weights_file"] = "the contents of the weights file"
 
 
 def read_state(model):
-    """Returns dict from name to array, copies of the values of now.
+    """Return copies of the current values: dict from name to array.
 
-    Names tell the place in the model, not the names of layers, which depend on how many were made before. What each
-    replica has for itself, the sums of metrics and the moving statistics of BatchNormalization, has a first axis of
-    replicas. Of a `Distiller` the model is the student, for the teacher does not change. With several workers, all of
+    Names describe the place in the model, because layer names depend on how many layers were created before. Values
+    that differ between replicas (sums of metrics, moving statistics of BatchNormalization) get a leading axis of
+    replicas. For a `Distiller`, the model is the student; the teacher does not change. With several workers, all of
     them must call this.
     """
     return {name: _read(model, name, variable) for name, variable in _variables(model).items()}
 
 
 def write_state(model, arrays):
-    """Gives every variable its value; nothing is changed unless all of them fit.
+    """Assign every variable its value; if one does not fit, no variable changes.
 
-    Where the number of replicas is another one, metrics go on from their sum and statistics from their mean.
+    If the number of replicas has changed, metrics resume from their sum and statistics from their mean.
 
     Raises:
-        CheckpointError: if names, shapes or dtypes are others than the variables'.
+        CheckpointError: if names, shapes or dtypes differ from those of the variables.
     """
     variables = _variables(model)
     _check_names(arrays, variables)
@@ -56,18 +56,18 @@ def write_state(model, arrays):
 
 
 def describe_optimizer(optimizer):
-    """Returns the class and the settings of an optimizer, its schedule included, as JSON values without names."""
+    """Return the class and the settings of an optimizer, with its schedule, as JSON values without names."""
     try:
         description = keras.saving.serialize_keras_object(optimizer)
-    except NotImplementedError:  # a schedule that cannot tell its settings
+    except NotImplementedError:  # a schedule without get_config
         description = {"class_name": type(optimizer).__name__}
     return _without_names(json.loads(json.dumps(description, default=str)))
 
 
 def run_identity(recipe, source, validation, model, weights):
-    """Returns what makes another run of one of `train` if it changes, as JSON values.
+    """Return the values that identify a run of `train`, as JSON values.
 
-    The arguments are those of `train`, with sources of images and a built model.
+    The arguments are those of `train`, with image sources and a built model.
     """
     encoder = find_encoder(model)
     structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
@@ -87,11 +87,11 @@ def run_identity(recipe, source, validation, model, weights):
         "data": source.fingerprint(),
         "validation": None if validation is None else validation.fingerprint(),
     }
-    return json.loads(json.dumps(identity))  # as a file gives it back: tuples are lists
+    return json.loads(json.dumps(identity))  # as read from a file: tuples become lists
 
 
 def _file_digest(weights):
-    """Of the contents of a file of weights; None of what is no file, such as a published name."""
+    """Return the digest of a weights file; None if `weights` is not a file, such as a published name."""
     if weights is None or not os.path.isfile(weights):
         return None
     with open(weights, "rb") as file:
@@ -99,33 +99,33 @@ def _file_digest(weights):
 
 
 def check_same_run(folder, saved, run):
-    """Refuses to go on with another run.
+    """Check that a saved run is the current one.
 
     Args:
-        folder: where the saved one lies, for the sentence.
+        folder: folder of the saved run, for the message.
         saved: dict of JSON values that was saved there, or None.
-        run: the dict of now.
+        run: the current dict.
 
     Raises:
-        ValueError: if they differ; it names the first difference.
+        ValueError: if they differ; the message names the first difference.
     """
     for path, before, now in _differences("", saved, run):
         raise ValueError(
             f"{folder} holds the checkpoints of another run: {_difference(path, before, now)}; "
-            "take another workdir, or delete that folder to begin anew"
+            "use another workdir, or delete that folder to start again"
         )
 
 
 def _difference(path, before, now):
-    """Two values as a sentence; of digests what they are of."""
+    """Return a sentence about two values, or about what differing digests summarise."""
     if path == "validation":
         there, here = (f"{'no ' * (value is None)}validation images" for value in (before, now))
-        return f"it has {there} there, {here} here"
+        return f"it was trained with {there}, this run has {here}"
     return f"{_DIGESTS[path]} differ" if path in _DIGESTS else f"{path} is {before!r} there, {now!r} here"
 
 
 def _without_names(values):
-    """Keras counts the optimizers of a process up in their names."""
+    """Remove names: Keras numbers the optimizers of a process in them."""
     if isinstance(values, dict):
         return {key: _without_names(value) for key, value in values.items() if key != "name"}
     return [_without_names(value) for value in values] if isinstance(values, list) else values
@@ -172,10 +172,10 @@ def _check_fits(name, array, variable):
 
 
 def _of_replicas(name, variable):
-    """How the values that the replicas have for themselves make one; None for a variable that they keep equal."""
+    """Return how to combine the separate values of the replicas; None for a variable that all replicas share."""
     if variable.synchronization == "on_read":
         return _sum
-    # A weight that was frozen later is kept equal; TensorFlow's variable tells what it was made as.
+        # A weight that was frozen later is still shared; TensorFlow's variable keeps its original `trainable`.
     made_trainable = getattr(variable.value, "trainable", variable.trainable)
     is_statistic = name.startswith("model.") and not made_trainable and keras.backend.is_float_dtype(variable.dtype)
     return _mean if is_statistic else None

@@ -1,18 +1,18 @@
-"""What the processes and replicas of one training run must know of each other."""
+"""The processes and replicas of one training run."""
 
 import keras
 import numpy as np
 
 
 def strategy_of(model):
-    """The `tf.distribute` strategy that a model was made under, None on other backends."""
+    """Return the `tf.distribute` strategy that a model was created under, None on other backends."""
     return model.distribute_strategy if keras.backend.backend() == "tensorflow" else None
 
 
 def place(strategy):
-    """Returns the index of this process and the number of processes that train together; a chief comes first."""
+    """Return (index of this process, number of processes) of the run; a chief comes first."""
     resolver = getattr(strategy, "cluster_resolver", None)
-    if resolver is None or not strategy.extended._in_multi_worker_mode():  # a TPU's names machines, not processes
+    if resolver is None or not strategy.extended._in_multi_worker_mode():  # the resolver of a TPU counts machines
         return 0, 1
     jobs = resolver.cluster_spec().as_dict()
     chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
@@ -20,7 +20,7 @@ def place(strategy):
 
 
 def worker_count(model):
-    """Number of processes that train together."""
+    """Return the number of processes that train together."""
     return place(strategy_of(model))[1]
 
 
@@ -35,7 +35,7 @@ def replica_count(model):
 
 
 def local_replicas(model):
-    """The numbers of this process's replicas among all."""
+    """Return the indices of this process's replicas among all replicas."""
     strategy = strategy_of(model)
     if strategy is None:
         return [0]
@@ -44,16 +44,16 @@ def local_replicas(model):
 
 
 def local_parts(variable):
-    """The copies that this process's replicas have of a variable; the variable itself where there is but one."""
+    """Return the copies of a variable on this process's replicas; the variable itself if there is only one."""
     return list(getattr(variable.value, "values", None) or [variable])
 
 
 def gather(model, local):
-    """Returns the arrays of all replicas, stacked in the order of the replicas.
+    """Return the arrays of all replicas, stacked in the order of the replicas.
 
     Args:
-        model: it tells the strategy.
-        local: one array of equal shape per replica of this process. All processes must call together.
+        model: a model created under the strategy.
+        local: one array of equal shape per replica of this process. All processes must call this together.
     """
     if worker_count(model) == 1:
         return np.stack(local)
@@ -63,7 +63,7 @@ def gather(model, local):
 
 
 def largest(model, number):
-    """The largest of the `number`s, at least 0, of all processes, so 0 where none has any; all must call together."""
+    """Return the maximum of `number`, at least 0, over all processes; all of them must call this together."""
     if worker_count(model) == 1:
         return number
     return int(_gather_unordered(model, [np.int32(number)] * len(local_replicas(model))).max())

@@ -221,7 +221,7 @@ def test_two_models_in_one_are_refused():
     inputs = keras.Input((32, 32, 3))
     two = [keras_vit.VisionTransformer(FAMILIES[name].config, name=name) for name in ("plain", "axial")]
     both = keras.Model(inputs, keras.layers.Average()([model(inputs) for model in two]), name="both")
-    with pytest.raises(ValueError, match="both calls 2 models that have"):
+    with pytest.raises(ValueError, match="both calls 2 such models"):
         attention_weights(both, make_images())
 
 
@@ -232,7 +232,7 @@ def test_two_models_in_one_are_refused():
         ({"layers": "block_07"}, ValueError, "layers must be one of 'block_00', 'block_01'; got layers='block_07'"),
         ({"layers": 2}, ValueError, r"numbers of the 2 blocks \['block_00', 'block_01'\]; got 2"),
         ({"layers": [True]}, ValueError, "layers must be names or numbers .* got True"),
-        ({"layers": []}, ValueError, "layers must name at least one block"),
+        ({"layers": []}, ValueError, "layers must contain at least one block"),
         ({"batch_size": 0}, ValueError, "batch_size must be an integer of at least 1; got batch_size=0"),
         (
             {"images": np.zeros((32, 32, 3), "float32")},

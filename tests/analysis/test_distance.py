@@ -114,7 +114,7 @@ def test_receptive_field_is_what_a_cell_is_made_of():
     ("arguments", "message"),
     [
         ({"patch_size": 8}, "patch_size must be given with weights, and only then; got patch_size=8"),
-        ({"images": None}, "a model needs images"),
+        ({"images": None}, "a model requires images"),
         ({"model": np.ones((1, 1, 1, 5, 5)), "images": None}, "patch_size must be given with weights"),
     ],
 )

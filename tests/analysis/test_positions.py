@@ -49,10 +49,10 @@ def test_a_row_of_zeros_is_like_nothing():
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [
-        ("Swin", {}, "model must add embeddings of positions .*; tiny does not"),
-        ("BiT", {}, "model must add embeddings of positions"),
+        ("Swin", {}, "model must add position embeddings .*; tiny does not"),
+        ("BiT", {}, "model must add position embeddings"),
         ("plain", {"layer": "position_embs_01"}, "layer must be one of 'position_embs'; got layer='position_embs_01'"),
-        ("plain", {"grid_size": (4, 4)}, "a model tells grid_size"),
+        ("plain", {"grid_size": (4, 4)}, "a model must not be given grid_size"),
         (
             np.ones((1, 8, 4)),
             {},

@@ -132,7 +132,7 @@ def test_a_head_that_reads_the_first_patch_is_followed_there():
 
 @pytest.mark.parametrize("call", [attention_rollout, head_maps, mean_attention_distance])
 def test_what_is_no_model_is_refused(call):
-    with pytest.raises(TypeError, match="model must be a keras model to be given images; got str"):
+    with pytest.raises(TypeError, match="model must be a keras model if images are given; got str"):
         call("ViT-Ti_16", make_images())
 
 
@@ -145,14 +145,14 @@ def test_a_graph_needs_global_attention(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"grid_size": (2, 2)}, "a model needs images, and tells grid_size"),
-        ({"images": None}, "a model needs images"),
+        ({"grid_size": (2, 2)}, "a model requires images, and must not be given grid_size"),
+        ({"images": None}, "a model requires images"),
         ({"model": np.ones((1, 1, 1, 5, 5)), "images": None, "layers": -1}, "layers are for a model"),
-        ({"model": [np.ones((1, 1, 5, 5)), np.ones((2, 1, 5, 5))], "images": None}, "the same images and tokens"),
+        ({"model": [np.ones((1, 1, 5, 5)), np.ones((2, 1, 5, 5))], "images": None}, "equal images and tokens"),
         ({"model": np.full((1, 1, 1, 5, 5), np.nan), "images": None}, "weights must be finite"),
         ({"model": np.ones((1, 1, 1, 4, 4)), "images": None}, r"grid_size must be \(rows, columns\) of the 3 tokens"),
         ({"model": np.ones((1, 1, 4, 4)), "images": None}, r"weights must be float arrays .* of shape \(1, 4, 4\)"),
-        ({"model": [], "images": None}, "weights must be of at least one block"),
+        ({"model": [], "images": None}, "weights must contain at least one block"),
     ],
 )
 def test_arguments_are_checked(arguments, message):

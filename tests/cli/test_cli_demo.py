@@ -46,9 +46,9 @@ def test_weights_are_called_by_the_name_of_their_file_alone(here, capsys, launch
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--weights", "ViT-Ti_16.npz"], "--weights needs --model"),
-        (["--image-size", "64"], "--image-size needs --model"),
-        (["--crop", "64"], "--crop needs --model"),
+        (["--weights", "ViT-Ti_16.npz"], "--weights requires --model"),
+        (["--image-size", "64"], "--image-size requires --model"),
+        (["--crop", "64"], "--crop requires --model"),
         (["--model", "ViT-Ti_16"], "--weights must be given with --model ViT-Ti_16"),
         (["--port", "x"], "argument --port: expected an integer of at least 1; got 'x'"),
     ],

@@ -28,10 +28,10 @@ MISTAKES = [
         "predict cat.jpg --model ViT-B_16 --weights ViT-B_16-384.npz",
         "here, and weights='ViT-B_16-384.npz' is no file of ViT-B_16 .did you mean 'ViT-B_16-224'",
     ),
-    ("predict cat.jpg --model model.keras --weights ViT-Ti_16.npz", "--weights must be left out"),
-    ("predict cat.jpg --model other.keras", "^--model: there is no file other.keras$"),
-    ("export --model other.keras --output serving", "^--model: there is no file other.keras$"),
-    ("info other.keras", "^MODEL: there is no file other.keras$"),
+    ("predict cat.jpg --model model.keras --weights ViT-Ti_16.npz", "--weights must be omitted"),
+    ("predict cat.jpg --model other.keras", "^--model: file other.keras does not exist$"),
+    ("export --model other.keras --output serving", "^--model: file other.keras does not exist$"),
+    ("info other.keras", "^MODEL: file other.keras does not exist$"),
     ("predict cat.jpg --model text.keras", "must be a whole .keras file.*b'no model'"),
     ("predict dog.jpg --model model.keras", "there is no image file dog.jpg"),
     ("predict text.keras --model model.keras", "must be an image"),
@@ -74,8 +74,8 @@ MISTAKES = [
         "--validation, --hold-out or --arrays with .* given: images to measure on",
     ),
     ("probe --arrays none.npz --model model.keras", "there is no file none.npz"),
-    ("probe --arrays text.keras --model model.keras", "text.keras must be a whole .npz file"),
-    ("probe --arrays drawings.npz --validation x --model model.keras", "--validation must be left out with --arrays"),
+    ("probe --arrays text.keras --model model.keras", "text.keras must be a complete .npz file"),
+    ("probe --arrays drawings.npz --validation x --model model.keras", "--validation must be omitted with --arrays"),
     (
         "probe --arrays drawings.npz --model model.keras",
         "got shots=25, and train has 10 of class '0'; 2 classes have too few",
@@ -97,22 +97,22 @@ MISTAKES = [
     ("train --recipe quickstart --show --seed 1 --set seed=2", "seed must be given once; --set seed=2 gives it again"),
     ("train --recipe quickstart --show --epochs 3 --steps 5", "exactly one of epochs and steps must be given"),
     ("train --recipe quickstart --show --set 'augment=flip, mirror'", "augment must be one of .*augment='mirror'"),
-    ("train --recipe vit/imagenet --workdir x", "--model must be given: recipe 'vit/imagenet' has none of its own"),
+    ("train --recipe vit/imagenet --workdir x", "--model must be given: recipe 'vit/imagenet' does not define one"),
     (
         "train --recipe vit/imagenet --workdir x --model ViT-Ti_16",
         "--folder, --tfds, --tfrecord or --arrays must be given",
     ),
     ("train --recipe quickstart --workdir x --model model.keras", "--model must be one of ViT-Ti_16, "),
-    ("train --recipe quickstart --workdir x --validation images", "--validation needs images to learn from"),
-    ("train --recipe quickstart --workdir x --hold-out 0.1", "--hold-out needs images to learn from"),
+    ("train --recipe quickstart --workdir x --validation images", "--validation requires training images"),
+    ("train --recipe quickstart --workdir x --hold-out 0.1", "--hold-out requires training images"),
     ("train --recipe quickstart --workdir x --folder images --tfds mnist", "not allowed with argument --folder"),
     ("train --recipe quickstart --workdir x --tfds mnist", "--split must be given with --tfds"),
-    ("train --recipe quickstart --workdir x --folder images --split train", "--split belongs to --tfds"),
+    ("train --recipe quickstart --workdir x --folder images --split train", "--split requires --tfds"),
     (
         "train --recipe quickstart --workdir x --folder images --hold-out 0.5 --validation images",
-        "--validation and --hold-out are two ways",
+        "at most one of --validation and --hold-out",
     ),
-    ("train --recipe quickstart --workdir x --folder images --image-key i", "--image-key belongs to --tfds and"),
+    ("train --recipe quickstart --workdir x --folder images --image-key i", "--image-key requires --tfds or"),
     ("train --recipe quickstart --workdir x --tfrecord 'no/such-*'", "no/such-"),
     ("train --recipe quickstart --workdir x --tfrecord images", "images is a folder: .*such as 'images/\\*'"),
     ("train --recipe quickstart --show --model nonsense", "--model must be one of ViT-Ti_16, .*; got 'nonsense'"),
@@ -121,8 +121,8 @@ MISTAKES = [
         "keras-vit list shows; got 'ViT-B16' .did you mean 'ViT-B_16'",
     ),
     ("train --recipe quickstart --show --strategy bogus", "argument --strategy: invalid choice: 'bogus'"),
-    ("train --recipe quickstart --show --split q", "--split belongs to --tfds"),
-    ("train --recipe quickstart --show --validation x", "--validation needs images to learn from"),
+    ("train --recipe quickstart --show --split q", "--split requires --tfds"),
+    ("train --recipe quickstart --show --validation x", "--validation requires training images"),
     ("train --recipe quickstart --show --checkpoint-every 0", "--checkpoint-every: expected an integer of at least 1"),
     ("train --recipe quickstart --show --max-corrupt 2", "--max-corrupt: expected a share from 0 to 1; got '2'"),
     ("train --recipe quickstart --show --hold-out 1.5", "--hold-out: expected a share from 0 to 1; got '1.5'"),
@@ -132,11 +132,11 @@ MISTAKES = [
     ),
     ("train --recipe quickstart --show --seed 99999999999", "seed must be an integer from 0 to 4294967295"),
     ("train --recipe quickstart", "--workdir must be given"),
-    ("train --recipe vit/finetune/pets --steps 20 --show", "by --set warmup_steps=.*; got warmup_steps=100, steps=20"),
+    ("train --recipe vit/finetune/pets --steps 20 --show", "--set warmup_steps=.*; got warmup_steps=100, steps=20"),
     ("train --recipe quickstart --epochs 0 --show", "epochs must be an integer of at least 1"),
     ("export --model model.keras --output text.keras", "text.keras is a file"),
     ("export --model model.keras --output serving --version 0", "version must be an integer"),
-    ("export --model model.keras --output out --check cat.jpg --no-check", "--no-check must be left out with --check"),
+    ("export --model model.keras --output out --check cat.jpg --no-check", "--no-check must be omitted with --check"),
     ("export --model model.keras --output out --format onnx --top 3", "top is an option of format 'saved_model'"),
     ("export --model model.keras --output out --format pickle", "invalid choice: 'pickle'"),
     ("convert --model model.keras --output w.npz --layout torch", "invalid choice: 'torch'"),
@@ -195,7 +195,7 @@ class TestFailures:
     def test_long_message_is_cut(self):
         text = failures.one_line("does not fit:\n" + "\n".join(f"  + extra {index}" for index in range(8)))
         assert text.startswith("does not fit: + extra 0; + extra 1; ") and "\n" not in text
-        assert text.endswith("; and 3 lines more (KERAS_VIT_DEBUG=1 shows them)")
+        assert text.endswith("; and 3 more lines (KERAS_VIT_DEBUG=1 shows them)")
 
 
 def _raise(error):

@@ -134,11 +134,11 @@ class TestTrainAndExport:
 
     def test_an_export_that_fails_its_check_is_one_line(self, here, capsys, monkeypatch):
         def export(model, path, **options):
-            raise keras_vit.serving.ExportError("the exported model must answer as the model")
+            raise keras_vit.serving.ExportError("the exported model must return the same as the model")
 
         monkeypatch.setattr(keras_vit, "export", export)
         error = error_of(run(capsys, "export", *SAVED, "--output", "out"))
-        assert error == "the exported model must answer as the model"
+        assert error == "the exported model must return the same as the model"
 
 
 class TestConvert:

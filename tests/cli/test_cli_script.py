@@ -95,9 +95,9 @@ class TestConsoleScript:
             assert process.wait(30) == 130 and process.stdout.read() == b""
         said = "".join(lines)
         assert said.startswith("11,000 steps of 64 images, 500 x 1,438 images of 8 x 8 pixels\nEpoch 1/500\n22/22")
-        assert "\nCtrl-C: the step in flight ends" in said and "\nkeras-vit: interrupted by Ctrl-C; saved at" in said
+        assert "\nCtrl-C: the current step ends" in said and "\nkeras-vit: interrupted by Ctrl-C; saved at" in said
         assert not set("\b\r\x1b") & set(said) and "Traceback" not in said
-        [step] = re.findall(r"saved at step (\d+), the same call goes on from there\n$", said)
+        [step] = re.findall(r"saved at step (\d+), the same call resumes from there\n$", said)
         assert (tmp_path / "checkpoints" / f"step-{int(step):09d}.safetensors").exists()
 
     @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])

@@ -48,8 +48,8 @@ def test_in_training_the_next_readable_image_of_the_batch_takes_the_place(source
     for inputs, labels in batches(dataset, 2):
         np.testing.assert_allclose(inputs[:, 0, 0, 0], labels, atol=1e-4)
     first, second = skipped(caplog)  # once each, although every pass meets them
-    assert "4.png must be a whole image" in first and "(1 of 12 skipped so far)" in first
-    assert "5.png must be a whole image" in second and "(2 of 12 skipped so far)" in second
+    assert "4.png must be a complete image" in first and "(1 of 12 skipped so far)" in first
+    assert "5.png must be a complete image" in second and "(2 of 12 skipped so far)" in second
 
 
 def test_nothing_else_moves(source, tmp_path):
@@ -97,7 +97,7 @@ def test_beyond_the_share_fit_stops_with_one_sentence(source):
     error = data_error(raised.value)
     assert isinstance(error, UnusableDataError) and isinstance(error, ValueError)
     assert str(error).startswith("2 of 12 images cannot be read, which is more than max_corrupt=0.1 allows: ")
-    assert "4.png must be" in str(error) and str(error).endswith("Mend or remove these, or raise max_corrupt")
+    assert "4.png must be" in str(error) and str(error).endswith("Repair or remove these, or raise max_corrupt")
     assert "\n" not in str(error)
 
 
@@ -124,13 +124,13 @@ def test_a_run_of_unreadable_images_stops(folder):
     with pytest.raises(tf.errors.OpError) as raised:
         batches(dataset, 5)
     assert str(data_error(raised.value)) == (
-        "not one image of batch 4 can be read, nor one of those that could take their place: "
-        "more cannot be read than max_corrupt allows"
+        "no image of batch 4 can be read, nor any image that could replace one: "
+        "more images are unreadable than max_corrupt allows"
     )
 
 
 def test_evaluate_is_strict_and_names_the_file(source, folder):
-    with pytest.raises(ValueError, match="4.png must be a whole image.*begins as PNG but is cut short"):
+    with pytest.raises(ValueError, match="4.png must be a complete image.*begins as PNG but is truncated"):
         list(eval_batches(source, LEVELS, 12))
     (folder / "002" / "0002.png").unlink()
     with pytest.raises(FileNotFoundError, match="0002.png"):
@@ -143,7 +143,7 @@ def test_labels_beyond_the_classes_are_no_corrupt_images(tmp_path):
     for dataset in (eval_pipeline(source, LEVELS, 3), train_pipeline(source, LEVELS, 3)):
         with pytest.raises(tf.errors.OpError) as raised:
             batches(dataset, 1)
-        sentence = "labels must be from 0 to 2, as there are 3 classes; the source gives [3]"
+        sentence = "labels must be from 0 to 2, as there are 3 classes; the source contains [3]"
         assert str(data_error(raised.value)) == sentence
 
 

@@ -38,11 +38,11 @@ def test_bytes_decode_to_their_pixels():
 JPEG_CUT = encode(COLOUR, "JPEG", quality=100)[:-99]
 REFUSED = {
     "empty": (b"", r"it is empty \(0 bytes\)"),
-    "pdf": (b"%PDF-1.4 whatever follows", "none or its header is damaged: 25 bytes, starts with %PDF-1.4"),
+    "pdf": (b"%PDF-1.4 whatever follows", "not an image or its header is damaged: 25 bytes, starts with %PDF-1.4"),
     "html": (b"<html><body>404</body>", "starts with <html>"),
     "zeros": (bytes(100), "100 bytes, starts with 00 00 00"),
-    "jpeg_cut": (JPEG_CUT, "begins as JPEG but is cut short.*starts with ff d8 ff"),
-    "png_without_pixels": (png_header(10, 10), "begins as PNG but is cut short"),
+    "jpeg_cut": (JPEG_CUT, "begins as JPEG but is truncated.*starts with ff d8 ff"),
+    "png_without_pixels": (png_header(10, 10), "begins as PNG but is truncated"),
     "tiff": (encode(COLOUR, "TIFF"), "it is TIFF: open it with PIL.Image.open"),
     "webp_animated": (encode(COLOUR, "WEBP", save_all=True, append_images=[COLOUR.rotate(90)]), "WebP"),
     "bomb": (png_header(60000, 60000), "at most 178,956,970 pixels; .*3600000000"),
@@ -75,7 +75,7 @@ def test_an_animated_webp_beyond_the_limit_is_not_called_damaged():
 def test_large_images_below_the_limit_pass_the_header_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ValueError, match="begins as PNG but is cut short"):  # TensorFlow was asked to decode it
+        with pytest.raises(ValueError, match="begins as PNG but is truncated"):  # TensorFlow was asked to decode it
             encoded.decode("x", png_header(12000, 10000), 3)
 
 
@@ -107,7 +107,7 @@ def test_pil_images_of_every_mode():
 
 def test_pil_images_without_a_range_are_refused():
     for mode in ("I", "F"):
-        with pytest.raises(ValueError, match=f"mode '{mode}' has none: give numpy.asarray"):
+        with pytest.raises(ValueError, match=f"mode '{mode}' has none: pass numpy.asarray"):
             encoded.from_pil("images[2]", PIL.Image.new(mode, (4, 4)))
 
 

@@ -88,7 +88,7 @@ def test_refusals_name_the_image(tmp_path, file):
         ([file, tmp_path / "none.png"], FileNotFoundError, "none.png"),
         (tmp_path / "paper.jpg", ValueError, "paper.jpg must be an image.*starts with %PDF-1.7"),
         (str(tmp_path / "empty.jpg"), ValueError, "empty.jpg must be an image.*empty"),
-        (tmp_path / "cut.png", ValueError, "cut.png must be a whole image.*begins as PNG"),
+        (tmp_path / "cut.png", ValueError, "cut.png must be a complete image.*begins as PNG"),
         (tmp_path, ValueError, "is a folder, not an image"),
         ([IMAGE, IMAGE * 1.0], ValueError, r"images\[1\] must have values from 0 to 1"),
         ([IMAGE, b"text"], ValueError, r"images\[1\] must be an image.*starts with text"),

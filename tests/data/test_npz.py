@@ -50,7 +50,7 @@ def test_refusals(write, tmp_path):
     (tmp_path / "text.npz").write_text("no arrays")
     (tmp_path / "empty.npz").write_bytes(b"")
     for name in ("cut", "text", "empty"):
-        with pytest.raises(ValueError, match=f"{name}.npz must be a whole .npz file"):
+        with pytest.raises(ValueError, match=f"{name}.npz must be a complete .npz file"):
             from_npz(tmp_path / f"{name}.npz")
     np.save(tmp_path / "one.npy", IMAGES)
     with pytest.raises(ValueError, match="it is an .npy file of one"):

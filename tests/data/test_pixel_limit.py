@@ -67,7 +67,7 @@ def test_a_png_must_begin_with_its_header():
     chunk = struct.pack(">I", 20) + b"abCd" + struct.pack(">5I", 8, 8, 8, 8, 8)
     hidden = contents[:8] + chunk + struct.pack(">I", zlib.crc32(chunk[4:])) + contents[8:]
     assert tf.io.decode_png(hidden).shape == (30, 40, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a PNG must begin with its header"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a PNG must start with its header"):
         preprocessing.decode(tf.constant(hidden), 3)
 
 

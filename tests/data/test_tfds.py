@@ -90,7 +90,7 @@ def test_a_rule_makes_the_label_of_other_features(builder):
     wanted = [int(e["number"]) % 3 for e in tfds.as_numpy(builder.as_dataset(split="train[5:]"))]
     assert [int(e["label"]) for e in source.dataset] == wanted and len(set(wanted)) == 3
     assert [int(e["label"]) for e in source.take([7, 2]).dataset] == [wanted[7], wanted[2]]
-    with pytest.raises(ValueError, match=r"a rule of features of the set; it reads objects; there are image \(Image\)"):
+    with pytest.raises(ValueError, match=r"reads features of the set; it reads objects; the set has image \(Image\)"):
         from_tfds(builder, label_key=LabelRule({"objects": ["size"]}, len, ("one",)))
 
 
@@ -105,7 +105,7 @@ def test_a_rule_serves_a_stream_too():
 
 def test_refusals(builder, monkeypatch):
     with pytest.raises(
-        ValueError, match=r"image_key must .*kind Image; got image_key='photo'; there are image \(Image\)"
+        ValueError, match=r"image_key must .*kind Image; got image_key='photo'; the set has image \(Image\)"
     ):
         from_tfds(builder, image_key="photo")
     with pytest.raises(ValueError, match="label_key must .*kind ClassLabel; got label_key='number'"):

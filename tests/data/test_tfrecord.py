@@ -81,12 +81,12 @@ def _flipped(data):
 PLAIN = [b"image %d" % n for n in range(SIZE)]
 RECORD = len(example(PLAIN[0], 1).SerializeToString()) + 16  # all are of this size
 DAMAGE = {
-    "last record cut": (2 * RECORD + 50, lambda data: b"", 2, "record 2: it is cut short"),
-    "last header cut": (2 * RECORD + 5, lambda data: b"", 2, "record 2: it is cut short"),
-    "last checksum cut": (3 * RECORD - 1, lambda data: b"", 2, "record 2: it is cut short"),
+    "last record cut": (2 * RECORD + 50, lambda data: b"", 2, "record 2: it is truncated"),
+    "last header cut": (2 * RECORD + 5, lambda data: b"", 2, "record 2: it is truncated"),
+    "last checksum cut": (3 * RECORD - 1, lambda data: b"", 2, "record 2: it is truncated"),
     "length changed": (RECORD, _flipped, 1, "record 1: its header is damaged"),
     "checksum of the length changed": (2 * RECORD + 8, _flipped, 2, "record 2: its header is damaged"),
-    "more behind": (3 * RECORD, lambda data: b"more", 3, "record 3: it is cut short"),
+    "more behind": (3 * RECORD, lambda data: b"more", 3, "record 3: it is truncated"),
     "zeros behind": (3 * RECORD, lambda data: bytes(64), 3, "record 3: its header is damaged"),
     "an impossible length": (RECORD, lambda data: b"\xff" * 99, 1, "record 1: its header is damaged"),
 }
@@ -123,10 +123,10 @@ def test_refusals(tmp_path, files):
         (tmp_path / "none-*", FileNotFoundError, "there is no .*none-"),
         ([files[0], tmp_path / "none"], FileNotFoundError, "there is no .*none"),
         ([], FileNotFoundError, r"there is no \[\]"),
-        (tmp_path, ValueError, "is a folder: name its files, such as '.*/\\*'"),
-        (tmp_path / "empty", ValueError, "whole records, not compressed; got .*empty"),
-        (tmp_path / "text", ValueError, "whole records, not compressed; got .*text"),
-        (tmp_path / "bytes", ValueError, "files of tf.train.Example; the first record is none"),
+        (tmp_path, ValueError, "is a folder: give its files, such as '.*/\\*'"),
+        (tmp_path / "empty", ValueError, "uncompressed TFRecord files with complete records; got .*empty"),
+        (tmp_path / "text", ValueError, "uncompressed TFRecord files with complete records; got .*text"),
+        (tmp_path / "bytes", ValueError, "files of tf.train.Example; the first record is not one"),
     ]
     for pattern, error, message in refused:
         with pytest.raises(error, match=message):
@@ -135,12 +135,12 @@ def test_refusals(tmp_path, files):
         from_tfrecord(files, label_offset=-1)
     with pytest.raises(ValueError, match=f"got label_offset=9, and the highest label is {max(LABELS)}"):
         from_tfrecord(files, label_offset=9)
-    with pytest.raises(ValueError, match="class_names must be a sequence of texts, one per class; got .*'abc'"):
+    with pytest.raises(ValueError, match="class_names must be a sequence of strings, one per class; got .*'abc'"):
         from_tfrecord(files, class_names="abc")
 
 
 def test_records_that_are_all_damaged(tmp_path):
     files = write_records(tmp_path, PLAIN[:1], [1], shards=1)
     _at(files[0], 60, _flipped)
-    with pytest.raises(ValueError, match="records that can be read; all 1 are damaged"):
+    with pytest.raises(ValueError, match="readable records; all 1 are damaged"):
         from_tfrecord(files)

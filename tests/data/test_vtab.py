@@ -194,7 +194,7 @@ class TestThousandExamples:
         assert parts.test is test and sorted(self.found(parts.train1000)) == list(range(1000))
 
     def test_refusals(self):
-        with pytest.raises(ValueError, match="source must hold at least 1001 images; got 1000"):
+        with pytest.raises(ValueError, match="source must contain at least 1001 images; got 1000"):
             thousand_examples(self.SOURCE.take(range(1000)))
         other = from_arrays(self.IMAGES[:9], np.arange(9) % 5, list("abcde"))
         with pytest.raises(

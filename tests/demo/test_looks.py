@@ -62,7 +62,7 @@ def test_without_attention_a_sentence_says_so(name):
 
 def test_a_head_of_zeros_is_told():
     found = looks.look(keras_vit.VisionTransformer(FAMILIES["plain"].config), image)
-    assert found.remarks[0].startswith("The head of tiny has a kernel of zeros and answers the same")
+    assert found.remarks[0].startswith("The head of tiny has a kernel of zeros and returns the same")
 
 
 def test_what_the_model_sees_is_shown_large_enough():

@@ -77,7 +77,7 @@ def test_photos_are_turned_upright(tmp_path, orientation):
         (b"", r"^x.png must be an image .*; it is empty \(0 bytes\)"),
         (
             b"just text",
-            "^x.png must be an image .*; it is none or its header is damaged: 9 bytes, starts with just te",
+            "^x.png must be an image .*; it is not an image or its header is damaged: 9 bytes, starts with just te",
         ),
         (claiming(9_000, 8_000), "^x.png must have at most 64,000,000 pixels; got 8000 x 9000"),
         (claiming(20_000, 20_000), "^x.png must have at most 64,000,000 pixels; got 20000 x 20000"),

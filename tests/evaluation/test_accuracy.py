@@ -206,7 +206,7 @@ def test_refusals(tmp_path):
         ),
         (model, too_high, {}, ValueError, "from 0 to 5, the last class; a batch has 2 to 7"),
         (model, dataset.map(lambda x, y: x), {}, ValueError, r"batches \(inputs, labels\); its elements are"),
-        (model, dataset.take(0), {}, ValueError, "at least one image; it holds none"),
+        (model, dataset.take(0), {}, ValueError, "at least one image; it contains none"),
         (model, (inputs, LABELS), {}, TypeError, "data must be a folder, an ImageSource.*got tuple"),
         (VisionTransformer(CONFIG.replace(include_top=False)), source, {}, ValueError, "include_top=False"),
     ]

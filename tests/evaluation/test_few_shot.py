@@ -112,7 +112,7 @@ def test_only_images_that_a_draw_needs_are_read():
     inputs[np.setdiff1d(np.arange(48), drawn)] = np.nan  # would be refused
     train = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(10)
     few_shot(tiny(), train, batched(*TEST), shots=(1, 2), seeds=(0, 1))
-    with pytest.raises(ValueError, match="model must give finite features"):
+    with pytest.raises(ValueError, match="model must return finite features"):
         few_shot(tiny(), train, batched(*TEST), shots=(1, 3), seeds=(0, 1))
 
 

@@ -135,20 +135,20 @@ def test_refusals():
     pair = [keras.Input((3,)), keras.Input((3,))]
     refused = [
         ("ViT-B_16", None, TypeError, "model must be a keras model, .*; got str"),
-        (both, None, ValueError, "contains 'tiny', 'other': give one of them"),
+        (both, None, ValueError, "contains 'tiny', 'other': pass one of them"),
         (model, "block_5", ValueError, "must be layers of the model, among .*; got 'block_5'"),
         (relative, "relative_positions", ValueError, r"one vector or map per image; got an output of shape \("),
-        (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "of one input and one"),
+        (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "with one input and one"),
         (
             keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]),
             "x",
             ValueError,
-            "one of the model's, among .*'x'",
+            "one of .*'x'",
         ),
     ]
     for given, layer, error, message in refused:
         with pytest.raises(error, match=message):
             print(message, FrozenFeatures(given, layer))  # shown where nothing is raised
     other.get_layer("encoder_norm").beta.assign(np.full(12, np.nan))
-    with pytest.raises(ValueError, match="other gives NaN or infinity in pooling for some images"):
+    with pytest.raises(ValueError, match="other returns NaN or infinity in pooling for some images"):
         read(FrozenFeatures(other))

@@ -106,7 +106,7 @@ def test_another_order_of_a_dataset_is_seen():
     elements = from_arrays(IMAGES, LABELS, NAMES).dataset.shuffle(12, seed=0)
     for data in (opened(shuffled), opened(ImageSource(elements, NAMES, 12))):
         assert sorted(data.labels) == LABELS.tolist()
-        with pytest.raises(ValueError, match="train must give its images in the same order every time"):
+        with pytest.raises(ValueError, match="train must return its images in the same order every time"):
             list(data.batches(np.arange(12)))
 
 
@@ -151,7 +151,7 @@ def test_refusals():
         (batched().map(lambda x, y: x), {}, ValueError, r"batches \(inputs, labels\); its elements are"),
         (batched(y=np.eye(3)[LABELS]), {}, ValueError, r"integer labels of shape \(batch,\); got float64 of"),
         (batched(y=LABELS - 1), {}, ValueError, "labels of train must be from 0; they range from -1 to"),
-        (batched().take(0), {}, ValueError, "train must hold at least one image; it holds none"),
+        (batched().take(0), {}, ValueError, "train must contain at least one image; it contains none"),
         (ImageSource(from_arrays(IMAGES, LABELS).dataset, ("a", "b"), 12), {}, ValueError, "from 0 to 1, as .* 0 to 2"),
     ]
     for data, options, error, message in refused:

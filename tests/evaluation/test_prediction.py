@@ -97,7 +97,7 @@ def test_a_head_with_an_activation_keeps_its_scores():
 
 def test_a_head_of_zeros_is_warned_of():
     model = VisionTransformer(CONFIG, labels=LABELS)
-    with pytest.warns(UserWarning, match="head of tiny has a kernel of zeros.*raw ImageNet-21k files of 2020"):
+    with pytest.warns(UserWarning, match="head of tiny has a kernel of zeros.*the ImageNet-21k checkpoints of 2020"):
         answers = predict(model, IMAGES[0])
     assert [score for _, score in answers[0]] == [0.25] * 4
 
@@ -123,9 +123,9 @@ def test_refusals():
             VisionTransformer(CONFIG.replace(channels=4)),
             IMAGES,
             5,
-            "which have 1 or 3 channels; tiny takes 4: prepare",
+            "with 1 or 3 channels as input; tiny has 4: prepare",
         ),
-        (broken, IMAGES, 5, "finite scores; tiny gives NaN or infinity"),
+        (broken, IMAGES, 5, "finite scores; tiny returns NaN or infinity"),
     ]
     for model, images, top, message in refused:
         with pytest.raises(ValueError, match=message):

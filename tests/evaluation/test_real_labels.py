@@ -89,8 +89,8 @@ def test_file_is_read_as_published(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[[1], [2]", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("[[1], [2]", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
         ('{"1": [2]}', "a list of 50,000 lists; .* holds dict"),
         (json.dumps([[1]] * 49_999), "holds a list of 49,999"),
         (json.dumps([[1]] * 49_999 + [3]), "from 0 to 999 for every image; .* has 3 for image 50000"),
@@ -127,5 +127,5 @@ def test_other_data_and_models_are_refused(tmp_path, images):
     with pytest.raises(FileNotFoundError):
         evaluate(tiny(), images, labels=tmp_path / "none.json")
     few = from_directory(images).take([0])  # image 2, which has no answer
-    with pytest.raises(ValueError, match="data must hold an image with a right answer; .* has none for all 1"):
+    with pytest.raises(ValueError, match="data must contain an image with a correct class; .* has none for all 1"):
         evaluate(tiny(), few, labels=real)

@@ -198,15 +198,15 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"check": iter(("cat.jpg",))}, "check must be True, False or a list of paths or bytes"),
         ({"check": None}, "check must be True, False or a list of paths or bytes"),
         ({"check": [b"no image"]}, "images[0] must be an image"),
-        ({"check": False, "tolerance": 0.5}, "tolerance belongs to a check"),
+        ({"check": False, "tolerance": 0.5}, "tolerance requires a check"),
         ({"on_error": "skip"}, "on_error must be one of 'row', 'raise'; got on_error='skip'"),
         ({"compute_dtype": "float16"}, "compute_dtype must be one of None, 'float32', 'bfloat16'"),
         ({"jit_compile": "auto"}, "jit_compile must be True or False"),
         ({"quantization": "int8"}, "quantization is an option of format 'litert', 'openvino'; got quantization='int8'"),
         ({"format": "onnx", "top": 3}, "top is an option of format 'saved_model'; got top=3 with format='onnx'"),
         ({"format": "litert", "quantization": "int4"}, "quantization must be one of None, 'int8'"),
-        ({"format": "openvino", "quantization": "int8"}, "calibration must be images such as the model will see"),
-        ({"format": "openvino", "calibration": ["a"]}, "calibration belongs to quantization='int8'"),
+        ({"format": "openvino", "quantization": "int8"}, "calibration must be typical images"),
+        ({"format": "openvino", "calibration": ["a"]}, "calibration requires quantization='int8'"),
         ({"check": "cat.jpg"}, "check must be True, False or a list of paths or bytes"),
         ({"check": []}, "check must be True, False or a list of paths or bytes"),
         ({"tolerance": 0}, "tolerance must be a finite number above 0"),
@@ -222,16 +222,16 @@ def test_refuses_arguments(model, tmp_path, arguments, message):
 
 def test_refuses_models(tmp_path):
     for changes, message in (
-        ({"include_top": False}, "model must have a head"),
+        ({"include_top": False}, "model must have a classification head"),
         ({"pooling": "unpooled"}, "got outputs of shape \\(None, 12, 7\\)"),
-        ({}, "model must have a trained head: that of toy is all zeros .*force=True exports it"),
+        ({}, "model must have a trained head: that of toy is all zeros .*export it anyway with force=True"),
     ):
         with pytest.raises(ValueError, match=message):
             export(VisionTransformer(CONFIG.replace(**changes)), tmp_path / "toy")
     with pytest.raises(TypeError, match="model must be a model of keras_vit; got Sequential"):
         export(keras.Sequential(), tmp_path / "toy")
     for label in ("a\nb", ""):
-        with pytest.raises(ValueError, match="labels must be names of one line each to be exported"):
+        with pytest.raises(ValueError, match="labels must be non-empty single lines to be exported"):
             export(make_model(labels=(label, *LABELS[1:])), tmp_path / "toy")
     axial = make_model(attention="axial", pooling="gap")
     with pytest.raises(ValueError, match="model must have blocks with global attention"):
@@ -292,7 +292,7 @@ def test_a_small_limit_is_kept_by_the_images_of_the_check(model, tmp_path, caplo
     options = {"max_pixels": 500, "signatures": ("serving_default",), "tolerance": 0.5}
     assert export(model, tmp_path, **options) == tmp_path / "1"
     assert re.search("Exported .*at most 0.5 is allowed.*top-1 the same for 8 of 8 images", caplog.text)
-    with pytest.raises(ExportError, match="must read what it is checked on; it answers 'an image of 50 x 40 pixels"):
+    with pytest.raises(ExportError, match="must read the check images; it returned 'an image of 50 x 40 pixels"):
         export(model, tmp_path, max_pixels=500, signatures=("serving_default",), check=[encode(draw(0))])
 
 
@@ -313,7 +313,7 @@ def test_an_export_that_answers_otherwise_is_not_published(model, tmp_path, monk
         head.kernel.assign(kernel)
 
     replace_writer(monkeypatch, write_another)
-    with pytest.raises(ExportError, match="must answer as the model in memory does; found: largest difference"):
+    with pytest.raises(ExportError, match="must return the same as the model in memory; found: largest difference"):
         export(model, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -144,8 +144,8 @@ def test_labels_card_and_instructions_lie_in_the_folder(exported, model):
 
 
 def test_the_instructions_name_the_formats_that_are_read(exported, served):
-    [formats] = re.findall(r"whole files: ([^.]*)\.", " ".join((exported / "README.txt").read_text().split()))
-    assert formats == "JPEG, PNG, BMP, GIF, of which the first frame counts, or WebP that is not animated"
+    [formats] = re.findall(r"complete files: ([^.]*)\.", " ".join((exported / "README.txt").read_text().split()))
+    assert formats == "JPEG, PNG, BMP, the first frame of a GIF, or WebP that is not animated"
     frames = [draw(seed) for seed in (1, 2)]
     files = [encode(frames[0], image_format) for image_format in ("JPEG", "PNG", "BMP", "GIF", "WEBP")]
     animated = encode(frames[0], "WEBP", save_all=True, append_images=frames[1:])

@@ -67,8 +67,8 @@ def test_a_failed_write_leaves_the_earlier_one(tmp_path, monkeypatch, module, ca
     with pytest.raises(CheckpointError) as raised:
         files.write(2, ARRAYS, STATE)
     assert str(raised.value) == (
-        f"no checkpoint of step 2 could be written to {tmp_path}: [Errno 28] No space left on device; "
-        "the one of step 1 is whole; free some room, then the same command resumes from it"
+        f"the checkpoint of step 2 could not be written to {tmp_path}: [Errno 28] No space left on device; "
+        "the checkpoint of step 1 is intact; free some space, then the same command resumes from it"
     )
     assert os.listdir(tmp_path) == ["step-000000001.safetensors"]
     assert files.read(1)[1]["epochs"] == [0, 1]
@@ -120,7 +120,7 @@ def test_damage_is_told(tmp_path, damage):
         os.rename(files.path(1), files.path(2))
     else:
         files.path(2).write_bytes(content[:-1] if damage == "cut" else b"x" * 100)
-    before = "starts the run anew" if damage == "other step" else "resumes from step 1, the checkpoint before it"
+    before = "starts the run again" if damage == "other step" else "resumes from step 1, the checkpoint before it"
     with pytest.raises(CheckpointError, match=f"step-000000002.safetensors is damaged .* delete it, and .* {before}"):
         files.read(2)
 
@@ -149,7 +149,7 @@ def test_the_array_of_a_flipped_bit_is_named(tmp_path):
         files.read(1)
     assert str(raised.value) == (
         f"{files.path(1)} is damaged (the checksum of its array matrix is wrong): it is the only one; "
-        "delete it, and the same command starts the run anew"
+        "delete it, and the same command starts the run again"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_failed_write_of_any_file_leaves_the_earlier_and_no_other(tmp_path):
         partial.write_text("half")
         raise OSError("disk full")
 
-    with pytest.raises(CheckpointError, match="model.keras could not be written: disk full; mend that, then the same"):
+    with pytest.raises(CheckpointError, match="model.keras could not be written: disk full; fix that, then the same"):
         write_atomically(path, half_a_file)
     assert path.read_text() == "whole" and list(tmp_path.iterdir()) == [path]
     write_atomically(path, lambda partial: partial.write_text("new"))
@@ -192,7 +192,7 @@ def test_only_a_disk_without_room_is_called_so(tmp_path, monkeypatch, number, qu
     with pytest.raises(CheckpointError) as raised:
         CheckpointFolder(tmp_path).write(1, ARRAYS, STATE)
     said = str(raised.value)
-    assert os.strerror(number) in said and said.endswith("then the same command starts the run anew")
-    assert ("free some room" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
+    assert os.strerror(number) in said and said.endswith("then the same command starts the run again")
+    assert ("free some space" in said) == (number in (errno.ENOSPC, errno.EDQUOT))
     assert ("read-only: make it writable" in said) == (number == errno.EROFS)
     assert ("change the permissions" in said) == (number == errno.EACCES)

@@ -101,7 +101,7 @@ def test_a_killed_run_goes_on_with_the_same_teacher_alone(unbroken, source, tmp_
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(progress.BestModel, "on_epoch_end", end_after_the_first_epoch)
         train(RECIPE, source, tmp_path, model=distiller(), validation=source, verbose=0)
-    with pytest.raises(ValueError, match="run: distillation.teacher is .* there, .* here; take another workdir"):
+    with pytest.raises(ValueError, match="run: distillation.teacher is .* there, .* here; use another workdir"):
         train(RECIPE, source, tmp_path, model=distiller(-1.0), validation=source, verbose=0)
     again = train(RECIPE, source, tmp_path, model=distiller(), validation=source, verbose=0)
     assert again.history["loss"] == unbroken[0].history["loss"]

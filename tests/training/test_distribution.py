@@ -62,7 +62,7 @@ def test_auto_takes_what_there_is(monkeypatch, cluster, tpus, gpus, expected):
 @only_tensorflow
 def test_tpu_on_a_machine_without_one(monkeypatch):
     monkeypatch.delenv("TPU_NAME", raising=False)
-    sentence = r"^distribution\('tpu'\) needs a TPU, and this machine has none.*$"
+    sentence = r"^distribution\('tpu'\) needs a TPU, but none was found.*$"
     with pytest.raises(keras_vit.training.MissingDevicesError, match=sentence):
         with keras_vit.distribution("tpu"):
             pass
@@ -73,8 +73,8 @@ def test_tpu_on_a_machine_without_one(monkeypatch):
     ("name", "options", "message"),
     [
         ("mirored", {}, "name must be one of"),
-        ("data_parallel", {}, "'data_parallel', which needs KERAS_BACKEND=jax"),
-        ("model_parallel", {"mesh": (4, 2)}, "'model_parallel', which needs KERAS_BACKEND=jax"),
+        ("data_parallel", {}, "'data_parallel', which requires KERAS_BACKEND=jax"),
+        ("model_parallel", {"mesh": (4, 2)}, "'model_parallel', which requires KERAS_BACKEND=jax"),
         ("mirrored", {"mesh": (4, 2)}, r"among \['devices'\]; got \['mesh'\]"),
         ("one", {"devices": []}, r"among \[\]; got \['devices'\]"),
     ],
@@ -151,9 +151,9 @@ def test_model_parallel_leaves_what_the_devices_do_not_divide(on_jax):
 
 @pytest.mark.slow
 def test_jax_errors(on_jax):
-    assert on_jax["mesh"] == "mesh must have as many places as there are devices; got mesh=(3, 2), 4 devices"
-    assert "'mirrored', which needs KERAS_BACKEND=tensorflow" in on_jax["tensorflow"]
-    assert on_jax["tpu"].startswith("distribution('tpu') needs a TPU, and this machine has none")
+    assert on_jax["mesh"] == "mesh must multiply to the number of devices; got mesh=(3, 2), 4 devices"
+    assert "'mirrored', which requires KERAS_BACKEND=tensorflow" in on_jax["tensorflow"]
+    assert on_jax["tpu"].startswith("distribution('tpu') needs a TPU, but none was found")
 
 
 _WORKER = """

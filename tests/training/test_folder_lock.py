@@ -59,7 +59,7 @@ def test_a_second_process_is_told_of_the_first(tmp_path, owner):
     with pytest.raises(BlockingIOError) as raised, hold(tmp_path):
         pass
     assert f"another process (process {owner.pid} on {socket.gethostname()}, since 20" in str(raised.value)
-    assert f") trains in {tmp_path}: wait until it has ended, or take another workdir" in str(raised.value)
+    assert f") trains in {tmp_path}: wait until it ends, or use another workdir" in str(raised.value)
     assert os.listdir(tmp_path) == [NAME]
 
 
@@ -109,7 +109,7 @@ def test_a_resume_that_another_run_has_overtaken_is_refused(tmp_path):
         fit(tmp_path, KillAt(7))
     early = Resume(tmp_path)
     expected = end_state(*fit(tmp_path))
-    with pytest.raises(ValueError, match="must be the one of step 6, as it .* it is of step 24 now: make the Resume"):
+    with pytest.raises(ValueError, match="must be that of step 6, .* it is that of step 24 now: create the Resume"):
         make_model().fit(data(6), epochs=4, steps_per_epoch=6, callbacks=[early], verbose=0)
     assert end_state(*fit(tmp_path)) == expected
 
@@ -138,7 +138,7 @@ def test_an_owner_on_another_machine_counts_while_it_gives_signs_of_life(tmp_pat
         pass
     assert "another process (process 7 on elsewhere, since 2026-01-02 03:04:05) trains in" in str(raised.value)
     assert str(raised.value).endswith(
-        f"its last sign of life was 40 seconds ago: if it has ended, delete {path}, or wait until that is 120 seconds"
+        f"updated its lock 40 seconds ago: if it has ended, delete {path}, or try again when that is 120 seconds"
     )
     leave(tmp_path, 7, "elsewhere", silence=121)
     with hold(tmp_path):

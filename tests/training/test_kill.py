@@ -49,12 +49,12 @@ def test_a_kill_a_preemption_and_control_c(runs, unbroken, tmp_path):
     workdir = tmp_path / "run"
     assert runs.run(workdir, die_in="write", step=11, share=0.5)[0] == -signal.SIGKILL
     code, said = runs.run(workdir, after_start=lambda process: os.kill(process, signal.SIGTERM))
-    assert code == 75 and "asked to end by SIGTERM" in said
+    assert code == 75 and "ended by SIGTERM" in said
     code, said = runs.run(workdir, after_start=lambda process: os.kill(process, signal.SIGINT))
     assert code == 130 and re.search(
         r"Interrupted\(\d+\) interrupted by Ctrl-C; saved at step \d+, the same call", said
     )
-    assert "Ctrl-C: the step in flight ends and a checkpoint is written" in said
+    assert "Ctrl-C: the current step ends and a checkpoint is written" in said
     assert runs.run(workdir)[0] == 0
     check_equal(workdir, unbroken)
     check_reads(workdir, starts=4)
@@ -69,15 +69,15 @@ def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     assert runs.run(workdir, die_in="epoch end", epoch=1, before=False)[0] == -signal.SIGKILL
 
     code, said = runs.run(workdir, after_start=lambda process: os.kill(process, signal.SIGTERM))
-    step = int(re.search(r"asked to end by SIGTERM; saved at step (\d+), the same command goes on", said)[1])
+    step = int(re.search(r"ended by SIGTERM; saved at step (\d+), the same command resumes", said)[1])
     assert code == 75 and 16 <= step <= 18  # within a step of the first one after the epoch's end
     assert os.path.exists(workdir / "checkpoints" / f"step-{step:09d}.safetensors")
 
     code, said = runs.run(workdir, die_in="full disk", step=20, bytes=50_000)
     assert code == 1
-    failed = int(re.search(r"CheckpointError: no checkpoint of step (\d+) could be .*File too large", said)[1])
+    failed = int(re.search(r"CheckpointError: the checkpoint of step (\d+) could be .*File too large", said)[1])
     assert failed in (20, 21)  # that of step 20 may still have been in the writing
-    assert f"the one of step {failed - 1} is whole; the file exceeds the largest size" in said
+    assert f"the checkpoint of step {failed - 1} is intact; the file exceeds the largest size" in said
 
     assert runs.run(workdir)[0] == 0
     check_equal(workdir, unbroken)

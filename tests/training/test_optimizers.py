@@ -158,7 +158,7 @@ def test_refuses_an_unknown_name(model):
 
 
 def test_refuses_momentum_that_it_does_not_have(model):
-    with pytest.raises(ValueError, match="momentum belongs to optimizer 'sgd'; got momentum=0.9, optimizer='adamw'"):
+    with pytest.raises(ValueError, match="momentum requires optimizer 'sgd'; got momentum=0.9, optimizer='adamw'"):
         create_optimizer("adamw", 0.1, model, momentum=0.9)
 
 
@@ -169,5 +169,5 @@ def test_refuses_an_unbuilt_model():
 
 def test_refuses_layer_decay_without_blocks():
     plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="plain")
-    with pytest.raises(ValueError, match="layer_decay needs a model of keras_vit.*'plain' contains 0"):
+    with pytest.raises(ValueError, match="layer_decay requires a model of keras_vit.*'plain' contains 0"):
         create_optimizer("sgd", 0.1, plain, layer_decay=0.5)

@@ -56,9 +56,9 @@ def test_control_c_saves_and_tells(tmp_path, unbroken, capsys, kind, number, ste
     with pytest.raises(KeyboardInterrupt) as raised:
         fit(tmp_path, send(kind, number, signal.SIGINT), every_steps=1000)
     assert type(raised.value) is Interrupted and raised.value.step == step == Resume(tmp_path).step
-    assert str(raised.value) == f"interrupted by Ctrl-C; saved at step {step}, the same call goes on from there"
+    assert str(raised.value) == f"interrupted by Ctrl-C; saved at step {step}, the same call resumes from there"
     [told] = capsys.readouterr().err.splitlines()
-    assert "the same call goes on" in told and told.endswith("a second Ctrl-C ends at once")
+    assert "the same call resumes" in told and told.endswith("a second Ctrl-C ends the run at once")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert end_state(*fit(tmp_path)) == unbroken
 

@@ -82,7 +82,7 @@ class TestShortest:
 
 
 class TestTimeLeft:
-    """Eight steps of ten images an epoch, at four images a second or a rate of its own."""
+    """Eight steps of ten images an epoch, at four images per second or a rate of its own."""
 
     @pytest.fixture
     def run(self, monkeypatch, caplog, capsys):
@@ -110,14 +110,14 @@ class TestTimeLeft:
 
     def test_once_after_half_a_minute(self, run):
         # twelve steps of 2.5 seconds lie behind the first one then; the other 67 take 168 seconds
-        assert run(epochs=10) == {(1, 4): "about 3 minutes left at 4.0 images a second"}
+        assert run(epochs=10) == {(1, 4): "about 3 minutes left at 4.0 images per second"}
 
     def test_validation_is_not_counted(self, run):
-        line = "about 2.2 hours left at 4.0 images a second, validation not counted"
+        line = "about 2.2 hours left at 4.0 images per second, not counting validation"
         assert run(epochs=400, validates=True) == {(1, 4): line}
 
     def test_below_a_bar(self, run):
-        assert run(epochs=10, verbose=1) == {(1, 4): "\nabout 3 minutes left at 4.0 images a second"}
+        assert run(epochs=10, verbose=1) == {(1, 4): "\nabout 3 minutes left at 4.0 images per second"}
 
     def test_a_short_rest_is_not_worth_it(self, run):
         assert run(epochs=3) == {}

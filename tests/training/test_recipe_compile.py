@@ -88,7 +88,7 @@ class TestSteps:
             RECIPES["quickstart"].compile(VisionTransformer(CONFIG))
 
     def test_warmup_that_is_longer_than_the_run(self):
-        with pytest.raises(ValueError, match="fewer than the steps of the run; got warmup_steps=10000, steps=300"):
+        with pytest.raises(ValueError, match="below the steps of the run; got warmup_steps=10000, steps=300"):
             RECIPES["augreg/none"].compile(VisionTransformer(CONFIG), steps_per_epoch=1)
 
 

@@ -153,9 +153,9 @@ def test_refuses_a_model_that_the_loss_is_not_for(source, tmp_path, kind):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"label_smoothing": 0.1}, "loss 'masked_patches' looks at no labels, so label_smoothing must be 0 and mix"),
+        ({"label_smoothing": 0.1}, "loss 'masked_patches' uses no labels, so label_smoothing must be 0 and mix"),
         ({"mix": ("mixup(0.2)",)}, r"and mix empty; got loss='masked_patches', label_smoothing=0.0, mix=\('mixup"),
-        ({"head_bias": -10}, "head_bias belongs to loss 'sigmoid'"),
+        ({"head_bias": -10}, "head_bias requires loss 'sigmoid'"),
         ({"input_dtype": "uint8"}, "so input_dtype must be 'float32'; got loss='masked_patches', input_dtype='uint8'"),
     ],
 )

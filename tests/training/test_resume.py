@@ -151,7 +151,7 @@ def test_a_full_disk_ends_the_run_at_the_next_step(tmp_path, monkeypatch, unbrok
         patched.setattr(checkpoint_files, "save_file", full)
         fit(tmp_path)
     assert "step 10" in str(raised.value) and "No space left on device" in str(raised.value)
-    assert "the one of step 6 is whole" in str(raised.value)
+    assert "the checkpoint of step 6 is intact" in str(raised.value)
     assert Resume(tmp_path).step == 6
     assert end_state(*fit(tmp_path)) == unbroken
 
@@ -182,7 +182,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
     poison.on_train_batch_end = lambda batch, logs: batch == 3 and poison.model.layers[-1].bias.assign([np.nan] * 3)
     with pytest.raises(NonFiniteError) as raised:
         fit(tmp_path, poison, every_steps=2)
-    assert "no finite number after step 4" in str(raised.value) or "the loss became nan in step 5" in str(raised.value)
+    assert "infinite or NaN after step 4" in str(raised.value) or "the loss became nan in step 5" in str(raised.value)
     assert Resume(tmp_path).step == 2  # the weights of step 4 were refused
     arrays, _ = checkpoint_files.CheckpointFolder(tmp_path / "checkpoints").read(2)
     assert all(np.isfinite(array).all() for array in arrays.values())
@@ -228,8 +228,8 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, error, message
         ({}, "steps_per_epoch must be given to fit with Resume"),
         ({"steps_per_epoch": 4, "initial_epoch": 1}, "initial_epoch must be left out with Resume"),
         ({"steps_per_epoch": 5}, "steps_per_epoch must be divisible by steps_per_execution"),
-        ({"x": X, "y": Y, "steps_per_epoch": 4}, r"x must be data that begin at step .*; got arrays \(ndarray\)"),
-        ({"x": [X], "steps_per_epoch": 4}, r"got arrays \(ndarray\), which every fit begins anew"),
+        ({"x": X, "y": Y, "steps_per_epoch": 4}, r"x must be data that start at step .*; got arrays \(ndarray\)"),
+        ({"x": [X], "steps_per_epoch": 4}, r"got arrays \(ndarray\), which cannot be resumed"),
     ],
 )
 def test_arguments_of_fit_are_checked(tmp_path, arguments, message):
@@ -241,7 +241,7 @@ def test_a_second_fit_needs_another_resume(tmp_path):
     model, resume = make_model(), Resume(tmp_path)
     with pytest.raises(Killed):
         model.fit(data(), steps_per_epoch=STEPS, callbacks=[resume, KillAt(3)], shuffle=False, verbose=0)
-    with pytest.raises(ValueError, match="make the Resume, and the data from its step, anew before each fit"):
+    with pytest.raises(ValueError, match="create the Resume and its data again before each fit"):
         model.fit(data(), steps_per_epoch=STEPS, callbacks=[resume], shuffle=False, verbose=0)
 
 
@@ -284,8 +284,8 @@ class _Subclassed(keras.Model):
             lambda: keras.Model(*[keras.Input((4,))] * 2),
             "got Functional: train keras_vit.Model(model.input, model.outp",
         ),
-        (_Subclassed, "got _Subclassed: make it of layers, as keras_vit.Model(inputs, outputs)"),
-        (make_model, "Resume must be given once to fit, in the list callbacks; got a second one, or one in a Callback"),
+        (_Subclassed, "got _Subclassed: build it from layers with keras_vit.Model(inputs, outputs)"),
+        (make_model, "must be passed to fit once, in the list callbacks; got a second one, or one in a Callback"),
     ],
 )
 @pytest.mark.parametrize("arguments", [{"x": X, "y": Y}, {"x": data(), "steps_per_epoch": STEPS}])

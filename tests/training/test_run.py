@@ -111,7 +111,7 @@ def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monk
     again = train(RECIPE, source, workdir, validation=source, verbose=0)
     assert caplog.messages == []
     train(RECIPE, source, workdir, validation=source)
-    assert caplog.messages == [f"{workdir} holds this run, finished"] and capsys.readouterr() == ("", "")
+    assert caplog.messages == [f"the run in {workdir} is already finished"] and capsys.readouterr() == ("", "")
     assert (again.history, again.accuracy) == (result.history, result.accuracy)
     assert again.model.compiled and result.model.compiled
     for ours, theirs in zip(again.model.get_weights(), result.model.get_weights(), strict=True):
@@ -119,7 +119,7 @@ def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monk
 
 
 def test_a_folder_of_another_run_is_refused(result, source, workdir):
-    with pytest.raises(ValueError, match="run: recipe.learning_rate is 0.01 there, 0.02 here; take another workdir"):
+    with pytest.raises(ValueError, match="run: recipe.learning_rate is 0.01 there, 0.02 here; use another workdir"):
         train(RECIPE.replace(learning_rate=0.02), source, workdir, validation=source)
 
 
@@ -164,7 +164,7 @@ def _pixels(source):
         ("mapped images", "the contents of the training images differ"),
         ("fewer images", "data.images is 40 there, 39 here"),
         ("other validation", "the contents of the validation images differ"),
-        ("no validation", "it has validation images there, no validation images here"),
+        ("no validation", "it was trained with validation images, this run has no validation images"),
         ("frozen layers", "the layers of the model, or which of them are trained, differ"),
         ("other standardisation", "preprocessing.mean is"),
     ],
@@ -207,7 +207,7 @@ def test_another_file_of_weights_of_the_same_name_is_another_run(source, tmp_pat
         )
 
     run(0)
-    with pytest.raises(ValueError, match="another run: the contents of the file of weights differ"):
+    with pytest.raises(ValueError, match="another run: the contents of the weights file differ"):
         run(1)
 
 
@@ -232,9 +232,9 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, ca
     assert "Epoch 1/3" not in drawn and "Epoch 2/3" in drawn and not set("\b\r") & set(drawn)
     plan, left, table, saved = caplog.messages
     assert plan == (
-        "15 steps of 8 images, 3 x 40 images of 8 x 8 pixels; goes on from step 10 with the weights of then"
+        "15 steps of 8 images, 3 x 40 images of 8 x 8 pixels; resumes from the checkpoint of step 10"
     )
-    assert re.fullmatch(r"about 0 minutes left at [\d,]+ images a second, validation not counted", left)
+    assert re.fullmatch(r"about 0 minutes left at [\d,]+ images per second, not counting validation", left)
     assert saved.startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
     table = table.splitlines()
     assert table[0].split() == ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
@@ -355,7 +355,7 @@ def test_quickstart_by_name_brings_images_and_model(tmp_path, monkeypatch):
         (
             {"recipe": RECIPE.replace(model=None)},
             ValueError,
-            "model must be given: recipe 'toy' has none of its own",
+            "model must be given: recipe 'toy' does not define one",
         ),
         (
             {"recipe": RECIPE.replace(batch_size=41)},

@@ -91,14 +91,14 @@ def test_survives_serialisation(name):
         ({"warmup_steps": -1}, "warmup_steps must be an integer of at least 0; got warmup_steps=-1"),
         (
             {"warmup_steps": 100},
-            "warmup_steps must be fewer than the steps of the run; got warmup_steps=100, steps=100",
+            "warmup_steps must be below the steps of the run; got warmup_steps=100, steps=100",
         ),
         (
             {"name": "step", "warmup_steps": 40, "decay_at": (0.3, 0.6)},
-            "decay_at must name at least one share of the run, after its warm-up; "
+            "decay_at must contain at least one share of the run, after its warm-up; "
             "got decay_at=(0.3, 0.6), warmup_steps=40, steps=100",
         ),
-        ({"decay_at": (0.5,)}, "decay_at belongs to schedule 'step'; got decay_at=(0.5,), schedule='cosine'"),
+        ({"decay_at": (0.5,)}, "decay_at requires schedule 'step'; got decay_at=(0.5,), schedule='cosine'"),
         (
             {"final_learning_rate": -0.1},
             "final_learning_rate must be at least 0, and 0 with schedules other than cosine and linear; "
@@ -111,7 +111,7 @@ def test_survives_serialisation(name):
         ),
         (
             {"name": "step"},
-            "decay_at must name at least one share of the run, after its warm-up; "
+            "decay_at must contain at least one share of the run, after its warm-up; "
             "got decay_at=(), warmup_steps=0, steps=100",
         ),
     ],

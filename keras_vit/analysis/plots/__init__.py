@@ -1,7 +1,8 @@
-"""The paper's figures, drawn from the arrays of `keras_vit.analysis`. This folder alone knows matplotlib.
+"""The paper's figures, drawn from the arrays of `keras_vit.analysis`. Only this package uses matplotlib.
 
-Each function returns a `matplotlib.figure.Figure` that belongs to nobody: show it as the last line of a notebook's cell
-or write it with `figure.savefig(path)`. Images and maps are drawn pixel by pixel; curves can be told apart in grey.
+Each function returns a `matplotlib.figure.Figure` that is not registered with pyplot: display it as the last line of a
+notebook cell, or write it with `figure.savefig(path)`. Images and maps are drawn without interpolation; curves can be
+distinguished without colour.
 """
 
 from keras_vit.analysis.plots.curves import attention_distance, few_shot_curves, position_similarity, scaling_curves

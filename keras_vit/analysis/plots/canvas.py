@@ -1,4 +1,4 @@
-"""Figures to draw on: axes of a usual size, and sheets on which images stand pixel by pixel."""
+"""Figures to draw on: axes of a standard size, and sheets that show images pixel by pixel."""
 
 import functools
 import io
@@ -12,13 +12,13 @@ _TEXT_SIZE = 8  # points
 
 
 def new_axes(width=5.6, height=4.0):
-    """Returns (figure, axes) of so many inches, with 100 pixels each."""
+    """Return (figure, axes) of this size in inches, with 100 pixels per inch."""
     figure = _new_figure(figsize=(width, height), dpi=_DPI, layout="constrained")
     return figure, figure.subplots()
 
 
 def label_decades(axis):
-    """Labels a logarithmic axis with numbers such as 500, 2k and 10M: 1, 2 and 5 of a decade, 1 alone of many."""
+    """Label a logarithmic axis with numbers such as 500, 2k and 10M: at 1, 2 and 5, or only at 1 for many decades."""
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     least, most = axis.get_data_interval()
@@ -28,7 +28,7 @@ def label_decades(axis):
 
 
 class Sheet:
-    """A figure that is laid out by the pixel, counted from its upper left corner.
+    """A figure with a layout in pixels, counted from its upper left corner.
 
     Args:
         width, height: in pixels.
@@ -39,18 +39,18 @@ class Sheet:
         self.figure = _new_figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI)
 
     def image(self, pixels, left, top):
-        """Shows uint8 (height, width, 3) so that each of its pixels is one of the sheet."""
+        """Show uint8 (height, width, 3); one pixel of the image is one pixel of the sheet."""
         axes = self.axes(left, top, pixels.shape[1], pixels.shape[0])
         axes.imshow(pixels, interpolation="none", aspect="auto")
         axes.set_axis_off()
 
     def text(self, text, left, top, **style):
-        """Writes a line whose upper edge is at `top`."""
+        """Write a line of text with its upper edge at `top`."""
         width, height = self.size
         self.figure.text(left / width, 1 - top / height, text, va="top", fontsize=_TEXT_SIZE, **style)
 
     def axes(self, left, top, width, height):
-        """Returns axes that fill this rectangle; their labels stand outside of it."""
+        """Return axes that fill this rectangle; their labels are outside of it."""
         whole_width, whole_height = self.size
         return self.figure.add_axes(
             (left / whole_width, 1 - (top + height) / whole_height, width / whole_width, height / whole_height)
@@ -58,12 +58,12 @@ class Sheet:
 
 
 def draw_tiles(rows, titles=(), side=None):
-    """Draws images in rows and columns.
+    """Draw images in rows and columns.
 
     Args:
-        rows: list of lists of uint8 (height, width, 3), all of one size.
+        rows: list of lists of uint8 (height, width, 3), all of the same size.
         titles: of the columns, from the left.
-        side: pixels that an image's shorter side is enlarged to, as near as a whole factor comes to it; None is 224.
+        side: approximate pixels of an image's shorter side, reached by a whole factor; None for 224.
 
     Returns:
         A Figure.
@@ -81,17 +81,17 @@ def draw_tiles(rows, titles=(), side=None):
 
 
 def enlargement(pixels, side=None):
-    """The whole number by which to enlarge an image so that its shorter side comes near `side`, 224 by default."""
+    """Return the whole factor that enlarges an image's shorter side to about `side`, 224 by default."""
     return max(1, round((side or 224) / min(pixels.shape[:2])))
 
 
 def magnify(pixels, factor):
-    """Repeats every pixel `factor` times down and across."""
+    """Repeat every pixel `factor` times down and across."""
     return np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1)
 
 
 def import_figure():
-    """Returns matplotlib's `Figure`; raises ImportError, with what to install, where it is missing."""
+    """Return matplotlib's `Figure`; raise an ImportError with the install command if it is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -105,7 +105,7 @@ def _new_figure(**options):
 
 @functools.cache
 def _notebook_figure(figure):
-    """Subclass of `figure` that a notebook shows: IPython draws others once pyplot was imported."""
+    """Return a subclass of `figure` that notebooks display; IPython handles others only after a pyplot import."""
 
     class NotebookFigure(figure):
         def _repr_png_(self):

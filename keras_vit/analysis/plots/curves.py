@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Marker and line of each curve, told apart without colour.
+# Marker and line of each curve, distinguishable without colour.
 _STYLES = tuple(zip("osD^vPX*", ("-", "--", "-.", ":") * 2, strict=True))
 _REFERENCES = {"ResNet-50": ResNetConfig(stage_sizes=(3, 4, 6, 3))}
-_TICKS = 7  # about so many along an axis of patches
+_TICKS = 7  # approximate number along an axis of patches
 _TILES_SIDE = 420  # pixels
-_MARGINS = (60, 36, 110, 54)  # pixels left of the tiles, above, right and below
+_MARGINS = (60, 36, 110, 54)  # pixels to the left of the tiles, above, to the right and below
 
 
 def position_similarity(similarity: npt.ArrayLike) -> "Figure":
-    """Draws a tile per patch: how alike the position embeddings of all patches are to its own (Figs. 7 centre and 10).
+    """Draw the similarity of position embeddings, one tile per patch (Figs. 7 centre and 10).
 
     Args:
-        similarity: (rows, columns, rows, columns) in [-1, 1], as `analysis.position_similarity` gives it.
+        similarity: (rows, columns, rows, columns) in [-1, 1], as returned by `analysis.position_similarity`.
 
     Returns:
         A Figure.
     """
     similarity = np.asarray(similarity)
     rows, columns = similarity.shape[:2]
-    tiles = np.full((rows * (rows + 1) - 1, columns * (columns + 1) - 1), np.nan)  # a cell between neighbours
+    tiles = np.full((rows * (rows + 1) - 1, columns * (columns + 1) - 1), np.nan)  # a gap between tiles
     for row, column in np.ndindex(rows, columns):
         top, left = row * (rows + 1), column * (columns + 1)
         tiles[top : top + rows, left : left + columns] = similarity[row, column]
@@ -56,12 +56,12 @@ def position_similarity(similarity: npt.ArrayLike) -> "Figure":
 
 
 def attention_distance(distances: npt.ArrayLike, reference: str | npt.ArrayLike | None = "ResNet-50") -> "Figure":
-    """Draws the mean attention distance of every head against the depth of its block (Figs. 7 right and 11).
+    """Draw the attention distance of every head over the depth of its block (Figs. 7 right and 11).
 
     Args:
-        distances: (blocks, heads) in pixels, as `mean_attention_distance` gives them; NaN is left out.
-        reference: a CNN to compare with: `"ResNet-50"`, what `receptive_field` gives for another, or None. Its line is
-            half the receptive field, how far a unit can see from its own place, at the same share of its depth.
+        distances: (blocks, heads) in pixels, as returned by `mean_attention_distance`; NaN is left out.
+        reference: a CNN to compare with: `"ResNet-50"`, the `receptive_field` of another, or None. Its line is half the
+            receptive field, the reach of a unit from its own position, at the same relative depth.
 
     Returns:
         A Figure.
@@ -87,12 +87,12 @@ def scaling_curves(
     ylabel: str = "accuracy (%)",
     baseline: tuple[float, float] | None = None,
 ) -> "Figure":
-    """Draws accuracy against what it costs, on a logarithmic axis, a curve per kind of change (Figs. 3 to 5 and 8).
+    """Draw accuracy over cost on a logarithmic axis, one curve per name (Figs. 3 to 5 and 8).
 
     Args:
         curves: {name: sequence of (cost, accuracy in [0, 1])}.
-        xlabel, ylabel: of the axes; a cost may be anything above 0, such as a number of images.
-        baseline: (cost, accuracy) of the model from which all changes start, or None.
+        xlabel, ylabel: of the axes; a cost may be any number above 0, such as a number of images.
+        baseline: (cost, accuracy) of the common starting model of all curves, or None.
 
     Returns:
         A Figure.
@@ -111,10 +111,10 @@ def scaling_curves(
 
 
 def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
-    """Draws accuracy against shots per class: the mean over the seeds, with bars from the worst to the best.
+    """Draw accuracy over shots per class: the mean over the seeds, with bars from min to max.
 
     Args:
-        results: {name: what `evaluation.few_shot` gives, or {shots: accuracies in [0, 1], one per seed}}.
+        results: {name: result of `evaluation.few_shot`, or {shots: accuracies in [0, 1], one per seed}}.
 
     Returns:
         A Figure.

@@ -1,4 +1,4 @@
-"""Figures of images: attention, filters, reconstructions, and the sheet that explains an answer."""
+"""Figures of images: attention, filters, reconstructions, and a sheet that explains a prediction."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 _FILTER_SIDE, _RECONSTRUCTION_SIDE = 56, 128  # pixels
 _GAP, _LINE = 10, 20  # of an explanation
-_BAR = 0.35  # height of a bar, in steps from answer to answer
-_STEPS = 5  # that are always there: few answers stand as the first of so many
+_BAR = 0.35  # height of a bar, as a share of the distance between two answers
+_STEPS = 5  # minimum number of rows, so that a few answers are not stretched
 
 
 def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = True) -> "Figure":
-    """Draws images beside what is attended to in them (Figs. 6 and 14 of arXiv 2010.11929).
+    """Draw images next to their attention (Figs. 6 and 14 of arXiv 2010.11929).
 
     Args:
         images: (images, height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees them.
-        maps: (images, rows, columns), such as `attention_rollout` gives.
-        smooth: as of `overlay`.
+        maps: (images, rows, columns), such as from `attention_rollout`.
+        smooth: as in `overlay`.
 
     Returns:
         A Figure with a row per image: the image, its `overlay` and its `heat_map`.
 
     Raises:
-        ValueError: if images and maps are not equally many or there are none, and as `overlay`.
+        ValueError: if the numbers of images and maps differ or are 0, and as in `overlay`.
     """
     if len(images) != len(maps) or not len(maps):
         raise ValueError(f"images and maps must be equally many; got {len(images)} and {len(maps)}")
@@ -45,17 +45,17 @@ def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = Tr
 
 
 def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
-    """Draws filters, each stretched to its own largest number, with 0 in grey (Fig. 7 left).
+    """Draw filters, each scaled by its largest absolute value, with 0 in grey (Fig. 7 left).
 
     Args:
-        filters: (filters, height, width, 1 or 3), such as `analysis.embedding_filters` gives.
-        columns: filters in a row.
+        filters: (filters, height, width, 1 or 3), such as from `analysis.embedding_filters`.
+        columns: filters per row.
 
     Returns:
         A Figure.
 
     Raises:
-        ValueError: if `columns` is no integer above 0.
+        ValueError: if `columns` is not an integer above 0.
     """
     checks.check_integer("columns", columns)
     filters = np.asarray(filters, "float64")
@@ -66,7 +66,7 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
 
 
 def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
-    """Draws images, what was left of them for a masked patch prediction, and what it made of that.
+    """Draw images, their corrupted versions in masked patch prediction, and the predictions.
 
     Args:
         images, corrupted, reconstructed: (images, height, width, 1 or 3), uint8 or floats in [0, 1].
@@ -92,23 +92,23 @@ def explanation(
     title: str = "",
     num_heads: int = 4,
 ) -> "Figure":
-    """Draws one sheet about one image: what a model answers, what it attends to, and its strongest heads.
+    """Draw a sheet that explains one prediction: classes, attention and the strongest heads.
 
-    Attention is shown by `overlay` and by `heat_map`; the heads are heat maps, which dark images do not hide.
+    Attention is drawn by `overlay` and by `heat_map`, the heads as heat maps, which are also readable on dark images.
 
     Args:
         image: (height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees it.
         answers: sequence of (label, score in [0, 1]), best first.
         attention: (rows, columns), such as the map of `attention_rollout`.
-        heads: (heads, rows, columns), as `head_maps` gives them; the strongest by `head_strength` come first.
+        heads: (heads, rows, columns), as returned by `head_maps`; the strongest by `head_strength` come first.
         title: first line of the sheet.
-        num_heads: heads that are shown, where there are so many.
+        num_heads: maximum number of heads to draw.
 
     Returns:
         A Figure.
 
     Raises:
-        ValueError: if `num_heads` is no integer above 0, and as `overlay`.
+        ValueError: if `num_heads` is not an integer above 0, and as in `overlay`.
     """
     checks.check_integer("num_heads", num_heads)
     image = as_uint8("image", image)
@@ -143,7 +143,7 @@ def _captioned(sheet, caption, pixels, left, top):
 
 
 def _answers(axes, answers):
-    """A bar from 0 to 1 per answer, below its label."""
+    """Draw a bar from 0 to 1 per answer, below its label."""
     axes.set_axis_off()
     for place, (label, score) in enumerate(answers):
         axes.barh(place, 1, height=_BAR, color="0.9")

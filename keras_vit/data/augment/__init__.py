@@ -1,4 +1,4 @@
-"""Augmentation: texts such as "randaugment(2, 15)" become operations of TensorFlow, determined by their seed."""
+"""Augmentation: strings such as "randaugment(2, 15)" become TensorFlow operations, determined by their seed."""
 
 from keras_vit.data.augment.operation import Operation
 from keras_vit.data.augment.parse import MIXES, OPERATIONS, parse_augment, parse_mix

@@ -1,6 +1,6 @@
-"""Changing pixel values: the colour operations of RandAugment on uint8 images, and colour jitter.
+"""Colour operations: those of RandAugment on uint8 images, and colour jitter.
 
-Where Pillow and the original TensorFlow code differ in rounding, each function says which one it follows.
+Where the rounding of Pillow and of the original TensorFlow code differs, each function says which one it follows.
 """
 
 import tensorflow as tf
@@ -12,26 +12,26 @@ _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 
 def autocontrast(image):
-    """Stretches each channel to 0..255, rounded down. Pillow's double may give one less where the exact
-    result is whole."""
+    """Stretch each channel to 0..255, rounded down. Pillow's result may be 1 lower where the exact one is an
+    integer."""
     height, width, channels = image.shape
-    # Rows of channel values rather than of pixels: TensorFlow broadcasts a row several times as fast as a pixel.
+    # Rows of values rather than of pixels: TensorFlow broadcasts a row several times as fast as a pixel.
     levels = tf.cast(tf.reshape(image, (height, width * channels)), tf.float32)
     low, high = (
         reduce(tf.reshape(reduce(levels, 0), (width, channels)), 0) for reduce in (tf.reduce_min, tf.reduce_max)
     )
     low, span = tf.where(high > low, low, 0.0), tf.where(high > low, high - low, 255.0)
-    # Numerators are below 2**24 and the quotient is rounded once, so that the floor is that of exact numbers.
+    # Numerators are below 2**24 and the quotient is rounded once, so the floor is exact.
     stretched = tf.floor((levels - tf.tile(low, [width])) * 255.0 / tf.tile(span, [width]))
     return tf.reshape(tf.cast(stretched, tf.uint8), image.shape)
 
 
 def equalize(image):
-    """Equalises the histogram of each channel; equal to Pillow's."""
+    """Equalise the histogram of each channel; the result equals Pillow's."""
     levels = tf.cast(image, tf.int32)
     channels = image.shape[-1]
     width = levels.shape[1]
-    # One histogram and one table of all channels, the values of each beside those of the one before.
+    # One histogram and one table for all channels: 256 entries per channel, one channel after the other.
     rows = tf.reshape(levels, (-1, width * channels)) + tf.tile(256 * tf.range(channels), [width])
     counts = tf.reshape(tf.math.bincount(tf.reshape(rows, [-1]), minlength=256 * channels), (channels, 256))
     last = tf.gather(counts, tf.reduce_max(levels, (0, 1)), batch_dims=1)[:, None]
@@ -42,37 +42,37 @@ def equalize(image):
 
 
 def invert(image):
-    """255 minus the pixel value."""
+    """Return 255 minus the pixel values."""
     return 255 - image
 
 
 def posterize(image, bits):
-    """Keeps the upper `bits` bits: 0, which gives black, to 8, which changes nothing."""
+    """Keep the upper `bits` bits: from 0 (black) to 8 (no change)."""
     dropped = 8 - tf.clip_by_value(bits, 0, 8)
     return tf.bitwise.bitwise_and(image, tf.cast(tf.bitwise.left_shift(255, dropped) % 256, tf.uint8))
 
 
 def solarize(image, threshold):
-    """Inverts the pixel values from `threshold` on; 256 or more changes nothing."""
+    """Invert pixel values from `threshold` on; 256 or above changes nothing."""
     is_bright = tf.cast(tf.cast(image, tf.int32) >= threshold, tf.uint8)
-    return tf.bitwise.bitwise_xor(image, 255 * is_bright)  # 255 - x is x with every bit turned
+    return tf.bitwise.bitwise_xor(image, 255 * is_bright)  # 255 - x is x with all bits inverted
 
 
 def solarize_add(image, addition):
-    """Adds `addition` to the pixel values below 128, at most up to 255."""
+    """Add `addition` to pixel values below 128, clipped to 255."""
     is_dark = tf.cast(image < 128, tf.uint8)
     return image + is_dark * tf.minimum(tf.cast(tf.minimum(addition, 255), tf.uint8), 255 - image)
 
 
 def color(image, factor):
-    """Away from its grey version (0) to itself (1) and beyond. The grey is Pillow's; the original's TensorFlow
-    grey differs by 1 at some pixels. A grey image stays as it is."""
+    """Blend from the grey version (factor 0) to the image (1) and beyond. The grey is Pillow's; the grey of the
+    original TensorFlow code differs by 1 at some pixels. A grey image stays unchanged."""
     return _blend(tf.repeat(ops.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
 
 
 def contrast(image, factor):
-    """Away from its mean grey value (0) to itself (1) and beyond, as in Pillow. The original code divides by 256
-    where it takes the mean, and so blends with the value min(pixels / 256, 255)."""
+    """Blend from the mean grey (factor 0) to the image (1) and beyond, as in Pillow. The original code divides by 256
+    when it computes the mean, so it blends with the value min(pixels / 256, 255)."""
     grey = tf.cast(ops.match_channels(image, 1), tf.int32)
     pixels = tf.size(grey, tf.int64)
     mean = (2 * tf.cast(tf.reduce_sum(grey), tf.int64) + pixels) // (2 * pixels)
@@ -80,13 +80,13 @@ def contrast(image, factor):
 
 
 def brightness(image, factor):
-    """From black (0) to itself (1) and beyond; equal to Pillow's."""
+    """Blend from black (factor 0) to the image (1) and beyond; the result equals Pillow's."""
     return _blend(tf.constant(0, tf.uint8), image, factor)
 
 
 def sharpness(image, factor):
-    """Away from its smooth version (0) to itself (1) and beyond; the border stays as it is. The smooth version is
-    rounded down, as in the original code, where Pillow rounds to the nearest whole value."""
+    """Blend from a smooth version (factor 0) to the image (1) and beyond; the border stays unchanged. The smooth
+    version is rounded down, as in the original code; Pillow rounds to the nearest integer."""
     levels = tf.cast(image, tf.float32)
     rows = levels[:-2] + levels[1:-1] + levels[2:]
     box = rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
@@ -96,9 +96,10 @@ def sharpness(image, factor):
 
 
 def color_jitter(strength):
-    """Brightness, contrast and saturation, in a random order, each by a factor from 1 - strength to 1 + strength.
+    """Return colour jitter: brightness, contrast and saturation in a random order.
 
-    torchvision's ColorJitter(strength, strength, strength), without rounding to whole values in between.
+    Each is changed by a factor from 1 - strength to 1 + strength, as in torchvision's ColorJitter(strength, strength,
+    strength), but without rounding to integers in between.
 
     Args:
         strength: from 0 to 1; DeiT's is 0.3, Swin's is 0.4.
@@ -131,6 +132,6 @@ def _mix(degenerate, image, factor):
 
 
 def _blend(degenerate, image, factor):
-    """`degenerate` at factor 0, `image` at 1, the line through both elsewhere; clipped, then rounded down."""
+    """Interpolate: `degenerate` at factor 0, `image` at 1; clip, then round down."""
     degenerate, image = tf.cast(degenerate, tf.float32), tf.cast(image, tf.float32)
     return tf.cast(_mix(degenerate, image, tf.cast(factor, tf.float32)), tf.uint8)

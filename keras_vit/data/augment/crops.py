@@ -1,4 +1,4 @@
-"""Random crops: from an encoded file, or pixels, to an image of the model's size."""
+"""Random crops of an encoded file, or of pixels, to the image size of the model."""
 
 import tensorflow as tf
 
@@ -14,16 +14,16 @@ _ATTEMPTS = 10  # of random_resized_crop, as in torchvision and timm
 
 
 def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33, interpolation="bilinear"):
-    """The crop that the official ViT, AugReg and BiT models were trained with.
+    """Return the crop that the official ViT, AugReg and BiT models were trained with.
 
-    A window is drawn by `tf.image.stateless_sample_distorted_bounding_box`: an aspect ratio uniform in its range,
-    then a height uniform between those of the smallest and the largest area. After 100 windows that do not fit, the
-    whole image is taken. The window is resized to the model's size, whatever its aspect ratio.
+    `tf.image.stateless_sample_distorted_bounding_box` draws the window: an aspect ratio uniform in its range, then a
+    height uniform between those of the smallest and the largest area. If 100 windows do not fit, the whole image is
+    used. The window is resized to the image size of the model without keeping its aspect ratio.
 
     Args:
         min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
-        min_aspect, max_aspect: width over height of the window. As there, both sides are rounded to whole pixels.
-        interpolation: one of `Preprocessing`'s; the official code's is bilinear without antialias.
+        min_aspect, max_aspect: width over height of the window; both sides are rounded to whole pixels.
+        interpolation: one of `Preprocessing`'s; the official code uses bilinear without antialias.
 
     Returns:
         Function of kind `crop` (see `Operation`).
@@ -47,15 +47,15 @@ def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33
 
 
 def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspect=4 / 3, interpolation="bicubic"):
-    """The crop that DeiT and Swin were trained with (torchvision's and timm's RandomResizedCrop).
+    """Return the crop of DeiT and Swin (torchvision's and timm's RandomResizedCrop).
 
-    Unlike in `inception_crop`, the area is uniform and the aspect ratio is uniform on a logarithmic scale. After 10
-    windows that do not fit, the largest central window within the aspect ratios is taken.
+    Unlike in `inception_crop`, the area is uniform, and the aspect ratio is uniform on a logarithmic scale. If 10
+    windows do not fit, the largest central window within the aspect ratios is used.
 
     Args:
         min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
         min_aspect, max_aspect: width over height of the window.
-        interpolation: one of `Preprocessing`'s; DeiT's and Swin's is bicubic.
+        interpolation: one of `Preprocessing`'s; DeiT and Swin use bicubic.
 
     Returns:
         Function of kind `crop` (see `Operation`).
@@ -79,13 +79,13 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
 
 
 def random_crop(resize, interpolation="bilinear"):
-    """Resizes the whole image to a square, then cuts a window of the model's size at a random place.
+    """Return a crop that resizes the image to a square, then cuts a random window.
 
-    The fine-tuning of BiT (arXiv 1912.11370, section 3.3, HyperRule): `random_crop(160)` for 128 pixels,
+    It is the fine-tuning crop of BiT (arXiv 1912.11370, section 3.3, HyperRule): `random_crop(160)` for 128 pixels,
     `random_crop(448)` for 384.
 
     Args:
-        resize: side in pixels before the cut, or a pair (height, width); at least the model's size.
+        resize: side in pixels before the crop, or a pair (height, width); at least the image size of the model.
         interpolation: one of `Preprocessing`'s.
 
     Returns:
@@ -105,14 +105,14 @@ def random_crop(resize, interpolation="bilinear"):
 
 
 def _central(height, width, aspects):
-    """The largest central window (top, left, height, width) whose aspect ratio is within `aspects`."""
+    """Return the largest central window (top, left, height, width) whose aspect ratio is within `aspects`."""
     heights = tf.minimum(height, tf.round(width / aspects[0]))
     widths = tf.minimum(width, tf.round(height * aspects[1]))
     return tf.stack([(height - heights) // 2, (width - widths) // 2, heights, widths])
 
 
 def _crop_of(window, interpolation):
-    """The crop whose window (top, left, height, width) is drawn by `window(shape, seed)`."""
+    """Return the crop whose window (top, left, height, width) is drawn by `window(shape, seed)`."""
     checks.check_choice("interpolation", interpolation, INTERPOLATIONS)
 
     def crop(contents, size, channels, seed):
@@ -123,11 +123,11 @@ def _crop_of(window, interpolation):
 
 
 def cut(contents, channels, window):
-    """The pixels of a window; of a JPEG nothing else is decoded, with the same result as decoding all of it.
+    """Return the pixels of a window; of a JPEG only the window is decoded, with the same result.
 
     Args:
         contents: an encoded file (scalar string) or pixels (height, width, 1, 3 or 4 channels).
-        channels: of the result, 1 or 3.
+        channels: channels of the result, 1 or 3.
         window: function of the shape (height, width, channels) to (top, left, height, width).
 
     Returns:
@@ -149,8 +149,8 @@ def _slice(image, window):
 
 
 def _can_be_cut(contents):
-    # A file cut short lacks the end marker. Decoding a window would pass over it where the window lies above the
-    # damage; decoding all of it raises, whatever the window. A window is of the image as EXIF turns it.
+    # A truncated file has no end marker. Decoding a window above the damage would succeed; decoding the whole image
+    # always raises. The window is relative to the image after its EXIF rotation.
     ends = tf.strings.substr(contents, -2, 2) == b"\xff\xd9"
     return tf.io.is_jpeg(contents) & ends & ~orientation.is_turned(contents, is_jpeg=True)
 
@@ -158,7 +158,7 @@ def _can_be_cut(contents):
 def _cut_jpeg(contents, window):
     shape = jpeg_shape(contents)
     top, left, height, width = tf.unstack(window(shape))
-    # The colour of a column is interpolated between its neighbours, so one more on either side is decoded.
+    # The colour of a column is interpolated between its neighbours, so one more column on either side is decoded.
     begin, end = tf.maximum(left - 1, 0), tf.minimum(left + width + 1, shape[1])
     image = tf.image.decode_and_crop_jpeg(
         contents, tf.stack([top, begin, height, end - begin]), channels=3, dct_method="INTEGER_ACCURATE"

@@ -8,21 +8,21 @@ from keras_vit.data.augment import values
 from keras_vit.data.augment.geometry import fill_where
 
 _ATTEMPTS = 10
-# Mean and standard deviation of ImageNet's pixel values: noise that is standard normal after DeiT's standardisation.
+# Mean and standard deviation of ImageNet's pixel values: this noise is standard normal after DeiT's standardisation.
 _MEAN = (123.675, 116.28, 103.53)
 _STD = (58.395, 57.12, 57.375)
 
 
 def random_erasing(probability, min_area=0.02, max_area=1 / 3, min_aspect=0.3, max_aspect=None):
-    """Fills one rectangle of an image with noise, pixel by pixel.
+    """Return random erasing: fill one rectangle of an image with independent noise per pixel.
 
-    timm's mode `pixel`, which DeiT and Swin use: area uniform, aspect ratio uniform on a logarithmic scale, up to 10
-    attempts at a rectangle smaller than the image. timm's noise is standard normal on standardised values; here, on
-    levels, it has the mean and deviation of ImageNet's channels (of their averages for grey images), clipped to
-    [0, 255], which is the same under DeiT's preprocessing but for the clipped tails.
+    This is timm's mode `pixel`, used by DeiT and Swin: area uniform, aspect ratio uniform on a logarithmic scale, up to
+    10 attempts at a rectangle smaller than the image. timm's noise is standard normal on standardised values. Here, on
+    pixel values, it has the mean and deviation of ImageNet's channels (their averages for grey images) and is clipped
+    to [0, 255]. With DeiT's preprocessing both are equal except for the clipped tails.
 
     Args:
-        probability: that an image is erased. DeiT and Swin: 0.25.
+        probability: probability that an image is erased. DeiT and Swin: 0.25.
         min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
         min_aspect, max_aspect: height over width of the rectangle; None for 1 / min_aspect.
 
@@ -46,7 +46,7 @@ def random_erasing(probability, min_area=0.02, max_area=1 / 3, min_aspect=0.3, m
 
 
 def draw_box(image, areas, aspects, seed):
-    """(top, left, height, width) of a rectangle that is smaller than `image`; height and width 0 if none was found."""
+    """Draw (top, left, height, width) of a rectangle smaller than `image`; height and width are 0 if none fits."""
     draws = tf.random.stateless_uniform((4, _ATTEMPTS), seed)
     height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
     area = height * width * (areas[0] + (areas[1] - areas[0]) * draws[0])

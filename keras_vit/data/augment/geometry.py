@@ -1,4 +1,4 @@
-"""Moving pixels: flip, shift, cutout and affine maps."""
+"""Geometric operations: flip, shift, cutout and affine transforms."""
 
 import math
 
@@ -7,16 +7,16 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.data.augment import values
 
-GREY = 128  # what the original RandAugment fills with
+GREY = 128  # the fill value of the original RandAugment
 
 
 def flip():
-    """Mirrors every second image left to right. Returns a function of kind `image` (see `Operation`)."""
+    """Return a random left-right flip with probability 1/2, of kind `image` (see `Operation`)."""
     return tf.image.stateless_random_flip_left_right
 
 
 def shift():
-    """Moves by up to an eighth of the sides, filled with black. Returns a function of kind `image`."""
+    """Return a random shift by up to an eighth of the sides, filled with black, of kind `image` (see `Operation`)."""
 
     def move(image, seed):
         height, width, _ = image.shape
@@ -28,7 +28,9 @@ def shift():
 
 
 def cutout(size, fill=GREY):
-    """Fills one square per image (arXiv 1708.04552); its centre is anywhere, so that it may be cut by the border.
+    """Return cutout (arXiv 1708.04552): fill one square per image.
+
+    The centre is uniform over the image, so the border may cut the square.
 
     Args:
         size: side of the square in pixels, even.
@@ -38,18 +40,18 @@ def cutout(size, fill=GREY):
         Function of kind `image` (see `Operation`).
     """
     checks.check_integer("size", size)
-    checks.check_divisible("size", (size,), "2, as the square has a centre", (2,))
+    checks.check_divisible("size", (size,), "2, because the square has a centre", (2,))
     fill = values.check_number("fill", fill, 0.0, 255.0)
     return lambda image, seed: cut_out(image, size // 2, tf.random.stateless_uniform((2,), seed), fill)
 
 
 def cut_out(image, reach, place, fill=GREY):
-    """Fills the square of side `2 * reach` around a pixel.
+    """Fill the square of side `2 * reach` around a pixel.
 
     Args:
         image: (height, width, channels).
         reach: pixels, an integer.
-        place: where the centre is, two numbers in [0, 1): down and across.
+        place: position of the centre, two numbers in [0, 1): down and across.
         fill: a pixel value.
     """
 
@@ -62,15 +64,15 @@ def cut_out(image, reach, place, fill=GREY):
 
 
 def fill_where(image, is_row, is_column, levels):
-    """`image` with `levels` where both flags, of its rows and of its columns, are set."""
+    """Return `image` with `levels` where the flags of the row and of the column are both set."""
     inside = is_row[:, None] & tf.repeat(is_column, image.shape[-1])[None, :]
     inside = tf.reshape(tf.cast(inside, image.dtype), image.shape)
-    # Products of whole images: tf.where takes several times as long.
+    # Products of whole images are several times as fast as tf.where.
     return image * (1 - inside) + levels * inside
 
 
 def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
-    """Output pixel (x, y) is input pixel (a x + b y + c, d x + e y + f), `fill` where there is none.
+    """Return an image whose pixel (x, y) is input pixel (a x + b y + c, d x + e y + f), or `fill` outside the input.
 
     Args:
         image: (height, width, channels). x goes right, y goes down, and (0, 0) is the centre of the first pixel.
@@ -92,7 +94,7 @@ def warp(image, matrix, fill=GREY, interpolation="NEAREST"):
 
 
 def translate(image, distance, axis, fill=GREY):
-    """What `warp` makes of a translation: output pixel x is input pixel x + distance, rounded, along `axis`.
+    """Return the translation of `warp` along `axis`: output pixel x is input pixel x + distance, rounded.
 
     Args:
         image: (height, width, channels).
@@ -108,7 +110,7 @@ def translate(image, distance, axis, fill=GREY):
 
 
 def rotation(image, degrees):
-    """Matrix for `warp` that turns `image` about its middle."""
+    """Return the matrix for `warp` that rotates `image` about its middle."""
     radians = tf.cast(degrees, tf.float32) * (math.pi / 180)
     cos, sin = tf.cos(radians), tf.sin(radians)
     y, x = tf.unstack((tf.cast(tf.shape(image)[:2], tf.float32) - 1) / 2)
@@ -116,7 +118,7 @@ def rotation(image, degrees):
 
 
 def _gather_nearest(image, matrix, fill):
-    # What ImageProjectiveTransformV3 does, in half the time.
+    # The result of ImageProjectiveTransformV3 in half the time.
     height, width, channels = image.shape
     a, b, c, d, e, f = (tf.cast(value, tf.float32) for value in matrix)
     x, y = tf.range(width, dtype=tf.float32)[None, :], tf.range(height, dtype=tf.float32)[:, None]
@@ -128,5 +130,5 @@ def _gather_nearest(image, matrix, fill):
 
 
 def _nearest(place):
-    """Rounded to whole numbers, halves away from 0, as in TensorFlow's own transform of images."""
+    """Round to integers, halves away from 0, as TensorFlow's image transform does."""
     return tf.cast(tf.sign(place) * tf.floor(tf.abs(place) + 0.5), tf.int32)

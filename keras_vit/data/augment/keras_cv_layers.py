@@ -1,4 +1,4 @@
-"""keras-cv's augmentation layers by name: the one place that knows keras-cv."""
+"""keras-cv's augmentation layers by name; the only module that uses keras-cv."""
 
 import functools
 import inspect
@@ -8,32 +8,32 @@ import tensorflow as tf
 
 from keras_vit import checks
 
-_SCALE = (0, 255)  # of every operation here
+_SCALE = (0, 255)  # value range of every operation
 _NEED_LABELS = ("CutMix", "FourierMix", "MixUp", "Mosaic")
 
 
 def build(name, args, kwargs):
-    """A layer of `keras_cv.layers` as a function of kind `batch` (see `Operation`).
+    """Return a layer of `keras_cv.layers` as a function of kind `batch` (see `Operation`).
 
-    A layer with an argument `value_range` is given (0, 255). The results are clipped to [0, 255].
+    An argument `value_range` of the layer is set to (0, 255). The results are clipped to [0, 255].
 
-    keras-cv draws from a generator that keeps a state, which parallel calls reach in any order: what a batch gets does
-    NOT follow from the seed and the number of the batch, even with the layer's own `seed`, and an interrupted run does
-    not go on with the same numbers. The operations of this package do.
+    keras-cv draws from a stateful generator, which parallel calls use in any order. The result for a batch therefore
+    does NOT depend on the seed and the number of the batch alone, even with the layer's own `seed`, and an interrupted
+    run does not resume with the same random numbers. The operations of this package do not have this problem.
 
     Args:
-        name: of a layer that changes images alone, such as "RandomCutout".
-        args, kwargs: of the layer.
+        name: a layer that changes only images, such as "RandomCutout".
+        args, kwargs: arguments of the layer.
 
     Raises:
-        ImportError: when keras-cv is not installed.
-        ValueError: when there is no such layer, or it refuses its arguments.
+        ImportError: if keras-cv is not installed.
+        ValueError: if the layer does not exist or its arguments are wrong.
     """
     layer = _construct(name, _find(name), args, kwargs)
-    call = tf.function(functools.partial(layer, training=True))  # with AutoGraph, which some of the layers need
+    call = tf.function(functools.partial(layer, training=True))  # with AutoGraph, which some layers need
 
     def apply(images, seed):
-        del seed  # see above
+        del seed  # keras-cv uses its own generator
         changed = tf.cast(call(images), tf.float32)
         return tf.ensure_shape(tf.clip_by_value(changed, *map(float, _SCALE)), images.shape)
 
@@ -51,7 +51,7 @@ def _find(name):
 
 
 def _layers():
-    """{name: class} of the layers of keras-cv that change images and keep their shape."""
+    """Return {name: class} of the keras-cv layers that change images and keep their shape."""
     try:
         import keras_cv
     except ImportError as error:
@@ -75,9 +75,9 @@ def _construct(name, layer, args, kwargs):
         value_range = given.get("value_range", _SCALE)
         if value_range not in (_SCALE, list(_SCALE)):
             raise ValueError(f"value_range must be (0, 255) here; got value_range={value_range!r}")
-        keras.config.set_dtype_policy("float32")  # also of the layers inside: pixel values need more than bfloat16
+        keras.config.set_dtype_policy("float32")  # also for inner layers: pixel values need more than bfloat16
         return layer(*args, **kwargs)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"keras_cv.{name} refuses its arguments: {error}") from error
+        raise ValueError(f"keras_cv.{name} got wrong arguments: {error}") from error
     finally:
         keras.config.set_dtype_policy(policy)

@@ -1,4 +1,4 @@
-"""MixUp and CutMix: each image with its partner, the same way for the whole batch."""
+"""MixUp and CutMix: each image is mixed with its partner, with the same parameters for the whole batch."""
 
 import collections.abc
 import dataclasses
@@ -8,23 +8,23 @@ import tensorflow as tf
 
 from keras_vit.data.augment import values
 
-_LEAST_ALPHA = 0.01  # below, both gammas may be too small for a float, and their ratio is wrong
+_LEAST_ALPHA = 0.01  # below, both gamma draws may underflow, and their ratio is wrong
 
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """One or several ways of mixing; each batch draws one of them, all alike.
+    """One or several ways of mixing; each batch draws one of them with equal probability.
 
-    Called with `(images, labels, partner_images, partner_labels, seed)`: float32 images (rows, height, width,
+    Call it with `(images, labels, partner_images, partner_labels, seed)`: float32 images (rows, height, width,
     channels) in any range, float32 label weights (rows, classes), the same of the partners, an integer tensor (2,).
-    Returns images and labels. What is drawn depends on the seed and the images' size alone, so that the rows of a
-    batch may be mixed apart, on several workers, with the result of the whole.
+    It returns images and labels. The random numbers depend only on the seed and the size of the images, so several
+    workers may mix the rows of a batch separately, with the result of the whole batch.
     """
 
     texts: Sequence[str]
     functions: tuple[collections.abc.Callable, ...]
 
-    @tf.autograph.experimental.do_not_convert  # it has nothing to do here
+    @tf.autograph.experimental.do_not_convert  # AutoGraph is not needed
     def __call__(self, images, labels, partner_images, partner_labels, seed):
         if len(self.functions) == 1:
             return self.functions[0](images, labels, partner_images, partner_labels, seed)
@@ -36,13 +36,13 @@ class Mix:
 
 
 def mixup(alpha):
-    """MixUp (arXiv 1710.09412): `share * image + (1 - share) * partner`, labels alike.
+    """Return MixUp (arXiv 1710.09412): `share * image + (1 - share) * partner`, the same for labels.
 
-    One share of Beta(alpha, alpha) per batch, or one minus it if that is more, as in big_vision: the image always
-    outweighs its partner.
+    The share is drawn from Beta(alpha, alpha) once per batch. As in big_vision, it is replaced by one minus the share
+    if that is larger, so the image always has the larger weight.
 
     Args:
-        alpha: 0.01 or more. AugReg: 0.2, 0.5 or 0.8; DeiT: 0.8; BiT: 0.1.
+        alpha: 0.01 or above. AugReg: 0.2, 0.5 or 0.8; DeiT: 0.8; BiT: 0.1.
 
     Returns:
         Function for `Mix`.
@@ -59,13 +59,13 @@ def mixup(alpha):
 
 
 def cutmix(alpha):
-    """CutMix (arXiv 1905.04899): one rectangle comes from the partner; labels are weighted by the pixels that stay.
+    """Return CutMix (arXiv 1905.04899): a rectangle comes from the partner; labels are weighted by pixel counts.
 
-    One rectangle per batch: its area is one minus a share of Beta(alpha, alpha), its shape the image's, its centre
-    anywhere; the border may cut it, so the pixels are counted.
+    One rectangle per batch is drawn. Its area is one minus a share of Beta(alpha, alpha), its aspect ratio is that of
+    the image, and its centre is uniform. The border may cut it, so the pixels are counted.
 
     Args:
-        alpha: 0.01 or more. DeiT and Swin: 1.0.
+        alpha: 0.01 or above. DeiT and Swin: 1.0.
 
     Returns:
         Function for `Mix`.
@@ -84,13 +84,13 @@ def cutmix(alpha):
 
 
 def draw_share(alpha, seed):
-    """One draw of Beta(alpha, alpha), float64: the first of two gammas over their sum."""
+    """Return one draw of Beta(alpha, alpha), float64: the first of two gamma draws divided by their sum."""
     first, second = tf.unstack(tf.random.stateless_gamma((2,), seed, tf.constant(alpha, tf.float64), dtype=tf.float64))
     return first / (first + second)
 
 
 def draw_box(size, alpha, seed):
-    """Which rows and which columns of images of `size` (height, width) are in the rectangle: two bool vectors."""
+    """Return the rows and columns of images of `size` (height, width) inside the rectangle: two bool vectors."""
     share_seed, place_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
     side = tf.sqrt(1 - draw_share(alpha, share_seed))
     places = tf.random.stateless_uniform((2,), place_seed, dtype=tf.float64)

@@ -1,4 +1,4 @@
-"""From texts to operations: a name, or a call with literal arguments. Nothing in a text is ever executed."""
+"""Parsing strings to operations: a name, or a call with literal arguments. Strings are never executed."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ from keras_vit.data.augment import (
 )
 from keras_vit.data.augment.operation import Operation
 
-# name -> (kind, function that takes the arguments of the text and returns the function of the operation)
+# name -> (kind, function from the arguments in the string to the function of the operation)
 OPERATIONS = {
     "inception_crop": ("crop", crops.inception_crop),
     "random_resized_crop": ("crop", crops.random_resized_crop),
@@ -37,38 +37,38 @@ _LIBRARY = "keras_cv"
 
 
 def parse_augment(texts: Sequence[str]) -> list[Operation]:
-    """Operations on images, in the order of `texts`.
+    """Return the operations on images, in the order of `texts`.
 
     Args:
-        texts: such as `("inception_crop", "flip", "randaugment(2, 15)")`. Each is one of `OPERATIONS`, with the
-            arguments of its function in this folder, or `keras_cv.LAYER(...)`, a layer of keras-cv. A crop can only
-            come first.
+        texts: strings such as `("inception_crop", "flip", "randaugment(2, 15)")`. Each is one of `OPERATIONS`, with the
+            arguments of the function of that name, or `keras_cv.LAYER(...)`, a layer of keras-cv. A crop must come
+            first.
 
     Returns:
         List of `Operation`.
 
     Raises:
-        ValueError: naming the text, on an unknown name and on arguments that are wrong.
-        ImportError: when a layer of keras-cv is named, and keras-cv is not installed.
+        ValueError: on an unknown name or wrong arguments; the message names the string.
+        ImportError: if a string names a layer of keras-cv, and keras-cv is not installed.
     """
     operations = [_operation(text) for text in _texts("augment", texts)]
     for operation in operations[1:]:
         if operation.kind == "crop":
-            raise ValueError(f"a crop can only be the first operation of augment; got {list(texts)!r}")
+            raise ValueError(f"a crop must be the first operation of augment; got {list(texts)!r}")
     return operations
 
 
 def parse_mix(texts: Sequence[str]) -> mixing.Mix | None:
-    """Joins all mixes that texts name into one operation on batches.
+    """Return one operation on batches that combines all mixes of `texts`.
 
     Args:
-        texts: such as `("mixup(0.8)", "cutmix(1.0)")`; every batch draws one of them, all alike.
+        texts: strings such as `("mixup(0.8)", "cutmix(1.0)")`; each batch draws one of them with equal probability.
 
     Returns:
-        A `Mix`, or None for no texts.
+        A `Mix`, or None for no strings.
 
     Raises:
-        ValueError: naming the text, on an unknown name and on arguments that are wrong.
+        ValueError: on an unknown name or wrong arguments; the message names the string.
     """
     texts = _texts("mix", texts)
     functions = tuple(_mix(text) for text in texts)
@@ -82,7 +82,7 @@ def _operation(text):
     else:
         kind, factory = OPERATIONS[name]
     function = _call("augment", text, factory, args, kwargs)
-    # AutoGraph has nothing to do here, and it warns of what it cannot read.
+    # AutoGraph is not needed, and would warn about code that it cannot convert.
     return Operation(text, kind, tf.autograph.experimental.do_not_convert(function))
 
 
@@ -97,12 +97,12 @@ def _texts(argument, texts):
     if isinstance(texts, (tuple, list)) and all(isinstance(text, str) for text in texts):
         return tuple(texts)
     example = "('flip', 'randaugment(2, 15)')" if argument == "augment" else "('mixup(0.2)',)"
-    raise ValueError(f"{argument} must be a sequence of texts, such as {example}; got {argument}={texts!r}")
+    raise ValueError(f"{argument} must be a sequence of strings, such as {example}; got {argument}={texts!r}")
 
 
 def _read(argument, text, table):
-    """(library or None, name, args, kwargs) of a text, whose name is checked."""
-    form = f"{argument} must hold names or calls with literal arguments, such as 'name' or 'name(2, key=0.5)'"
+    """Return (library or None, name, args, kwargs) of a string, with a checked name."""
+    form = f"{argument} must contain names or calls with literal arguments, such as 'name' or 'name(2, key=0.5)'"
     try:
         node = ast.parse(text.strip(), mode="eval").body
         called, args, kwargs = node, (), {}

@@ -1,4 +1,4 @@
-"""RandAugment (arXiv 1909.13719): the set of the original TensorFlow code, and timm's, which DeiT uses."""
+"""RandAugment (arXiv 1909.13719): the operations of the original TensorFlow code, and those of timm (used by DeiT)."""
 
 import tensorflow as tf
 
@@ -28,8 +28,8 @@ ORIGINAL = {
     "SolarizeAdd": lambda image, m, sign, place: colour.solarize_add(image, _whole(110 * m)),
 }
 
-# Source: timm's auto_augment.py, the set `inc1`: every operation grows stronger with the magnitude. Pillow, which timm
-# calls, places a pixel's centre at half its side, hence the halves in the shears.
+# Source: timm's auto_augment.py, the set `inc1`: every operation becomes stronger with the magnitude. Pillow, used by
+# timm, places the centre of a pixel at half its side, hence the halves in the shears.
 TIMM_INCREASING = {
     "AutoContrast": ORIGINAL["AutoContrast"],
     "Equalize": ORIGINAL["Equalize"],
@@ -52,19 +52,19 @@ TIMM_INCREASING = {
     ),
 }
 
-_IMAGENET_MEAN = (124, 116, 104)  # pixel values; what timm fills with
+_IMAGENET_MEAN = (124, 116, 104)  # pixel values; timm's fill colour
 
 
 def randaugment(layers, magnitude):
-    """RandAugment with the operations and strengths of the original TensorFlow code.
+    """Return RandAugment with the operations and strengths of the original TensorFlow code.
 
-    Each layer draws one of the 16 operations of `ORIGINAL`, all alike, and applies it; the geometric ones go either
-    way, and fill with 128. The pixel values are rounded down to whole ones first, as in the official code, whose images
-    are uint8. A magnitude of 0 still changes images: Posterize(0) gives black, Solarize(0) the negative.
+    Each layer draws one of the 16 operations of `ORIGINAL` with equal probability and applies it. Geometric operations
+    have a random sign and fill with 128. Pixel values are rounded down first, as in the official code, whose images are
+    uint8. A magnitude of 0 still changes images: Posterize(0) returns black, Solarize(0) the negative.
 
     Args:
         layers: operations per image. AugReg: 2.
-        magnitude: 0 or more. AugReg (arXiv 2106.10270, section 3.3): 0, 10, 15 or 20; at 10, Rotate turns by 30
+        magnitude: 0 or above. AugReg (arXiv 2106.10270, section 3.3): 0, 10, 15 or 20; at 10, Rotate rotates by 30
             degrees.
 
     Returns:
@@ -84,17 +84,18 @@ def randaugment(layers, magnitude):
 
 
 def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
-    """RandAugment as timm has it and DeiT uses it (`rand-m9-mstd0.5-inc1`).
+    """Return RandAugment as in timm and DeiT (`rand-m9-mstd0.5-inc1`).
 
-    Each layer draws one of the 15 operations of `TIMM_INCREASING`, all alike, and applies it with `probability`, at a
-    magnitude that is normal around `magnitude` and clipped to [0, 10]. The geometric operations are bilinear, where
-    timm's are bicubic for DeiT, for TensorFlow has none; they fill with ImageNet's mean colour.
+    Each layer draws one of the 15 operations of `TIMM_INCREASING` with equal probability and applies it with
+    `probability`. The magnitude is normally distributed around `magnitude` and clipped to [0, 10]. Geometric operations
+    fill with ImageNet's mean colour. They are bilinear, because TensorFlow has no bicubic ones, which timm uses for
+    DeiT.
 
     Args:
         magnitude: from 0 to 10.
-        magnitude_std: standard deviation of the magnitude, 0 for always the same.
+        magnitude_std: standard deviation of the magnitude, 0 for a constant magnitude.
         layers: operations drawn per image.
-        probability: that an operation which was drawn is applied.
+        probability: probability that a drawn operation is applied.
 
     Returns:
         Function of kind `image` (see `Operation`).
@@ -121,12 +122,12 @@ def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
 
 
 def _pick(table, choice):
-    """The number of the row of `table` that `choice`, uniform in [0, 1), points to."""
+    """Return the row number of `table` for `choice`, uniform in [0, 1)."""
     return tf.cast(choice * len(table), tf.int32)
 
 
 def _apply_one(table, number, image, strength, sign, down, across):
-    """Applies one row of `table`; no other is computed. `sign`, `down` and `across` are uniform in [0, 1)."""
+    """Apply one row of `table` without computing the others. `sign`, `down` and `across` are uniform in [0, 1)."""
     sign, place = tf.where(sign < 0.5, -1.0, 1.0), (down, across)
     rows = [lambda row=row: row(image, strength, sign, place) for row in table.values()]
     return tf.ensure_shape(tf.switch_case(number, rows), image.shape)
@@ -135,7 +136,7 @@ def _apply_one(table, number, image, strength, sign, down, across):
 def _warp_mean(image, matrix):
     fill = tf.constant(_IMAGENET_MEAN, tf.float32)
     fill = fill if image.shape[-1] == 3 else tf.reduce_mean(fill, keepdims=True)
-    # The operation fills with one value, so the colours are moved to make it 0.
+    # The operation fills with one value, so the colours are shifted to make it 0.
     moved = warp(tf.cast(image, tf.float32) - fill, matrix, 0.0, "BILINEAR") + fill
     return tf.cast(tf.round(moved), tf.uint8)
 

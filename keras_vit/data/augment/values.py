@@ -1,11 +1,11 @@
-"""Checks of the numbers that are written in the text of an operation."""
+"""Checks of the numbers in the string of an operation."""
 
 import math
 import numbers
 
 
 def check_number(name, value, least=-math.inf, most=math.inf):
-    """Returns `value` as a finite float within [least, most]."""
+    """Return `value` as a finite float within [least, most]."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not least <= value <= most:
         limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
@@ -14,7 +14,7 @@ def check_number(name, value, least=-math.inf, most=math.inf):
 
 
 def check_span(least_name, least, most_name, most, limit=math.inf):
-    """Returns the pair as floats with `0 < least <= most <= limit`."""
+    """Return the pair as floats with `0 < least <= most <= limit`."""
     least, most = check_number(least_name, least, 0.0), check_number(most_name, most, 0.0)
     if not 0.0 < least <= most <= limit:
         raise ValueError(

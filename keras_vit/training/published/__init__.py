@@ -1,1 +1,1 @@
-"""The recipes that others published, one file per family."""
+"""Published recipes, one file per family."""

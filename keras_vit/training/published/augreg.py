@@ -1,4 +1,4 @@
-"""AugReg (arXiv 2106.10270, "How to train your ViT?"): its grid of pre-trainings, and its fine-tunings."""
+"""AugReg (arXiv 2106.10270, "How to train your ViT?"): its pre-training grid and its fine-tuning."""
 
 from keras_vit.training.published.vit import fine_tuning
 from keras_vit.training.recipe import Recipe
@@ -22,7 +22,7 @@ _I1K = (
 )
 _I21K = "big_vision/configs/vit_i21k.py"
 
-# folder of the name -> data, epochs, loss and head bias, where these come from
+# folder of the name -> data, epochs, loss and head bias, source of these
 _DATA = {
     "": ("ImageNet", 300, {"loss": "softmax"}, _I1K),
     "i21k/": ("ImageNet-21k", 300, {"loss": "sigmoid", "head_bias": -10.0}, _I21K),

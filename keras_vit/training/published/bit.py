@@ -8,7 +8,7 @@ from keras_vit.typing import Size
 
 _PAPER = "arXiv 1912.11370"
 
-# name -> data, epochs, epochs after which the learning rate is divided by ten, loss, where the loss comes from
+# name -> data, epochs, epochs after which the learning rate is divided by ten, loss, source of the loss
 _SOFTMAX, _SIGMOID = {"loss": "softmax"}, {"loss": "sigmoid"}
 _PRETRAINING: dict[str, tuple[str, int, tuple[int, ...], dict[str, Any], str]] = {
     "s": ("ILSVRC-2012", 90, (30, 60, 80), _SOFTMAX, "big_vision/configs/bit_i1k.py"),
@@ -23,22 +23,22 @@ _HYPER_RULE = {
     "large": (float("inf"), 20_000, 500, ("mixup(0.1)",)),
 }
 
-# side before the random crop, side after it
+# (side before the random crop, side after it)
 _SMALL_IMAGES = (160, 128)
 _IMAGES = (448, 384)
 _SMALL_AREA = 96 * 96
 
 
 def bit_hyperrule(examples: int, image_size: Size) -> Recipe:
-    """Returns the fine-tuning recipe that the HyperRule chooses (arXiv 1912.11370, section 3.3).
+    """Return the fine-tuning recipe of the HyperRule (arXiv 1912.11370, section 3.3).
 
     Args:
         examples: number of training images.
-        image_size: (height, width) of the images of the data set in pixels, or one integer: below an area of
-            96 x 96 they are resized to 160 and cropped to 128, else to 448 and 384.
+        image_size: (height, width) of the images in pixels, or one integer. Images with an area below 96 x 96 are
+            resized to 160 and cropped to 128, others are resized to 448 and cropped to 384.
 
     Raises:
-        ValueError: if `examples` is no integer above 0 or `image_size` no size.
+        ValueError: if `examples` is not an integer above 0, or `image_size` is not a valid size.
     """
     examples = checks.check_integer("examples", examples)
     height, width = checks.check_pair("image_size", image_size)

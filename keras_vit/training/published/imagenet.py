@@ -1,4 +1,4 @@
-"""Trainings on ImageNet alone: plain ViT-S/16, DeiT and Swin."""
+"""Training on ImageNet-1k only: plain ViT-S/16, DeiT and Swin."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ _VIT_S16 = ViTConfig(
     representation_size=384,
 )
 
-# epochs -> top-1 accuracy that the report gives
+# epochs -> reported top-1 accuracy
 _PLAIN_EPOCHS = {90: 76.5, 150: 78.5, 300: 80.0}
 
-# The random operations of DeiT, of which timm leaves colour jitter out where it has RandAugment
+# The augmentation of DeiT; timm omits colour jitter when it uses RandAugment
 _DEIT_AUGMENT = ("random_resized_crop", "flip", "timm_randaugment(9, 0.5)", "random_erasing(0.25)")
 _DEIT_MIX = ("mixup(0.8)", "cutmix(1.0)")
 _DEIT: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The recipes of the paper: pre-training (arXiv 2010.11929, Table 3), fine-tuning (Table 4), masked patches (B.1.2)."""
+"""Recipes of the paper: pre-training (arXiv 2010.11929, Table 3), fine-tuning (Table 4), masked patches (B.1.2)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _ASSUMED = (
     "in big_vision, which the paper does not say"
 )
 
-# name -> models, epochs, learning rate; all of them linear with weight decay 0.1 and no dropout
+# name -> models, epochs, learning rate; all with a linear schedule, weight decay 0.1 and no dropout
 _JFT = {
     "vit-b": ("ViT-B/16 and B/32", 7, 8e-4),
     "vit-l32": ("ViT-L/32", 7, 6e-4),
@@ -42,7 +42,7 @@ _SHORT_WARMUP = (
     "unconfirmed"
 )
 
-# name -> steps, warm-up, learning rate, the paper's grid, what is not from Table 4
+# name -> steps, warm-up, learning rate, the paper's grid, source of what Table 4 does not state
 _FINE_TUNING = {
     "imagenet": (20_000, 500, 0.03, (0.003, 0.01, 0.03, 0.06), f"{_DEFAULT_RATE}; {_DEFAULT_WARMUP}"),
     "cifar10": (10_000, 500, 0.01, _SWEEP, f"learning rate: the official code's for ViT-B/16; {_DEFAULT_WARMUP}"),
@@ -74,7 +74,7 @@ _LINEAR = {"schedule": "linear", "final_learning_rate": 1e-5}
 
 
 def fine_tuning(name, source, **numbers):
-    """Returns a fine-tuning recipe after Table 4, with what differs."""
+    """Return a fine-tuning recipe with the settings of Table 4, changed by `numbers`."""
     table = {
         "optimizer": "sgd",
         "momentum": 0.9,

@@ -45,10 +45,10 @@ def test_mixes(texts):
 REFUSED = [
     (("flop",), "augment must be one of 'inception_crop', .*'random_erasing'; got augment='flop'"),
     (("mixup(0.2)",), "augment must be one of"),
-    ("flip", r"augment must be a sequence of texts, such as \('flip', .*; got augment='flip'"),
-    ((3,), "augment must be a sequence of texts"),
-    (("flip", "inception_crop"), r"a crop can only be the first operation of augment; got \['flip', 'inc"),
-    (("inception_crop", "random_crop(48)"), "a crop can only be the first"),
+    ("flip", r"augment must be a sequence of strings, such as \('flip', .*; got augment='flip'"),
+    ((3,), "augment must be a sequence of strings"),
+    (("flip", "inception_crop"), r"a crop must be the first operation of augment; got \['flip', 'inc"),
+    (("inception_crop", "random_crop(48)"), "a crop must be the first"),
     (("randaugment",), r"'randaugment': missing a required argument: 'layers'; the arguments are \(layers, mag"),
     (("randaugment(2, 10, 3)",), "'randaugment.2, 10, 3.': too many positional arguments"),
     (("randaugment(2, 3, magnitud=3)",), "got an unexpected keyword argument 'magnitud'; the arguments are"),
@@ -96,7 +96,7 @@ def test_refusals(texts, message, tmp_path):
     ("texts", "message"),
     [
         (("flip",), "mix must be one of 'mixup', 'cutmix'; got mix='flip'"),
-        ("mixup(0.2)", r"mix must be a sequence of texts, such as \('mixup\(0.2\)',\)"),
+        ("mixup(0.2)", r"mix must be a sequence of strings, such as \('mixup\(0.2\)',\)"),
         (("mixup",), r"mix 'mixup': missing a required argument: 'alpha'"),
         (("mixup(0)",), "alpha must be a number of at least 0.01; got alpha=0"),
         (("cutmix(-1.0)",), "alpha must be a number of at least 0.01"),
