@@ -123,6 +123,13 @@ def test_setup_commands_have_the_same_form():
         assert extras[1] == {".venv/bin/pytest -n auto --dist worksteal": "test"}.get(run, "quickstart")
 
 
+def test_sections_that_the_readme_links_to_exist():
+    """Those of the other pages are checked where the site is built."""
+    for path, anchor in re.findall(r"\]\((?!http)([^)#]+)#([^)]+)\)", README):
+        headings = re.findall(r"^#+ (.*)$", (REPOSITORY / path).read_text(encoding="utf-8"), re.MULTILINE)
+        assert anchor in [heading.lower().replace(" ", "-") for heading in headings], (path, anchor)
+
+
 def test_first_command_runs_the_quickstart():
     """The script itself is run by tests/examples/test_quickstart.py."""
     assert SETUP[0].split(" && ")[-1] == ".venv/bin/python examples/quickstart.py"
@@ -157,9 +164,9 @@ def test_tree_names_what_there_is():
     paths = [("keras_vit/" if space else "") + row[0] for space, row in zip(indent, rows, strict=True)]
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []
     package = REPOSITORY / "keras_vit"
-    rooms = [f"keras_vit/{p.parent.name}/" for p in package.glob("*/__init__.py")]
-    rooms += [f"keras_vit/{p.name}" for p in package.glob("*.py") if p.name != "__init__.py"]
-    assert sorted(path for path in paths if path.startswith("keras_vit/") and path != "keras_vit/") == sorted(rooms)
+    packages = [f"keras_vit/{p.parent.name}/" for p in package.glob("*/__init__.py")]
+    packages += [f"keras_vit/{p.name}" for p in package.glob("*.py") if p.name != "__init__.py"]
+    assert sorted(path for path in paths if path.startswith("keras_vit/") and path != "keras_vit/") == sorted(packages)
 
 
 def test_arrows_are_those_that_the_tests_enforce():
