@@ -76,8 +76,8 @@ class MaskedPatchPrediction(Model):
             hybrids are supported; the target of a hybrid is the image area of a grid cell.
         target: what to predict for a patch: `mean_color`, its mean colour among 512, 3 bits per channel (the best
             target in the paper); `downsampled`, the same for each cell of the patch downsampled to 4 x 4; or `pixels`,
-            all its pixels, with squared error. Targets are computed from the images as `encoder.preprocessing` describes
-            them. Grey images have 8 colours.
+            all its pixels, with squared error. Targets are computed from the images as `encoder.preprocessing`
+            describes them. Grey images have 8 colours.
         corruption_rate: share of the patches that are corrupted, in (0, 1]; 0.5 in the paper.
         shares: probabilities for a corrupted patch: the learned embedding, another patch's embedding, no change.
         seed: integer for reproducible corruption; None draws one.
