@@ -276,7 +276,7 @@ def _mismatch(error, variant, arguments, config, checkpoint, description):
     fitting = [name for name, row in VARIANTS.items() if _fits(row, config, checkpoint, description)]
     if variant in fitting:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        return ValueError(f"{error}\n{variant} takes this file without one or more of its arguments {given}")
+        return ValueError(f"{error}\n{variant} fits this file without one or more of the arguments {given}")
     if not fitting:
         return error
     return ValueError(

@@ -231,7 +231,7 @@ class TestWeightsOfAnotherModel:
             keras_vit.create_model(variant, weights=tiny, **SMALL)
 
     def test_arguments_that_keep_them_from_fitting(self, tiny):
-        wanted = "(?s)does not fit.*pre_logits.*tiny takes this file without one or more of .*representation_size=4"
+        wanted = "(?s)does not fit.*pre_logits.*tiny fits this file without one or more of .*representation_size=4"
         with pytest.raises(ValueError, match=wanted):
             keras_vit.create_model("tiny", weights=tiny, representation_size=4, **SMALL)
 

@@ -57,7 +57,7 @@ _WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 def _explained(error):
     """Return the message of an error; add context to errors from Python, such as a missing key or a wrong type."""
-    return error if type(error) is ValueError else f"it is not as it should be: {error!r}"
+    return error if type(error) is ValueError else f"its structure is invalid: {error!r}"
 
 
 # --- Hugging Face
@@ -229,7 +229,7 @@ def _read_timm(values, family):
         name = f"{key} in model_args"
         if key not in _TIMM_ARGUMENTS:
             if not _TIMM_IRRELEVANT.fullmatch(key):
-                raise ValueError(f"{name} is nothing that keras_vit builds; got {value!r}")
+                raise ValueError(f"{name} is not supported by keras_vit; got {value!r}")
             continue
         field, check = _TIMM_ARGUMENTS[key]
         checked = check(name, value)

@@ -101,7 +101,7 @@ def _recognise(checkpoint, family):
         if family in (None, held):
             return held, layout
     arrays = ", ".join(sorted(checkpoint.entries)[:5]) or "no array at all"
-    is_of = f"is one of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
+    is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
     known = ", ".join((*LAYOUTS.get(family, LAYOUT_NAMES), "keras"))
     raise ValueError(
         f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} with names of {known}; it {is_of}"

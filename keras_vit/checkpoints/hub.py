@@ -142,12 +142,12 @@ def _explained(address, errors):
     try:
         yield
     except errors.LocalEntryNotFoundError as error:
-        raise ConnectionError(f"{address} is not whole in the cache and cannot be fetched: {error}") from error
+        raise ConnectionError(f"{address} is incomplete in the cache and cannot be downloaded: {error}") from error
     except errors.GatedRepoError as error:
-        raise PermissionError(f"{address} asks for its conditions to be accepted on its page: {error}") from error
+        raise PermissionError(f"{address} requires you to accept its conditions on its page: {error}") from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
-            f"{address} must be a repository that is there and, if it is private, open to your token: {error}"
+            f"{address} must be an existing repository that your token, if any, may read: {error}"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise FileNotFoundError(f"{address} must name a branch, a tag or a commit: {error}") from error

@@ -87,7 +87,7 @@ def _swin(config):
 def _image_processor(preprocessing, model_type):
     if preprocessing.interpolation not in _HF_RESAMPLE:
         raise ValueError(
-            f"preprocessor_config.json knows the interpolations {list(_HF_RESAMPLE)}; "
+            f"preprocessor_config.json supports the interpolations {list(_HF_RESAMPLE)}; "
             f"the model's is {preprocessing.interpolation!r}"
         )
     size = preprocessing.size

@@ -189,7 +189,7 @@ def _notes(config, description, file, sources, doubtful):
     for name, theirs, ours in differences(description.usual, config):
         notes.append(f"files of this layout have {name}={theirs!r}; the model has {ours!r}")
     if file.part("pre_logits") and not _has(sources, "pre_logits"):
-        notes.append("pre_logits is dropped, as in the paper's fine-tuning, and with it the head that read it")
+        notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
     return tuple(notes)
 
 

@@ -53,7 +53,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     """
     known = names.LAYOUTS[model.config.family]
     if not known:
-        raise ValueError(f"no other code reads files of {model.config.name}: use model.save")
+        raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
     checks.check_choice("layout", layout, known)
     path = checks.check_path("path", path)
     is_folder = layout == "huggingface" and path.suffix == ""
@@ -71,8 +71,8 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     if is_folder:
         if not is_known:
             warnings.warn(
-                f"preprocessor_config.json says {model.preprocessing}, which is only assumed, as the weights came "
-                "without. Set model.preprocessing to what they were trained with",
+                f"preprocessor_config.json states {model.preprocessing}, which is assumed, as the weights came without "
+                "preprocessing. Set model.preprocessing to the one that they were trained with",
                 stacklevel=2,
             )
         for name, values in huggingface.describe_model(model).items():
@@ -83,8 +83,8 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
         LOGGER.info(f"Saved {path}; its preprocessing is in the metadata, which other libraries do not read")
     elif model.preprocessing.interpolation == "bilinear":
         LOGGER.warning(
-            f"Saved {path}; preprocessor_config.json has one bilinear interpolation, which Pillow antialiases, and the "
-            "model's is not antialiased: other libraries resize images otherwise (keras_vit reads the metadata)"
+            f"Saved {path}; preprocessor_config.json has one bilinear interpolation, which Pillow antialiases; the "
+            "model's is not antialiased: other libraries resize images differently (keras_vit reads the metadata)"
         )
 
 
@@ -120,7 +120,7 @@ def _is_adapter(owned):
 def _value(owned):
     layer, variable = owned.layer, owned.variable
     if getattr(layer, "quantization_mode", None) is not None:
-        raise ValueError(f"other code reads float weights; {variable.path} is quantised: save_weights before quantize")
+        raise ValueError(f"other libraries read float weights; {variable.path} is quantised (save it before quantize)")
     is_merged = getattr(layer, "lora_enabled", False) and variable.name == "kernel"
     return keras.ops.convert_to_numpy(layer.kernel if is_merged else variable)
 

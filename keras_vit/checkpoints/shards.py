@@ -20,5 +20,5 @@ def parts_of(index):
         raise ValueError(f"{str(index)!r} must have a weight_map from arrays to files; got {weight_map!r}")
     for name in weight_map.values():
         if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
-            raise ValueError(f"weight_map of {str(index)!r} must name .safetensors files beside it; got {name!r}")
+            raise ValueError(f"weight_map of {str(index)!r} must name .safetensors files in its folder; got {name!r}")
     return sorted(set(weight_map.values()))

@@ -63,7 +63,7 @@ class DistributedFit(_OwnFit):
             )
         if microbatches > 1 and type(self).train_step is not _OwnFit.train_step:
             raise ValueError(
-                f"microbatches must be 1 for a model with a train_step of its own, which splits no batch; got "
+                f"microbatches must be 1 for a model with its own train_step, which does not split batches; got "
                 f"microbatches={microbatches} for {type(self).__name__}"
             )
         self._before_compile(args, kwargs)
@@ -125,6 +125,6 @@ def _check_end(method, name, counted_by, data):
     steps = getattr(data, "steps_per_epoch", None)
     known = "the number of images divided by the batch size" if steps is None else f"{steps} are one pass"
     raise ValueError(
-        f"{counted_by} must be given to {method}, as {name} is a dataset without end (tf.data.INFINITE_CARDINALITY); "
+        f"{counted_by} must be given to {method}, as {name} is an infinite dataset (tf.data.INFINITE_CARDINALITY); "
         f"got {counted_by}=None ({known})"
     )

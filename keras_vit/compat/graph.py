@@ -11,8 +11,7 @@ def graph_calls(model):
 
     Returns:
         List of Keras nodes: `operation` is the layer, `outputs` are the tensors of the call, `parent_nodes` the calls
-            that
-        produced its inputs. None if the model is neither functional nor a built Sequential.
+        that produced its inputs. None if the model is neither functional nor a built Sequential.
     """
     model = getattr(model, "_functional", model)  # of a Sequential
     by_depth = getattr(model, "_nodes_by_depth", None)

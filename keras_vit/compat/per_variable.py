@@ -32,7 +32,7 @@ class _PerVariable:
         if self.rate_factors is not None and len(self.rate_factors) != len(variables):
             raise ValueError(
                 f"the optimizer has learning rates for {len(self.rate_factors)} trainable variables; "
-                f"the model has {len(variables)}: compile it again after freezing or thawing layers"
+                f"the model has {len(variables)}: compile it again after freezing or unfreezing layers"
             )
         super().build(variables)
         self._is_kernel = tuple(variable.name == "kernel" for variable in variables)

@@ -160,14 +160,14 @@ class TensorFlowFit(BackendFit):
         own_loss = type(self).compute_loss.__module__.split(".")[0] not in ("keras", "keras_vit")
         if own_loss and self._replicas > 1:
             raise ValueError(
-                "a compute_loss of its own would count once for each replica, where Keras divides its own losses by "
-                f"their number: give the loss to compile; got {type(self).__name__} on {self._replicas} replicas"
+                "compute_loss must not be overridden on several replicas, as its loss would count once per replica; "
+                f"got {type(self).__name__} on {self._replicas} replicas (pass the loss to compile)"
             )
         position = 7  # of jit_compile among the arguments of compile
         jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile", "auto")
         if jit_compile is True and self._distribute_strategy is not None:
             raise ValueError(
-                "jit_compile must be 'auto' or False under a strategy of tf.distribute, which compiles by itself where "
+                "jit_compile must be 'auto' or False under a strategy of tf.distribute, which compiles where "
                 "it can; got jit_compile=True"
             )
 

@@ -11,7 +11,7 @@ GELUS = ("tanh", "erf")
 
 
 class Config:
-    """Base class of all configs: conversion to a plain dict and back."""
+    """Convert a config to a plain dict and back; the base class of all configs."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a dataclass
 

@@ -34,7 +34,7 @@ class AxialResNet(ImageModel):
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
-        (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
+        (batch, height, width, channels), prepared as `preprocessing` describes -> logits (batch, classes); with
         `include_top=False` the features (batch, channels of the last stage).
 
     Raises:

@@ -177,7 +177,7 @@ class ImageModel(Model):
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         dtype = keras.backend.standardize_dtype(keras.tree.flatten(inputs)[0].dtype)  # inputs may be lists and dicts
         if "int" in dtype and not self._config.include_preprocessing:
-            warnings.warn(f"{self.name} takes images that are prepared; got {dtype}: {ADVICE}", stacklevel=2)
+            warnings.warn(f"{self.name} expects prepared images; got {dtype}: {ADVICE}", stacklevel=2)
         return super().call(inputs, training=training, mask=mask)
 
     def call_heads(self, inputs: Tensor, training: bool | None = None) -> list[Tensor]:
@@ -211,7 +211,7 @@ class ImageModel(Model):
         if optimizer is None or not optimizer.built or not weights_files.has_other_slots(filepath, self):
             return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         warnings.warn(
-            f"{filepath} holds the optimizer of another image size; the weights are loaded, its slots are not",
+            f"{filepath} holds the optimizer state of another image size; the weights are loaded, that state is not",
             stacklevel=2,
         )
         try:

@@ -93,7 +93,7 @@ def _macs(call):
     matrices = [weight.path for weight in own_weights(layer) if len(weight.shape) > 1]
     if isinstance(layer, _MULTIPLYING) or matrices and not isinstance(layer, _FREE):
         raise ValueError(
-            f"model must consist of layers whose multiplications are known (own_macs says them); got "
+            f"model must consist of layers whose multiplications are known (define own_macs); got "
             f"{type(layer).__name__} {layer.name!r}{' with ' + ', '.join(matrices) if matrices else ''}"
         )
     return 0
@@ -138,7 +138,7 @@ def _refuse_operations(model):
         for operation in getattr(part, "operations", ()):
             if not isinstance(operation, keras.layers.Layer) and type(operation).__name__ in _MULTIPLYING_OPERATIONS:
                 raise ValueError(
-                    f"model must multiply inside layers, where it can be counted; got the operation {operation.name!r}"
+                    f"model must multiply only inside layers, to be counted; got the operation {operation.name!r}"
                 )
 
 

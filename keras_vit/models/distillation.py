@@ -268,7 +268,7 @@ def _check_teacher(teacher, student):
     if not isinstance(teacher, keras.Model):
         raise TypeError(f"teacher must be a keras model; got {type(teacher).__name__}")
     if not teacher.built:
-        raise ValueError(f"teacher must be built, with the weights it teaches with; {teacher.name!r} is not built yet")
+        raise ValueError(f"teacher must be built and have trained weights; {teacher.name!r} is not built")
     if {id(variable) for variable in teacher.variables} & {id(variable) for variable in student.variables}:
         raise ValueError(
             f"teacher must share no weights with the student; {teacher.name!r} does (keras_vit.clone copies a model)"
@@ -290,8 +290,8 @@ def _check_images(teacher, student):
         shape = tuple(student.input_shape)
     elif source is None:
         raise ValueError(
-            f"student must take images as the model of keras_vit inside it does, to be taught by {teacher.name!r}, "
-            f"a model of keras_vit too; {student.name!r} does something else with them first"
+            "student must pass its images unchanged to its keras_vit model, because the teacher "
+            f"{teacher.name!r} is a keras_vit model too; {student.name!r} changes them first"
         )
     elif source.channels != target.channels:
         raise ValueError(
@@ -335,6 +335,6 @@ def _check_loss(loss):
     is_sigmoid = isinstance(loss, _SIGMOID_LOSSES) or loss in _SIGMOID_FUNCTIONS
     if is_sigmoid or (isinstance(loss, CrossEntropy) and loss.kind == "sigmoid"):
         raise ValueError(
-            "loss must be a softmax cross-entropy: distillation compares the probabilities of a softmax, which heads "
-            f"that learn each class for itself do not give; got {getattr(loss, 'name', loss)!r}"
+            "loss must be a softmax cross-entropy, because distillation compares softmax probabilities; "
+            f"got {getattr(loss, 'name', loss)!r}"
         )

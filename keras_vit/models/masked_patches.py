@@ -46,8 +46,8 @@ class Reconstruction:
 class MaskedPatchPrediction(Model):
     """Pre-train by masked patch prediction, without labels (arXiv 2010.11929, B.1.2).
 
-    Half of the patch embeddings of each image are corrupted, and the encoder learns to predict these patches (section
-    4.6). This model shares the layers and weights of the encoder: train this model on images, then fine-tune
+    A share of the patch embeddings of each image is corrupted, and the encoder learns to predict these patches
+    (section 4.6). This model shares the layers and weights of the encoder: train this model on images, then fine-tune
     `model.encoder`.
 
     ```python
@@ -69,15 +69,15 @@ class MaskedPatchPrediction(Model):
 
     The head is a dense layer on the patch tokens after the encoder's last norm. If that norm comes after the pooling
     (`norm_position="after_pooling"`), it is not run, and the head reads the output of the last block. The later layers
-    of the encoder (pooling, `pre_logits` and head) do not change, and are saved with this model.
+    of the encoder (pooling, `pre_logits` and head) are not trained, and are saved with this model.
 
     Args:
         encoder: a built `VisionTransformer` for images of 1 or 3 channels. Axial and distilled models, registers and
             hybrids are supported; the target of a hybrid is the image area of a grid cell.
         target: what to predict for a patch: `mean_color`, its mean colour among 512, 3 bits per channel (the best
             target in the paper); `downsampled`, the same for each cell of the patch downsampled to 4 x 4; or `pixels`,
-            all its pixels, by squared error. Targets are computed from the images as `encoder.preprocessing` describes
-            them. Grey images have 8 colours.
+            all its pixels, with squared error. Targets are computed from the images as `encoder.preprocessing`
+            describes them. Grey images have 8 colours.
         corruption_rate: share of the patches that are corrupted, in (0, 1]; 0.5 in the paper.
         shares: probabilities for a corrupted patch: the learned embedding, another patch's embedding, no change.
         seed: integer for reproducible corruption; None draws one.
@@ -92,7 +92,7 @@ class MaskedPatchPrediction(Model):
     Raises:
         TypeError: if `encoder` is not a `VisionTransformer`.
         ValueError: if a value is out of range, `encoder` takes images with other numbers of channels, its grid does not
-            divide them or has a single patch, or `downsampled` meets patches whose sides are not divisible by 4.
+            divide the images or has a single patch, or `downsampled` has patch sides that are not divisible by 4.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ class BiTResNet(ImageModel):
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
-        (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
+        (batch, height, width, channels), prepared as `preprocessing` describes -> logits (batch, classes); with
         `include_top=False` the features (batch, 256 * width_factor * 2^(stages - 1)).
 
     Raises:

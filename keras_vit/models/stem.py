@@ -30,7 +30,7 @@ def apply_stem(images, config, stem):
     if getattr(stem, "inputs", None) is None:
         raise ValueError(f"stem must be a functional keras model, or a Sequential that is built; got {stem.name!r}")
     if isinstance(config.stem, ResNetConfig):
-        raise ValueError(f"config.stem must be None beside a stem of your own; got {config.stem}")
+        raise ValueError(f"config.stem must be None if stem is given; got {config.stem}")
     _check_takes(stem, tuple(images.shape))
     features = stem(images)
     shape = getattr(features, "shape", ())

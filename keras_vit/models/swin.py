@@ -32,7 +32,7 @@ class SwinTransformer(ImageModel):
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
-        (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with
+        (batch, height, width, channels), prepared as `preprocessing` describes -> logits (batch, classes); with
         `include_top=False` the features (batch, dim of the last stage).
 
     Raises:

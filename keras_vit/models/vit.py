@@ -56,7 +56,7 @@ class VisionTransformer(ImageModel):
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     Shapes:
-        (batch, height, width, channels), values as `preprocessing` gives them -> logits (batch, classes); with an
+        (batch, height, width, channels), prepared as `preprocessing` describes -> logits (batch, classes); with an
         unpooled model (batch, tokens, classes); with `include_top=False` the features (batch, dim).
 
     Raises:

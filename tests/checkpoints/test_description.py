@@ -86,7 +86,7 @@ def test_a_config_without_pretrained_cfg(timm_folder):
         ({"input_size": 224}, r"config\.json': input_size in pretrained_cfg must be a sequence of integers"),
         ({"crop_pct": "0.9"}, "crop_pct in pretrained_cfg must be a finite number above 0"),
         ({"crop_pct": 0}, r"config\.json': crop_pct in pretrained_cfg must be .* above 0; got .*=0$"),
-        ({"mean": 0.5}, "not as it should be: TypeError"),
+        ({"mean": 0.5}, "its structure is invalid: TypeError"),
     ],
 )
 def test_a_pretrained_cfg_that_is_wrong(timm_folder, changes, message):

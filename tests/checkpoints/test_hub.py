@@ -191,13 +191,13 @@ def test_offline_mode(server, publish, make_model, forget, monkeypatch, tmp_path
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     forget()
     assert hub.fetch_repository("hf://org/repo") == folder
-    with pytest.raises(ConnectionError, match=r"^hf://org/other is not whole in the cache and cannot be fetched: "):
+    with pytest.raises(ConnectionError, match=r"^hf://org/other is incomplete in the cache and cannot be downloaded: "):
         hub.fetch_repository("hf://org/other")
     (folder / "preprocessor_config.json").unlink()
     with pytest.warns(UserWarning, match=r"no preprocessor_config\.json of hf://org/repo, and .* the preprocessing of"):
         assert hub.fetch_repository("hf://org/repo") == folder
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ConnectionError, match="hf://org/repo is not whole in the cache"), pytest.warns(UserWarning):
+    with pytest.raises(ConnectionError, match="hf://org/repo is incomplete in the cache"), pytest.warns(UserWarning):
         hub.fetch_repository("hf://org/repo")
     assert server.requests == []
 
@@ -271,10 +271,10 @@ def test_a_release_on_the_hub(publish):
 
 
 def test_no_such_repository(server):
-    with pytest.raises(FileNotFoundError, match=r"hf://org/repo must be a repository that is there [\s\S]*Not Found"):
+    with pytest.raises(FileNotFoundError, match=r"hf://org/repo must be an existing repository [\s\S]*Not Found"):
         hub.fetch_repository("hf://org/repo")
     server.gated.add("org/repo")
-    with pytest.raises(PermissionError, match="hf://org/repo asks for its conditions to be accepted"):
+    with pytest.raises(PermissionError, match="hf://org/repo requires you to accept its conditions"):
         hub.fetch_repository("hf://org/repo")
 
 
@@ -308,7 +308,7 @@ def test_without_huggingface_hub(monkeypatch):
 
 def test_an_endpoint_that_is_no_hub(monkeypatch):
     monkeypatch.setattr(Handler, "do_HEAD", lambda handler: handler.reply(200, {}))
-    with pytest.raises(ConnectionError, match="hf://org/repo is not whole in the cache and cannot be fetched"):
+    with pytest.raises(ConnectionError, match="hf://org/repo is incomplete in the cache and cannot be downloaded"):
         hub.fetch_repository("hf://org/repo")
 
 
@@ -384,9 +384,9 @@ def test_weights_in_several_files(server, publish, make_model, tmp_path):
     [
         ({}, "must have a weight_map from arrays to files; got None"),
         ({"weight_map": {}}, "must have a weight_map from arrays to files; got {}"),
-        ({"weight_map": {"a": "pytorch_model.bin"}}, r"must name \.safetensors files beside it; got 'pytorch_model"),
-        ({"weight_map": {"a": "../b.safetensors"}}, r"must name \.safetensors files beside it; got '\.\./b"),
-        ({"weight_map": {"a": 3}}, r"must name \.safetensors files beside it; got 3"),
+        ({"weight_map": {"a": "pytorch_model.bin"}}, r"must name \.safetensors files in its folder; got 'pytorch"),
+        ({"weight_map": {"a": "../b.safetensors"}}, r"must name \.safetensors files in its folder; got '\.\./b"),
+        ({"weight_map": {"a": 3}}, r"must name \.safetensors files in its folder; got 3"),
     ],
 )
 def test_an_index_that_is_none(index, message, publish, make_model, tmp_path):

@@ -129,7 +129,7 @@ def test_a_folder_for_a_model_without_head_or_labels(make_model, tmp_path):
 def test_a_folder_cannot_say_every_interpolation(make_model, tmp_path):
     model = make_model()
     model.preprocessing = keras_vit.Preprocessing(size=16, interpolation="area")
-    with pytest.raises(ValueError, match=r"preprocessor_config.json knows the interpolations \['nearest'.*'area'"):
+    with pytest.raises(ValueError, match=r"preprocessor_config.json supports the interpolations \['nearest'.*'area'"):
         keras_vit.save_weights(model, tmp_path / "a", "huggingface")
     assert list(tmp_path.rglob("*.*")) == []
     keras_vit.save_weights(model, tmp_path / "a.safetensors", "huggingface")

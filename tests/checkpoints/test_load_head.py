@@ -66,7 +66,7 @@ def test_pre_logits_go_together_with_the_head(make_model, weights_of, tmp_path, 
     report = keras_vit.load_weights(model, npz(tmp_path / "b.npz", arrays))
     assert report.reinitialised == ("head/kernel", "head/bias")
     assert set(report.unused) == {"head/kernel", "head/bias", "pre_logits/kernel", "pre_logits/bias"}
-    assert any("pre_logits is dropped" in note for note in report.notes)
+    assert any("pre_logits and its head are dropped" in note for note in report.notes)
     assert not weights_of(model)["head/kernel"].any()
     same = make_model(representation_size=8)
     assert keras_vit.load_weights(same, tmp_path / "b.npz").unused == ()

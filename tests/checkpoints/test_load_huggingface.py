@@ -82,12 +82,12 @@ def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):
         ({"hidden_act": "relu"}, None, r"config\.json': hidden_act must be one of .*'gelu'.*; got 'relu'"),
         ({"hidden_act": "quick_gelu"}, None, r"got 'quick_gelu'"),
         ({"id2label": {"a": "b"}}, None, r"config\.json': id2label must have integer keys; got \['a'\]"),
-        ({"id2label": ["0"]}, None, "not as it should be"),
+        ({"id2label": ["0"]}, None, "its structure is invalid"),
         ({"layer_norm_eps": [1]}, None, r"config\.json': layer_norm_eps must be a finite number above 0"),
         ({"layer_norm_eps": "abc"}, None, r"config\.json': layer_norm_eps must be .* got layer_norm_eps='abc'"),
         ({}, {"resample": 1}, r"preprocessor_config\.json': resample must be one of \[0, 2, 3\]; got 1"),
-        ({}, {"size": {"width": 3}}, "not as it should be: KeyError"),
-        ({}, {"image_mean": 3}, "not as it should be"),
+        ({}, {"size": {"width": 3}}, "its structure is invalid: KeyError"),
+        ({}, {"image_mean": 3}, "its structure is invalid"),
     ],
 )
 def test_a_config_that_is_wrong(make_model, hub_folder, config, preprocessor, words):

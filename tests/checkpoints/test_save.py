@@ -217,7 +217,7 @@ def test_a_stem_of_the_users_own_has_no_names(tmp_path, user_hybrid):
 
 
 def test_models_that_no_other_code_reads(make_kind, tmp_path):
-    with pytest.raises(ValueError, match="no other code reads files of tiny: use model.save"):
+    with pytest.raises(ValueError, match="no other library reads weights of tiny"):
         keras_vit.save_weights(make_kind("axial_resnet"), tmp_path / "a.npz")
 
 
@@ -314,7 +314,7 @@ def test_lora_is_merged_into_the_kernels(make_model, tmp_path):
 def test_quantised_models_are_refused(make_model, tmp_path):
     model = make_model()
     model.get_layer("head").quantize("int8")
-    with pytest.raises(ValueError, match="float weights; head/.* is quantised: save_weights before quantize"):
+    with pytest.raises(ValueError, match="float weights; head/.* is quantised .save it before quantize"):
         keras_vit.save_weights(model, tmp_path / "a.npz")
     assert list(tmp_path.iterdir()) == []
 
@@ -337,5 +337,5 @@ def test_an_assumed_preprocessing_is_told(make_model, tmp_path):
     model = make_model()
     keras_vit.save_weights(model, tmp_path / "stated", "huggingface")  # without a word
     model.assume_preprocessing()
-    with pytest.warns(UserWarning, match="preprocessor_config.json says .* only assumed"):
+    with pytest.warns(UserWarning, match="preprocessor_config.json says .* is assumed"):
         keras_vit.save_weights(model, tmp_path / "assumed", "huggingface")

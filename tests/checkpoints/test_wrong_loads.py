@@ -140,7 +140,7 @@ FOLDERS = [
     ("timm", {"model_args": {"act_layer": "relu"}}, "act_layer in model_args must be one of"),
     ("timm", {"model_args": {"act_layer": "gelu"}}, "gelu='erf'; the model has 'tanh'"),
     ("timm", {"model_args": {"norm_layer": "rmsnorm"}}, "norm_layer in model_args must be one of"),
-    ("timm", {"model_args": {"block_fn": "ResPostBlock"}}, "block_fn in model_args is nothing that keras_vit builds"),
+    ("timm", {"model_args": {"block_fn": "ResPostBlock"}}, "block_fn in model_args is not supported by keras_vit"),
     ("timm", {"model_args": {"pre_norm": True}}, "pre_norm in model_args must be False"),
     ("timm", {"model_args": {"qk_norm": True}}, "qk_norm=True; the model has False"),
     ("timm", {"model_args": {"class_token": False}}, "class_token=False; the model has True"),
@@ -255,7 +255,7 @@ def test_the_protocol_is_the_same_from_every_format(make_model, in_zoo, tmp_path
         size=18, crop=16, interpolation=interpolation, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)
     )
     path = save(source, tmp_path / name)
-    is_told = "other libraries resize images otherwise" in caplog.text
+    is_told = "other libraries resize images differently" in caplog.text
     assert is_told == (name == "folder" and interpolation == "bilinear")
     assert in_zoo("vit")(path).preprocessing == source.preprocessing
     model = make_model(seed=2)

@@ -67,13 +67,13 @@ def test_microbatches_give_the_gradient_of_the_batch(found_slowly, case):
 
 def test_microbatches_that_cannot_be(found):
     errors = found["microbatch_errors"]
-    assert "microbatches must be 1 for a model with a train_step of its own" in errors["own train_step"]
+    assert "microbatches must be 1 for a model with its own train_step" in errors["own train_step"]
     assert "microbatches must be an integer of at least 1; got microbatches=0" in errors["zero"]
 
 
 def test_losses_that_cannot_be_put_together_from_replicas(found):
     errors = found["dense_cases"]
-    assert "a compute_loss of its own would count once for each replica" in errors["own compute_loss"]
+    assert "compute_loss must not be overridden on several replicas" in errors["own compute_loss"]
     assert "got OwnLoss on 2 replicas" in errors["own compute_loss"]
     assert "outputs must have no mask to be trained in parts" in errors["masked"]
 
@@ -267,7 +267,7 @@ class TestDataWithoutEnd:
         with pytest.raises(ValueError) as raised:
             getattr(model, method)(**arguments, verbose=0)
         assert str(raised.value) == (
-            f"{steps} must be given to {method}, as {data} is a dataset without end (tf.data.INFINITE_CARDINALITY); "
+            f"{steps} must be given to {method}, as {data} is an infinite dataset (tf.data.INFINITE_CARDINALITY); "
             f"got {steps}=None (22 are one pass)"  # 1438 // 64
         )
         assert int(model.optimizer.iterations) == 0

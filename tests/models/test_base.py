@@ -314,7 +314,7 @@ def test_inputs_may_be_named_or_listed(make_model, make_images):
 def test_levels_instead_of_prepared_images_are_warned_of(dtype, make_model):
     model = make_model()
     levels = np.zeros((1, *model.input_shape[1:]), dtype)
-    with pytest.warns(UserWarning, match=f"takes images that are prepared; got {dtype}: prepare them .* include_pre"):
+    with pytest.warns(UserWarning, match=f"expects prepared images; got {dtype}: prepare them .* include_pre"):
         model.predict(levels, verbose=0)
     of_pixels(model).predict(levels.astype("uint8"), verbose=0)
 

@@ -25,7 +25,7 @@ def test_weights_of_another_size_leave_the_optimizer_as_it_is(old, new, make_mod
     _compile(target, 2)
     optimizer, slots = target.optimizer, _slots(target)
     source.save_weights(tmp_path / "m.weights.h5")
-    with pytest.warns(UserWarning, match=r"m\.weights\.h5 holds the optimizer of another image size"):
+    with pytest.warns(UserWarning, match=r"m\.weights\.h5 holds the optimizer state of another image size"):
         target.load_weights(tmp_path / "m.weights.h5")
     _check_equal(target, keras_vit.resize(source, new))
     assert target.optimizer is optimizer

@@ -311,7 +311,7 @@ class TestNothingIsLeftOut:
     @pytest.mark.parametrize(
         ("layer", "message"),
         [
-            (lambda: Table(name="mine"), r"own_macs says them\); got Table 'mine' with mine/table"),
+            (lambda: Table(name="mine"), r"define own_macs\); got Table 'mine' with mine/table"),
             (lambda: keras.layers.Conv1D(2, 3), "got Conv1D .* with conv1d.*/kernel"),
             (lambda: keras.layers.EinsumDense("abc,cd->abd", (None, 3)), "EinsumDense"),
             (lambda: keras.layers.LSTM(2), "LSTM.* with "),

@@ -46,7 +46,7 @@ def test_refusal_of_arguments(student, arguments, message):
             r"takes .* \(None, 8, 8, 3\)",
         ),
         (lambda _: keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Dense(5)]), "one score per class"),
-        (lambda _: keras.Sequential([keras.layers.Dense(5)]), "must be built, with the weights it teaches with"),
+        (lambda _: keras.Sequential([keras.layers.Dense(5)]), "must be built and have trained weights"),
     ],
     ids=["classes", "sigmoid", "itself", "pixels", "size", "maps", "unbuilt"],
 )
@@ -63,7 +63,7 @@ def test_refusal_of_students(student, make_model):
     with pytest.raises(ValueError, match="student must give logits or softmax; 'tiny' ends in sigmoid"):
         Distiller(make_model(classifier_activation="sigmoid"), make_teacher())
     rescaled, other = of_pixels(student), make_model(channels=1)
-    with pytest.raises(ValueError, match="'tiny_of_pixels' does something else with them first"):
+    with pytest.raises(ValueError, match="'tiny_of_pixels' changes them first"):
         Distiller(rescaled, keras_vit.clone(student))
     with pytest.raises(ValueError, match="the student's 1 channels; got 3 channels in 'tiny'"):
         Distiller(other, student)
