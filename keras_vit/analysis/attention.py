@@ -19,7 +19,9 @@ Layers: TypeAlias = str | int | Sequence[str | int] | None
 def attention_weights(
     model: keras.Model, images: npt.ArrayLike, layers: Layers = None, batch_size: int = 16
 ) -> list[np.ndarray]:
-    """Compute the attention weights of a model's blocks (A of Eq. 6 in arXiv 2010.11929).
+    """Compute the attention weights of a model's blocks.
+
+    They are A of Eq. 6 in arXiv 2010.11929.
 
     Args:
         model: a ViT (plain, hybrid, distilled, axial) or Swin of this package; a functional or sequential keras model
@@ -50,7 +52,9 @@ def attention_weights(
 
 
 def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
-    """Build a model from images to attention weights; it shares the layers and weights of `model`.
+    """Build a model from images to attention weights.
+
+    It shares the layers and weights of `model`.
 
     Args:
         model, layers: as in `attention_weights`.

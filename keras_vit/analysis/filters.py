@@ -48,7 +48,7 @@ def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, 
 def filter_components(
     model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True
 ) -> FilterComponents:
-    """Compute `embedding_filters`, and the share of the filters' variance that each component explains.
+    """Compute `embedding_filters` and the variance that each component explains.
 
     Args:
         model, components, centred: as in `embedding_filters`.

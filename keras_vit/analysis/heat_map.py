@@ -1,4 +1,4 @@
-"""A coloured map of attention over a grey image, readable on dark and bright images alike."""
+"""A coloured map of attention over a grey image, readable on both dark and bright images."""
 
 import numpy as np
 import numpy.typing as npt

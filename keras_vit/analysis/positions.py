@@ -18,7 +18,9 @@ def position_similarity(
     grid_size: Size | None = None,
     num_prefix_tokens: int | None = None,
 ) -> np.ndarray:
-    """Compute the cosine similarity of the position embeddings of all pairs of patches.
+    """Compute the cosine similarity of the position embeddings of patches.
+
+    All pairs of patches are compared.
 
     Args:
         model: a model of this package that adds position embeddings to its tokens (`learned`, `learned_2d` or

@@ -22,7 +22,9 @@ def attention_rollout(
     num_prefix_tokens: int | None = None,
     residual: bool = True,
 ) -> np.ndarray:
-    """Compute attention rollout, from the output back to the patches (arXiv 2010.11929, D.8; Figs. 6 and 14).
+    """Compute attention rollout (arXiv 2010.11929, appendix D.8; Figs. 6 and 14).
+
+    It follows attention from the output back to the patches.
 
     A_l is the attention of block l, averaged over its heads. B_l is A_l + I (the residual connection) with rows divided
     by their sum, and the rollout is B_L ... B_1. The result is its row for the token that the head reads, such as the
@@ -58,7 +60,9 @@ def attention_rollout(
 
 
 def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:
-    """Compute the attention rollout up to every block: over the first block, the first two and so on.
+    """Compute the attention rollout up to every block.
+
+    The first result covers the first block, the second the first two, and so on.
 
     Attention is computed once.
 

@@ -14,7 +14,7 @@ _NAMED = 5  # images listed in the error
 
 
 class UnusableDataError(ValueError):
-    """The images or labels of a source cannot be used for training or evaluation; the message says why."""
+    """Unusable images or labels of a source; the message says why."""
 
 
 def data_error(error: BaseException) -> UnusableDataError | None:

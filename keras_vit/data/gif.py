@@ -30,7 +30,7 @@ def first_frame(contents, max_pixels=None):
             block can expand to a thousand times its length.
     """
     max_pixels = pixel_limit.MAX_PIXELS if max_pixels is None else max_pixels
-    return _cut(tf.convert_to_tensor(contents), max_pixels, _MAX_BLOCKS)  # each bytes object would be traced anew
+    return _cut(tf.convert_to_tensor(contents), max_pixels, _MAX_BLOCKS)  # each bytes object would be traced again
 
 
 @tf.function  # executed eagerly, a file of a hundred kilobytes takes a second

@@ -45,7 +45,9 @@ class ImageSource:
     labels: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def name_of(self, position: int) -> str:
-        """Return the name of an image in messages: its path, its record, or its number from 0.
+        """Return the name of an image in messages.
+
+        It is its path, its record, or its number from 0.
 
         Args:
             position: of the image in `dataset`, from 0.
@@ -117,7 +119,9 @@ class ImageSource:
         return from_lookup(lambda n: changed(self.lookup(n)), *known)
 
     def cached(self, max_bytes: int = 2**30) -> "ImageSource":
-        """Read every image once and keep it in memory: the bytes of a file, the pixels of an array.
+        """Return a source that keeps every image in memory.
+
+        Every image is read once: the bytes of a file, the pixels of an array.
 
         Args:
             max_bytes: maximum memory for the images, in bytes.
@@ -160,7 +164,9 @@ class ImageSource:
         return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, known)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return values that identify the images; a folder that was moved keeps its fingerprint.
+        """Return values that identify the images.
+
+        A folder that was moved keeps its fingerprint.
 
         It uses `labels` and the last folder and file name of every path. Of the images, and of the labels if `labels`
         is None, it reads 256, evenly spaced (without lookup the first 256; all if there are fewer).

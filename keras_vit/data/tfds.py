@@ -18,7 +18,9 @@ _LOG = logging.getLogger("keras_vit.data")
 
 @dataclasses.dataclass(frozen=True)
 class LabelRule:
-    """A label computed from the features of an example, such as the number of objects in an image.
+    """A label computed from the features of an example.
+
+    One such label is the number of objects in an image.
 
     Attributes:
         features: features that the rule reads, {name: True, or a list of the names inside it}, such as
@@ -41,7 +43,9 @@ def from_tfds(
     image_key: str = "image",
     label_key: str | LabelRule = "label",
 ) -> ImageSource:
-    """Return the images of a TensorFlow Datasets set, still encoded, in a fixed order.
+    """Return the images of a TensorFlow Datasets set.
+
+    They are still encoded and in a fixed order.
 
     If the set consists of local TFRecord files, the default of TensorFlow Datasets, any image can be looked up by its
     position, as in `from_tfrecord`, and the images are in the order of the files. Any other set is a stream in the

@@ -43,7 +43,9 @@ class ThousandExamples:
 
 
 def list_vtab_tasks(pattern: str = "*") -> list[str]:
-    """Return the names of the 19 VTAB tasks, in the order of arXiv 2010.11929, Table 9.
+    """Return the names of the 19 VTAB tasks.
+
+    They are in the order of arXiv 2010.11929, Table 9.
 
     Args:
         pattern: shell-style pattern for the names, such as `"Clevr-*"`; case-sensitive.
@@ -101,7 +103,9 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
 
 
 def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed: int = 0) -> ThousandExamples:
-    """Split any set as VTAB-1k does: 800 training, 200 validation and the rest test images.
+    """Split any set as VTAB-1k does.
+
+    There are 800 training and 200 validation images; the rest are test images.
 
     The thousand images are drawn independently of their classes, as in VTAB (its sets were shuffled when they were
     written), so a rare class may be missing.

@@ -45,11 +45,11 @@ class Accuracy:
 
     @property
     def top(self) -> dict[int, float]:
-        """Top-k accuracy: {k: share, in [0, 1], of images whose class is among the k best}."""
+        """Top-k accuracy: {k: share of images with the class among the k best}."""
         return {k: right / self.count for k, right in self.correct.items()}
 
     def report(self, classes: int = 20) -> str:
-        """Return several lines of text: accuracies, calibration, and a table of the worst classes.
+        """Return accuracies, calibration and a table of the worst classes as text.
 
         Args:
             classes: number of classes in the table, 1 or above; all classes if there are fewer.

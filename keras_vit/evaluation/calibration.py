@@ -16,7 +16,9 @@ _HEADS = {None: True, "softmax": True, "sigmoid": False}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """Confidence of predictions compared with their accuracy. Source: Guo et al. 2017, arXiv 1706.04599.
+    """Confidence of predictions compared with their accuracy.
+
+    Source: Guo et al. 2017, arXiv 1706.04599.
 
     The confidence of an image is its highest score: of the softmax of the logits, or of the output of a softmax or
     sigmoid head. Bin m of 15 contains the images with (m - 1) / 15 < confidence <= m / 15.
@@ -37,7 +39,10 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error, in [0, 1]: sum over bins of |correct - confidences| / images (Eq. 3)."""
+        """Expected calibration error, in [0, 1] (Eq. 3).
+
+        It is the sum over bins of |correct - confidences| / images.
+        """
         return float(np.abs(self.correct - self.confidences).sum() / self.counts.sum())
 
     @property
@@ -47,7 +52,10 @@ class Calibration:
 
     @property
     def negative_log_likelihood(self) -> float | None:
-        """Mean of -log of the probability of the correct class (cross-entropy in nats); None for a sigmoid head."""
+        """Mean cross-entropy in nats; None for a sigmoid head.
+
+        It is the mean of -log of the probability of the correct class.
+        """
         return None if self.surprise is None else float(self.surprise / self.counts.sum())
 
     def __add__(self, other):

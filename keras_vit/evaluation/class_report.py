@@ -27,7 +27,7 @@ class ClassReport:
 
     @property
     def accuracies(self) -> np.ndarray:
-        """float64 (classes,): accuracy of each class, in [0, 1]; NaN for a class without images."""
+        """Accuracy of each class, in [0, 1], float64 (classes,); NaN without images."""
         return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
 
     @property
@@ -37,12 +37,17 @@ class ClassReport:
 
     @property
     def worst(self) -> list[int]:
-        """Indices of the classes that have images, worst accuracy first; ties by number of images."""
+        """Indices of the classes that have images, worst accuracy first.
+
+        Of equal classes, the one with most images comes first.
+        """
         order = np.lexsort((-self.counts, self.accuracies))
         return [int(n) for n in order if self.counts[n]]
 
     def table(self, classes: int) -> str:
-        """Return a table of the worst classes, each with its most frequent wrong prediction.
+        """Return a table of the worst classes.
+
+        Each row also shows the most frequent wrong prediction.
 
         Args:
             classes: number of rows; all classes with images if there are fewer.

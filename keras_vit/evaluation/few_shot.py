@@ -44,7 +44,7 @@ class FewShot:
 
     @property
     def std(self) -> dict[int, float]:
-        """{shots: population standard deviation of the accuracy over the seeds}; 0 for one seed."""
+        """{shots: population standard deviation over the seeds}; 0 for one seed."""
         return {shots: float(np.std(found)) for shots, found in self.accuracy.items()}
 
     def __str__(self):
@@ -60,7 +60,9 @@ class FewShot:
         return "\n".join([*lines, about])
 
     def write_csv(self, path: PathLike) -> None:
-        """Write a CSV file with the header `shots,seed,accuracy` and one row per draw, atomically.
+        """Write a CSV file with one row per draw, atomically.
+
+        Its header is `shots,seed,accuracy`.
 
         Args:
             path: of the file; its folder must exist.

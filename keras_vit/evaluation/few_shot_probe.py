@@ -30,7 +30,9 @@ class Measurement(typing.NamedTuple):
 
 
 class FewShotProbe(keras.callbacks.Callback):
-    """Measure few-shot accuracy during training; see `few_shot`. Training is not affected.
+    """Measure few-shot accuracy during training; see `few_shot`.
+
+    Training is not affected.
 
     At the end of an epoch with a measurement, the logs (and so the progress bar and history) contain the mean accuracy
     of its last measurement as `fewshot_5` and so on, and the standard deviation over the seeds as `fewshot_5_std`. As
@@ -82,7 +84,10 @@ class FewShotProbe(keras.callbacks.Callback):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The measurements as a table: one dict per measurement with `epoch`, `step` and the logged values."""
+        """The measurements as a table: one dict per measurement.
+
+        A dict has `epoch`, `step` and the logged values.
+        """
         return [{"epoch": made.epoch, "step": made.step, **_logs(made.result)} for made in self.measurements]
 
     def on_train_begin(self, logs=None):

@@ -27,7 +27,7 @@ class Ridge:
     weights: np.ndarray
 
     def scores(self, features: npt.ArrayLike) -> np.ndarray:
-        """Return the scores (images, classes): near 1 for the predicted class, near -1 for others.
+        """Return the scores (images, classes), about 1 for the class and -1 for others.
 
         Args:
             features: (images, dim).
@@ -43,13 +43,18 @@ class Ridge:
         return self.scores(features).argmax(axis=-1)
 
     def folded(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (kernel (dim, classes), bias (classes,)) that compute the same scores from raw features."""
+        """Return (kernel (dim, classes), bias (classes,)) for raw features.
+
+        They compute the same scores without standardisation.
+        """
         kernel = self.weights[:-1] / self.std[:, None]
         return kernel, _CONSTANT * self.weights[-1] - self.mean @ kernel
 
 
 def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: float = DEFAULT_L2) -> Ridge:
-    """Fit a ridge regression from features to classes (arXiv 2010.11929, section 4.1).
+    """Fit a ridge regression from features to classes.
+
+    See arXiv 2010.11929, section 4.1.
 
     The targets are 1 for the class and -1 for others. Settings that the paper does not state follow the authors' later
     code (big_vision, `fewshot_lsr`): features are standardised by their own mean and deviation, the constant 100 is

@@ -35,7 +35,10 @@ class VtabScore:
 
     @property
     def groups(self) -> dict[str, float]:
-        """{`"natural"`, `"specialized"`, `"structured"`: mean over the tasks of the group}."""
+        """Mean over the tasks of each group.
+
+        The groups are `"natural"`, `"specialized"` and `"structured"`.
+        """
         groups: dict[str, list[float]] = {}
         for name, task in VTAB_TASKS.items():
             groups.setdefault(task.group, []).append(self.accuracies[name])

@@ -10,7 +10,9 @@ EXIT_CODE = os.EX_TEMPFAIL  # 75: "try again later" of sysexits.h
 
 
 class Preempted(SystemExit):
-    """SIGTERM ended the run after its state was saved; the exit code is 75. The same command resumes it.
+    """SIGTERM ended the run after its state was saved.
+
+    The exit code is 75. The same command resumes the run.
 
     Args:
         step: number of completed steps in the checkpoint.

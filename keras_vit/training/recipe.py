@@ -221,7 +221,7 @@ class Recipe(Config):
         return config.replace(**self.model_arguments(type(config)))
 
     def model_arguments(self, config_class: type[ImageConfig]) -> dict[str, Any]:
-        """Return the recipe's model settings as arguments of a config, such as `ViTConfig`.
+        """Return the recipe's model settings as arguments of a config.
 
         A setting that the architecture does not have, such as the dropout of a ResNet, is omitted if it is off.
 
@@ -252,7 +252,10 @@ class Recipe(Config):
 
     @property
     def regularisation(self) -> dict[str, Any]:
-        """Return the recipe's dropout rates, for `config.replace(**recipe.regularisation)`."""
+        """Return the recipe's dropout rates by config field.
+
+        Use them as `config.replace(**recipe.regularisation)`.
+        """
         return {name: value for name, value in self.model_fields.items() if name in RATES}
 
 

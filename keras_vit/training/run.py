@@ -50,7 +50,9 @@ _SHOWN = ("epoch", "step", *_METRICS, *(f"val_{name}" for name in _METRICS))
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """Result of `train`. Values have the digits of float32: 0.98 instead of Keras's 0.9800000190734863.
+    """Result of `train`.
+
+    Values have the digits of float32: 0.98 instead of Keras's 0.9800000190734863.
 
     Attributes:
         model: the trained model, with the weights of `workdir/model.keras`. It is compiled, unless the recipe's

@@ -65,7 +65,7 @@ MISTAKES = [
     ("train --recipe quickstart --lr 1", "train has no option '--lr' .did you mean '--learning-rate'"),
     ("--verbose list", "^keras-vit has no option '--verbose' .keras-vit --help"),
     ("list ViT-Ti_16 ViT-S_16", "list takes one PATTERN; got 'ViT-S_16', too"),
-    ("evaluate --folder nowhere --model model.keras", "there is no nowhere"),
+    ("evaluate --folder nowhere --model model.keras", "nowhere does not exist"),
     ("evaluate --model model.keras", "one of the arguments --folder --tfds --tfrecord --arrays is required"),
     ("list 'no such' --recipes", "PATTERN must match one of quickstart, vit/jft/vit-b, "),
     ("evaluate --folder images --model model.keras --batch-size 0", "batch_size must be an integer"),

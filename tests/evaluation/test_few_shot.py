@@ -184,7 +184,7 @@ def test_refusals():
     refused = [
         ((model, train, test), {"shots": 13}, "got shots=13, and train has 12 of class '0'; 4 classes have too few"),
         ((model, train, test), {"shots": (1, 0)}, "shots must be an integer of at least 1; got shots=0"),
-        ((model, train, test), {"shots": ()}, r"shots must be one integer or several, each once; got shots=\(\)"),
+        ((model, train, test), {"shots": ()}, r"shots must be one integer or several distinct ones; got shots=\(\)"),
         ((model, train, test), {"seeds": (1, 1)}, r"seeds must be one integer .*; got seeds=\(1, 1\)"),
         ((model, train, test), {"seeds": -1}, "seeds must be an integer of at least 0"),
         ((model, train, test), {"l2": -1.0}, "l2 must be a finite number above 0"),

@@ -91,8 +91,8 @@ def test_file_is_read_as_published(tmp_path):
     [
         ("[[1], [2]", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ('{"1": [2]}', "a list of 50,000 lists; .* holds dict"),
-        (json.dumps([[1]] * 49_999), "holds a list of 49,999"),
+        ('{"1": [2]}', "a list of 50,000 lists; .* contains dict"),
+        (json.dumps([[1]] * 49_999), "contains a list of 49,999"),
         (json.dumps([[1]] * 49_999 + [3]), "from 0 to 999 for every image; .* has 3 for image 50000"),
         (json.dumps([[1], [1000]] + [[]] * 49_998), r"has \[1000\] for image 2"),
         (json.dumps([[1], [-1]] + [[]] * 49_998), r"has \[-1\] for image 2"),

@@ -363,7 +363,7 @@ def test_quickstart_by_name_brings_images_and_model(tmp_path, monkeypatch):
             "batch_size must not exceed the number of images; got batch_size=41, 40 images",
         ),
         ({"source": "empty"}, ValueError, "source must have images; got none"),
-        ({"source": "nowhere"}, FileNotFoundError, "there is no nowhere"),
+        ({"source": "nowhere"}, FileNotFoundError, "nowhere does not exist"),
         ({"validation": [1]}, TypeError, "validation must be a folder of class folders or an ImageSource"),
         (
             {"model": keras.Sequential()},

@@ -25,7 +25,9 @@ _MARGINS = (60, 36, 110, 54)  # pixels to the left of the tiles, above, to the r
 
 
 def position_similarity(similarity: npt.ArrayLike) -> "Figure":
-    """Draw the similarity of position embeddings, one tile per patch (Figs. 7 centre and 10).
+    """Draw the similarity of position embeddings (Figs. 7 centre and 10).
+
+    There is one tile per patch.
 
     Args:
         similarity: (rows, columns, rows, columns) in [-1, 1], as returned by `analysis.position_similarity`.
@@ -56,7 +58,9 @@ def position_similarity(similarity: npt.ArrayLike) -> "Figure":
 
 
 def attention_distance(distances: npt.ArrayLike, reference: str | npt.ArrayLike | None = "ResNet-50") -> "Figure":
-    """Draw the attention distance of every head over the depth of its block (Figs. 7 right and 11).
+    """Draw the attention distance of every head over the depth of its block.
+
+    See Figs. 7 right and 11.
 
     Args:
         distances: (blocks, heads) in pixels, as returned by `mean_attention_distance`; NaN is left out.
@@ -87,7 +91,9 @@ def scaling_curves(
     ylabel: str = "accuracy (%)",
     baseline: tuple[float, float] | None = None,
 ) -> "Figure":
-    """Draw accuracy over cost on a logarithmic axis, one curve per name (Figs. 3 to 5 and 8).
+    """Draw accuracy over cost on a logarithmic axis (Figs. 3 to 5 and 8).
+
+    There is one curve per name.
 
     Args:
         curves: {name: sequence of (cost, accuracy in [0, 1])}.
@@ -111,7 +117,9 @@ def scaling_curves(
 
 
 def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
-    """Draw accuracy over shots per class: the mean over the seeds, with bars from min to max.
+    """Draw accuracy over shots per class.
+
+    A curve is the mean over the seeds; its bars go from min to max.
 
     Args:
         results: {name: result of `evaluation.few_shot`, or {shots: accuracies in [0, 1], one per seed}}.

@@ -45,7 +45,9 @@ def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = Tr
 
 
 def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
-    """Draw filters, each scaled by its largest absolute value, with 0 in grey (Fig. 7 left).
+    """Draw embedding filters (Fig. 7 left).
+
+    Each filter is scaled by its largest absolute value; 0 is grey.
 
     Args:
         filters: (filters, height, width, 1 or 3), such as from `analysis.embedding_filters`.
@@ -66,7 +68,9 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
 
 
 def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
-    """Draw images, their corrupted versions in masked patch prediction, and the predictions.
+    """Draw images, their corrupted versions and the predicted patches.
+
+    They are those of a masked patch prediction.
 
     Args:
         images, corrupted, reconstructed: (images, height, width, 1 or 3), uint8 or floats in [0, 1].
@@ -92,7 +96,9 @@ def explanation(
     title: str = "",
     num_heads: int = 4,
 ) -> "Figure":
-    """Draw a sheet that explains one prediction: classes, attention and the strongest heads.
+    """Draw a sheet that explains one prediction.
+
+    It shows the classes, the attention and the strongest heads.
 
     Attention is drawn by `overlay` and by `heat_map`, the heads as heat maps, which are also readable on dark images.
 
