@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from keras_vit import checks
-from keras_vit.demo.offers import Offers
-from keras_vit.demo.uploads import MAX_BYTES
+from keras_vit.demo.looks import MAX_BYTES
+from keras_vit.demo.models import Offers
 from keras_vit.models import ImageModel
 
 if TYPE_CHECKING:

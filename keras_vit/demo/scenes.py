@@ -1,47 +1,73 @@
-"""Images of one clear object each, drawn for models that know ImageNet; dedicated to the public domain (CC0 1.0)."""
+"""Draw the example images: one clear object each, of ImageNet's classes; public domain (CC0 1.0)."""
 
-import dataclasses
 import math
 
-from PIL import Image
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
-from keras_vit import checks
-from keras_vit.demo.pen import Pen, gradient
-
-_SIZE = (480, 360)  # width and height in pixels
-
-
-@dataclasses.dataclass(frozen=True)
-class Scene:
-    """A drawn image.
-
-    Attributes:
-        name: what it shows.
-        image: `PIL.Image.Image`, RGB, 480 x 360 pixels.
-        box: (left, top, right, bottom) of the object in pixels.
-    """
-
-    name: str
-    image: Image.Image
-    box: tuple
-
-
-def list_scenes():
-    """Returns the names of the scenes, which are those of ImageNet's classes."""
-    return list(_SCENES)
+_WIDTH, _HEIGHT = 480, 360  # pixels of a scene
+_FINE = 2  # scenes are drawn this many times larger and then averaged, which smooths the edges
 
 
 def draw_scene(name):
-    """Draws a scene, alike at every call.
-
-    Raises:
-        ValueError: if there is none of that name.
-    """
-    checks.check_choice("name", name, _SCENES)
-    draw, (top, bottom), box = _SCENES[name]
-    pen = Pen(gradient(_SIZE, top, bottom))
+    """Draw the scene of that name in `SCENES`: uint8 (360, 480, 3), identical at every call."""
+    draw, top, bottom = SCENES[name]
+    pen = _Pen(top, bottom)
     draw(pen)
-    return Scene(name, pen.image(), box)
+    return np.asarray(pen.image.resize((_WIDTH, _HEIGHT), Image.Resampling.BOX))
+
+
+class _Pen:
+    """Draws on a background whose colour changes from `top` to `bottom`; all lengths are pixels of the scene."""
+
+    def __init__(self, top, bottom):
+        size = (_WIDTH, _HEIGHT)
+        mask = Image.linear_gradient("L").resize(size)
+        background = Image.composite(Image.new("RGB", size, bottom), Image.new("RGB", size, top), mask)
+        self.image = background.resize((_FINE * _WIDTH, _FINE * _HEIGHT), Image.Resampling.NEAREST)
+        self._draw = ImageDraw.Draw(self.image)
+
+    def box(self, corners, colour, radius=0):
+        self._draw.rounded_rectangle([_FINE * x for x in corners], radius=_FINE * radius, fill=colour)
+
+    def ellipse(self, centre, radii, colour):
+        self._draw.ellipse(_around(centre, radii), fill=colour)
+
+    def pie(self, centre, radii, degrees, colour):
+        self._draw.pieslice(_around(centre, radii), *degrees, fill=colour)
+
+    def arc(self, centre, radii, degrees, colour, width):
+        self._draw.arc(_around(centre, radii), *degrees, fill=colour, width=_FINE * width)
+
+    def polygon(self, points, colour):
+        self._draw.polygon([(_FINE * x, _FINE * y) for x, y in points], fill=colour)
+
+    def line(self, points, colour, width):
+        self._draw.line([(_FINE * x, _FINE * y) for x, y in points], fill=colour, width=_FINE * width, joint="curve")
+
+    def text(self, centre, text, size, colour):
+        font = ImageFont.load_default(_FINE * size)
+        self._draw.text([_FINE * x for x in centre], text, font=font, fill=colour, anchor="mm")
+
+
+def _around(centre, radii):
+    """The corners of the box around an ellipse."""
+    (x, y), (across, down) = centre, radii
+    return [_FINE * (x - across), _FINE * (y - down), _FINE * (x + across), _FINE * (y + down)]
+
+
+def _polar(centre, radius, degrees):
+    angle = math.radians(degrees)
+    return centre[0] + radius * math.cos(angle), centre[1] + radius * math.sin(angle)
+
+
+def _turns(count):
+    return [2 * math.pi * k / count for k in range(count)]
+
+
+def _regular(corners, centre, radius, first):
+    """A regular polygon whose first corner is at `first` degrees."""
+    return [_polar(centre, radius, first + math.degrees(turn)) for turn in _turns(corners)]
 
 
 def _traffic_light(pen):
@@ -71,7 +97,11 @@ def _soccer_ball(pen):
     x, y, radius = 150, 210, 90
     black, seam = (25, 25, 28), (90, 90, 95)
     pen.ellipse((x + 10, y + 86), (radius, 18), (45, 90, 40))
-    pen.sphere((x, y), radius, (245, 245, 245), shine=0.3)
+    for smaller in range(radius):  # lit from the upper left
+        part = smaller / radius
+        shade, white = 0.55 + 0.45 * part**0.7, 0.3 * max(0, part - 0.55)
+        lit = min(255, round(245 * shade + 10 * white))
+        pen.ellipse((x - 0.3 * smaller, y - 0.35 * smaller), (radius - smaller, radius - smaller), (lit, lit, lit))
     pen.polygon(_regular(5, (x, y), 30, -90), black)
     for k in range(5):
         angle = 72 * k - 90
@@ -148,30 +178,16 @@ def _jack_o_lantern(pen):
     pen.polygon([(330 + x, y) for x, y in (*upper, *lower)], light)
 
 
-_SKY, _LAWN, _WOOD = ((90, 150, 220), (200, 225, 245)), ((90, 160, 70), (60, 130, 50)), ((60, 90, 50), (50, 70, 35))
+_SKY = (90, 150, 220), (200, 225, 245)
 
-# name: what draws it, the colours of the background above and below, and (left, top, right, bottom) of the object
-_SCENES = {
-    "traffic light": (_traffic_light, _SKY, (292, 60, 368, 245)),
-    "balloon": (_balloon, _SKY, (235, 30, 425, 304)),
-    "soccer ball": (_soccer_ball, _LAWN, (60, 120, 240, 300)),
-    "mushroom": (_mushroom, _WOOD, (50, 76, 250, 317)),
-    "umbrella": (_umbrella, ((150, 165, 180), (190, 200, 205)), (205, 62, 455, 312)),
-    "wall clock": (_wall_clock, ((235, 225, 205), (220, 205, 185)), (230, 50, 430, 250)),
-    "street sign": (_street_sign, _SKY, (69, 59, 231, 221)),
-    "jack-o'-lantern": (_jack_o_lantern, ((20, 20, 40), (50, 35, 30)), (220, 85, 440, 288)),
+# name: the function that draws it, the colours of the background at the top and at the bottom
+SCENES = {
+    "traffic light": (_traffic_light, *_SKY),
+    "balloon": (_balloon, *_SKY),
+    "soccer ball": (_soccer_ball, (90, 160, 70), (60, 130, 50)),
+    "mushroom": (_mushroom, (60, 90, 50), (50, 70, 35)),
+    "umbrella": (_umbrella, (150, 165, 180), (190, 200, 205)),
+    "wall clock": (_wall_clock, (235, 225, 205), (220, 205, 185)),
+    "street sign": (_street_sign, *_SKY),
+    "jack-o'-lantern": (_jack_o_lantern, (20, 20, 40), (50, 35, 30)),
 }
-
-
-def _polar(centre, radius, degrees):
-    angle = math.radians(degrees)
-    return centre[0] + radius * math.cos(angle), centre[1] + radius * math.sin(angle)
-
-
-def _turns(count):
-    return [2 * math.pi * k / count for k in range(count)]
-
-
-def _regular(corners, centre, radius, first):
-    """A regular polygon whose first corner lies at `first` degrees."""
-    return [_polar(centre, radius, first + math.degrees(turn)) for turn in _turns(corners)]
