@@ -171,8 +171,8 @@ def _add_demo(verbs):
     verb = _add(
         verbs,
         "demo",
-        "Open a page in the browser on which a model names images and shows where it looks.\n"
-        "Without --model it begins with one that reads digits, which is trained at the first image. Needs gradio.",
+        "Open a page in the browser that shows how a model classifies images and where it looks.\n"
+        "Without --model it starts with one for digits, which is trained at the first image. Needs gradio.",
         "keras-vit demo --no-browser",
         "keras-vit demo --model ViT-Ti_16 --weights ViT-Ti_16.npz --no-browser",
     )

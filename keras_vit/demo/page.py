@@ -17,13 +17,14 @@ _FORMATS = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"]
 _FORGET = 3600  # seconds after which uploads, figures and answers are deleted
 _QUEUED = {"concurrency_limit": 1, "concurrency_id": "model", "api_visibility": "private"}
 _AT_ONCE = {"api_visibility": "private", "show_progress": "hidden", "trigger_mode": "always_last"}
-_GALLERY = {"show_label": False, "interactive": False, "format": "png", "buttons": []}
+_GALLERY = {"show_label": False, "interactive": False, "allow_preview": False, "format": "png", "buttons": []}
 # Galleries as high as their images, which keep their shape, with the whole caption below each.
 _STYLE = """
 .grid-wrap { max-height: none !important; min-height: 0 !important; overflow: visible !important; }
 .grid-container { grid-template-columns: repeat(var(--grid-cols), minmax(0, 1fr)) !important; }
 .thumbnail-item { aspect-ratio: auto !important; height: auto !important; }
-.thumbnail-item .caption-label { position: static; max-width: none; white-space: normal; border: 0; }
+.thumbnail-item .caption-label { position: static; max-width: none; white-space: normal; opacity: 1 !important; }
+.secondary-wrap input { text-overflow: ellipsis; padding-right: 1.75rem !important; }
 """
 
 
@@ -44,7 +45,7 @@ def build(offers):
                     model = gr.Dropdown(list(offers.choices), value=name, label="Model", min_width=140)
                     weights = gr.Dropdown(names, value=names[0], label="Weights", min_width=140)
                 images = handlers.gallery(name, names[0])
-                examples = gr.Gallery(images, columns=4, allow_preview=False, **_GALLERY, elem_id="examples")
+                examples = gr.Gallery(**images, **_GALLERY, elem_id="examples")
                 upload = gr.File(show_label=False, file_types=_FORMATS, height=144, elem_id="upload")
             with gr.Column(scale=7, min_width=320):
                 status = gr.Textbox(_HINT, show_label=False, interactive=False, max_lines=8, elem_id="status")
@@ -99,12 +100,13 @@ class _Handlers:
         with _mistakes_shown():
             checks.check_choice("model", name, self._offers.choices)
             names = self._offers.choices[name]
-            return gr.Dropdown(names, value=names[0]), self.gallery(name, names[0]), *_nothing()
+            return gr.Dropdown(names, value=names[0]), gr.Gallery(**self.gallery(name, names[0])), *_nothing()
 
     def gallery(self, name, weights):
-        """(pixels, caption) of each example image; those of 8 x 8 pixels are enlarged."""
-        examples = self._examples(name, weights).items()
-        return [(looks.enlarge(pixels, 160), caption) for caption, pixels in examples]
+        """The example images as arguments of `gradio.Gallery`, with those of 8 x 8 pixels enlarged."""
+        examples = self._examples(name, weights)
+        images = [(looks.enlarge(pixels, 160), caption) for caption, pixels in examples.items()]
+        return {"value": images, "columns": -(-len(images) // 2)}
 
     def _examples(self, name, weights):
         if self._offers.reads_digits(name, weights):

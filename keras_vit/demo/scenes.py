@@ -36,9 +36,6 @@ class _Pen:
     def pie(self, centre, radii, degrees, colour):
         self._draw.pieslice(_around(centre, radii), *degrees, fill=colour)
 
-    def arc(self, centre, radii, degrees, colour, width):
-        self._draw.arc(_around(centre, radii), *degrees, fill=colour, width=_FINE * width)
-
     def polygon(self, points, colour):
         self._draw.polygon([(_FINE * x, _FINE * y) for x, y in points], fill=colour)
 
@@ -61,23 +58,9 @@ def _polar(centre, radius, degrees):
     return centre[0] + radius * math.cos(angle), centre[1] + radius * math.sin(angle)
 
 
-def _turns(count):
-    return [2 * math.pi * k / count for k in range(count)]
-
-
 def _regular(corners, centre, radius, first):
     """A regular polygon whose first corner is at `first` degrees."""
-    return [_polar(centre, radius, first + math.degrees(turn)) for turn in _turns(corners)]
-
-
-def _traffic_light(pen):
-    pen.box((325, 230, 335, 360), (70, 70, 75))
-    pen.box((292, 60, 368, 245), (35, 38, 40), radius=14)
-    for y, colour in ((95, (240, 40, 30)), (152, (110, 85, 20)), (209, (20, 80, 40))):
-        pen.ellipse((330, y), (26, 26), (15, 15, 15))
-        pen.ellipse((330, y), (22, 22), colour)
-        pen.arc((330, y - 2), (28, 28), (190, 350), (10, 10, 10), 5)
-    pen.ellipse((324, 89), (8, 8), (255, 150, 130))
+    return [_polar(centre, radius, first + 360 * k / corners) for k in range(corners)]
 
 
 def _balloon(pen):
@@ -94,26 +77,25 @@ def _balloon(pen):
 
 
 def _soccer_ball(pen):
-    x, y, radius = 150, 210, 90
+    middle, radius = (150, 210), 90
     black, seam = (25, 25, 28), (90, 90, 95)
-    pen.ellipse((x + 10, y + 86), (radius, 18), (45, 90, 40))
+    pen.ellipse((160, 296), (radius, 18), (45, 90, 40))
     for smaller in range(radius):  # lit from the upper left
         part = smaller / radius
         shade, white = 0.55 + 0.45 * part**0.7, 0.3 * max(0, part - 0.55)
         lit = min(255, round(245 * shade + 10 * white))
-        pen.ellipse((x - 0.3 * smaller, y - 0.35 * smaller), (radius - smaller, radius - smaller), (lit, lit, lit))
-    pen.polygon(_regular(5, (x, y), 30, -90), black)
+        pen.ellipse((150 - 0.3 * smaller, 210 - 0.35 * smaller), (radius - smaller, radius - smaller), (lit, lit, lit))
+    pen.polygon(_regular(5, middle, 30, -90), black)
     for k in range(5):
         angle = 72 * k - 90
-        pen.line([_polar((x, y), 30, angle), _polar((x, y), 56, angle)], seam, 2)
-        joint = _polar((x, y), 62, angle + 36)
-        pen.line([_polar((x, y), 56, angle), joint, _polar((x, y), 56, angle + 72)], seam, 2)
-        pen.line([joint, _polar((x, y), 86, angle + 36)], seam, 2)
-        # seen from the side: flattened along the radius
-        centre = _polar((x, y), 72, angle)
-        pen.polygon(
-            [_polar(_polar(centre, 14 * math.cos(a), angle), 26 * math.sin(a), angle + 90) for a in _turns(5)], black
-        )
+        pen.line([_polar(middle, 30, angle), _polar(middle, 56, angle)], seam, 2)
+        joint = _polar(middle, 62, angle + 36)
+        pen.line([_polar(middle, 56, angle), joint, _polar(middle, 56, angle + 72)], seam, 2)
+        pen.line([joint, _polar(middle, 86, angle + 36)], seam, 2)
+        # seen from the side, so flattened along the radius
+        centre = _polar(middle, 72, angle)
+        pentagon = _regular(5, (0, 0), 1, 0)
+        pen.polygon([_polar(_polar(centre, 14 * x, angle), 26 * y, angle + 90) for x, y in pentagon], black)
 
 
 def _mushroom(pen):
@@ -130,18 +112,6 @@ def _mushroom(pen):
     spots = ((95, 135, 11), (135, 105, 13), (185, 125, 12), (212, 158, 9), (130, 148, 10), (165, 158, 7), (72, 164, 7))
     for x, y, size in spots:
         pen.ellipse((x, y), (size, 0.8 * size), white)
-
-
-def _umbrella(pen):
-    wood, red, seam = (60, 45, 35), (200, 30, 45), (140, 15, 30)
-    pen.line([(330, 62), (330, 80)], wood, 6)
-    pen.pie((330, 190), (125, 115), (180, 360), red)
-    for centre, half in ((235, 30), (297, 33), (363, 33), (425, 30)):
-        pen.ellipse((centre, 190), (half, 14), (170, 182, 192))
-    pen.arc((330, 190), (65, 115), (180, 360), seam, 3)
-    pen.line([(330, 75), (330, 190)], seam, 3)
-    pen.line([(330, 186), (330, 295)], wood, 6)
-    pen.arc((318, 295), (14, 17), (0, 180), wood, 6)
 
 
 def _wall_clock(pen):
@@ -182,11 +152,9 @@ _SKY = (90, 150, 220), (200, 225, 245)
 
 # name: the function that draws it, the colours of the background at the top and at the bottom
 SCENES = {
-    "traffic light": (_traffic_light, *_SKY),
     "balloon": (_balloon, *_SKY),
     "soccer ball": (_soccer_ball, (90, 160, 70), (60, 130, 50)),
     "mushroom": (_mushroom, (60, 90, 50), (50, 70, 35)),
-    "umbrella": (_umbrella, (150, 165, 180), (190, 200, 205)),
     "wall clock": (_wall_clock, (235, 225, 205), (220, 205, 185)),
     "street sign": (_street_sign, *_SKY),
     "jack-o'-lantern": (_jack_o_lantern, (20, 20, 40), (50, 35, 30)),

@@ -44,7 +44,7 @@ def test_an_example_is_answered_as_predict_does(handlers, model):
     assert len(handlers.show_heads(state, 1).value) == 2
 
 
-def test_equal_labels_are_answered_one_by_one(monkeypatch):
+def test_equal_labels_are_answered_one_by_one():
     model = small_digit_model()
     model.labels = ["crane"] * 10
     *_, answers, _, _, _ = page._Handlers(Offers(model, "w")).show_example(NAME, "w", picked(0))
@@ -68,7 +68,7 @@ def test_errors_are_shown_as_text(handlers, tmp_path):
 def test_another_model_brings_its_weights_and_examples(handlers):
     weights, gallery, *results = handlers.change_model("ViT-B_32")
     assert weights.value == "imagenet21k+imagenet2012" and results[0] == page._HINT and results[-1] is None
-    assert [caption for _, caption in gallery] == list(scenes.SCENES)
+    assert [part["caption"] for part in gallery.value] == list(scenes.SCENES) and gallery.columns == 3
     with pytest.raises(gr.Error, match="Model must be one of"):
         handlers.change_model("/etc/passwd")
 
