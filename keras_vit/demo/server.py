@@ -95,7 +95,11 @@ def launch(
 
 
 def wait(page: "gradio.Blocks") -> None:
-    """Wait until Ctrl-C, then close a page that `launch` returned with `block=False`."""
+    """Wait until Ctrl-C, then close a page.
+
+    Args:
+        page: what `launch` returned with `block=False`.
+    """
     page.block_thread()
 
 
