@@ -1,31 +1,57 @@
-"""look: what a model answers to one image and where it looks, with the time that each part took."""
+"""Read a visitor's file, and find what a model answers to an image and where it looks."""
 
+import contextlib
 import dataclasses
+import pathlib
 import time
 import warnings
 
 import numpy as np
+from PIL import Image
 
 from keras_vit import analysis, checks
+from keras_vit.data import encoded
 from keras_vit.data.images import preprocess
 from keras_vit.evaluation import predict_prepared
 
-_SHOWN_SIDE = 224  # images are shown at least as large
+MAX_BYTES = 20_000_000
+MAX_PIXELS = 64_000_000  # 20 MB can hold 25,000 x 25,000 pixels of one colour
+_SHOWN_SIDE = 224  # pixels
 _LONGEST = 300  # characters of a sentence
+
+
+def read_image(path):
+    """Read a JPEG, PNG, BMP, GIF or WebP file, turned upright by its EXIF orientation: uint8 (height, width, 3).
+
+    Raises:
+        ValueError: if the file is damaged, too large or no image. The message has its name without the folder.
+    """
+    path = pathlib.Path(path)
+    if path.stat().st_size > MAX_BYTES:
+        raise ValueError(f"{path.name} must have at most {MAX_BYTES:,} bytes; got {path.stat().st_size:,}")
+    width = height = 0
+    # Only the header is read here. The package's decoder reports files that Pillow cannot open.
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(path) as header:
+            width, height = header.size
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"{path.name} must have at most {MAX_PIXELS:,} pixels; got {height} x {width}")
+    return np.asarray(encoded.decode(path.name, path.read_bytes(), 3))
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What was found about one image.
+    """What a model answers to one image.
 
     Attributes:
         name: of the model.
-        inputs: float32 (1, height, width, channels), what the model was given.
-        image: uint8 (height, width, 3), what it saw; small ones are enlarged to plain squares.
+        inputs: float32 (1, height, width, channels), the prepared image.
+        image: uint8 (height, width, 3), the same as pixels.
         answers: list of (label, score), best first.
         rollouts: dict from the name of a block to the rollout (rows, columns) up to it; empty without attention.
         remarks: list of sentences.
-        milliseconds: dict from `"decode and resize"`, `"model"` and `"attention"` to how long it took.
+        milliseconds: dict from the name of a step to its time.
     """
 
     name: str
@@ -36,80 +62,66 @@ class Look:
     remarks: list
     milliseconds: dict
 
-    @property
-    def blocks(self):
-        """Names of the blocks whose attention is there."""
-        return list(self.rollouts)
+    def block(self, depth):
+        """Return the name of block number `depth`, counted from 1."""
+        checks.check_choice("depth", depth, range(1, len(self.rollouts) + 1))
+        return list(self.rollouts)[depth - 1]
+
+    def figures(self, depth):
+        """Return (image, caption) of the image and of the rollout over its first `depth` blocks, shown twice."""
+        shown = [(self.image, "What the model sees")]
+        if self.rollouts:
+            name = self.block(depth)
+            rollout = self.rollouts[name]
+            shown.append((analysis.overlay(self.image, rollout), f"Attention rollout up to {name}"))
+            shown.append((analysis.heat_map(self.image, rollout), f"Heat map up to {name}"))
+        return shown
+
+    def heads(self, model, depth):
+        """Return (heat map, caption) of each head of block number `depth`."""
+        name = self.block(depth)
+        maps = analysis.head_maps(model, self.inputs, name)[0]
+        return [(analysis.heat_map(self.image, m), f"{name}, head {head}") for head, m in enumerate(maps, 1)]
 
 
-def look(model, read, top=5):
-    """Shows one image to a model.
+def look(model, image, top=5):
+    """Show one image to a classifier of keras_vit and return a `Look`.
 
     Args:
-        model: a classifier of keras_vit.
-        read: function without arguments that gives the image, as `keras_vit.preprocess` takes it.
+        image: as `keras_vit.preprocess` takes it.
         top: number of answers.
 
-    Returns:
-        A `Look`. A model whose attention cannot be read, such as a ResNet, has no rollouts and a remark that says so.
-
     Raises:
-        ValueError, TypeError: as `keras_vit.preprocess` and `keras_vit.predict`.
+        ValueError, TypeError: as `keras_vit.preprocess` and `keras_vit.predict`. A model without attention maps, such
+            as a ResNet, raises nothing: it has no rollouts and a remark.
     """
-    start = time.perf_counter()
-    inputs = preprocess(read(), model.preprocessing)
-    prepared = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:  # of a head of zeros
+    times = [time.perf_counter()]
+    inputs = preprocess(image, model.preprocessing)
+    times.append(time.perf_counter())
+    with warnings.catch_warnings(record=True) as caught:  # such as of a head of zeros
         warnings.simplefilter("always")
         answers = predict_prepared(model, inputs, top=top)[0]
-    answered = time.perf_counter()
+    times.append(time.perf_counter())
     remarks = [sentence(warning.message) for warning in caught if warning.category is UserWarning]
-    rollouts, seconds = {}, {"decode and resize": prepared - start, "model": answered - prepared}
+    rollouts = {}
     try:
         rollouts = {name: maps[0] for name, maps in analysis.rollout_by_block(model, inputs).items()}
-        seconds["attention"] = time.perf_counter() - answered
+        times.append(time.perf_counter())
     except ValueError as error:
         remarks.append(sentence(f"there is no attention to show: {error}"))
-    return Look(
-        name=model.config.name,
-        inputs=inputs,
-        image=_shown(model.preprocessing.to_images(inputs)[0]),
-        answers=answers,
-        rollouts=rollouts,
-        remarks=remarks,
-        milliseconds={part: 1000 * took for part, took in seconds.items()},
-    )
+    milliseconds = dict(zip(("preprocessing", "model", "attention"), 1000 * np.diff(times), strict=False))
+    shown = enlarge(model.preprocessing.to_images(inputs)[0], _SHOWN_SIDE)
+    return Look(model.config.name, inputs, shown, answers, rollouts, remarks, milliseconds)
+
+
+def enlarge(image, side):
+    """Return an image as uint8 (height, width, 3), with each pixel repeated until both sides are at least `side`."""
+    times = -(-side // min(image.shape[:2]))
+    return analysis.overlay(image, np.ones((1, 1))).repeat(times, 0).repeat(times, 1)
 
 
 def sentence(message):
-    """Returns a message of the package as one sentence on one line, at most 300 characters long."""
+    """Return a message of the package as one sentence on one line of at most 300 characters."""
     text = " ".join(str(message).split()) or type(message).__name__
     text = text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def rollout_overlay(found, depth):
-    """The image of a `Look` seen through the rollout over its first `depth` blocks: uint8 (height, width, 3)."""
-    return analysis.overlay(found.image, found.rollouts[block_name(found, depth)])
-
-
-def rollout_heat_map(found, depth):
-    """The heat map of a `Look`'s rollout over its first `depth` blocks: uint8 (height, width, 3)."""
-    return analysis.heat_map(found.image, found.rollouts[block_name(found, depth)])
-
-
-def head_heat_maps(found, model, depth):
-    """The heat map of each head of block number `depth`, from 1: list of uint8 (height, width, 3)."""
-    maps = analysis.head_maps(model, found.inputs, block_name(found, depth))[0]
-    return [analysis.heat_map(found.image, attention) for attention in maps]
-
-
-def block_name(found, depth):
-    """The name of block number `depth` of a `Look`, from 1; raises a `ValueError` where there is none."""
-    checks.check_choice("depth", depth, range(1, len(found.blocks) + 1))
-    return found.blocks[depth - 1]
-
-
-def _shown(image):
-    times = -(-_SHOWN_SIDE // min(image.shape[:2]))
-    return analysis.overlay(image, np.ones((1, 1))).repeat(times, 0).repeat(times, 1)

@@ -1,38 +1,37 @@
-"""build_page and launch: the page as an object, and on this machine's own address."""
+"""build_page and launch: the page as an object, and served on this machine."""
 
 from typing import TYPE_CHECKING
 
 from keras_vit import checks
-from keras_vit.demo.offers import Offers
-from keras_vit.demo.uploads import MAX_BYTES
+from keras_vit.demo.looks import MAX_BYTES
+from keras_vit.demo.models import Offers
 from keras_vit.models import ImageModel
 
 if TYPE_CHECKING:
     import gradio
 
-# The page and what it loads come from this server alone, whatever a version of Gradio would fetch from elsewhere.
+# Nothing is loaded from other hosts, although some versions of Gradio ask for fonts and scripts there.
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob: ws: wss:"
 _MAX_PORT = 65535
 _SESSIONS = 100  # whose last answers are kept
-_PACKAGES = "gradio scikit-learn"  # of the extra demo; the digits come with scikit-learn
 
 
 def build_page(model: ImageModel | None = None, weights: str = "as given") -> "gradio.Blocks":
-    """Builds the page: choose a model, pick, upload or draw an image, see answers, attention rollout and heads.
+    """Build the page: choose a model, pick or upload an image, see classes, attention rollout and heads.
 
-    Without a model it begins with a small ViT that reads handwritten digits. It is trained when the first image is
-    picked, in 40 seconds on two cores, and kept in Keras's cache. The models of the zoo with published weights can be
-    chosen as well; they are downloaded when they are first used.
+    Without a model it starts with a small ViT for handwritten digits, which is trained when the first image is picked
+    (40 seconds on two cores) and kept in Keras's cache. The models with published weights can be chosen as well; they
+    are downloaded when they are first used.
 
     Args:
         model: a classifier of keras_vit, offered first; or None.
         weights: what the page calls its weights, such as the name of their file.
 
     Returns:
-        A `gradio.Blocks`, which can be mounted or launched as Gradio says.
+        A `gradio.Blocks`, to launch or to mount in another application.
 
     Raises:
-        ImportError: without Gradio (`pip install gradio scikit-learn`).
+        ImportError: without Gradio or scikit-learn.
         ValueError: if `model` is no classifier of keras_vit.
     """
     page = _page()
@@ -54,22 +53,22 @@ def launch(
     share: bool = False,
     block: bool = True,
 ) -> "gradio.Blocks":
-    """Serves the page until Ctrl-C. One image is computed at a time; nothing is sent to other machines.
+    """Serve the page until Ctrl-C, one image at a time; nothing is sent to other machines.
 
     Args:
-        model, weights: as of `build_page`.
-        host: address to listen on. The default is for this machine alone; `"0.0.0.0"` lets in whoever reaches it.
+        model, weights: as in `build_page`.
+        host: address to listen on. The default serves this machine alone; `"0.0.0.0"` serves the network.
         port: number, or None for the first free one from 7860.
         browser: whether to open the page in the browser.
         share: whether Gradio's service makes a public link to it.
-        block: False returns at once, while the page is served by a thread.
+        block: False returns at once, and a thread serves the page.
 
     Returns:
         The `gradio.Blocks`, with its address as `local_url`; `close()` ends it.
 
     Raises:
         ImportError, ValueError: as `build_page`.
-        OSError: where the port is taken.
+        OSError: if the port is taken.
     """
     for name, value in (("browser", browser), ("share", share), ("block", block)):
         checks.check_flag(name, value)
@@ -96,7 +95,7 @@ def launch(
 
 
 def wait(page: "gradio.Blocks") -> None:
-    """Waits until Ctrl-C, then closes a page that was launched.
+    """Wait until Ctrl-C, then close a page.
 
     Args:
         page: what `launch` returned with `block=False`.
@@ -105,18 +104,18 @@ def wait(page: "gradio.Blocks") -> None:
 
 
 def _page():
-    """The module that speaks to Gradio, which takes seconds to import."""
+    """The module that imports Gradio, which takes seconds."""
     try:
         from keras_vit.demo import page
     except ImportError as error:
         if (error.name or "").split(".")[0] != "gradio":
             raise
-        raise ImportError(f"the demo page needs Gradio: pip install {_PACKAGES}") from error
+        raise ImportError("the demo page needs Gradio: pip install gradio scikit-learn") from error
     return page
 
 
 class _OwnHostOnly:
-    """ASGI middleware: tells the browser to load nothing from other hosts."""
+    """ASGI middleware that tells the browser to load nothing from other hosts."""
 
     def __init__(self, app):
         self._app = app

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit import Preprocessing, preprocess
 from keras_vit.data import eval_pipeline, from_directory, orientation, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
-from keras_vit.demo.uploads import read_image
+from keras_vit.demo.looks import read_image
 
 IMAGE = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((45, 36))
 ORIENTATION, THUMBNAIL_IFD = 0x0112, 1

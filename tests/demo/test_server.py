@@ -27,13 +27,13 @@ def test_the_page_offers_the_model_first():
     assert values["Model"]["value"] == NAME and values["Weights"]["value"] == "model.keras"
     assert config["analytics_enabled"] is False
     visible = {part["props"].get("elem_id"): part["props"].get("visible") for part in config["components"]}
-    assert visible["pad"] is True and visible["depth"] is False
+    assert visible["examples"] is True and visible["depth"] is visible["figures"] is False
 
 
 def test_one_image_is_computed_at_a_time():
     page = built()
     computing = [function for function in page.fns.values() if function.concurrency_id == "model"]
-    assert len(computing) == 4 and all(function.concurrency_limit == 1 for function in computing)
+    assert len(computing) == 3 and all(function.concurrency_limit == 1 for function in computing)
     assert all(function.api_visibility == "private" for function in page.fns.values())
 
 

@@ -1,0 +1,77 @@
+"""The handlers of the page without a browser: what each part of the page is given, and how mistakes are shown."""
+
+import numpy as np
+import pytest
+from page_models import NAME, small_digit_model
+
+import keras_vit
+from keras_vit.demo import models, scenes
+from keras_vit.demo.models import Offers
+
+gr = pytest.importorskip("gradio")
+
+from keras_vit.demo import page  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_digit_model()
+
+
+@pytest.fixture(scope="module")
+def handlers(model):
+    return page._Handlers(Offers(model, "w"))
+
+
+def picked(index):
+    """The event of picking an example."""
+    return gr.SelectData(None, {"index": index, "value": None})
+
+
+def test_an_example_is_answered_as_predict_does(handlers, model):
+    said, figures, depth, answers, show_heads, heads, state = handlers.show_example(NAME, "w", picked(4))
+    expected = keras_vit.predict(model, models.example_digits()["4"])[0]
+    assert answers.value["label"].strip() == expected[0][0]
+    found = [(part["label"].strip(), part["confidence"]) for part in answers.value["confidences"]]
+    assert [label for label, _ in found] == [label for label, _ in expected]
+    np.testing.assert_allclose([score for _, score in found], [score for _, score in expected], atol=1e-6)
+    label, score = expected[0]
+    assert said.splitlines()[0] == f"{NAME} says {label} ({100 * score:.1f} %)."
+    assert said.splitlines()[1].startswith("preprocessing ")
+    assert [part.visible for part in (figures, depth, answers, show_heads, heads)] == [True, True, True, True, False]
+    figures, heads = page._change_depth(state, 1)
+    assert figures[1][1] == "Attention rollout up to block_00" and heads.visible is False
+    assert len(handlers.show_heads(state, 1).value) == 2
+
+
+def test_equal_labels_are_answered_one_by_one():
+    model = small_digit_model()
+    model.labels = ["crane"] * 10
+    *_, answers, _, _, _ = page._Handlers(Offers(model, "w")).show_example(NAME, "w", picked(0))
+    assert len(answers.value["confidences"]) == 5
+
+
+@pytest.mark.parametrize("index", [10, -1, "0", None])
+def test_other_examples_are_refused(handlers, index):
+    with pytest.raises(gr.Error, match="Index must be one of 0, 1"):
+        handlers.show_example(NAME, "w", picked(index))
+
+
+def test_errors_are_shown_as_text(handlers, tmp_path):
+    name = "<img src=x onerror=alert(1)>.png"
+    (tmp_path / name).write_bytes(b"no image")
+    with pytest.raises(gr.Error, match="must be an image") as error:
+        handlers.show_file(NAME, "w", tmp_path / name)
+    assert "<" not in error.value.message and "&lt;img" in error.value.message
+
+
+def test_another_model_brings_its_weights_and_examples(handlers):
+    weights, gallery, *results = handlers.change_model("ViT-B_32")
+    assert weights.value == "imagenet21k+imagenet2012" and results[0] == page._HINT and results[-1] is None
+    assert [part["caption"] for part in gallery.value] == list(scenes.SCENES) and gallery.columns == 3
+    with pytest.raises(gr.Error, match="Model must be one of"):
+        handlers.change_model("/etc/passwd")
+
+
+def test_nothing_is_fetched():
+    assert "http" not in page._STYLE and "@import" not in page._STYLE and "url(" not in page._STYLE

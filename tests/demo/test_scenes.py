@@ -1,0 +1,66 @@
+"""The drawn scenes: where their object is, and that a real model classifies them correctly."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import analysis
+from keras_vit.demo.scenes import SCENES, draw_scene
+
+WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
+# (left, top, right, bottom) of the object of each scene, in pixels
+BOXES = {
+    "balloon": (235, 30, 425, 304),
+    "soccer ball": (60, 120, 240, 300),
+    "mushroom": (50, 76, 250, 317),
+    "umbrella": (205, 62, 455, 312),
+    "wall clock": (230, 50, 430, 250),
+    "street sign": (69, 59, 231, 221),
+    "jack-o'-lantern": (220, 85, 440, 288),
+}
+
+
+def test_every_scene_has_a_box():
+    assert list(SCENES) == list(BOXES)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_box_of_a_scene_holds_what_is_drawn(name):
+    """Outside there is the background, whose rows are of one colour; a pole or grass may lie below."""
+    scene = draw_scene(name)
+    assert scene.dtype == np.uint8 and scene.shape == (360, 480, 3)
+    pixels = scene.astype(int)
+    left, top, right, bottom = BOXES[name]
+    assert 0 <= left < right <= 480 and 0 <= top < bottom <= 360
+    area = (right - left) * (bottom - top)
+    assert 0.05 < area / (480 * 360) < 0.4
+    assert abs((left + right) / 2 - 240) > 60, "off-centre"
+    far = pixels[:, :20] if left > 240 - (right - left) / 2 else pixels[:, -20:]
+    assert np.abs(pixels[top:bottom, left:right] - far[top:bottom, :1]).max(-1).max(1).min() > 20
+    above = pixels[: top - 12]
+    assert above.size == 0 or np.ptp(above, axis=1).max() <= 2
+
+
+def test_scenes_are_identical_at_every_call():
+    np.testing.assert_array_equal(draw_scene("balloon"), draw_scene("balloon"))
+
+
+@pytest.fixture(scope="module")
+def real_model(real_data):
+    return keras_vit.ViT_Ti16(weights=real_data / "weights" / WEIGHTS, gelu="erf")
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
+@pytest.mark.parametrize("name", SCENES)
+def test_a_real_model_names_every_scene_and_looks_at_its_object(real_model, name):
+    scene = draw_scene(name)
+    assert name in [label for label, _ in keras_vit.predict(real_model, scene)[0]]
+    inputs = keras_vit.preprocess(scene, real_model.preprocessing)
+    rollout = analysis.attention_rollout(real_model, inputs)[0].repeat(16, 0).repeat(16, 1)
+    left, top, right, bottom = (
+        round(side * scale) for side, scale in zip(BOXES[name], (224 / 480, 224 / 360) * 2, strict=True)
+    )
+    is_object = np.zeros((224, 224), bool)
+    is_object[top:bottom, left:right] = True
+    assert rollout[is_object].mean() > 1.6 * rollout[~is_object].mean()  # from 1.97, the balloon, to 4.3
