@@ -32,7 +32,7 @@ ROWS = {
     "truncated JPEG": (
         lambda room: keras_vit.predict(room.model, room.write("p.jpg", jpeg()[:-100])),
         ValueError,
-        "p.jpg whole JPEG cut",
+        "p.jpg complete JPEG truncated",
     ),
     "empty image file": (
         lambda room: keras_vit.predict(room.model, room.write("p.jpg", b"")),

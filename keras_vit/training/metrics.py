@@ -1,4 +1,4 @@
-"""The training metric."""
+"""The metric of every training: the accuracy, for all forms of labels."""
 
 from keras_vit.compat.label_forms import Accuracy
 
