@@ -337,5 +337,5 @@ def test_an_assumed_preprocessing_is_told(make_model, tmp_path):
     model = make_model()
     keras_vit.save_weights(model, tmp_path / "stated", "huggingface")  # without a word
     model.assume_preprocessing()
-    with pytest.warns(UserWarning, match="preprocessor_config.json says .* is assumed"):
+    with pytest.warns(UserWarning, match="preprocessor_config.json states .* is assumed"):
         keras_vit.save_weights(model, tmp_path / "assumed", "huggingface")
