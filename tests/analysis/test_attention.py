@@ -206,7 +206,7 @@ def test_a_model_without_blocks_is_refused(name):
 def test_blocks_that_see_no_images_are_refused():
     tokens = keras.Input((16, 8))
     blocks = keras.Model(tokens, keras_vit.TransformerBlock(2, 16, name="mine")(tokens))
-    with pytest.raises(ValueError, match="images of a known size; mine is in one that takes something else"):
+    with pytest.raises(ValueError, match="images of a known size as input; mine is in a model without one"):
         attention_weights(blocks, make_images())
 
 
@@ -237,11 +237,11 @@ def test_two_models_in_one_are_refused():
         (
             {"images": np.zeros((32, 32, 3), "float32")},
             ValueError,
-            r"\(images, 32, 32, 3\) .* got shape \(32, 32, 3\)",
+            r"\(images, 32, 32, 3\), .* got shape \(32, 32, 3\)",
         ),
         ({"images": np.zeros((1, 24, 32, 3), "float32")}, ValueError, r"got shape \(1, 24, 32, 3\)"),
         ({"images": np.zeros((0, 32, 32, 3), "float32")}, ValueError, r"got shape \(0, 32, 32, 3\)"),
-        ({"images": np.zeros((1, 32, 32, 3), "uint8")}, ValueError, "images must be floats .* got uint8"),
+        ({"images": np.zeros((1, 32, 32, 3), "uint8")}, ValueError, "images must be floats, .* got uint8"),
         ({"images": np.full((1, 32, 32, 3), np.nan, "float32")}, ValueError, "is NaN or infinite"),
     ],
 )

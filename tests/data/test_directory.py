@@ -78,7 +78,7 @@ def test_folder_refusals(tmp_path, folder):
     with pytest.raises(ValueError, match="one sub-folder of images per class; there are none in .*dog"):
         from_directory(folder / "dog")
     (folder / "fox" / "no_image.jpg").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"ending in .jpg, .*; 1 of 4 in .* hold none: fox"):
+    with pytest.raises(ValueError, match=r"ending in .jpg, .*; 1 of 4 in .* contain none: fox"):
         from_directory(folder)
     with pytest.raises(ValueError, match="extensions must be a sequence.*got extensions='.jpg'"):
         from_directory(folder, extensions=".jpg")

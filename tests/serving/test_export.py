@@ -246,7 +246,7 @@ def test_weights_without_their_preprocessing_need_force(model, tmp_path):
     fresh = VisionTransformer(CONFIG, labels=LABELS)
     keras_vit.load_weights(fresh, tmp_path / "toy.safetensors")
     assert (fresh.preprocessing_source, fresh.weights_source) == ("assumed", "toy.safetensors (timm names)")
-    with pytest.raises(ValueError, match="its weights, toy.safetensors .timm names., came without that"):
+    with pytest.raises(ValueError, match="its weights, toy.safetensors .timm names., do not define one"):
         export(fresh, tmp_path / "toy")
     copied = keras_vit.clone(fresh)
     assert (copied.preprocessing_source, copied.weights_source) == ("assumed", "toy.safetensors (timm names)")
