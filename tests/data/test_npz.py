@@ -40,7 +40,7 @@ def test_one_part_is_enough(write):
 
 def test_refusals(write, tmp_path):
     whole = write(**TRAIN)
-    with pytest.raises(ValueError, match="must hold x_test and y_test; it holds x_train, y_train"):
+    with pytest.raises(ValueError, match="must contain x_test and y_test; it contains x_train, y_train"):
         from_npz(whole, "test")
     with pytest.raises(ValueError, match="part must be one of 'train', 'test'; got part='validation'"):
         from_npz(whole, "validation")
@@ -53,7 +53,7 @@ def test_refusals(write, tmp_path):
         with pytest.raises(ValueError, match=f"{name}.npz must be a complete .npz file"):
             from_npz(tmp_path / f"{name}.npz")
     np.save(tmp_path / "one.npy", IMAGES)
-    with pytest.raises(ValueError, match="it is an .npy file of one"):
+    with pytest.raises(ValueError, match="it is an .npy file of one array"):
         from_npz(tmp_path / "one.npy")
     with pytest.raises(FileNotFoundError, match="there is no file .*none.npz"):
         from_npz(tmp_path / "none.npz")
@@ -63,7 +63,7 @@ def test_refusals(write, tmp_path):
 
 def test_objects_are_not_unpickled(write):
     path = write(x_train=IMAGES[:4], y_train=np.array([0, 1, "two", 3], dtype=object))
-    with pytest.raises(ValueError, match="y_train of .*set.npz must be a whole array of numbers; Object arrays"):
+    with pytest.raises(ValueError, match="y_train of .*set.npz must be a complete array of numbers; Object arrays"):
         from_npz(path)
 
 
@@ -73,5 +73,5 @@ def test_a_damaged_array_is_named(write):
     start = contents.index(b"x_train.npy") + 60
     contents[start : start + 40] = bytes(40)
     path.write_bytes(contents)
-    with pytest.raises(ValueError, match="x_train of .*set.npz must be a whole array of numbers"):
+    with pytest.raises(ValueError, match="x_train of .*set.npz must be a complete array of numbers"):
         from_npz(path)
