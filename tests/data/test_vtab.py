@@ -158,7 +158,7 @@ def test_refusals(builder, tmp_path):
         vtab_1k("caltech")
     with pytest.raises(ValueError, match=r"the 37 classes of Pets; numbered_images/1.0.0 has 10 \(0, 1, 2, ...\)"):
         vtab_1k("Pets", dataset=builder)
-    with pytest.raises(ValueError, match="it reads label_x_position; there are image"):
+    with pytest.raises(ValueError, match="it reads label_x_position; the set has image"):
         vtab_1k("dSpr-Loc", dataset=builder)
     small = SmallDigits(data_dir=tmp_path)
     small.download_and_prepare()

@@ -68,7 +68,7 @@ def test_without_attention_a_sentence_says_so(name):
 
 def test_a_head_of_zeros_is_told():
     found = looks.look(keras_vit.VisionTransformer(FAMILIES["plain"].config), image())
-    assert found.remarks[0].startswith("The head of tiny has a kernel of zeros and answers the same")
+    assert found.remarks[0].startswith("The head of tiny has a kernel of zeros and returns the same")
 
 
 def test_what_the_model_sees_is_shown_large_enough():
@@ -179,12 +179,12 @@ def test_photos_are_turned_upright(tmp_path, orientation):
         (b"", r"^x.png must be an image .*; it is empty \(0 bytes\)"),
         (
             b"just text",
-            "^x.png must be an image .*; it is none or its header is damaged: 9 bytes, starts with just te",
+            "^x.png must be an image .*; it is not an image or its header is damaged: 9 bytes, starts with just te",
         ),
         (claiming(9_000, 8_000), "^x.png must have at most 64,000,000 pixels; got 8000 x 9000"),
         (claiming(20_000, 20_000), "^x.png must have at most 178,956,970 pixels"),
         (animated(9_000, 8_000), "^x.png must have at most 64,000,000 pixels; got 8000 x 9000"),
-        (claiming(10, 10), "^x.png must be a whole image"),
+        (claiming(10, 10), "^x.png must be a complete image"),
     ],
     ids=["empty", "text", "too many pixels", "far too many pixels", "an animation", "cut short"],
 )

@@ -84,7 +84,7 @@ def test_images_are_mapped_once_by_predict_and_evaluate():
     np.testing.assert_allclose(pixels.preprocessing.to_images(PIXELS), PIXELS / 255, atol=1e-6)
     with pytest.raises(ValueError, match="preprocessing must have in_model=True for toy, built with include_preproc"):
         keras_vit.evaluate(pixels, source, preprocessing=PROTOCOL)
-    with pytest.raises(ValueError, match="must have the mean and std that toy maps by itself"):
+    with pytest.raises(ValueError, match="must have the mean and std that toy applies itself"):
         keras_vit.evaluate(pixels, source, preprocessing=Preprocessing(size=8, in_model=True))
 
 

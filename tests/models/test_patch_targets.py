@@ -94,7 +94,7 @@ def test_images_of_predicted_classes():
     logits[..., first], logits[..., second] = np.log(3), 0.0
     middles = np.array([[7.5, 0.5, 3.5], [1.5, 4.5, 3.5]]) / 8
     for colors, expected in (("expected", 0.75 * middles[0] + 0.25 * middles[1]), ("likeliest", middles[0])):
-        images = TARGETS["mean_color"].make_images(logits, (4, 6, 3), colors)
+        images = TARGETS["mean_color"].images(logits, (4, 6, 3), colors)
         np.testing.assert_allclose(images, np.broadcast_to(expected, (1, 2, 4, 6, 3)), atol=1e-6)
 
 
@@ -103,6 +103,6 @@ def test_images_of_predicted_cells_and_pixels():
     patches = cut_patches(levels, (1, 1))
     logits = 100.0 * np.eye(8)[numpy(TARGETS["downsampled"].of(patches))]
     cells = numpy(mean_colors(patches, 4)).clip(0, 1).repeat(2, 2).repeat(3, 3)
-    assert np.abs(TARGETS["downsampled"].make_images(logits, (8, 12, 1)) - cells).max() <= 1 / 16 + 1e-6
-    pixels = TARGETS["pixels"].make_images(numpy(TARGETS["pixels"].of(patches)), (8, 12, 1))
+    assert np.abs(TARGETS["downsampled"].images(logits, (8, 12, 1)) - cells).max() <= 1 / 16 + 1e-6
+    pixels = TARGETS["pixels"].images(numpy(TARGETS["pixels"].of(patches)), (8, 12, 1))
     np.testing.assert_array_equal(pixels, numpy(patches).clip(0, 1))
