@@ -109,7 +109,7 @@ def make_teacher(arguments, train):
 
 
 def teach(arm, config, teacher, recipe, train, test):
-    """Share of the test images that a student names rightly."""
+    """Share of the test images that a student classifies correctly."""
     start = time.perf_counter()
     keras.utils.set_random_seed(recipe.seed)
     student = keras_vit.VisionTransformer(config)

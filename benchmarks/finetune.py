@@ -62,7 +62,7 @@ def read(path):
 
 
 def fine_tune(recipe, train, test, weights):
-    """Share of the test images that a model trained by `recipe` names rightly."""
+    """Share of the test images that a model trained by `recipe` classifies correctly."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = keras_vit.train(recipe, train, pathlib.Path(folder), model="ViT-Ti_16", weights=weights, verbose=2)

@@ -126,7 +126,7 @@ def _by_cell(classes):
 
 
 def fine_tune(arguments, data, encoder, seed):
-    """Share of the test images that the encoder names rightly after fine-tuning on a few labelled images."""
+    """Share of the test images that the encoder classifies correctly after fine-tuning on a few labelled images."""
     recipe = keras_vit.training.RECIPES["quickstart"].replace(
         **FINE_TUNING,
         learning_rate=arguments.learning_rate,

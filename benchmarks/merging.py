@@ -1,4 +1,4 @@
-"""What token merging gives and what it costs: images per second, and with real data how many are named rightly."""
+"""What token merging gives and what it costs: images per second, and with real data the accuracy."""
 
 from benchmarks.contenders import keras_inference, quietly
 from benchmarks.contest import Contender, contest

@@ -21,9 +21,9 @@ matrix products and convolutions. `keras-vit list` and `keras-vit info NAME` pri
 {models}
 ## Published weights
 
-`weights=` takes the short name, with which the file of the nearest size is found, or the file's own name. *Top-1* is
-what was published of the file on ImageNet's 50,000 validation images, in percent, and by whom; a dash means that we
-know of no such number. Heads for ImageNet-21k have 21,843 classes.
+`weights=` takes the short name, which selects the file of the nearest size, or the name of the file. *Top-1* is the
+published accuracy on ImageNet's 50,000 validation images, in percent, with its source; a dash means that no figure is
+known. Heads for ImageNet-21k have 21,843 classes.
 
 {weights}"""
 
