@@ -106,13 +106,18 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
         name: name of the file, for error messages.
 
     Raises:
-        ValueError: if the text is not JSON from `to_text`.
+        ValueError: if the text is not JSON from `to_text`, or states other fields.
     """
     try:
         values = json.loads("{}" if text is None else text)
-        return {**values, "config": dict(values.get("config", {}))}
+        config = dict(values.get("config", {}))
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {text!r}") from None
+    known = [*_FIELDS, *(f"stem.{field}" for field in _STEM)]
+    unknown = [field for field in config if field not in known]
+    if unknown:  # a model must not follow a file in anything else, such as its image size
+        raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {', '.join(known)}; got {unknown}")
+    return {**values, "config": config}
 
 
 def _comparable(value):

@@ -26,21 +26,31 @@ def state(filepath, text):
 
 
 def stated(filepath):
-    """Return the fields that such a file, or a `.keras` file, states; see `config.unseen.unseen`."""
-    path = pathlib.Path(filepath)
-    if path.suffix == ".keras" and zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if archive.getinfo("config.json").file_size > _MAX_JSON:
-                raise ValueError(f"config.json in {str(path)!r} must not exceed {_MAX_JSON} bytes")
-            config = json.loads(archive.read("config.json"))["config"].get("config")
-        return unseen(config) if isinstance(config, dict) else {}
-    text = None
+    """Return the fields that such a file, or a `.keras` file, states; see `config.unseen.unseen`.
+
+    Raises:
+        ValueError: if the configuration or the metadata is damaged.
+    """
+    path, text = pathlib.Path(filepath), None
+    try:
+        if path.suffix == ".keras" and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                config = _parse(archive.getinfo("config.json").file_size, lambda: archive.read("config.json"))["config"]
+            return unseen(config["config"]) if isinstance(config.get("config"), dict) else {}
+        if path.name.endswith(".weights.json") and path.is_file():
+            text = _parse(path.stat().st_size, path.read_bytes)["metadata"].get(KEY)
+    except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{str(path)!r} must be a file that Keras wrote: {error}") from error
     if path.name.endswith(".weights.h5") and h5py.is_hdf5(path):
         with h5py.File(path, "r") as file:
             text = file.attrs.get(KEY)
-    elif path.name.endswith(".weights.json") and path.is_file():
-        text = json.loads(path.read_text()).get("metadata", {}).get(KEY)
     return from_text(text, str(path))["config"]
+
+
+def _parse(size, read):
+    if size > _MAX_JSON:
+        raise ValueError(f"its configuration must not exceed {_MAX_JSON} bytes; got {size}")
+    return json.loads(read())
 
 
 def has_other_slots(filepath, model):

@@ -100,7 +100,17 @@ def test_fields():
     }
 
 
-@pytest.mark.parametrize("text", ["erf", "[1]", '{"config": 3}', '{"preprocessing": {"size": "x"}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"config": {"image_size": 64}}',
+        '{"config": {"classes": 5}}',
+        "erf",
+        "[1]",
+        '{"config": 3}',
+        '{"preprocessing": {"size": "x"}}',
+    ],
+)
 def test_damaged_metadata_is_refused(tmp_path, text):
     keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=32, classes=3), tmp_path / "a.safetensors", "timm")
     arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")

@@ -5,6 +5,7 @@ Every row is a file that loaded without a word before the numbers that no array 
 
 import json
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -96,6 +97,19 @@ def test_keras_split_weights_are_compared_as_well(make_model, tmp_path):
     make_model(seed=2).load_weights(path)
     with pytest.raises(ValueError, match="num_heads=2; the model has 4"):
         make_model(num_heads=4).load_weights(path)
+
+
+@pytest.mark.parametrize("config", [b"{}", b"[1]", b"{", None])
+def test_keras_own_load_weights_names_a_damaged_file(make_model, tmp_path, config):
+    source = save(make_model(), tmp_path / "a.keras")
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(tmp_path / "b.keras", "w") as new:
+        for name in old.namelist():
+            if name != "config.json":
+                new.writestr(name, old.read(name))
+        if config is not None:
+            new.writestr("config.json", config)
+    with pytest.raises(ValueError, match=r"b\.keras' must be a file that Keras wrote"):
+        make_model().load_weights(tmp_path / "b.keras")
 
 
 @pytest.mark.parametrize(("theirs", "ours", "name", "words"), [row for row in ROWS if "num_heads" not in row[1]])
