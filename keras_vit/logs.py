@@ -6,12 +6,13 @@ import sys
 LOGGER = logging.getLogger("keras_vit")
 
 
-class _UntilConfigured(logging.Handler):
+class _UntilConfigured(logging.StreamHandler):
     """Write messages to standard error until the application configures logging."""
 
     def emit(self, record):
         if not logging.getLogger().handlers:
-            sys.stderr.write(f"{self.format(record)}\n")
+            self.stream = sys.stderr  # the current one, which a notebook or a test may have replaced
+            super().emit(record)  # which never raises
 
 
 def set_up() -> None:

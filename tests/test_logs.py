@@ -49,6 +49,12 @@ def test_a_report_is_shown_once_or_silenced(configure, expected, tmp_path):
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
 
 
+@pytest.mark.parametrize("stream", ["None", "open('closed.txt', 'w')"])
+def test_a_report_that_nobody_can_read_breaks_nothing(stream, tmp_path):
+    close = f"sys.stderr = {stream}; sys.stderr and sys.stderr.close()"
+    assert told(close, tmp_path) == []
+
+
 def test_the_level_that_an_application_sets_stays(monkeypatch):
     logger = logging.getLogger("keras_vit")
     monkeypatch.setattr(logger, "level", logging.ERROR)

@@ -128,8 +128,9 @@ def _read_huggingface(values, family):
     if model_type not in known:
         raise ValueError(f"model_type must be {' or '.join(map(repr, known)) or None}; got {model_type!r}")
     table, fields = _HF_KEYS[family], {}
-    for key in table.keys() & values.keys():
-        field, check = table[key]
+    for key, (field, check) in table.items():
+        if key not in values:
+            continue
         checked = check(key, values[key])
         if field is not None:
             fields[field] = checked
