@@ -92,6 +92,7 @@ def compiled_where_it_pays(request):
     tf.config.run_functions_eagerly(False)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(("place", "source"), SNIPPETS, ids=[place for place, _ in SNIPPETS])
 @pytest.mark.usefixtures("compiled_where_it_pays")
 def test_snippet_runs(here, capsys, caplog, place, source):
@@ -100,6 +101,7 @@ def test_snippet_runs(here, capsys, caplog, place, source):
     keras.utils.clear_session()
 
 
+@pytest.mark.docs
 def test_a_model_learns_in_ten_lines(here, capsys):
     assert len([line for line in TEN_LINES.splitlines() if line]) == 10
     exec(compile(TEN_LINES, "index.md", "exec"), {"__name__": "__main__"})
@@ -107,6 +109,7 @@ def test_a_model_learns_in_ten_lines(here, capsys):
     assert float(accuracy[1]) > 90
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(("place", "command"), VERBS, ids=[command for _, command in VERBS])
 @pytest.mark.usefixtures("compiled_where_it_pays")
 def test_command_runs(here, capsys, place, command):

@@ -30,6 +30,7 @@ PATIENCE = 90  # seconds; a busy machine is slow, and nothing here waits longer 
 WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 
 pytestmark = [
+    pytest.mark.docs,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs a browser: apt-get install chromium chromium-driver"),
     pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow"),
 ]

@@ -16,6 +16,7 @@ from keras_vit.cli import VERBS
 
 pytest.importorskip("mkdocs", reason="the site needs the extra [docs]")
 
+pytestmark = pytest.mark.docs
 REPOSITORY = pathlib.Path(__file__).parents[2]
 ROOMS = (keras_vit, analysis, plots, data, demo, evaluation, serving, training)
 

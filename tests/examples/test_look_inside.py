@@ -35,6 +35,7 @@ def check(folder, out, names=FIGURES):
     return {name: [float(number) for number in re.findall(r"([\d.]+) (?:pixels|%)", told[name])] for name in names}
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("eagerly")
 def test_digits(tmp_path, monkeypatch, capsys):
     out = run(monkeypatch, capsys, "--tiny", "--output", tmp_path)
@@ -44,6 +45,7 @@ def test_digits(tmp_path, monkeypatch, capsys):
     assert min(sum(numbers.values(), [])) > 0
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     ("name", "missing"),
     [("Swin", {"positions"}), ("BiT", set(FIGURES) - {"filters"})],

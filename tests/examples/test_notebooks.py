@@ -126,6 +126,7 @@ def noise(notebook):
     )
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebook_runs(name, tmp_path):
     check, count, _ = CHECKS[name]

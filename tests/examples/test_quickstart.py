@@ -36,6 +36,7 @@ def run(*arguments):
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.docs
 def test_tiny_run_writes_and_prints_everything(tmp_path):
     done = run("--tiny", "--workdir", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -64,6 +64,7 @@ def vit_macs(patches, width, blocks, mlp, pixels, classes=10):
     return patches * pixels * width + blocks * block + width * classes
 
 
+@pytest.mark.docs
 @pytest.mark.usefixtures("eagerly")
 def test_scaling(start, tmp_path, monkeypatch):
     out, table = start("scaling_study", "--tiny")
@@ -149,6 +150,7 @@ def measured(study, monkeypatch):
     return calls
 
 
+@pytest.mark.docs
 def test_killed_study_goes_on(study, measured, file_of_arrays, tmp_path, capsys):
     images = study.open_images(file_of_arrays)
     config = keras_vit.ViTConfig(
