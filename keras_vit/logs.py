@@ -6,13 +6,13 @@ import sys
 LOGGER = logging.getLogger("keras_vit")
 
 
-class _UntilConfigured(logging.StreamHandler):
+class _UntilConfigured(logging.Handler):
     """Write messages to standard error until the application configures logging."""
 
     def emit(self, record):
-        if not logging.getLogger().handlers:
-            self.stream = sys.stderr  # the current one, which a notebook or a test may have replaced
-            super().emit(record)  # which never raises
+        stream = sys.stderr  # the current one, which a notebook may have replaced, or None
+        if not logging.getLogger().handlers and not getattr(stream, "closed", True):
+            stream.write(f"{self.format(record)}\n")
 
 
 def set_up() -> None:
