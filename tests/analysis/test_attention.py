@@ -199,7 +199,7 @@ def test_a_model_of_layers_of_ones_own():
 
 @pytest.mark.parametrize("name", ["BiT", "axial ResNet"])
 def test_a_model_without_blocks_is_refused(name):
-    with pytest.raises(ValueError, match="model must have transformer blocks .*; tiny has none"):
+    with pytest.raises(ValueError, match="model must have transformer blocks .*; tiny\\w* has none"):
         attention_weights(FAMILIES[name].build(), make_images())
 
 
@@ -221,7 +221,7 @@ def test_two_models_in_one_are_refused():
     inputs = keras.Input((32, 32, 3))
     two = [keras_vit.VisionTransformer(FAMILIES[name].config, name=name) for name in ("plain", "axial")]
     both = keras.Model(inputs, keras.layers.Average()([model(inputs) for model in two]), name="both")
-    with pytest.raises(ValueError, match="both calls 2 such models"):
+    with pytest.raises(ValueError, match="both has 2"):
         attention_weights(both, make_images())
 
 
@@ -237,11 +237,11 @@ def test_two_models_in_one_are_refused():
         (
             {"images": np.zeros((32, 32, 3), "float32")},
             ValueError,
-            r"\(images, 32, 32, 3\), .* got shape \(32, 32, 3\)",
+            r"\(images, 32, 32, 3\), .* of shape \(32, 32, 3\)",
         ),
-        ({"images": np.zeros((1, 24, 32, 3), "float32")}, ValueError, r"got shape \(1, 24, 32, 3\)"),
-        ({"images": np.zeros((0, 32, 32, 3), "float32")}, ValueError, r"got shape \(0, 32, 32, 3\)"),
-        ({"images": np.zeros((1, 32, 32, 3), "uint8")}, ValueError, "images must be floats, .* got uint8"),
+        ({"images": np.zeros((1, 24, 32, 3), "float32")}, ValueError, r"of shape \(1, 24, 32, 3\)"),
+        ({"images": np.zeros((0, 32, 32, 3), "float32")}, ValueError, r"of shape \(0, 32, 32, 3\)"),
+        ({"images": np.zeros((1, 32, 32, 3), "uint8")}, ValueError, "images must be a float array .* got uint8"),
         ({"images": np.full((1, 32, 32, 3), np.nan, "float32")}, ValueError, "is NaN or infinite"),
     ],
 )

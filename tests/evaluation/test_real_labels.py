@@ -118,9 +118,9 @@ def test_other_data_and_models_are_refused(tmp_path, images):
     real = write(tmp_path / "real.json", {7: [1]})
     arrays = from_arrays(IMAGES, np.arange(8))
     dataset = tf.data.Dataset.from_tensors((IMAGES.astype(np.float32), np.arange(8)))
-    with pytest.raises(ValueError, match="a source of files; got ImageSource without files"):
+    with pytest.raises(ValueError, match="a source of files"):
         evaluate(tiny(), arrays, labels=real)
-    with pytest.raises(ValueError, match="a source of files; got "):
+    with pytest.raises(ValueError, match="a source of files"):
         evaluate(tiny(), dataset, labels=real)
     with pytest.raises(ValueError, match="class names must match the model's 6 classes, which have no names"):
         evaluate(tiny(classes=6), images, labels=real)
