@@ -5,7 +5,6 @@ notebook cell, or write it with `figure.savefig(path)`. Images and maps are draw
 distinguished without colour.
 """
 
-import functools
 import io
 import itertools
 from collections.abc import Mapping, Sequence
@@ -219,6 +218,9 @@ def attention_distance(distances: npt.ArrayLike, reference: str | npt.ArrayLike 
 
     Returns:
         A Figure.
+
+    Raises:
+        ValueError: if `reference` is the name of another CNN.
     """
     distances = np.asarray(distances, "float64")
     blocks = np.arange(1, len(distances) + 1)
@@ -304,7 +306,6 @@ def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
     return figure
 
 
-@functools.cache
 def import_figure():
     """Return a subclass of matplotlib's `Figure` that notebooks display; IPython needs pyplot for others.
 

@@ -160,16 +160,11 @@ def check_classifier(model):
             "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...); "
             f"got {described(model)}, without a config"
         )
-    if not config.include_top:
+    if not config.include_top or len(model.output_shape) != 2:
         raise ValueError(
-            f"model must have a classification head; {config.name} was built with include_top=False, "
-            "so it returns features"
-        )
-    shape = tuple(model.output_shape)
-    if len(shape) != 2:
-        raise ValueError(
-            f"model must return one score per class and image, shape (None, {config.classes}); "
-            f"{config.name} returns {shape}: pooling 'token', 'gap' and 'map' return one vector per image"
+            f"model must have a head with one score per class and image, shape (None, {config.classes}), as with "
+            f"include_top=True and pooling 'token', 'gap' or 'map'; {config.name} was built with "
+            f"include_top={config.include_top} and returns {tuple(model.output_shape)}"
         )
 
 
@@ -197,14 +192,12 @@ def check_preprocessing(model, preprocessing):
             f"preprocessing must produce images of shape {taken} for this model; "
             f"got {shape} from {preprocessing}: use preprocessing.at(image_size)"
         )
-    if own is not None and own.in_model != preprocessing.in_model:
+    is_applied = own is not None and own.in_model
+    is_other = is_applied and (own.mean, own.std) != (preprocessing.mean, preprocessing.std)
+    if own is not None and own.in_model != preprocessing.in_model or is_other:
+        values = f" and must have the mean and std that {model.name} applies itself, {own.mean} and {own.std}"
         raise ValueError(
-            f"preprocessing must have in_model={own.in_model} for {model.name}, built with "
-            f"include_preprocessing={own.in_model}; got {preprocessing} (replace(in_model={own.in_model}) changes it)"
-        )
-    if own is not None and own.in_model and (own.mean, own.std) != (preprocessing.mean, preprocessing.std):
-        raise ValueError(
-            f"preprocessing must have the mean and std that {model.name} applies itself, {own.mean} and {own.std}; got "
-            f"{preprocessing} (set model.preprocessing)"
+            f"preprocessing must have in_model={own.in_model} for {model.name}, built with include_preprocessing="
+            f"{own.in_model}{values if is_applied else ''}; got {preprocessing} (use or set model.preprocessing)"
         )
     return preprocessing

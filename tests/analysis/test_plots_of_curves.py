@@ -120,7 +120,6 @@ def test_an_unknown_reference_is_refused():
 
 
 def test_without_matplotlib_the_package_is_named(monkeypatch):
-    plots.import_figure.cache_clear()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="plots need matplotlib: pip install matplotlib$"):
         plots.attention_distance(DISTANCES)

@@ -19,6 +19,7 @@ CONFIG = ViTConfig(
 )
 IMAGES = np.random.default_rng(0).integers(0, 256, (45, 16, 16, 3), dtype=np.uint8)
 LABELS = np.random.default_rng(1).integers(0, 6, 45)
+eagerly = pytest.mark.usefixtures("eagerly")  # also for the tests after the first that has it
 
 
 def tiny(labels=NAMES, **changes):
@@ -44,6 +45,7 @@ def test_counts_are_those_of_sorting(batch_size):
     assert 0 < result.correct[1] < result.correct[2] < result.correct[5] < 45
 
 
+@eagerly
 def test_labels_follow_their_names():
     model = tiny()
     order = (3, 1, 0, 5, 2, 4)
@@ -55,6 +57,7 @@ def test_labels_follow_their_names():
     assert evaluate(model, unnamed, top=1, class_names=[NAMES[n] for n in order]).correct == {1: expected}
 
 
+@eagerly
 def test_a_folder_gives_what_its_arrays_give(tmp_path):
     model = tiny()
     for n, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True)):
@@ -65,6 +68,7 @@ def test_a_folder_gives_what_its_arrays_give(tmp_path):
     assert result == Accuracy(45, {k: int((expected < k).sum()) for k in (1, 5)}, "by leading index")
 
 
+@eagerly
 def test_images_are_turned_as_their_exif_says(tmp_path):
     """In evaluate and in predict; where it is ignored, every second of these is upside down."""
     model, exif = tiny(), PIL.Image.Exif()
@@ -82,6 +86,7 @@ def test_images_are_turned_as_their_exif_says(tmp_path):
     assert [[name for name, _ in row].index(NAMES[n]) for row, n in zip(answers, LABELS, strict=True)] == [*expected]
 
 
+@eagerly
 def test_a_dataset_of_model_inputs():
     model = tiny(labels=None)
     inputs = IMAGES.astype(np.float32) / 127.5 - 1.0
@@ -98,6 +103,7 @@ def test_equal_scores_go_to_the_lower_number():
     assert evaluate(model, source, top=(1, 2, 6)).correct == {1: 1, 2: 2, 6: 6}
 
 
+@eagerly
 def test_another_preprocessing_is_used():
     model = tiny()
     source = from_arrays(IMAGES, LABELS, NAMES)
@@ -108,6 +114,7 @@ def test_another_preprocessing_is_used():
     assert expected != int((places(model) < 1).sum())
 
 
+@eagerly
 def test_classes_and_calibration_are_those_of_the_scores():
     model = tiny()
     order = (3, 1, 0, 5, 2, 4)
@@ -145,6 +152,7 @@ def test_report_shows_the_worst_classes():
         found.report(0)
 
 
+@eagerly
 def test_text_and_progress(capsys):
     text = str(Accuracy(200, {1: 169, 5: 194}, "by WordNet id"))
     assert text == (
@@ -166,6 +174,7 @@ def test_real_images_by_their_wordnet_ids(real_data):
     assert result.correct[1] >= 18  # 19 of 20
 
 
+@eagerly
 def test_refusals(tmp_path):
     model = tiny()
     source = from_arrays(IMAGES, LABELS, NAMES)
