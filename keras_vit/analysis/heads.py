@@ -31,18 +31,21 @@ def head_maps(model: keras.Model, images: npt.ArrayLike, layer: str | int = -1, 
     Raises:
         TypeError, ValueError: as in `attention_weights`.
     """
-    maps = []
-    for (block,), (weights,) in attention_batches(model, images, [layer], batch_size):
-        is_query = block.places >= 0
-        if block.read_token is not None:
-            is_query = np.arange(block.places.shape[1])[None] == block.read_token
-        received = np.einsum("bghqk,gq->bghk", block.grouped(weights), is_query / is_query.sum())
-        cells = math.prod(block.grid_size)
-        found = np.zeros((len(received), received.shape[2], cells + 1))  # the last cell is for place -1
-        for group, places in enumerate(block.places):
-            np.add.at(found, (slice(None), slice(None), places), received[:, group])
-        maps.append(found[..., :cells].reshape(*found.shape[:2], *block.grid_size))
-    return np.concatenate(maps)
+    batches = attention_batches(model, images, [layer], batch_size)
+    return np.concatenate([_map(block, weights) for (block,), (weights,) in batches])
+
+
+def _map(block, weights):
+    """Convert (images, [groups,] heads, queries, keys) to (images, heads, rows, columns)."""
+    is_query = block.places >= 0
+    if block.read_token is not None:
+        is_query = np.arange(block.places.shape[1])[None] == block.read_token
+    received = np.einsum("bghqk,gq->bghk", block.grouped(weights), is_query / is_query.sum())
+    cells = math.prod(block.grid_size)
+    maps = np.zeros((len(received), received.shape[2], cells + 1))  # the last cell is for place -1
+    for group, places in enumerate(block.places):
+        np.add.at(maps, (slice(None), slice(None), places), received[:, group])
+    return maps[..., :cells].reshape(*maps.shape[:2], *block.grid_size)
 
 
 def head_strength(maps: npt.ArrayLike) -> np.ndarray:

@@ -113,7 +113,7 @@ def rollout_model(model: keras.Model) -> keras.Model:
 
 def _rollouts(batches, residual):
     """Return the names of the blocks, and the maps (images, rows, columns) of the rollout up to each of them."""
-    maps: list[list[np.ndarray]] = []
+    maps = []
     for blocks, weights in batches:
         grids = list(dict.fromkeys(block.grid_size for block in blocks))
         if len(grids) > 1:

@@ -65,7 +65,7 @@ class FewShot:
         Args:
             path: of the file; its folder must exist.
         """
-        rows = [("shots", "seed", "accuracy")]
+        rows: list[tuple[object, ...]] = [("shots", "seed", "accuracy")]
         for shots, found in self.accuracy.items():
             rows += [(shots, seed, accuracy) for seed, accuracy in zip(self.seeds, found, strict=True)]
 
@@ -121,7 +121,7 @@ def few_shot(
     draws = _check_draws(shots, seeds, l2)
     frozen = FrozenFeatures(model, layer)
     opened = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
-    return _measure(frozen, *opened, *draws, verbose)
+    return _few_shot(frozen, *opened, *draws, verbose)
 
 
 def _check_draws(shots, seeds, l2):
@@ -136,7 +136,7 @@ def _check_draws(shots, seeds, l2):
     return *checked, checks.check_positive("l2", l2)
 
 
-def _measure(frozen, train, test, shots, seeds, l2, verbose):
+def _few_shot(frozen, train, test, shots, seeds, l2, verbose):
     """Run `few_shot` with a `FrozenFeatures` and the results of `open_labelled` and `_check_draws`.
 
     `train` and `test` cache their labels, so they can be reused.
@@ -223,7 +223,7 @@ class FewShotProbe(keras.callbacks.Callback):
         self._every_steps = every_steps
         self._layer, self._draws, self._given_model = layer, _check_draws(shots, seeds, l2), model
         self._data, self._preparation = {"train": train, "test": test}, (preprocessing, batch_size)
-        self._opened_for, self._opened = None, []
+        self._opened_for: keras.Model | None = None
         self._epoch, self._step, self._before, self._latest = 0, 0, 0, None
         self.measurements: list[Measurement] = []
 
@@ -256,10 +256,10 @@ class FewShotProbe(keras.callbacks.Callback):
         if self._latest is not None and self._latest.step == self._step:
             return  # the last step of the epoch is already measured
         frozen = FrozenFeatures(self.model if self._given_model is None else self._given_model, self._layer)
-        if self._opened_for is not frozen.model:  # opened once per model
+        if self._opened_for is not frozen.model:  # the data are opened once per model
             self._opened = open_labelled(self._data, frozen.model, *self._preparation)
             self._opened_for = frozen.model
-        result = _measure(frozen, *self._opened, *self._draws, verbose=False)
+        result = _few_shot(frozen, *self._opened, *self._draws, verbose=False)
         self._latest = Measurement(self._epoch, self._step, result)
         self.measurements.append(self._latest)
 
