@@ -118,10 +118,10 @@ def few_shot(
             read, or the features are not finite.
     """
     checks.check_flag("verbose", verbose)
-    draws = _check_draws(shots, seeds, l2)
+    shots, seeds, l2 = _check_draws(shots, seeds, l2)
     frozen = FrozenFeatures(model, layer)
-    opened = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
-    return _few_shot(frozen, *opened, *draws, verbose)
+    opened, measured = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
+    return _few_shot(frozen, opened, measured, shots, seeds, l2, verbose)
 
 
 def _check_draws(shots, seeds, l2):
