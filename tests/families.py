@@ -1,6 +1,7 @@
 """The smallest sizes of each family, at a small image: what tests/test_families.py runs through."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -150,3 +151,9 @@ FAMILIES = {
         rectangle=(19, 41),
     ),
 }
+
+
+@functools.cache
+def built(name):
+    """Return the model of a family, the same one for all tests; they must leave it as it is."""
+    return FAMILIES[name].build()

@@ -7,7 +7,7 @@ import re
 import textwrap
 
 import keras
-import pytest
+from faults import assert_no_faults
 from public_surface import public_surface
 
 SURFACE = public_surface()
@@ -20,73 +20,85 @@ FUNCTIONS = [
     if not (inspect.isclass(public.value) or public.is_keras or public.name.endswith(".__init__"))
 ]
 METHODS = [public for public in FUNCTIONS if not public.is_property]
-name_of = lambda public: public.name  # noqa: E731
 
 
-@pytest.mark.parametrize("public", [*CLASSES, *FUNCTIONS], ids=name_of)
-def test_first_line_is_a_sentence(public):
-    first = (vars(public.value).get("__doc__") or public.value.__doc__ or "").strip().split("\n\n")[0]
-    assert len(first) > 10, "there must be a docstring"
-    assert first[0].isupper() or first[0] in "`{0123456789" or first.startswith(("float", "int")), first
-    assert first.rstrip()[-1] in ".:", first
+def named(publics):
+    return {public.name: public for public in publics}
 
 
-@pytest.mark.parametrize("public", METHODS, ids=name_of)
-def test_arguments_are_described(public):
-    parameters = list(inspect.signature(public.value).parameters)[public.owner is not None :]
-    assert described(public.value, "Args") == parameters
+def test_first_line_is_a_sentence():
+    def rule(public):
+        first = (vars(public.value).get("__doc__") or public.value.__doc__ or "").strip().split("\n\n")[0]
+        is_begun = first[:1].isupper() or first[:1] in "`{0123456789" or first.startswith(("float", "int"))
+        return None if len(first) > 10 and is_begun and first.rstrip()[-1] in ".:" else f"its first line is {first!r}"
+
+    assert_no_faults(rule, named([*CLASSES, *FUNCTIONS]))
 
 
-@pytest.mark.parametrize("public", METHODS, ids=name_of)
-def test_result_is_described(public):
-    text = inspect.getdoc(public.value)
-    is_described = re.search(r"^(Returns|Yields):$", text, re.MULTILINE) or re.match(r"(Returns?|Yields?) ", text)
-    returns = inspect.signature(public.value).return_annotation is not None
-    assert bool(is_described) == returns
+def test_arguments_are_described():
+    def rule(public):
+        parameters = list(inspect.signature(public.value).parameters)[public.owner is not None :]
+        found = described(public.value, "Args")
+        return found != parameters and f"it has {parameters}, Args: {found}"
+
+    assert_no_faults(rule, named(METHODS))
 
 
-@pytest.mark.parametrize("public", [*CLASSES, *FUNCTIONS], ids=name_of)
-def test_errors_are_described(public):
-    value = public.value
-    if inspect.isclass(value):
-        own = [
-            value.__dict__[name] for name in ("__init__", "__post_init__") if inspect.isfunction(vars(value).get(name))
-        ]
-    else:
-        own = [inspect.unwrap(value)]
-    if any(map(_raises, own)):
-        assert re.search(r"^(\w+, )*Raises:$|\b[Rr]aises\b", inspect.getdoc(value), re.MULTILINE)
+def test_result_is_described():
+    def rule(public):
+        text = inspect.getdoc(public.value)
+        is_described = re.search(r"^(Returns|Yields):$", text, re.MULTILINE) or re.match(r"(Returns?|Yields?) ", text)
+        returns = inspect.signature(public.value).return_annotation is not None
+        return bool(is_described) != returns and f"it returns {'something' if returns else 'nothing'}"
+
+    assert_no_faults(rule, named(METHODS))
 
 
-@pytest.mark.parametrize("public", CLASSES, ids=name_of)
-def test_arguments_of_a_class_are_described(public):
-    value = public.value
-    found = [*described(value, "Args"), *described(value, "Attributes")]
-    if dataclasses.is_dataclass(value):
-        # those that it inherits are described there
-        inherited = {
-            field.name
-            for base in value.__mro__[1:]
-            if dataclasses.is_dataclass(base)
-            for field in dataclasses.fields(base)
-        }
-        fields = [field.name for field in dataclasses.fields(value) if field.name not in inherited]
-        assert found == fields
-    elif "__init__" in vars(value):
-        parameters = list(inspect.signature(value.__init__).parameters)[1:]
-        # further arguments of a layer are those of every layer of Keras
-        wanted = [name for name in parameters if name != "kwargs"]
-        assert found[: len(wanted)] == wanted
+def test_errors_are_described():
+    def rule(public):
+        value = public.value
+        if inspect.isclass(value):
+            found = [vars(value).get(name) for name in ("__init__", "__post_init__")]
+            own = [function for function in found if inspect.isfunction(function)]
+        else:
+            own = [inspect.unwrap(value)]
+        if any(map(_raises, own)):
+            is_described = re.search(r"^(\w+, )*Raises:$|\b[Rr]aises\b", inspect.getdoc(value), re.MULTILINE)
+            return not is_described and "it raises, without Raises:"
+
+    assert_no_faults(rule, named([*CLASSES, *FUNCTIONS]))
 
 
-@pytest.mark.parametrize(
-    "public",
-    [public for public in LAYERS if "call" in vars(public.value) or "__init__" in vars(public.value)],
-    ids=name_of,
-)
-def test_layers_state_their_shapes(public):
-    shapes = _section(inspect.getdoc(public.value), "Shapes")
-    assert "->" in shapes or shapes.strip().startswith("as "), "Shapes: what goes in -> what comes out"
+def test_arguments_of_a_class_are_described():
+    def rule(public):
+        value = public.value
+        found = [*described(value, "Args"), *described(value, "Attributes")]
+        wanted = []
+        if dataclasses.is_dataclass(value):
+            # those that it inherits are described there
+            bases = [base for base in value.__mro__[1:] if dataclasses.is_dataclass(base)]
+            inherited = {field.name for base in bases for field in dataclasses.fields(base)}
+            wanted = [field.name for field in dataclasses.fields(value) if field.name not in inherited]
+        elif "__init__" in vars(value):
+            parameters = list(inspect.signature(value.__init__).parameters)[1:]
+            # further arguments of a layer are those of every layer of Keras
+            wanted = [name for name in parameters if name != "kwargs"]
+            found = found[: len(wanted)]
+        else:
+            return None
+        return found != wanted and f"it has {wanted}, described are {found}"
+
+    assert_no_faults(rule, named(CLASSES))
+
+
+def test_layers_state_their_shapes():
+    def rule(public):
+        shapes = _section(inspect.getdoc(public.value), "Shapes")
+        is_stated = "->" in shapes or shapes.strip().startswith("as ")
+        return not is_stated and "Shapes: what goes in -> what comes out"
+
+    own = [public for public in LAYERS if "call" in vars(public.value) or "__init__" in vars(public.value)]
+    assert_no_faults(rule, named(own))
 
 
 def test_entries_are_found():

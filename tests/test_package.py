@@ -11,6 +11,7 @@ import sys
 import pytest
 import yaml
 from built import setup_arguments
+from faults import assert_no_faults
 
 import keras_vit
 from keras_vit import versions
@@ -46,21 +47,25 @@ def metadata():
     return setup_arguments()
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_file_is_short(path):
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+def test_files_are_short():
+    def rule(path):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        return lines > MAX_LINES and f"it has {lines} lines, above {MAX_LINES}"
+
+    assert_no_faults(rule, {str(path.relative_to(REPOSITORY)): path for path in FILES})
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_file_says_what_it_is_for(path):
-    first_line = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
-    assert len(first_line) > 20, "the first line of the docstring must say what the file is for"
+def test_files_say_what_they_are_for():
+    def rule(path):
+        first_line = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0]
+        return len(first_line) <= 20 and f"the first line of its docstring is {first_line!r}"
+
+    assert_no_faults(rule, {str(path.relative_to(REPOSITORY)): path for path in SOURCES})
 
 
-@pytest.mark.parametrize("name", keras_vit.__all__)
-def test_public_name_exists(name):
-    assert hasattr(keras_vit, name)
-    assert name in dir(keras_vit)
+def test_public_names_exist():
+    listed = dir(keras_vit)
+    assert [name for name in keras_vit.__all__ if not hasattr(keras_vit, name) or name not in listed] == []
 
 
 def test_public_names_are_listed_once():
@@ -135,25 +140,30 @@ def test_keras_and_tensorflow_are_bounded_as_the_import_checks(metadata):
         versions.check_version(package, f"{oldest}.0")
 
 
-@pytest.mark.parametrize(
-    ("package", "version"),
-    [
-        ("keras", "3.16.0.dev2026102704"),
-        ("keras", "3.11.3"),
-        ("keras", "2.15.0"),
-        ("keras", "4.0"),
-        ("tensorflow", "2.22.0-rc1"),
-        ("tensorflow", "2.19.1"),
-    ],
-)
-def test_an_untested_version_is_one_clear_sentence_at_import(package, version, tmp_path):
-    program = f"import {package}; {package}.__version__ = {version!r}; import keras_vit"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    oldest, end = versions.TESTED[package]
-    tested = f"{package}>={oldest},<{end}"
-    assert done.stderr.splitlines()[-1] == (
-        f"ImportError: keras_vit needs {tested}; got {package} {version} (pip install '{tested}')"
+def test_untested_versions_are_refused():
+    refused = {"keras": ("3.16.0.dev2026102704", "3.11.3", "2.15.0", "4.0"), "tensorflow": ("2.22.0-rc1", "2.19.1")}
+    for package, given in refused.items():
+        oldest, end = versions.TESTED[package]
+        tested = f"{package}>={oldest},<{end}"
+        for version in given:
+            with pytest.raises(ImportError) as caught:
+                versions.check_version(package, version)
+            assert str(caught.value) == f"keras_vit needs {tested}; got {package} {version} (pip install '{tested}')"
+
+
+@pytest.mark.parametrize("package", versions.TESTED)
+def test_an_untested_version_is_one_clear_sentence_at_import(package, tmp_path):
+    """A module in the place of Keras states versions, of which that of `package` is too new."""
+    stated = {name: "99.0" if name == package else f"{oldest}.0" for name, (oldest, _) in versions.TESTED.items()}
+    (tmp_path / "keras.py").write_text(
+        "import sys, types\n"
+        f"__version__ = {stated['keras']!r}\n"
+        f"sys.modules['tensorflow'] = types.SimpleNamespace(__version__={stated['tensorflow']!r})\n"
+        "backend = types.SimpleNamespace(backend=lambda: 'tensorflow')\n"
     )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(REPOSITORY)])}
+    done = subprocess.run([sys.executable, "-c", "import keras_vit"], env=environment, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: keras_vit needs {package}>="), done.stderr
 
 
 def _names(requirements):

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import yaml
+from faults import assert_no_faults
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 FORMS = sorted(REPOSITORY.glob(".github/ISSUE_TEMPLATE/*.yml"))
@@ -36,17 +37,20 @@ def test_citation_refers_to_the_paper():
 
 
 @needs_forms
-@pytest.mark.parametrize("path", [path for path in FORMS if path.stem != "config"], ids=lambda path: path.stem)
-def test_form_can_be_filled_in(path):
+def test_forms_can_be_filled_in():
     """By GitHub's rules for forms: a key of its own for each field, what its type needs, and something to fill in."""
-    form = _read(path)
-    assert {"name", "description", "body"} <= set(form)
-    keys = [field["id"] for field in form["body"] if field["type"] != "markdown"]
-    assert keys and len(keys) == len(set(keys))
-    assert all(re.fullmatch(r"[a-z_-]+", key) for key in keys)
-    for field in form["body"]:
-        assert FIELDS[field["type"]] <= set(field["attributes"]), field
-    assert any(field.get("validations", {}).get("required") for field in form["body"])
+
+    def rule(path):
+        form = _read(path)
+        assert {"name", "description", "body"} <= set(form)
+        keys = [field["id"] for field in form["body"] if field["type"] != "markdown"]
+        assert keys and len(keys) == len(set(keys))
+        assert all(re.fullmatch(r"[a-z_-]+", key) for key in keys)
+        for field in form["body"]:
+            assert FIELDS[field["type"]] <= set(field["attributes"]), field
+        assert any(field.get("validations", {}).get("required") for field in form["body"])
+
+    assert_no_faults(rule, {path.stem: path for path in FORMS if path.stem != "config"})
 
 
 @needs_forms

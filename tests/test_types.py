@@ -7,6 +7,7 @@ import pathlib
 import runpy
 
 import pytest
+from faults import assert_no_faults
 from mypy import api
 from public_surface import public_surface
 
@@ -38,18 +39,22 @@ def test_surface_is_found():
     } <= names
 
 
-@pytest.mark.parametrize("public", TYPED, ids=lambda public: public.name)
-def test_every_parameter_and_result_has_a_type(public):
-    signature = inspect.signature(public.value)
-    parameters = list(signature.parameters.values())[public.owner is not None :]
-    missing = [parameter.name for parameter in parameters if parameter.annotation is parameter.empty]
-    assert missing == []
-    assert signature.return_annotation is not signature.empty
+def test_every_parameter_and_result_has_a_type():
+    def rule(public):
+        signature = inspect.signature(public.value)
+        parameters = list(signature.parameters.values())[public.owner is not None :]
+        missing = [parameter.name for parameter in parameters if parameter.annotation is parameter.empty]
+        missing += ["its result"] * (signature.return_annotation is signature.empty)
+        return missing and f"no type of {', '.join(missing)}"
+
+    assert_no_faults(rule, {public.name: public for public in TYPED})
 
 
-@pytest.mark.parametrize(("name", "field"), FIELDS, ids=lambda value: value if isinstance(value, str) else value.name)
-def test_every_field_says_what_it_holds(name, field):
-    assert field.type not in (tuple, list, dict, object), f"{name}.{field.name}: of what?"
+def test_every_field_says_what_it_holds():
+    def rule(field):
+        return field.type in (tuple, list, dict, object) and f"{field.type.__name__} of what?"
+
+    assert_no_faults(rule, {f"{name}.{field.name}": field for name, field in FIELDS})
 
 
 def test_mypy_finds_nothing(monkeypatch):
@@ -81,8 +86,11 @@ def test_stub_has_every_public_name(stub):
         assert stub[name] is getattr(keras_vit, name), name
 
 
-@pytest.mark.parametrize("name", zoo.CONSTRUCTORS)
-def test_stub_has_the_signature_of_the_constructor(stub, name):
-    stated = inspect.signature(stub["__annotations__"][name].__call__)
-    without_self = stated.replace(parameters=list(stated.parameters.values())[1:])
-    assert without_self == inspect.signature(zoo.CONSTRUCTORS[name])
+def test_stub_has_the_signatures_of_the_constructors(stub):
+    def rule(name):
+        stated = inspect.signature(stub["__annotations__"][name].__call__)
+        without_self = stated.replace(parameters=list(stated.parameters.values())[1:])
+        own = inspect.signature(zoo.CONSTRUCTORS[name])
+        return without_self != own and f"it has {own}, the stub {without_self}"
+
+    assert_no_faults(rule, {name: name for name in zoo.CONSTRUCTORS})

@@ -1,15 +1,16 @@
 """Attention, embedding filters and position similarity of a model as arrays; `plots` draws them."""
 
-import importlib
-from typing import TYPE_CHECKING
-
+from keras_vit.analysis import plots
 from keras_vit.analysis.attention import attention_model, attention_weights
-from keras_vit.analysis.distance import mean_attention_distance, receptive_field
-from keras_vit.analysis.filters import FilterComponents, embedding_filters, filter_components, smoothness
-from keras_vit.analysis.heads import head_maps, head_strength
-from keras_vit.analysis.heat_map import heat_map
-from keras_vit.analysis.overlay import overlay
-from keras_vit.analysis.positions import position_similarity
+from keras_vit.analysis.embeddings import (
+    FilterComponents,
+    embedding_filters,
+    filter_components,
+    position_similarity,
+    smoothness,
+)
+from keras_vit.analysis.heads import head_maps, head_strength, mean_attention_distance, receptive_field
+from keras_vit.analysis.overlay import heat_map, overlay
 from keras_vit.analysis.rollout import attention_rollout, rollout_by_block, rollout_model
 
 __all__ = [
@@ -31,14 +32,3 @@ __all__ = [
     "rollout_model",
     "smoothness",
 ]
-
-
-if TYPE_CHECKING:
-    from keras_vit.analysis import plots
-else:
-
-    def __getattr__(name):
-        """Import `plots` on first access."""
-        if name != "plots":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return importlib.import_module("keras_vit.analysis.plots")

@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.analysis.blocks import as_list, attention_graph, global_block
+from keras_vit.analysis.blocks import AttentionBlock, as_list, attention_graph, global_places, patch_grid
 from keras_vit.compat.inference import inference
-from keras_vit.layers.position_grid import square_grid
 
 # names or numbers of blocks, one or several; None for all
 Layers: TypeAlias = str | int | Sequence[str | int] | None
@@ -94,64 +93,40 @@ def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=
     if layers is not None:
         raise ValueError("layers are for a model; pass only the weights of the blocks that you need")
     prefix = 1 if num_prefix_tokens is None else checks.check_integer("num_prefix_tokens", num_prefix_tokens, 0)
-    weights = [_checked_weights(block) for block in model]
+    weights = [np.asarray(block) for block in model]
     if not weights:
         raise ValueError("weights must contain at least one block; got none")
+    for block in weights:
+        if block.ndim != 4 or block.shape[-1] != block.shape[-2] or block.dtype.kind != "f":
+            raise ValueError(
+                "weights must be float arrays (images, heads, tokens, tokens), one per block; "
+                f"got {block.dtype} of shape {block.shape}"
+            )
+        if not np.isfinite(block).all():
+            raise ValueError("weights must be finite; those of a block are not")
     sizes = {(len(block), block.shape[-1]) for block in weights}
     if len(sizes) > 1:
         raise ValueError(f"weights must have equal images and tokens in all blocks; got (images, tokens) {sizes}")
-    grid_size = _grid(weights[0].shape[-1] - prefix, grid_size)
+    grid_size = patch_grid(weights[0].shape[-1] - prefix, grid_size)
+    about = grid_size, (1, 1), global_places(grid_size, prefix)
     read = 0 if prefix else None
-    yield [global_block(f"block_{i:02d}", grid_size, (1, 1), prefix, read) for i in range(len(weights))], weights
+    yield [AttentionBlock(f"block_{i:02d}", *about, read_token=read) for i in range(len(weights))], weights
 
 
 def _batches(graph, images, batch_size):
-    images = _check_images(images, graph.input_shape)
+    images, wanted = np.asarray(images), tuple(graph.input_shape[1:])
     checks.check_integer("batch_size", batch_size)
+    is_of_size = images.ndim == 4 and all(
+        want in (None, got) for want, got in zip(wanted, images.shape[1:], strict=True)
+    )
+    if not is_of_size or not len(images) or images.dtype.kind != "f":
+        raise ValueError(
+            f"images must be a float array (images, {', '.join(map(str, wanted))}), the model input, see "
+            f"keras_vit.preprocess; got {images.dtype} of shape {images.shape}"
+        )
     run = inference(graph, compiled=len(images) > batch_size)
     for start in range(0, len(images), batch_size):
         weights = as_list(run(images[start : start + batch_size]))
         if not all(np.isfinite(block).all() for block in weights):
             raise ValueError("model must return finite attention; that of some images is NaN or infinite")
         yield weights
-
-
-def _check_images(images, input_shape):
-    """Return `images` as a float32 array that fits `input_shape`; raise a `ValueError` otherwise."""
-    images = np.asarray(images)
-    wanted = tuple(input_shape[1:])
-    is_of_size = images.ndim == 4 and all(
-        want in (None, got) for want, got in zip(wanted, images.shape[1:], strict=True)
-    )
-    if not is_of_size or not len(images):
-        raise ValueError(
-            f"images must be an array (images, {', '.join(map(str, wanted))}), the model input, "
-            f"see keras_vit.preprocess; got shape {images.shape}"
-        )
-    if images.dtype.kind != "f":
-        raise ValueError(f"images must be floats, the model input, see keras_vit.preprocess; got {images.dtype}")
-    return images.astype("float32", copy=False)
-
-
-def _checked_weights(block):
-    block = np.asarray(block)
-    if block.ndim != 4 or block.shape[-1] != block.shape[-2] or block.dtype.kind != "f":
-        raise ValueError(
-            "weights must be float arrays (images, heads, tokens, tokens), one per block; "
-            f"got {block.dtype} of shape {block.shape}"
-        )
-    if not np.isfinite(block).all():
-        raise ValueError("weights must be finite; those of a block are not")
-    return block
-
-
-def _grid(patches, grid_size):
-    if grid_size is not None:
-        grid = checks.check_pair("grid_size", grid_size)
-        if grid[0] * grid[1] == patches:
-            return grid
-    elif patches > 0 and square_grid(patches):
-        return square_grid(patches)
-    raise ValueError(
-        f"grid_size must be (rows, columns) of the {patches} tokens after num_prefix_tokens; got grid_size={grid_size}"
-    )

@@ -1,6 +1,7 @@
 """The attention blocks of a model: the positions of their tokens in the image, and their weights as tensors."""
 
 import dataclasses
+import math
 import numbers
 from typing import Any
 
@@ -52,12 +53,29 @@ class AttentionBlock:
     is_grouped: bool = False
     read_token: int | None = None
 
+    def grouped(self, weights):
+        """Return weights with an axis of groups; global attention has one group."""
+        return weights if self.is_grouped else weights[:, None]
 
-def global_block(name, grid_size, cell_size, num_prefix_tokens, read_token):
-    """Return the `AttentionBlock` of a block with global attention; class and register tokens come first."""
-    cells = np.arange(grid_size[0] * grid_size[1])
-    places = np.concatenate([np.full(num_prefix_tokens, -1), cells])[None]
-    return AttentionBlock(name, grid_size, cell_size, places, read_token=read_token)
+
+def global_places(grid_size, num_prefix_tokens):
+    """Return the `places` of a block with global attention; class and register tokens come first."""
+    return np.concatenate([np.full(num_prefix_tokens, -1), np.arange(math.prod(grid_size))])[None]
+
+
+def patch_grid(patches, grid_size):
+    """Return `grid_size`, (rows, columns) of this number of patches; None means a square.
+
+    Raises:
+        ValueError: if the grid has another number of patches.
+    """
+    grid = square_grid(max(patches, 0)) if grid_size is None else checks.check_pair("grid_size", grid_size)
+    if grid is None or math.prod(grid) != patches:
+        raise ValueError(
+            f"grid_size must be (rows, columns) of the {patches} patches after the prefix tokens; "
+            f"got grid_size={grid_size}"
+        )
+    return grid
 
 
 def attention_graph(model, layers=None):
@@ -89,42 +107,31 @@ def as_list(outputs):
 
 def _find(model, layers):
     """Return the symbolic input of a model and the list of (AttentionBlock, weights) for `layers`."""
-    if isinstance(model, MaskedPatchPrediction):  # its own graph corrupts the patches
-        model = model.encoder
-    nodes = graph_calls(model)
-    if nodes is None:
-        encoder = find_encoder(model)
-        if encoder is None:
-            raise _no_blocks(model)
-        return _find(encoder, layers)
-    if len(model.inputs) != 1:
+    if isinstance(model, MaskedPatchPrediction) or graph_calls(model) is None:
+        model = find_encoder(model) or model  # the graph of a MaskedPatchPrediction corrupts the patches
+    nodes = graph_calls(model) or []
+    if nodes and len(model.inputs) != 1:
         raise ValueError(f"model must have images as its one input; {model.name} has {len(model.inputs)} inputs")
     if any(isinstance(node.operation, tuple(_KINDS)) for node in nodes):
         return model.inputs[0], _choose(list(_blocks(nodes)), layers)
     inside = [node for node in nodes if isinstance(node.operation, keras.Model) and _attends(node.operation)]
-    if len(inside) != 1 or graph_calls(inside[0].operation) is None:
-        raise _no_blocks(model, len(inside))
+    if len(inside) != 1:
+        raise ValueError(
+            "model must have transformer blocks with readable weights, as plain, hybrid, distilled and axial ViTs and "
+            f"Swins do, or call one such functional model; {model.name} has {len(inside) or 'none'}"
+        )
     inputs, found = _find(inside[0].operation, layers)
     weights = as_list(keras.Model(inputs, [tensor for _, tensor in found])(inside[0].input_tensors[0]))
     return model.inputs[0], [(block, tensor) for (block, _), tensor in zip(found, weights, strict=True)]
 
 
 def _attends(model):
-    return any(isinstance(layer, tuple(_KINDS)) for layer in sublayers(model))
-
-
-def _no_blocks(model, inside=0):
-    name = getattr(getattr(model, "config", None), "name", model.name)
-    several = {0: f"{name} has none", 1: f"the one in {name} has no graph, pass it directly"}
-    return ValueError(
-        "model must have transformer blocks with readable weights, as plain, hybrid, distilled and axial ViTs and "
-        f"Swins do, or call one such model; {several.get(inside, f'{name} calls {inside} such models')}"
-    )
+    return graph_calls(model) is not None and any(isinstance(layer, tuple(_KINDS)) for layer in sublayers(model))
 
 
 def _blocks(nodes):
-    """Yield (AttentionBlock, weights) for each block of a graph; patch merging makes the cells larger."""
-    image_size, grid_size, merged, prefix = None, None, 1, (0, 0)
+    """Yield (AttentionBlock, weights) for each attention of a graph; patch merging makes the cells larger."""
+    image_size, grid_size, merged, prefix = None, None, 1, 0
     read_token = _read_token([node.operation for node in nodes])
     for node in nodes:
         operation = node.operation
@@ -133,18 +140,28 @@ def _blocks(nodes):
         elif isinstance(operation, PatchEncoder):
             grid_size = operation.grid_size(node.input_tensors[0].shape)
         elif isinstance(operation, ClassToken):
-            prefix = (operation.num_class_tokens, operation.num_registers)
+            prefix = operation.num_class_tokens + operation.num_registers
         elif isinstance(operation, PatchMerging):
             merged *= 2
-        for kind, places_of in _KINDS.items():
-            if isinstance(operation, kind):
-                if image_size is None or None in image_size:
-                    raise ValueError(
-                        f"model must have images of a known size as input; {operation.name} is in a model without one"
-                    )
-                grid_size = grid_size or _square(node.input_tensors[0].shape, prefix)
-                cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
-                yield from places_of(node, grid_size, cell, prefix, read_token)
+        kind = next((kind for kind in _KINDS if isinstance(operation, kind)), None)
+        if kind is None:
+            continue
+        if image_size is None or None in image_size:
+            raise ValueError(
+                f"model must have images of a known size as input; {operation.name} is in a model without one"
+            )
+        shape = node.input_tensors[0].shape
+        grid_size = grid_size or (patch_grid(shape[1] - prefix, None) if len(shape) == 3 else tuple(shape[1:3]))
+        cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
+        # the grid of Swin blocks shrinks from stage to stage
+        grid = grid_size if len(shape) == 3 else tuple(shape[1:3])
+        num_heads, groups = _KINDS[kind](operation, grid, prefix)
+        is_grouped = kind is not TransformerBlock
+        shapes = [(*p.shape[:is_grouped], num_heads, p.shape[1], p.shape[1]) for p in groups.values()]
+        scores = _AttentionScores(operation, shapes)(*node.arguments.args, **node.arguments.kwargs)
+        read = None if is_grouped else read_token
+        for (part, places), weights in zip(groups.items(), scores, strict=True):
+            yield AttentionBlock(operation.name + part, grid, cell, places, is_grouped, read), weights
 
 
 def _read_token(operations):
@@ -158,51 +175,28 @@ def _read_token(operations):
     return 0 if has_class_token else None
 
 
-def _square(shape, prefix):
-    grid = square_grid(shape[1] - sum(prefix)) if len(shape) == 3 else shape[1:3]
-    if grid is None:
-        raise ValueError(f"model must embed patches with a PatchEncoder; {shape[1]} tokens do not form a square grid")
-    return tuple(grid)
+def _of_transformer(block, grid_size, num_prefix_tokens):
+    return block.attention.num_heads, {"": global_places(grid_size, num_prefix_tokens)}
 
 
-def _of_transformer(node, grid_size, cell, prefix, read_token):
-    block = global_block(node.operation.name, grid_size, cell, sum(prefix), read_token)
-    tokens = block.places.shape[1]
-    (weights,) = _scores(node, [(node.operation.attention.num_heads, tokens, tokens)])
-    yield block, weights
+def _of_axial(block, grid_size, num_prefix_tokens):
+    places = np.arange(math.prod(grid_size)).reshape(grid_size)
+    return block.row_block.attention.num_heads, {"/row_block": places, "/column_block": places.T}
 
 
-def _of_axial(node, grid_size, cell, prefix, read_token):
-    rows, columns = grid_size
-    heads = node.operation.row_block.attention.num_heads
-    weights = _scores(node, [(rows, heads, columns, columns), (columns, heads, rows, rows)])
-    places = np.arange(rows * columns).reshape(grid_size)
-    for part, groups, tensor in zip(("row", "column"), (places, places.T), weights, strict=True):
-        yield AttentionBlock(f"{node.operation.name}/{part}_block", grid_size, cell, groups, is_grouped=True), tensor
-
-
-def _of_swin(node, grid_size, cell, prefix, read_token):
-    block = node.operation
-    size = tuple(node.input_tensors[0].shape[1:3])
+def _of_swin(block, grid_size, num_prefix_tokens):
     # the map is rolled up and left before it is divided into windows
     rows, columns = ((np.arange(side) + block.built_shift) % side for side in block.padded_size)
-    is_padding = (rows[:, None] >= size[0]) | (columns >= size[1])
-    places = np.where(is_padding, -1, rows[:, None] * size[1] + columns)
+    is_padding = (rows[:, None] >= grid_size[0]) | (columns >= grid_size[1])
+    places = np.where(is_padding, -1, rows[:, None] * grid_size[1] + columns)
     window = block.built_window
     cut = places.reshape(places.shape[0] // window, window, places.shape[1] // window, window)
-    groups = cut.transpose(0, 2, 1, 3).reshape(-1, window * window)
-    (weights,) = _scores(node, [(len(groups), block.num_heads, window**2, window**2)])
-    yield AttentionBlock(block.name, size, cell, groups, is_grouped=True), weights
+    return block.num_heads, {"": cut.transpose(0, 2, 1, 3).reshape(-1, window * window)}
 
 
-# layer -> function of its call, the grid of patches, the cell, (class tokens, registers) and the token that the head
-# reads; it yields (AttentionBlock, weights) for each attention in the layer
+# layer -> function of the layer, its grid of patches and its number of prefix tokens; it returns the number of heads
+# and, for each attention in the layer, {what follows the name of the layer: `places` of the `AttentionBlock`}
 _KINDS = {TransformerBlock: _of_transformer, AxialTransformerBlock: _of_axial, SwinBlock: _of_swin}
-
-
-def _scores(node, shapes):
-    """Return the attention weights of a call, one tensor per shape."""
-    return _AttentionScores(node.operation, shapes)(*node.arguments.args, **node.arguments.kwargs)
 
 
 class _AttentionScores(keras.layers.Layer):
@@ -235,17 +229,16 @@ def _choose(found, layers):
     if layers is LAST_GRID:
         last, _ = found[-1]
         return [(block, tensor) for block, tensor in found if block.grid_size == last.grid_size]
-    names = [block.name for block, _ in found]
+    by_name = {block.name: (block, tensor) for block, tensor in found}
     layers = [layers] if isinstance(layers, (str, numbers.Integral)) else list(layers)
     if not layers:
-            raise ValueError("layers must contain at least one block; got an empty list")
+        raise ValueError("layers must contain at least one block; got an empty list")
     chosen = []
     for layer in layers:
         if isinstance(layer, str):
-            checks.check_choice("layers", layer, names)
-            chosen.append(found[names.index(layer)])
+            chosen.append(by_name[checks.check_choice("layers", layer, by_name)])
         elif isinstance(layer, numbers.Integral) and not isinstance(layer, bool) and -len(found) <= layer < len(found):
             chosen.append(found[layer])
         else:
-            raise ValueError(f"layers must be names or numbers of the {len(found)} blocks {names}; got {layer!r}")
+            raise ValueError(f"layers must be names or numbers of the {len(found)} blocks {[*by_name]}; got {layer!r}")
     return chosen

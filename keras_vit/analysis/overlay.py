@@ -1,4 +1,4 @@
-"""An image darkened by a map of attention (Fig. 6 of arXiv 2010.11929)."""
+"""An image with its attention: darkened (Fig. 6 of arXiv 2010.11929), or under a map of colours."""
 
 from typing import Any
 
@@ -8,6 +8,12 @@ from PIL import Image
 
 from keras_vit import checks
 
+# Inferno by Nathaniel J. Smith and Stefan van der Walt (github.com/BIDS/colormap, CC0 1.0), at every tenth from 0 to
+# 0.9. It is perceptually uniform, also for colour-blind readers; the last tenth fades to white and is not used.
+_SCALE = ("000004", "160b39", "420a68", "6a176e", "932667", "bc3754", "dd513a", "f37819", "fca50a", "f6d746")
+_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+_COLOUR = (0.55, 0.75)  # share of the colour at minimum and maximum attention; the rest is the image
+_BLACK = 0.3  # black becomes this grey; white stays white
 _DARKEST = 0.2  # brightness at minimum attention
 _LEAST_CUT = 0.2  # attention is never clipped below this share of its maximum
 
@@ -38,6 +44,38 @@ def overlay(
     image = as_uint8("image", image)
     shown = enlarge(attention, image.shape[:2], smooth=smooth, quantile=quantile)
     return np.rint(image * (_DARKEST + (1 - _DARKEST) * shown[..., None])).astype("uint8")
+
+
+def heat_map(
+    image: npt.ArrayLike, attention: npt.ArrayLike, *, smooth: bool = True, quantile: float = 0.97
+) -> np.ndarray:
+    """Draw attention in colours over a grey version of an image.
+
+    The colours go from dark to violet, orange and yellow and become brighter with attention on every image: a black
+    object with high attention is brighter than a white wall with low attention. The map is enlarged, blurred, clipped
+    and rescaled as in `overlay`. The scale is Inferno (bids.github.io/colormap) without its last tenth.
+
+    Args:
+        image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
+        attention: (rows, columns), finite numbers of at least 0, for the patches of this image, such as a map of
+            `attention_rollout`. A uniform map has the colour of maximum attention everywhere.
+        smooth: False enlarges every cell to a plain rectangle.
+        quantile: in (0, 1]: where attention is clipped, as in `overlay`.
+
+    Returns:
+        uint8 array (height, width, 3).
+
+    Raises:
+        ValueError: on another shape or range.
+    """
+    image = as_uint8("image", image)
+    heat = enlarge(attention, image.shape[:2], smooth=smooth, quantile=quantile)
+    grey = 255 * _BLACK + (1 - _BLACK) * (image @ np.array(_LUMA))
+    share = np.interp(heat, (0, 1), _COLOUR)[..., None]
+    anchors = np.array([list(bytes.fromhex(colour)) for colour in _SCALE])
+    places = np.linspace(0, 1, len(anchors))
+    colours = np.stack([np.interp(heat, places, channel) for channel in anchors.T], -1)
+    return np.rint(share * colours + (1 - share) * grey[..., None]).astype("uint8")
 
 
 def enlarge(attention, size, *, smooth=True, quantile=0.97):

@@ -1,5 +1,6 @@
 """Attention rollout: the contribution of each patch over all blocks (arXiv 2005.00928; Fig. 6 of 2010.11929)."""
 
+import math
 from collections.abc import Sequence
 
 import keras
@@ -49,14 +50,10 @@ def attention_rollout(
         TypeError, ValueError: as in `attention_weights`; for blocks on different grids; for arguments that do not apply
             to a model, or to weights.
     """
-    maps = []
     options = {"grid_size": grid_size, "num_prefix_tokens": num_prefix_tokens}
     if layers is None and isinstance(model, keras.Model):
         layers = LAST_GRID
-    for blocks, weights in attention_batches(model, images, layers, batch_size, **options):
-        *_, rolled = _products(blocks, weights, residual)
-        maps.append(_shown(blocks[0], rolled))
-    return np.concatenate(maps)
+    return _rollouts(attention_batches(model, images, layers, batch_size, **options), residual)[1][-1]
 
 
 def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:
@@ -77,11 +74,8 @@ def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int 
     Raises:
         TypeError, ValueError: as in `attention_rollout`.
     """
-    maps: dict[str, list[np.ndarray]] = {}
-    for blocks, weights in attention_batches(model, images, LAST_GRID, batch_size):
-        for block, rolled in zip(blocks, _products(blocks, weights, residual=True), strict=True):
-            maps.setdefault(block.name, []).append(_shown(block, rolled))
-    return {name: np.concatenate(parts) for name, parts in maps.items()}
+    names, maps = _rollouts(attention_batches(model, images, LAST_GRID, batch_size), residual=True)
+    return dict(zip(names, maps, strict=True))
 
 
 def rollout_model(model: keras.Model) -> keras.Model:
@@ -117,26 +111,28 @@ def rollout_model(model: keras.Model) -> keras.Model:
     return keras.Model(graph.input, maps, name=f"{model.name}_rollout")
 
 
-def _products(blocks, weights, residual):
-    """Yield B_1, B_2 B_1 and so on, each (images, tokens, tokens)."""
-    _check_one_grid(blocks)
-    rolled = None
-    for block, attention in zip(blocks, weights, strict=True):
-        mixed = _token_to_token(block, attention)
-        if residual:
-            mixed = mixed + np.eye(mixed.shape[-1])
-        mixed = mixed / mixed.sum(-1, keepdims=True)
-        rolled = mixed if rolled is None else mixed @ rolled
-        yield rolled
-
-
-def _check_one_grid(blocks):
-    grids = list(dict.fromkeys(block.grid_size for block in blocks))
-    if len(grids) > 1:
-        raise ValueError(
-            "layers must be blocks on one grid of patches for a rollout, such as those of one stage of a Swin; "
-            f"{', '.join(block.name for block in blocks)} are on {', '.join(f'{r} x {c}' for r, c in grids)}"
-        )
+def _rollouts(batches, residual):
+    """Return the names of the blocks, and the maps (images, rows, columns) of the rollout up to each of them."""
+    maps = []
+    for blocks, weights in batches:
+        grids = list(dict.fromkeys(block.grid_size for block in blocks))
+        if len(grids) > 1:
+            raise ValueError(
+                "layers must be blocks on one grid of patches for a rollout, such as those of one stage of a Swin; "
+                f"{', '.join(block.name for block in blocks)} are on {', '.join(f'{r} x {c}' for r, c in grids)}"
+            )
+        rolled, done = None, []
+        for block, attention in zip(blocks, weights, strict=True):
+            mixed = _token_to_token(block, attention)
+            if residual:
+                mixed = mixed + np.eye(mixed.shape[-1])
+            mixed = mixed / mixed.sum(-1, keepdims=True)
+            rolled = mixed if rolled is None else mixed @ rolled  # (images, tokens, tokens)
+            prefix = rolled.shape[-1] - math.prod(block.grid_size)
+            row = rolled[:, prefix:].mean(1) if block.read_token is None else rolled[:, block.read_token]
+            done.append(row[:, prefix:].reshape(-1, *block.grid_size))
+        maps.append(done)
+    return [block.name for block in blocks], [np.concatenate(parts) for parts in zip(*maps, strict=True)]
 
 
 def _token_to_token(block, weights):
@@ -144,15 +140,8 @@ def _token_to_token(block, weights):
     if not block.is_grouped:
         return weights.mean(1, dtype="float64")
     mean = weights.mean(2, dtype="float64")  # (images, groups, queries, keys)
-    cells = block.grid_size[0] * block.grid_size[1]
+    cells = math.prod(block.grid_size)
     full = np.zeros((len(mean), cells + 1, cells + 1))  # the last cell is for padding, place -1
     for group, places in enumerate(block.places):
         full[:, places[:, None], places[None]] = mean[:, group]
     return full[:, :cells, :cells]
-
-
-def _shown(block, rollout):
-    """Convert (images, tokens, tokens) to (images, rows, columns)."""
-    prefix = rollout.shape[-1] - block.grid_size[0] * block.grid_size[1]
-    row = rollout[:, prefix:].mean(1) if block.read_token is None else rollout[:, block.read_token]
-    return row[:, prefix:].reshape(-1, *block.grid_size)

@@ -3,7 +3,7 @@
 import pathlib
 
 from keras_vit import checks
-from keras_vit.analysis.plots.canvas import import_figure
+from keras_vit.analysis.plots import import_figure
 
 _DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
 

@@ -4,12 +4,10 @@
 """
 
 from keras_vit.evaluation.accuracy import Accuracy, evaluate
-from keras_vit.evaluation.calibration import Calibration
-from keras_vit.evaluation.class_report import ClassReport
-from keras_vit.evaluation.few_shot import FewShot, few_shot
-from keras_vit.evaluation.few_shot_probe import FewShotProbe
+from keras_vit.evaluation.few_shot import FewShot, FewShotProbe, few_shot
 from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
-from keras_vit.evaluation.prediction import predict, predict_prepared
+from keras_vit.evaluation.measures import Calibration, ClassReport
+from keras_vit.evaluation.outputs import predict, predict_prepared
 from keras_vit.evaluation.real_labels import read_real_labels
 from keras_vit.evaluation.ridge import Ridge, fit_ridge
 from keras_vit.evaluation.vtab_score import VtabScore

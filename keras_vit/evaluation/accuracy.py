@@ -4,22 +4,18 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-import keras
 import numpy as np
 
 from keras_vit import checks
 from keras_vit.checkpoints.labels import label_set
 from keras_vit.config import Preprocessing
-from keras_vit.data import from_directory
-from keras_vit.data.pipeline import eval_batches
-from keras_vit.data.sources import ImageSource, LabelledData
+from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation import outputs
-from keras_vit.evaluation.calibration import Calibration, calibration
 from keras_vit.evaluation.class_matching import match_classes
-from keras_vit.evaluation.class_report import ClassReport, ClassTally
+from keras_vit.evaluation.labelled import check_labels, open_labelled
+from keras_vit.evaluation.measures import Calibration, ClassReport, calibration, class_report
 from keras_vit.evaluation.real_labels import right_answers
 from keras_vit.models.base import ImageModel
-from keras_vit.models.input_range import looked_at
 from keras_vit.typing import PathLike
 
 
@@ -88,7 +84,7 @@ def evaluate(
 ) -> Accuracy:
     """Measure the top-k accuracy of a model on labelled images.
 
-    Memory grows with the number of classes and of distinct confusions, not with the number of images.
+    Images are read batch by batch; the result needs 40 bytes of memory per image until it is complete.
 
     Args:
         model: a classifier of keras_vit.
@@ -116,132 +112,73 @@ def evaluate(
             file name without a number, and as in `read_real_labels`.
     """
     outputs.check_classifier(model)
-    top = _top(model) if top is None else top if isinstance(top, (tuple, list)) else (top,)
-    top = tuple(checks.check_integer("top", k) for k in top)
-    checks.check_integer("batch_size", batch_size)
-    if isinstance(data, (str, os.PathLike)):
-        data = from_directory(data)
-    if isinstance(data, ImageSource):
-        preprocessing = model.preprocessing if preprocessing is None else preprocessing
-        outputs.check_preprocessing(model, preprocessing)
-        class_names = data.class_names if class_names is None else _renamed(data, class_names)
-    elif hasattr(data, "as_numpy_iterator"):
-        if preprocessing is not None:
-            raise ValueError("preprocessing is for folders and sources; a dataset must contain model inputs")
-        _check_elements(data.element_spec)
-        data = looked_at(model, "evaluate", data)
-    else:
-        raise TypeError(
-            "data must be a folder, an ImageSource or a batched tf.data.Dataset of (inputs, labels); "
-            f"got {type(data).__name__}"
+    checks.check_flag("verbose", verbose)
+    classes, names = model.config.classes, outputs.logit_names(model)
+    if top is None:
+        top = (1, 5) if classes > 5 else (1,)
+    top = [checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,))]
+    [images] = open_labelled({"data": data}, model, preprocessing, batch_size)
+    if class_names is not None and images.class_names is not None and len(class_names) != len(images.class_names):
+        raise ValueError(
+            f"class_names must name the {len(images.class_names)} classes of the data; got {len(class_names)} names"
         )
-    answers, left_out = None, 0
+    class_names = images.class_names if class_names is None else class_names
+    kept, answers, left_out, model_names = None, None, 0, None
     if labels is not None:
-        data, answers, left_out = _with_answers(data, labels)
-        logits, matching = match_classes(label_set("imagenet2012"), model.labels, model.config.classes)
+        kept, answers, left_out = _with_answers(images.source, labels)
+        logits, matching = match_classes(label_set("imagenet2012"), model.labels, classes)
         matching += f", images to {os.fspath(labels)} by the numbers in their names"
     elif class_names is None:
-        logits, matching = range(model.config.classes), "by number, as labels of a dataset are logits"
+        logits, matching = range(classes), "by number, as labels of a dataset are logits"
     else:
-        logits, matching = match_classes(tuple(class_names), model.labels, model.config.classes)
-    named = _names(model)
-    of_classes = None if answers is not None or model.labels is None else tuple(named[logit] for logit in logits)
-    tally = ClassTally(named if class_names is None else class_names, of_classes, named)
-    right = _right(np.asarray(logits), answers, model.config.classes)
-    if isinstance(data, ImageSource):
-        batches, steps = eval_batches(data, preprocessing, batch_size), -(-data.size // batch_size)
-    else:
-        batches, steps = data.as_numpy_iterator(), None
-    count, correct, calibrated = _count(model, batches, steps, right, tally, top, verbose)
-    return Accuracy(count, correct, matching, left_out, tally.report(), calibrated)
-
-
-def _top(model):
-    return tuple(k for k in (1, 5) if k == 1 or k < model.config.classes)
-
-
-def _count(model, batches, steps, right, tally, top, verbose):
-    bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(checks.check_flag("verbose", verbose)))
-    score = outputs.scorer(model, compiled=steps != 1)
-    count, correct, calibrated = 0, dict.fromkeys(top, 0), None
-    for step, (inputs, labels) in enumerate(batches, start=1):
-        scores, labels = score(inputs), _checked(labels, tally.size)
-        is_answer = right(labels, count)
-        ranks = _ranks(scores, is_answer)
-        tally.add(labels, scores.argmax(axis=1), ranks == 0)
-        more = calibration(model, scores, is_answer)
-        calibrated = more if calibrated is None else calibrated + more
-        count += len(ranks)
-        for k in correct:
-            correct[k] += int((ranks < k).sum())
-        bar.update(step, finalize=False)
-    if not count:
+        logits, matching = match_classes(tuple(class_names), model.labels, classes)
+    if labels is None and model.labels is not None:
+        model_names = tuple(names[logit] for logit in logits)
+    class_names, logits = names if class_names is None else class_names, np.asarray(logits)
+    batches, steps = images.batches(kept)
+    run, found, first = outputs.runner(model, "scores", compiled=steps != 1), [], 0
+    for scores, numbers in outputs.each_batch(run, model, "evaluate", batches, steps, verbose):
+        numbers = check_labels("data", numbers, len(class_names))
+        is_answer = np.zeros((len(numbers), classes), bool)
+        for n, row in enumerate(is_answer):
+            row[logits[numbers[n] if answers is None else answers[first + n]]] = True
+        first += len(numbers)
+        found.append((numbers, *_measured(model, scores, is_answer)))
+    if not found:
         raise ValueError("data must contain at least one image; it contains none")
-    bar.update(step, finalize=True)
-    return count, correct, calibrated
+    numbers, best, ranks, confidences, of_right = map(np.concatenate, zip(*found, strict=True))
+    correct = {k: int((ranks < k).sum()) for k in top}
+    of_classes = class_report(class_names, model_names, names, numbers, best, ranks == 0)
+    calibrated = calibration(model.config.classifier_activation, confidences, ranks == 0, of_right)
+    return Accuracy(len(numbers), correct, matching, left_out, of_classes, calibrated)
 
 
-def _right(logits, answers, classes):
-    """Return the function from labels (batch,) and the number of their first image to bool (batch, classes).
+def _measured(model, scores, is_answer):
+    """Return four arrays (images,) of a batch.
 
-    `logits` contains the logit of each class; `answers` the correct classes of each image, None to use its label.
+    Args:
+        model: the classifier.
+        scores: float32 (images, classes).
+        is_answer: bool (images, classes), the correct classes.
+
+    Returns:
+        The predicted logits; the ranks, from 0, of the best correct class (of equal scores the first wins); the
+        highest probability; the probability of all correct classes.
     """
-
-    def right(labels, first):
-        numbers = labels[:, None] if answers is None else answers[first : first + len(labels)]
-        found = np.zeros((len(labels), classes), bool)
-        for row, right_numbers in zip(found, numbers, strict=True):
-            row[logits[right_numbers]] = True
-        return found
-
-    return right
-
-
-def _with_answers(data, labels):
-    """Return the images with a correct class, the classes of each, and the number of images without one."""
-    if not isinstance(data, ImageSource) or data.files is None:
-        raise ValueError(
-            "labels are looked up by file name, so data must be a folder or a source of files; "
-            f"got {type(data).__name__}{' without files' if isinstance(data, ImageSource) else ''}"
-        )
-    answers = right_answers(labels, data.files)
-    kept = [n for n, numbers in enumerate(answers) if len(numbers)]
-    if not kept:
-        raise ValueError(f"data must contain an image with a correct class; {labels} has none for all {data.size}")
-    return data.take(kept), [answers[n] for n in kept], data.size - len(kept)
-
-
-def _names(model):
-    return [f"class_{n}" for n in range(model.config.classes)] if model.labels is None else model.labels
-
-
-def _ranks(scores, is_answer):
-    """Return the rank, from 0, of the best correct class, bool (batch, classes); of equal scores the first wins."""
     targets = np.where(is_answer, scores, -np.inf).argmax(axis=1)[:, None]
     mine = np.take_along_axis(scores, targets, axis=1)
     is_before = (scores > mine) | ((scores == mine) & (np.arange(scores.shape[1]) < targets))
-    return is_before.sum(axis=1)
+    shares = outputs.probabilities(model, scores.astype(np.float64))
+    of_right = np.where(is_answer, shares, 0.0).sum(axis=1)
+    return scores.argmax(axis=1), is_before.sum(axis=1), shares.max(axis=1), of_right
 
 
-def _check_elements(spec):
-    if not isinstance(spec, tuple) or len(spec) != 2:
-        raise ValueError(f"data must be a dataset of batches (inputs, labels); its elements are {spec}")
-
-
-def _checked(labels, classes):
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(f"data must have integer labels of shape (batch,); got {labels.dtype} of shape {labels.shape}")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(
-            f"labels must be from 0 to {classes - 1}, the last class; a batch has {labels.min()} to {labels.max()}"
-        )
-    return labels
-
-
-def _renamed(source, class_names):
-    if len(class_names) != len(source.class_names):
-        raise ValueError(
-            f"class_names must name the {len(source.class_names)} classes of the data; got {len(class_names)} names"
-        )
-    return class_names
+def _with_answers(source, labels):
+    """Return the positions of the images with a correct class, the classes of each, and how many images have none."""
+    if source is None or source.files is None:
+        raise ValueError("labels are looked up by file name, so data must be a folder or a source of files")
+    answers = right_answers(labels, source.files)
+    kept = [n for n, numbers in enumerate(answers) if len(numbers)]
+    if not kept:
+        raise ValueError(f"data must contain an image with a correct class; {labels} has none for all {source.size}")
+    return kept, [answers[n] for n in kept], source.size - len(kept)

@@ -29,31 +29,35 @@ def match_classes(class_names, labels, classes):
     Raises:
         ValueError: if no way matches every class; it names up to five that the best way does not match.
     """
-    attempts = []
-    for way, find in _WAYS.items():
-        found = _only_unique(find(class_names, labels, classes))
-        if None not in found:
+    ways = {
+        "by WordNet id": _by_wordnet_id(class_names, wordnet_ids(labels) or ()),
+        "by name": _by_name(class_names, labels or ()),
+        "by leading index": _by_leading_index(class_names, classes),
+    }
+    if labels is None and len(class_names) == classes:
+        ways["in order, as the model has no labels"] = list(range(classes))
+    for way, found in ways.items():
+        counts = collections.Counter(found)
+        ways[way] = [logit if counts[logit] == 1 else None for logit in found]  # a shared logit is ambiguous
+        if None not in ways[way]:
             return tuple(found), way
-        attempts.append((found.count(None), way, found))
-    missing, way, found = min(attempts, key=lambda attempt: attempt[0])
-    names = [repr(name) for name, logit in zip(class_names, found, strict=True) if logit is None][:5]
-    closest = f"; {way}, {len(found) - missing} do" if missing < len(found) else ""
+    way, found = min(ways.items(), key=lambda attempt: attempt[1].count(None))
+    names = [repr(name) for name, logit in zip(class_names, found, strict=True) if logit is None]
+    closest = f"; {way}, {len(found) - len(names)} do" if len(names) < len(found) else ""
     against = f"the model's {classes} classes, which have no names," if labels is None else "the model's labels"
     raise ValueError(
-        f"class names must match {against} by WordNet id, by name or by a leading index; "
-        f"{missing} of {len(found)} do not: {', '.join(names)}{', ...' if missing > 5 else ''}{closest}"
+        f"class names must match {against} by WordNet id, by name or by a leading index; {len(names)} of {len(found)} "
+        f"do not: {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}{closest}"
     )
 
 
-def _by_wordnet_id(class_names, labels, classes):
-    logit_of = {wordnet_id: logit for logit, wordnet_id in enumerate(wordnet_ids(labels) or ())}
-    ids = (_WORDNET_ID.search(name) for name in class_names)
-    return [logit_of.get(found[0]) if found else None for found in ids]
+def _by_wordnet_id(class_names, ids):
+    logit_of = {wordnet_id: logit for logit, wordnet_id in enumerate(ids)}
+    found = (_WORDNET_ID.search(name) for name in class_names)
+    return [logit_of.get(match[0]) if match else None for match in found]
 
 
-def _by_name(class_names, labels, classes):
-    if labels is None:
-        return [None] * len(class_names)
+def _by_name(class_names, labels):
     if [_plain(name) for name in class_names] == [_plain(label) for label in labels]:
         return list(range(len(labels)))  # identical lists match even if a name appears twice
     whole, synonyms = collections.defaultdict(set), collections.defaultdict(set)
@@ -69,28 +73,9 @@ def _by_name(class_names, labels, classes):
     return [find(name) for name in class_names]
 
 
-def _by_leading_index(class_names, labels, classes):
-    indices = (_LEADING_INDEX.match(name) for name in class_names)
-    return [int(found[1]) if found and int(found[1]) < classes else None for found in indices]
-
-
-def _in_order(class_names, labels, classes):
-    is_possible = labels is None and len(class_names) == classes
-    return list(range(classes)) if is_possible else [None] * len(class_names)
-
-
-_WAYS = {
-    "by WordNet id": _by_wordnet_id,
-    "by name": _by_name,
-    "by leading index": _by_leading_index,
-    "in order, as the model has no labels": _in_order,
-}
-
-
-def _only_unique(logits):
-    """Replace logits that several classes share by None, because these classes are ambiguous."""
-    counts = collections.Counter(logits)
-    return [logit if counts[logit] == 1 else None for logit in logits]
+def _by_leading_index(class_names, classes):
+    found = (_LEADING_INDEX.match(name) for name in class_names)
+    return [int(match[1]) if match and int(match[1]) < classes else None for match in found]
 
 
 def _plain(name):

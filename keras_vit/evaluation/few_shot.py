@@ -1,8 +1,10 @@
-"""`few_shot`: few-shot accuracy of a model's frozen features."""
+"""Few-shot accuracy of a model's frozen features: `few_shot`, and the callback `FewShotProbe`."""
 
 import csv
 import dataclasses
+import typing
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,8 +14,8 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
-from keras_vit.evaluation.ridge import DEFAULT_L2, fit_ridge
-from keras_vit.evaluation.shots import draw_shots
+from keras_vit.evaluation.measures import aligned
+from keras_vit.evaluation.ridge import DEFAULT_L2, draw_shots, fit_ridge
 from keras_vit.typing import PathLike
 
 
@@ -48,16 +50,12 @@ class FewShot:
         return {shots: float(np.std(found)) for shots, found in self.accuracy.items()}
 
     def __str__(self):
-        mean, std = self.mean, self.std
-        head = ("shots", "mean %", "std", *(f"seed {seed}" for seed in self.seeds))
-        rows = [head]
+        rows = [("shots", "mean %", "std", *(f"seed {seed}" for seed in self.seeds))]
         for shots, found in self.accuracy.items():
-            numbers = (mean[shots], std[shots], *found)
-            rows.append((str(shots), *(f"{100 * number:.2f}" for number in numbers)))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+            numbers = (self.mean[shots], self.std[shots], *found)
+            rows.append((shots, *(f"{100 * number:.2f}" for number in numbers)))
         about = f"{self.count} images of {len(self.class_names)} classes, features of {self.layer}, l2={self.l2:g}"
-        return "\n".join([*lines, about])
+        return f"{aligned(rows)}\n{about}"
 
     def write_csv(self, path: PathLike) -> None:
         """Write a CSV file with one row per draw, atomically.
@@ -67,15 +65,13 @@ class FewShot:
         Args:
             path: of the file; its folder must exist.
         """
-        rows = [
-            (shots, seed, accuracy)
-            for shots, found in self.accuracy.items()
-            for seed, accuracy in zip(self.seeds, found, strict=True)
-        ]
+        rows: list[tuple[object, ...]] = [("shots", "seed", "accuracy")]
+        for shots, found in self.accuracy.items():
+            rows += [(shots, seed, accuracy) for seed, accuracy in zip(self.seeds, found, strict=True)]
 
         def write(partial):
             with open(partial, "w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows([("shots", "seed", "accuracy"), *rows])
+                csv.writer(file, lineterminator="\n").writerows(rows)
 
         files.replace_file(path, write)
 
@@ -122,31 +118,37 @@ def few_shot(
             read, or the features are not finite.
     """
     checks.check_flag("verbose", verbose)
-    shots, seeds = check_draws(shots, seeds)
+    shots, seeds, l2 = _check_draws(shots, seeds, l2)
     frozen = FrozenFeatures(model, layer)
-    opened, measured = open_labelled({"train": train, "test": test}, frozen, preprocessing, batch_size)
-    return measure(frozen, opened, measured, shots, seeds, l2, verbose)
+    opened, measured = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
+    return _few_shot(frozen, opened, measured, shots, seeds, l2, verbose)
 
 
-def check_draws(shots, seeds):
-    """Return `shots` and `seeds` of `few_shot` as tuples of integers."""
-    return _distinct("shots", shots, minimum=1), _distinct("seeds", seeds, minimum=0)
+def _check_draws(shots, seeds, l2):
+    """Return the arguments of `few_shot`: `shots` and `seeds` as tuples of integers, and `l2`."""
+    checked = []
+    for name, values, minimum in (("shots", shots, 1), ("seeds", seeds, 0)):
+        values = values if isinstance(values, (tuple, list, range)) else (values,)
+        values = tuple(checks.check_integer(name, value, minimum) for value in values)
+        if not values or len(set(values)) < len(values):
+            raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={values}")
+        checked.append(values)
+    return *checked, checks.check_positive("l2", l2)
 
 
-def measure(frozen, train, test, shots, seeds, l2, verbose):
-    """Run `few_shot` with a `FrozenFeatures` and the results of `open_labelled` and `check_draws`.
+def _few_shot(frozen, train, test, shots, seeds, l2, verbose):
+    """Run `few_shot` with a `FrozenFeatures` and the results of `open_labelled` and `_check_draws`.
 
     `train` and `test` cache their labels, so they can be reused.
     """
-    checks.check_positive("l2", l2)
     class_names, places = match_labels(train, test)
     labels = check_labels("train", train.labels, len(class_names))
     draws = [draw_shots(labels, class_names, max(shots), seed) for seed in seeds]
     needed = np.unique(draws)
-    steps, test_steps = train.steps(len(needed)), test.steps()
+    (batches, steps), (test_batches, test_steps) = train.batches(needed), test.batches()
     read = frozen.reader(compiled=test_steps is None or steps + test_steps > 2)
-    x, _ = read(train.batches(needed), steps, verbose)
-    x_test, y_test = read(test.batches(), test_steps, verbose)
+    x, _ = read(batches, steps, verbose)
+    x_test, y_test = read(test_batches, test_steps, verbose)
     y_test = places[check_labels("test", y_test, len(places))]
 
     def accuracy_of(draw):
@@ -155,12 +157,113 @@ def measure(frozen, train, test, shots, seeds, l2, verbose):
         return float((ridge.predict(x_test) == y_test).mean())
 
     accuracy = {count: tuple(accuracy_of(draw[:, :count]) for draw in draws) for count in shots}
-    return FewShot(accuracy, seeds, class_names, len(y_test), frozen.layer, float(l2))
+    return FewShot(accuracy, seeds, class_names, len(y_test), frozen.layer, l2)
 
 
-def _distinct(name, values, minimum):
-    values = tuple(values) if isinstance(values, (tuple, list, range)) else (values,)
-    values = tuple(checks.check_integer(name, value, minimum) for value in values)
-    if not values or len(set(values)) < len(values):
-        raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={values}")
-    return values
+class Measurement(typing.NamedTuple):
+    """One measurement of a `FewShotProbe`.
+
+    Attributes:
+        epoch: epoch of the measurement, from 0.
+        step: number of training steps of this fit before the measurement.
+        result: the `FewShot`.
+    """
+
+    epoch: int
+    step: int
+    result: FewShot
+
+
+class FewShotProbe(keras.callbacks.Callback):
+    """Measure few-shot accuracy during training; see `few_shot`.
+
+    Training is not affected.
+
+    At the end of an epoch with a measurement, the logs (and so the progress bar and history) contain the mean accuracy
+    of its last measurement as `fewshot_5` and so on, and the standard deviation over the seeds as `fewshot_5_std`. As
+    with `validation_freq`, the history has no entry for other epochs. Callbacks that read these, such as
+    `ModelCheckpoint(monitor="fewshot_5", mode="max")`, must come after this one in the list.
+
+    Args:
+        train, test: images to fit to and to measure on, as in `few_shot`. Labels are read once, images for every
+            measurement: call `cached()` on a slow source.
+        every_epochs: epochs between two measurements. If this and `every_steps` are None, every epoch is measured.
+        every_steps: steps between two measurements; if `every_epochs` is None, only these are made. With
+            `steps_per_execution`, a measurement waits for the end of an execution.
+        shots, seeds, layer, l2, batch_size, preprocessing: as in `few_shot`.
+        model: model to measure instead of the trained one, such as one of two models inside it.
+
+    Attributes:
+        measurements: list with one `Measurement` per measurement of all fits.
+
+    Raises:
+        ValueError: on an argument out of range; from `fit`, as in `few_shot`.
+    """
+
+    def __init__(
+        self,
+        train: LabelledData,
+        test: LabelledData,
+        *,
+        every_epochs: int | None = None,
+        every_steps: int | None = None,
+        shots: int | Sequence[int] = (1, 5, 10, 25),
+        seeds: int | Sequence[int] = (0, 1, 2),
+        layer: str | None = None,
+        l2: float = DEFAULT_L2,
+        batch_size: int = 32,
+        preprocessing: Preprocessing | None = None,
+        model: keras.Model | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("every_epochs", every_epochs), ("every_steps", every_steps)):
+            if value is not None:
+                checks.check_integer(name, value)
+        self._every_epochs = 1 if every_epochs is None and every_steps is None else every_epochs
+        self._every_steps = every_steps
+        self._layer, self._draws, self._given_model = layer, _check_draws(shots, seeds, l2), model
+        self._data, self._preparation = {"train": train, "test": test}, (preprocessing, batch_size)
+        self._opened_for: keras.Model | None = None
+        self._epoch, self._step, self._before, self._latest = 0, 0, 0, None
+        self.measurements: list[Measurement] = []
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The measurements as a table: one dict per measurement.
+
+        A dict has `epoch`, `step` and the logged values.
+        """
+        return [{"epoch": made.epoch, "step": made.step, **_logs(made.result)} for made in self.measurements]
+
+    def on_train_begin(self, logs=None):
+        self._step, self._before = 0, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._before, self._latest = epoch, self._step, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        done, self._step = self._step, self._before + batch + 1
+        if self._every_steps is not None and self._step // self._every_steps > done // self._every_steps:
+            self._measure()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._every_epochs is not None and (epoch + 1) % self._every_epochs == 0:
+            self._measure()
+        if self._latest is not None and logs is not None:
+            logs.update(_logs(self._latest.result))
+
+    def _measure(self):
+        if self._latest is not None and self._latest.step == self._step:
+            return  # the last step of the epoch is already measured
+        frozen = FrozenFeatures(self.model if self._given_model is None else self._given_model, self._layer)
+        if self._opened_for is not frozen.model:  # the data are opened once per model
+            self._opened = open_labelled(self._data, frozen.model, *self._preparation)
+            self._opened_for = frozen.model
+        result = _few_shot(frozen, *self._opened, *self._draws, verbose=False)
+        self._latest = Measurement(self._epoch, self._step, result)
+        self.measurements.append(self._latest)
+
+
+def _logs(result):
+    mean, std = result.mean, result.std
+    return {name: value for n in mean for name, value in ((f"fewshot_{n}", mean[n]), (f"fewshot_{n}_std", std[n]))}

@@ -4,13 +4,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import checks
 from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.inference import inference
-from keras_vit.data.preprocessing import check
-from keras_vit.evaluation.outputs import check_who_maps
+from keras_vit.evaluation import outputs
 from keras_vit.models import ImageModel, feature_extractor
 from keras_vit.models.encoders import find_encoders
-from keras_vit.models.input_range import looked_at
 
 
 class FrozenFeatures:
@@ -36,35 +34,17 @@ class FrozenFeatures:
     """
 
     def __init__(self, model, layer=None):
-        self.model = _looked_at(model)
-        if layer is None and not isinstance(self.model, ImageModel):
-            self.layer, outputs = "output", self.model.outputs
-        else:
+        self.model = _measured_model(model)
+        if isinstance(self.model, ImageModel):
             names = _read_by_head(self.model) if layer is None else [layer]
-            self.layer, outputs = ", ".join(names), _outputs(self.model, names)
-        self._features = keras.Model(self.model.inputs[0], _pooled(outputs))
-
-    def preprocessing(self, given):
-        """Return `given`, or the model's own `Preprocessing` if it is None.
-
-        Raises:
-            ValueError: if there is none, or its images do not fit the model.
-        """
-        preprocessing = getattr(self.model, "preprocessing", None) if given is None else given
-        if preprocessing is None:
-            raise ValueError(
-                f"preprocessing must be given for a model of another package; {self.model.name} does not define "
-                "one"
-            )
-        check(preprocessing)
-        shape, taken = (*preprocessing.image_size, preprocessing.channels), tuple(self.model.input_shape[1:])
-        if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
-            raise ValueError(
-                f"preprocessing must produce images of shape {taken} for this model; got {shape} from "
-                f"{preprocessing}: use preprocessing.at(image_size)"
-            )
-        check_who_maps(self.model, preprocessing)
-        return preprocessing
+            tensors = feature_extractor(self.model, names, grid=True).outputs
+        elif layer is None:
+            names, tensors = ["output"], self.model.outputs
+        else:
+            checks.check_choice("layer", layer, [known.name for known in self.model.layers])
+            names, tensors = [layer], [self.model.get_layer(layer).output]
+        self.layer = ", ".join(names)
+        self._graph = keras.Model(self.model.inputs[0], _pooled(tensors))
 
     def reader(self, compiled):
         """Return a function of (batches of (inputs, labels), number of batches or None, verbose).
@@ -72,33 +52,17 @@ class FrozenFeatures:
         The function returns the features, float32 (images, dim), and the labels (images,) of all batches. Use it at
         once, see `inference`.
         """
-        run = inference(self._features, compiled)
+        run = outputs.runner(self.model, f"features of {self.layer}", compiled, self._graph)
+        nothing = np.zeros((0, self._graph.output_shape[-1]), np.float32), np.zeros(0, int)
 
         def read(batches, steps, verbose):
-            bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(verbose))
-            found, labels, step = [], [], 0
-            for step, (inputs, numbers) in enumerate(batches, start=1):
-                inputs = looked_at(self.model, "features", inputs) if step == 1 else inputs
-                found.append(self._checked(run(inputs)))
-                labels.append(numbers)
-                bar.update(step, finalize=False)
-            if found:
-                bar.update(step, finalize=True)
-            width = self._features.output_shape[-1]
-            return np.concatenate([np.zeros((0, width), np.float32), *found]), np.concatenate([[], *labels]).astype(int)
+            found = list(outputs.each_batch(run, self.model, "features", batches, steps, verbose)) or [nothing]
+            return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 
         return read
 
-    def _checked(self, values):
-        if not np.isfinite(values).all():
-            raise ValueError(
-                f"model must return finite features; {self.model.name} returns NaN or infinity in {self.layer} for "
-                "some images: its weights are not finite, or float16 overflows"
-            )
-        return values
 
-
-def _looked_at(model):
+def _measured_model(model):
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a keras model, such as keras_vit.ViT_B16(...); got {type(model).__name__}")
     encoders = find_encoders(model)
@@ -119,32 +83,20 @@ def _looked_at(model):
 def _read_by_head(model):
     """Return the layers whose outputs the heads read; for a model without a head, those that they would read."""
     calls = graph_calls(model)
+    made_by = {id(tensor): call.operation.name for call in calls for tensor in call.outputs}
     readers = [call for call in calls if call.operation.name in ("head", "head_dist")]
     readers = readers or [call for call in calls if call.operation.name == "average"]  # distilled, include_top=False
     read = [tensor for call in readers for tensor in call.input_tensors] or [model.output]
-    return [_name_of(tensor, calls) for tensor in read]
+    return [made_by[id(tensor)] for tensor in read]
 
 
-def _name_of(tensor, calls):
-    return next(call.operation.name for call in calls if any(output is tensor for output in call.outputs))
-
-
-def _outputs(model, names):
-    if isinstance(model, ImageModel):
-        return feature_extractor(model, names, grid=True).outputs
-    known = [layer.name for layer in model.layers]
-    if names[0] not in known:
-        raise ValueError(f"layer must be a layer of the model, one of {known}; got {names[0]!r}")
-    return [model.get_layer(names[0]).output]
-
-
-def _pooled(outputs):
-    """Return the mean of the outputs, each averaged over its positions, in float32."""
+def _pooled(tensors):
+    """Return the mean of the tensors, each averaged over its positions, in float32."""
     vectors = []
-    for output in outputs:
-        if output.shape[0] is not None or output.shape[-1] is None or len(output.shape) < 2:
-            raise ValueError(f"layer must return one vector or map per image; got an output of shape {output.shape}")
-        output = ops.cast(output, "float32")
-        axes = tuple(range(1, len(output.shape) - 1))
-        vectors.append(ops.mean(output, axis=axes) if axes else output)
+    for tensor in tensors:
+        if tensor.shape[0] is not None or tensor.shape[-1] is None or len(tensor.shape) < 2:
+            raise ValueError(f"layer must return one vector or map per image; got an output of shape {tensor.shape}")
+        axes = tuple(range(1, len(tensor.shape) - 1))
+        tensor = ops.cast(tensor, "float32")
+        vectors.append(ops.mean(tensor, axis=axes) if axes else tensor)
     return sum(vectors[1:], vectors[0]) / len(vectors)

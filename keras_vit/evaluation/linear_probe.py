@@ -10,8 +10,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import check_labels, numbered_names, open_labelled
-from keras_vit.evaluation.ridge import DEFAULT_L2, Ridge, fit_ridge
-from keras_vit.evaluation.shots import draw_shots
+from keras_vit.evaluation.ridge import DEFAULT_L2, Ridge, draw_shots, fit_ridge
 from keras_vit.models import ImageModel, check_pools, with_head
 
 
@@ -86,13 +85,13 @@ def linear_probe(
     checks.check_flag("verbose", verbose)
     frozen = FrozenFeatures(model)
     check_pools(frozen.model)
-    [train] = open_labelled({"train": train}, frozen, preprocessing, batch_size)
+    [train] = open_labelled({"train": train}, frozen.model, preprocessing, batch_size)
     positions = None
     if shots is not None:
         names = train.class_names or numbered_names(train.labels)
         positions = np.sort(draw_shots(train.labels, names, checks.check_integer("shots", shots), seed), axis=None)
-    steps = train.steps(None if positions is None else len(positions))
-    x, y = frozen.reader(compiled=steps is None or steps > 1)(train.batches(positions), steps, verbose)
+    batches, steps = train.batches(positions)
+    x, y = frozen.reader(compiled=steps != 1)(batches, steps, verbose)
     check_labels("train", y, train.class_names and len(train.class_names))
     classes = int(y.max()) + 1 if train.class_names is None else len(train.class_names)
     if classes < 2:

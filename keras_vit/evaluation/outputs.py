@@ -1,11 +1,155 @@
-"""Outputs of a classifier as NumPy arrays, with the checks that `predict` and `evaluate` share."""
+"""Running a model over images: `predict`, and the runs and checks that every measure shares."""
+
+import warnings
 
 import keras
 import numpy as np
+import numpy.typing as npt
 
+from keras_vit import checks
 from keras_vit.compat.inference import inference
+from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
-from keras_vit.models.base import described
+from keras_vit.models.base import ImageModel, described
+from keras_vit.models.input_range import looked_at
+
+_BATCH_SIZE = 32
+
+
+def predict(
+    model: ImageModel, images: readers.Images, top: int = 5, value_range: tuple[float, float] | None = None
+) -> list[list[tuple[str, float]]]:
+    """Classify images.
+
+    Args:
+        model: a classifier of keras_vit; its `preprocessing` and `labels` are used.
+        images: a path, bytes, a PIL image, an array, or a list of them, as in `keras_vit.preprocess`.
+        top: number of classes per image, best first; all classes if the model has fewer.
+        value_range: darkest and brightest value of the arrays in `images`, as in `keras_vit.preprocess`.
+
+    Returns:
+        A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax
+        probabilities, or the outputs of the head if `classifier_activation` is set. Class 17 of a model without
+        labels is named `"class_17"`. A single image also returns a list with one entry.
+
+    Raises:
+        ValueError, FileNotFoundError, TypeError: as in `keras_vit.preprocess`, and on a model without a head or
+            without pooling.
+
+    Warns:
+        UserWarning: if the kernel of the head is all zeros, so that all classes have the same score.
+    """
+    check_classifier(model)
+    preprocessing = check_preprocessing(model, model.preprocessing)
+    listed = readers.as_images(images, value_range)
+    batches = (
+        readers.stack(listed[start : start + _BATCH_SIZE], preprocessing)
+        for start in range(0, len(listed), _BATCH_SIZE)
+    )
+    return _best(model, batches, top, compiled=len(listed) > _BATCH_SIZE)
+
+
+def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> list[list[tuple[str, float]]]:
+    """Classify images that `keras_vit.preprocess` has already prepared, in one batch.
+
+    Args:
+        model: a classifier of keras_vit; its `labels` are used.
+        inputs: float32 array (images, height, width, channels), as returned by `keras_vit.preprocess`.
+        top: as in `predict`.
+
+    Returns:
+        The same as `predict`.
+
+    Raises:
+        ValueError: on a model without a head or without pooling.
+
+    Warns:
+        UserWarning: as in `predict`.
+    """
+    check_classifier(model)
+    return _best(model, [looked_at(model, "predict_prepared", np.asarray(inputs))], top, compiled=False)
+
+
+def _best(model, batches, top, compiled):
+    checks.check_integer("top", top)
+    if has_zero_head(model):
+        warnings.warn(
+            f"the head of {model.config.name} has a kernel of zeros and returns the same scores for every image: "
+            "the ImageNet-21k checkpoints of 2020 have such heads, and a new head is zero until it is trained",
+            UserWarning,
+            stacklevel=3,
+        )
+    run, names, answers = runner(model, "scores", compiled), logit_names(model), []
+    for inputs in batches:
+        for row in probabilities(model, run(inputs)):
+            order = np.argsort(-row, kind="stable")[:top]
+            answers.append([(names[n], float(row[n])) for n in order])
+    return answers
+
+
+def runner(model, what, compiled, graph=None):
+    """Return a function from a batch of inputs to outputs, float32 (batch, ...).
+
+    Args:
+        model: a keras model.
+        what: name of the outputs in messages, such as `"scores"`.
+        compiled: as in `inference`; use a compiled function at once.
+        graph: the model to run, if it is another one than the model that messages name.
+
+    Returns:
+        A function that raises a `ValueError` if outputs are not finite.
+    """
+    forward = inference(model if graph is None else graph, compiled)
+
+    def run(inputs):
+        outputs = forward(inputs).astype(np.float32)
+        if not np.isfinite(outputs).all():
+            raise ValueError(
+                f"model must return finite {what}; {model.name} returns NaN or infinity for some images: its weights "
+                "are not finite, or float16 overflows"
+            )
+        return outputs
+
+    return run
+
+
+def each_batch(run, model, method, batches, steps, verbose):
+    """Yield (outputs, labels) of each batch of (inputs, labels), and show progress.
+
+    Args:
+        run: result of `runner`.
+        model, method: the model and the method that a warning about the range of the first inputs names.
+        batches: iterable of (inputs, labels).
+        steps: number of batches, or None.
+        verbose: whether to show a progress bar.
+    """
+    bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(verbose))
+    step = 0
+    for step, (inputs, labels) in enumerate(batches, start=1):
+        outputs = run(looked_at(model, method, inputs) if step == 1 else inputs)
+        bar.update(step, finalize=False)
+        yield outputs, labels
+    if step:
+        bar.update(step, finalize=True)
+
+
+def probabilities(model, outputs):
+    """Return the softmax of the outputs (batch, classes); unchanged if the head has an activation."""
+    if model.config.classifier_activation is not None:
+        return outputs
+    exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def logit_names(model):
+    """Return the labels of a classifier; without labels `"class_0"` and so on."""
+    return [f"class_{n}" for n in range(model.config.classes)] if model.labels is None else model.labels
+
+
+def has_zero_head(model):
+    """Whether the kernels of all heads are zeros, so that all classes have the same score."""
+    heads = [layer for layer in model.layers if layer.name in ("head", "head_dist")]
+    return not any(keras.ops.any(keras.ops.not_equal(head.kernel, 0)) for head in heads)
 
 
 def check_classifier(model):
@@ -16,80 +160,44 @@ def check_classifier(model):
             "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...); "
             f"got {described(model)}, without a config"
         )
-    if not config.include_top:
+    if not config.include_top or len(model.output_shape) != 2:
         raise ValueError(
-            f"model must have a classification head; {config.name} was built with include_top=False, "
-            "so it returns features"
+            f"model must have a head with one score per class and image, shape (None, {config.classes}), as with "
+            f"include_top=True and pooling 'token', 'gap' or 'map'; {config.name} was built with "
+            f"include_top={config.include_top} and returns {tuple(model.output_shape)}"
         )
-    shape = tuple(model.output_shape)
-    if len(shape) != 2:
-        raise ValueError(
-            f"model must return one score per class and image, shape (None, {config.classes}); "
-            f"{config.name} returns {shape}: pooling 'token', 'gap' and 'map' return one vector per image"
-        )
-
-
-def has_zero_head(model):
-    """Whether the kernels of all heads are zeros, so that all classes have the same score."""
-    heads = [layer for layer in model.layers if layer.name in ("head", "head_dist")]
-    return not any(keras.ops.any(keras.ops.not_equal(head.kernel, 0)) for head in heads)
 
 
 def check_preprocessing(model, preprocessing):
-    """Raise a `TypeError` or `ValueError` unless the images of `preprocessing` fit `model`."""
+    """Return `preprocessing`, or the model's own if it is None, after checking that its images fit the model.
+
+    Raises:
+        TypeError: if it is not a `Preprocessing`.
+        ValueError: if there is none, if its images do not fit, or if both it and the model standardise the images, or
+            neither does.
+    """
+    own = getattr(model, "preprocessing", None)
+    preprocessing = own if preprocessing is None else preprocessing
+    if preprocessing is None:
+        raise ValueError(f"preprocessing must be given for a model of another package; {model.name} has none")
     check(preprocessing)
-    if model.config.channels not in (1, 3):
+    shape, taken = (*preprocessing.image_size, preprocessing.channels), tuple(model.input_shape[1:])
+    if len(taken) == 3 and taken[-1] not in (None, 1, 3):
         raise ValueError(
-            f"model must have images with 1 or 3 channels as input; {model.config.name} has {model.config.channels}: "
-            "prepare its inputs yourself, float32 as in its training, for model.predict"
+            f"model must have images with 1 or 3 channels as input; {model.name} has {taken[-1]}: prepare its inputs "
+            "yourself, float32 as in its training, for model.predict"
         )
-    given = (*preprocessing.image_size, preprocessing.channels)
-    taken = tuple(model.input_shape[1:])
-    if given != taken:
+    if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
         raise ValueError(
             f"preprocessing must produce images of shape {taken} for this model; "
-            f"got {given} from {preprocessing}: use preprocessing.at(image_size)"
+            f"got {shape} from {preprocessing}: use preprocessing.at(image_size)"
         )
-    check_who_maps(model, preprocessing)
-
-
-def check_who_maps(model, preprocessing):
-    """Raise a `ValueError` if both a model and `preprocessing` standardise the images, or neither does."""
-    own = getattr(model, "preprocessing", None)
-    if own is not None and own.in_model != preprocessing.in_model:
+    is_applied = own is not None and own.in_model
+    is_other = is_applied and (own.mean, own.std) != (preprocessing.mean, preprocessing.std)
+    if own is not None and own.in_model != preprocessing.in_model or is_other:
+        values = f" and must have the mean and std that {model.name} applies itself, {own.mean} and {own.std}"
         raise ValueError(
-            f"preprocessing must have in_model={own.in_model} for {model.name}, built with "
-            f"include_preprocessing={own.in_model}; got {preprocessing} (replace(in_model={own.in_model}) changes it)"
+            f"preprocessing must have in_model={own.in_model} for {model.name}, built with include_preprocessing="
+            f"{own.in_model}{values if is_applied else ''}; got {preprocessing} (use or set model.preprocessing)"
         )
-    if own is not None and own.in_model and (own.mean, own.std) != (preprocessing.mean, preprocessing.std):
-        raise ValueError(
-            f"preprocessing must have the mean and std that {model.name} applies itself, {own.mean} and {own.std}; got "
-            f"{preprocessing} (set model.preprocessing)"
-        )
-
-
-def scorer(model, compiled):
-    """Return a function from a batch of inputs to the outputs of the head, float32 (batch, classes).
-
-    `compiled` is as in `compat.inference`. The function raises a `ValueError` if outputs are not finite.
-    """
-    run = inference(model, compiled)
-
-    def score(inputs):
-        outputs = run(inputs).astype(np.float32)
-        if not np.isfinite(outputs).all():
-            raise ValueError(
-                f"model must return finite scores; {model.config.name} returns NaN or infinity for some "
-                "images: its weights are not finite, or float16 overflows"
-            )
-        return outputs
-
-    return score
-
-
-def probabilities(model, outputs):
-    """Return the softmax of the outputs (batch, classes); unchanged if the head has an activation."""
-    if model.config.classifier_activation is not None:
-        return outputs
-    exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return preprocessing

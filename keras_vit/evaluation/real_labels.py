@@ -7,6 +7,7 @@ https://github.com/google-research/reassessed-imagenet.
 import json
 import os
 import re
+import reprlib
 
 import numpy as np
 
@@ -43,10 +44,11 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
         found = f"a list of {len(lists):,}" if isinstance(lists, list) else type(lists).__name__
         raise ValueError(f"labels must be real.json, a list of {IMAGES:,} lists; {path} contains {found}")
     for number, numbers in enumerate(lists, start=1):
-        if not isinstance(numbers, list) or not all(map(_is_class, numbers)):
+        # not isinstance, which accepts true and false
+        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < CLASSES for n in numbers):
             raise ValueError(
                 f"labels must be real.json, with a list of class numbers from 0 to {CLASSES - 1} for every image; "
-                f"{path} has {_shortened(numbers)} for image {number}"
+                f"{path} has {reprlib.repr(numbers)} for image {number}"
             )
     return tuple(np.array(numbers, np.int64) for numbers in lists)
 
@@ -64,24 +66,13 @@ def right_answers(path, files):
     Raises:
         FileNotFoundError, ValueError: as in `read_real_labels`, and if a file name has no such number.
     """
-    labels = read_real_labels(path)
-    return [labels[_position(file)] for file in files]
-
-
-def _position(file):
-    found = _NUMBER.search(os.path.basename(file))
-    if found is None or not 1 <= int(found[1]) <= IMAGES:
-        raise ValueError(
-            "labels belong to images of ImageNet's validation set, with file names from ILSVRC2012_val_00000001 to "
-            f"ILSVRC2012_val_{IMAGES:08d}; got {file}"
-        )
-    return int(found[1]) - 1
-
-
-def _is_class(number):
-    return type(number) is int and 0 <= number < CLASSES  # not isinstance, which accepts true and false
-
-
-def _shortened(value):
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    labels, found = read_real_labels(path), []
+    for file in files:
+        number = _NUMBER.search(os.path.basename(file))
+        if number is None or not 1 <= int(number[1]) <= IMAGES:
+            raise ValueError(
+                "labels belong to images of ImageNet's validation set, with file names from ILSVRC2012_val_00000001 to "
+                f"ILSVRC2012_val_{IMAGES:08d}; got {file}"
+            )
+        found.append(labels[int(number[1]) - 1])
+    return found

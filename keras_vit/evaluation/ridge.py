@@ -1,4 +1,4 @@
-"""Ridge regression in closed form from features to classes: the few-shot classifier of the paper, in NumPy."""
+"""The few-shot protocol of the paper in NumPy: the draw of training images, and ridge regression in closed form."""
 
 import dataclasses
 
@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
+from keras_vit.evaluation.labelled import check_labels
 
 DEFAULT_L2 = 2.0**10
 _EPSILON = 1e-5  # added to the standard deviations
@@ -78,19 +79,18 @@ def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: 
     checks.check_integer("classes", classes)
     checks.check_positive("l2", l2)
     features, labels = np.asarray(features, np.float64), np.asarray(labels)
-    _check(features, labels, classes)
-    mean, std = features.mean(axis=0), features.std(axis=0) + _EPSILON
-    targets = np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)
-    return Ridge(mean, std, _solve(_standardised(features, mean, std), targets, l2))
-
-
-def _check(features, labels, classes):
     if features.ndim != 2 or not features.size or not np.isfinite(features).all():
         raise ValueError(f"features must be a finite array (images, dim), not empty; got shape {features.shape}")
-    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels must be {len(features)} integers; got {labels.dtype} of shape {labels.shape}")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"labels must be from 0 to {classes - 1}; they range from {labels.min()} to {labels.max()}")
+    if len(check_labels("labels", labels, classes)) != len(features):
+        raise ValueError(f"labels must be one per image; got {len(labels)} for {len(features)} images")
+    mean, std = features.mean(axis=0), features.std(axis=0) + _EPSILON
+    x = _standardised(features, mean, std)
+    y = np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)
+    is_primal = len(x) >= x.shape[1]
+    values, vectors = np.linalg.eigh(x.T @ x if is_primal else x @ x.T)
+    right = x.T @ y if is_primal else y
+    solved = vectors @ (vectors.T @ right / (np.maximum(values, 0.0) + l2)[:, None])
+    return Ridge(mean, std, solved if is_primal else x.T @ solved)
 
 
 def _standardised(features, mean, std):
@@ -100,13 +100,30 @@ def _standardised(features, mean, std):
     return x
 
 
-def _solve(x, y, l2):
-    if len(x) >= x.shape[1]:
-        return _solve_gram(x.T @ x, x.T @ y, l2)
-    return x.T @ _solve_gram(x @ x.T, y, l2)
+def draw_shots(labels, class_names, shots, seed):
+    """Draw images of each class at random.
 
+    One generator per seed shuffles the images of each class, class after class, and the first ones are used, as in
+    big_vision's `fewshot_lsr`. The draw of 5 shots therefore contains that of 1, and another seed is another draw.
 
-def _solve_gram(gram, right, l2):
-    """Return (gram + l2 I)^-1 right."""
-    values, vectors = np.linalg.eigh(gram)
-    return vectors @ (vectors.T @ right / (np.maximum(values, 0.0) + l2)[:, None])
+    Args:
+        labels: integers (images,), the class of each image.
+        class_names: name of each class.
+        shots: images per class.
+        seed: integer, 0 or above.
+
+    Returns:
+        Positions in `labels`, int64 (classes, shots): the first n columns are the draw of n shots.
+
+    Raises:
+        ValueError: if a class has fewer images; the message names it.
+    """
+    rng = np.random.default_rng(seed)
+    drawn = [rng.permutation(np.flatnonzero(labels == number))[:shots] for number in range(len(class_names))]
+    short = [number for number, positions in enumerate(drawn) if len(positions) < shots]
+    if short:
+        raise ValueError(
+            f"shots must not exceed the images of any class; got shots={shots}, and train has {len(drawn[short[0]])} "
+            f"of class {class_names[short[0]]!r}; {len(short)} of {len(drawn)} classes have too few"
+        )
+    return np.stack(drawn)

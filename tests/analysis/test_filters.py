@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from families import FAMILIES
+from families import built
 from sklearn.decomposition import PCA
 
 from keras_vit.analysis import embedding_filters, filter_components, smoothness
@@ -22,7 +22,7 @@ def _kernel_of(name, model):
 
 @pytest.mark.parametrize("name", ["plain", "axial", "Swin", "hybrid", "hybrid on a CNN"])
 def test_components_are_those_of_scikit_learn(name):
-    model = FAMILIES[name].build()
+    model = built(name)
     kernel = _kernel_of(name, model)
     count = min(5, kernel.shape[-1] - 1)
     expected = PCA(count).fit(kernel.reshape(-1, kernel.shape[-1]).T)
@@ -35,7 +35,7 @@ def test_components_are_those_of_scikit_learn(name):
 
 
 def test_a_model_around_it_has_the_same_filters():
-    model = FAMILIES["plain"].build()
+    model = built("plain")
     inputs = keras.Input((32, 32, 3))
     around = keras.Model(inputs, model(keras.layers.Rescaling(2.0)(inputs)))
     np.testing.assert_array_equal(embedding_filters(around, 4), embedding_filters(model, 4))

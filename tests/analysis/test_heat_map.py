@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.analysis import heat_map
-from keras_vit.analysis.overlay import enlarge
+from keras_vit.analysis.overlay import enlarge, heat_map
 
 RISING = np.linspace(0, 1, 14 * 14).reshape(14, 14)
 IMAGES = {

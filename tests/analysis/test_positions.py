@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from families import FAMILIES
+from families import FAMILIES, built
 from sklearn.metrics.pairwise import cosine_similarity
 
 import keras_vit
@@ -17,7 +17,7 @@ def _expected(rows, grid):
 
 @pytest.mark.parametrize("name", ["plain", "DeiT distilled", "axial"])
 def test_similarity_of_a_learned_table(name):
-    model = FAMILIES[name].build()
+    model = built(name)
     table = keras.ops.convert_to_numpy(model.get_layer("position_embs").embedding)[0]
     np.testing.assert_allclose(position_similarity(model), _expected(table[-16:], (4, 4)), atol=1e-6)
 
@@ -56,14 +56,14 @@ def test_a_row_of_zeros_is_like_nothing():
         (
             np.ones((1, 8, 4)),
             {},
-            r"grid_size must be \(rows, columns\) of the 7 rows after the prefix; got grid_size=None",
+            r"grid_size must be \(rows, columns\) of the 7 patches after the prefix tokens; got grid_size=None",
         ),
-        (np.ones((1, 8, 4)), {"grid_size": (2, 4)}, "of the 7 rows after the prefix"),
+        (np.ones((1, 8, 4)), {"grid_size": (2, 4)}, "of the 7 patches after the prefix tokens"),
         (np.ones((8, 4)), {"layer": "x"}, "layer is for a model; got layer='x' with a table"),
         (np.ones((2, 8, 4)), {}, r"a table must have shape .* got \(2, 8, 4\)"),
     ],
 )
 def test_arguments_are_checked(model, arguments, message):
-    model = FAMILIES[model].build() if isinstance(model, str) else model
+    model = built(model) if isinstance(model, str) else model
     with pytest.raises(ValueError, match=message.replace("tiny", r"tiny\w*")):
         position_similarity(model, **arguments)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from families import FAMILIES
+from families import FAMILIES, built
 
 import keras_vit
 from keras_vit.analysis import (
@@ -24,10 +24,10 @@ def make_images(count=3, size=(32, 32)):
 
 @pytest.mark.parametrize("name", GLOBAL)
 def test_rollout(name):
-    model = FAMILIES[name].build()
+    model = built(name)
     images = make_images()
     weights = attention_weights(model, images)
-    maps = attention_rollout(model, images, batch_size=2)
+    maps = attention_rollout(model, images, batch_size=2 if name == "plain" else 3)
     tokens = 16 + model.config.num_prefix_tokens
     for image in range(3):
         product = np.eye(tokens)
@@ -42,23 +42,25 @@ def test_rollout(name):
 
 
 def test_layers_are_multiplied_in_their_order():
-    model = FAMILIES["plain"].build()
+    model = built("plain")
     weights = attention_weights(model, make_images())
     found = attention_rollout(model, make_images(), layers=[1, 0])
     np.testing.assert_allclose(found, attention_rollout(weights[::-1]), atol=1e-9)
     assert np.abs(found - attention_rollout(weights)).max() > 1e-5
 
 
-@pytest.mark.parametrize("name", ["plain", "DeiT distilled", "axial", "Swin"])
+@pytest.mark.parametrize(
+    "name", ["plain", "Swin", *(pytest.param(n, marks=pytest.mark.slow) for n in ("DeiT distilled", "axial"))]
+)
 def test_rollout_by_block_ends_with_every_block(name):
-    model = FAMILIES[name].build()
-    found = rollout_by_block(model, make_images(), batch_size=2)
+    model = built(name)
+    found = rollout_by_block(model, make_images())
     names = list(found)
     for depth in range(1, len(names) + 1):
-        expected = attention_rollout(model, make_images(), layers=names[:depth], batch_size=2)
+        expected = attention_rollout(model, make_images(), layers=names[:depth])
         np.testing.assert_allclose(found[names[depth - 1]], expected, atol=1e-6)
     assert len(names) > 1 and np.abs(found[names[0]] - found[names[-1]]).max() > 1e-5
-    np.testing.assert_allclose(found[names[-1]], attention_rollout(model, make_images(), batch_size=2), atol=1e-6)
+    np.testing.assert_allclose(found[names[-1]], attention_rollout(model, make_images()), atol=1e-6)
 
 
 def test_rollout_of_an_axial_model_joins_rows_and_columns():
@@ -75,7 +77,7 @@ def test_rollout_of_an_axial_model_joins_rows_and_columns():
 
 def test_rollout_of_one_stage_of_a_swin():
     """Unshifted windows alone: each picks its own quarter of the map."""
-    model = FAMILIES["Swin"].build()
+    model = built("Swin")
     images = make_images(2)
     (windows,) = attention_weights(model, images, "stage_2_block_00")  # (2, 4, heads, 16, 16) on 8 x 8
     maps = attention_rollout(model, images, layers=["stage_2_block_00"])
@@ -89,7 +91,7 @@ def test_rollout_of_one_stage_of_a_swin():
 
 def test_stages_of_a_swin_have_no_common_grid():
     with pytest.raises(ValueError, match="one grid of patches .* are on 16 x 16, 8 x 8"):
-        attention_rollout(FAMILIES["Swin"].build(), make_images(), layers=[0, -1])
+        attention_rollout(built("Swin"), make_images(), layers=[0, -1])
 
 
 def test_weights_of_a_rectangle():
@@ -104,7 +106,7 @@ def test_weights_of_a_rectangle():
 
 
 def test_another_size_and_16_bits():
-    model = keras_vit.resize(FAMILIES["plain"].build(), (24, 48))
+    model = keras_vit.resize(built("plain"), (24, 48))
     assert attention_rollout(model, np.zeros((2, 24, 48, 3), "float32")).shape == (2, 3, 6)
     model = FAMILIES["plain"].build(dtype="mixed_bfloat16")
     maps = keras.ops.convert_to_numpy(rollout_model(model)(make_images()))
@@ -139,7 +141,7 @@ def test_what_is_no_model_is_refused(call):
 @pytest.mark.parametrize("name", ["axial", "Swin"])
 def test_a_graph_needs_global_attention(name):
     with pytest.raises(ValueError, match="model must have blocks with global attention"):
-        rollout_model(FAMILIES[name].build())
+        rollout_model(built(name))
 
 
 @pytest.mark.parametrize(
@@ -150,11 +152,11 @@ def test_a_graph_needs_global_attention(name):
         ({"model": np.ones((1, 1, 1, 5, 5)), "images": None, "layers": -1}, "layers are for a model"),
         ({"model": [np.ones((1, 1, 5, 5)), np.ones((2, 1, 5, 5))], "images": None}, "equal images and tokens"),
         ({"model": np.full((1, 1, 1, 5, 5), np.nan), "images": None}, "weights must be finite"),
-        ({"model": np.ones((1, 1, 1, 4, 4)), "images": None}, r"grid_size must be \(rows, columns\) of the 3 tokens"),
+        ({"model": np.ones((1, 1, 1, 4, 4)), "images": None}, r"grid_size must be \(rows, columns\) of the 3 patches"),
         ({"model": np.ones((1, 1, 4, 4)), "images": None}, r"weights must be float arrays .* of shape \(1, 4, 4\)"),
         ({"model": [], "images": None}, "weights must contain at least one block"),
     ],
 )
 def test_arguments_are_checked(arguments, message):
     with pytest.raises(ValueError, match=message):
-        attention_rollout(**{"model": FAMILIES["plain"].build(), "images": make_images(), **arguments})
+        attention_rollout(**{"model": built("plain"), "images": make_images(), **arguments})

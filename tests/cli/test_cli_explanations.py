@@ -29,9 +29,9 @@ def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
     strongest = heads[analysis.head_strength(heads).argmax()]
     top, left = find(pixels, image)
     rollout = analysis.attention_rollout(model, inputs)[0]
-    assert find(pixels, analysis.overlay(image, rollout)) == (top, left + 234)
-    assert find(pixels, analysis.heat_map(image, rollout)) == (top, left + 2 * 234)
-    assert find(pixels, analysis.heat_map(image, strongest)) == (top + 224 + 30, left)
+    assert find(pixels, analysis.overlay(image, rollout)) == (top, left + 232)
+    assert find(pixels, analysis.heat_map(image, rollout)) == (top, left + 2 * 232)
+    assert find(pixels, analysis.heat_map(image, strongest)) == (top + 224 + 28, left)
 
 
 def test_layer_and_another_format(here, capsys):

@@ -9,6 +9,7 @@ from families import FAMILIES
 
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.evaluation.frozen_features import FrozenFeatures
+from keras_vit.evaluation.outputs import check_preprocessing
 from keras_vit.models.rescaled import of_pixels
 
 SIZES = {"image_size": 16, "patch_size": 8, "hidden_dim": 12, "num_layers": 2, "num_heads": 2, "mlp_dim": 16}
@@ -99,7 +100,7 @@ def test_of_a_model_around_one_it_is_that_one():
     for wrapper in (of_pixels(model), keras.Model(inside, keras.layers.Dense(4)(model(cropped)))):
         frozen = FrozenFeatures(wrapper)
         assert (frozen.model, frozen.layer) == (model, "pooling")
-        assert frozen.preprocessing(None) == model.preprocessing
+        assert check_preprocessing(frozen.model, None) == model.preprocessing
 
 
 def test_of_a_model_of_another_package_it_is_the_output():
@@ -112,11 +113,11 @@ def test_of_a_model_of_another_package_it_is_the_output():
     np.testing.assert_allclose(read(FrozenFeatures(other, "maps")), expected, atol=1e-6)
     sequential = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()])
     np.testing.assert_array_equal(read(FrozenFeatures(sequential)), IMAGES.reshape(5, -1))
-    with pytest.raises(ValueError, match="preprocessing must be given for a model of another package; other does not"):
-        FrozenFeatures(other).preprocessing(None)
+    with pytest.raises(ValueError, match="preprocessing must be given for a model of another package; other has none"):
+        check_preprocessing(other, None)
     grey = Preprocessing(size=16, mean=(0.5,), std=(0.5,))
     with pytest.raises(ValueError, match=r"shape \(16, 16, 3\) for this model; got \(16, 16, 1\)"):
-        FrozenFeatures(other).preprocessing(grey)
+        check_preprocessing(other, grey)
 
 
 def test_batches_are_joined_with_their_labels(capsys):
@@ -150,5 +151,5 @@ def test_refusals():
         with pytest.raises(error, match=message):
             print(message, FrozenFeatures(given, layer))  # shown where nothing is raised
     other.get_layer("encoder_norm").beta.assign(np.full(12, np.nan))
-    with pytest.raises(ValueError, match="other returns NaN or infinity in pooling for some images"):
+    with pytest.raises(ValueError, match="features of pooling; other returns NaN or infinity for some images"):
         read(FrozenFeatures(other))

@@ -1,5 +1,7 @@
 """Images with labels: every kind gives the same ones, and classes are matched by name."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,15 +19,11 @@ NAMES = ("000", "001", "002")
 SLOW = pytest.mark.slow
 
 
-class Frozen:
-    """Stands for `FrozenFeatures`."""
-
-    def preprocessing(self, given):
-        return LEVELS if given is None else given
+MODEL = types.SimpleNamespace(name="toy", preprocessing=LEVELS, input_shape=(None, 8, 8, 3))
 
 
 def opened(data, batch_size=4, preprocessing=None):
-    return open_labelled({"train": data}, Frozen(), preprocessing, batch_size)[0]
+    return open_labelled({"train": data}, MODEL, preprocessing, batch_size)[0]
 
 
 def batched(batch_size=5, **changes):
@@ -56,16 +54,17 @@ def test_every_kind_gives_the_same(kinds, kind):
     data, positions = opened(kinds[kind]), np.array([1, 2, 5, 6, 8, 11])
     np.testing.assert_array_equal(data.labels, LABELS)
     assert data.class_names == (None if kind == "dataset" else NAMES)
-    batches = list(data.batches(positions))
-    assert [len(labels) for _, labels in batches] == [4, 2] and data.steps(len(positions)) == 2
+    batches, steps = data.batches(positions)
+    batches = list(batches)
+    assert [len(labels) for _, labels in batches] == [4, 2] and steps == 2
     assert_are(batches, positions)
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("folder", 3), ("dataset", 3)])
 def test_all_images(kinds, kind, steps):
-    data = opened(kinds[kind])
-    assert data.steps() == steps
-    assert_are(list(data.batches()), np.arange(12))
+    batches, found = opened(kinds[kind]).batches()
+    assert found == steps
+    assert_are(list(batches), np.arange(12))
 
 
 def assert_are(batches, positions):
@@ -79,7 +78,7 @@ def test_a_set_of_tensorflow_datasets(tmp_path):
     digits = pytest.importorskip("small_digits").SmallDigits(data_dir=tmp_path)
     data = opened(from_tfds(digits, "test"))
     np.testing.assert_array_equal(np.sort(data.labels), np.sort(load_digits().target[50:60]))
-    images, labels = next(data.batches(np.array([3])))
+    images, labels = next(iter(data.batches(np.array([3]))[0]))
     assert images.shape == (1, 8, 8, 3) and labels.tolist() == [data.labels[3]]
 
 
@@ -96,9 +95,9 @@ def test_a_stream_names_the_image_that_cannot_be_read():
     contents = [encode(image) for image in IMAGES[:3]] + [b"not an image"]
     elements = tf.data.Dataset.from_tensor_slices({"image": contents, "label": tf.constant([0, 1, 0, 1])})
     data = opened(ImageSource(elements, ("a", "b"), 4))
-    assert len(list(data.batches(np.array([0, 1])))) == 1
+    assert len(list(data.batches(np.array([0, 1]))[0])) == 1
     with pytest.raises(ValueError, match="image 3 must be an image"):
-        list(data.batches(np.array([1, 3])))
+        list(data.batches(np.array([1, 3]))[0])
 
 
 def test_another_order_of_a_dataset_is_seen():
@@ -107,7 +106,7 @@ def test_another_order_of_a_dataset_is_seen():
     for data in (opened(shuffled), opened(ImageSource(elements, NAMES, 12))):
         assert sorted(data.labels) == LABELS.tolist()
         with pytest.raises(ValueError, match="train must return its images in the same order every time"):
-            list(data.batches(np.arange(12)))
+            list(data.batches(np.arange(12))[0])
 
 
 class TestMatchLabels:
@@ -127,10 +126,10 @@ class TestMatchLabels:
     def test_other_classes_are_refused(self):
         train = opened(from_arrays(IMAGES, LABELS, ["ant", "bee", "cat"]))
         other = opened(from_arrays(IMAGES, LABELS, ["ant", "bee", "dog"]))
-        with pytest.raises(ValueError, match="got 3 and 3, 'cat' of train alone, 'dog' of test$"):
+        with pytest.raises(ValueError, match="got 3 and 3, only in train: cat; only in test: dog$"):
             match_labels(train, other)
         more = opened(from_arrays(IMAGES, LABELS, ["ant", "bee", "cat", "dog"]))
-        with pytest.raises(ValueError, match="same classes; got 3 and 4, 'dog' of test$"):
+        with pytest.raises(ValueError, match="same classes; got 3 and 4, only in train: none; only in test: dog$"):
             match_labels(train, more)
 
     def test_one_class_is_refused(self):
@@ -140,7 +139,7 @@ class TestMatchLabels:
 
 
 def test_a_dataset_of_unknown_length_has_no_number_of_batches():
-    assert opened(batched().filter(lambda x, y: True)).steps() is None
+    assert opened(batched().filter(lambda x, y: True)).batches()[1] is None
 
 
 def test_refusals():
@@ -149,7 +148,7 @@ def test_refusals():
         (batched(), {"preprocessing": LEVELS}, ValueError, "preprocessing is for folders and sources"),
         (batched(), {"batch_size": 0}, ValueError, "batch_size must be an integer of at least 1"),
         (batched().map(lambda x, y: x), {}, ValueError, r"batches \(inputs, labels\); its elements are"),
-        (batched(y=np.eye(3)[LABELS]), {}, ValueError, r"integer labels of shape \(batch,\); got float64 of"),
+        (batched(y=np.eye(3)[LABELS]), {}, ValueError, r"integer labels of shape \(images,\); got float64 of"),
         (batched(y=LABELS - 1), {}, ValueError, "labels of train must be from 0; they range from -1 to"),
         (batched().take(0), {}, ValueError, "train must contain at least one image; it contains none"),
         (ImageSource(from_arrays(IMAGES, LABELS).dataset, ("a", "b"), 12), {}, ValueError, "from 0 to 1, as .* 0 to 2"),

@@ -152,7 +152,7 @@ def test_refusals():
         (plain, SOURCE, {}, TypeError, "model must be a model of keras_vit; got Sequential"),
         (tiny(pooling="unpooled"), SOURCE, {}, ValueError, "model must pool its tokens"),
         (tiny(), one, {}, ValueError, "train must have at least two classes; it has 1"),
-        (tiny(), SOURCE, {"shots": 11}, ValueError, "got shots=11, and train has 10 of class 'dark'; 3 classes"),
+        (tiny(), SOURCE, {"shots": 11}, ValueError, "got shots=11, and train has 10 of class 'dark'; 3 of 3"),
         (tiny(), SOURCE, {"shots": 0}, ValueError, "shots must be an integer of at least 1"),
         (tiny(), SOURCE, {"seed": -1}, ValueError, "seed must be an integer of at least 0"),
         (tiny(), SOURCE, {"l2": 0}, ValueError, "l2 must be a finite number above 0"),

@@ -1,5 +1,6 @@
 """ReaL labels: the published form of the file, images by number, and evaluate with several right answers."""
 
+import functools
 import json
 
 import keras
@@ -21,6 +22,7 @@ NUMBERS = (50_000, 7, 123, 8, 31_415, 2, 40_001, 9)
 IMAGES = np.random.default_rng(0).integers(0, 256, (len(NUMBERS), 16, 16, 3), dtype=np.uint8)
 
 
+@functools.cache
 def tiny(labels=None, **changes):
     keras.utils.set_random_seed(0)
     model = VisionTransformer(CONFIG.replace(**changes), labels=labels)
@@ -118,9 +120,9 @@ def test_other_data_and_models_are_refused(tmp_path, images):
     real = write(tmp_path / "real.json", {7: [1]})
     arrays = from_arrays(IMAGES, np.arange(8))
     dataset = tf.data.Dataset.from_tensors((IMAGES.astype(np.float32), np.arange(8)))
-    with pytest.raises(ValueError, match="a source of files; got ImageSource without files"):
+    with pytest.raises(ValueError, match="a source of files"):
         evaluate(tiny(), arrays, labels=real)
-    with pytest.raises(ValueError, match="a source of files; got "):
+    with pytest.raises(ValueError, match="a source of files"):
         evaluate(tiny(), dataset, labels=real)
     with pytest.raises(ValueError, match="class names must match the model's 6 classes, which have no names"):
         evaluate(tiny(classes=6), images, labels=real)

@@ -1,4 +1,4 @@
-"""The ridge regression: against scikit-learn's, against its normal equations, and folded into a kernel and a bias.
+"""The draw of images; the ridge regression against scikit-learn's and its normal equations, and its folded form.
 
 The official code's numbers are the cases fewshot_primal and fewshot_dual of test_golden.py.
 """
@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluation import fit_ridge
+from keras_vit.evaluation.ridge import draw_shots
 
 CLASSES = 4
+DRAWN_FROM = np.random.default_rng(0).integers(0, 3, 90)
+CLASS_NAMES = ("ant", "bee", "cat")
 
 
 def drawn(images, dim, scale=1.0):
@@ -72,9 +75,9 @@ def test_constant_and_equal_features_are_no_trouble():
         ({"features": np.zeros((0, 3)), "labels": np.zeros(0, int)}, r"not empty; got shape \(0, 3\)"),
         ({"features": np.zeros(2)}, r"\(images, dim\), not empty; got shape \(2,\)"),
         ({"features": np.full((2, 3), np.nan)}, "features must be a finite array"),
-        ({"labels": [0.0, 1.0]}, r"labels must be 2 integers; got float64 of shape \(2,\)"),
-        ({"labels": [0, 1, 1]}, r"labels must be 2 integers; got int64 of shape \(3,\)"),
-        ({"labels": [0, 2]}, "labels must be from 0 to 1; they range from 0 to 2"),
+        ({"labels": [0.0, 1.0]}, r"integer labels .*; got float64 of shape \(2,\)"),
+        ({"labels": [0, 1, 1]}, "labels must be one per image; got 3 for 2 images"),
+        ({"labels": [0, 2]}, "labels must be from 0 to 1, as there are 2 classes; they range from 0 to 2"),
         ({"classes": 0}, "classes must be an integer of at least 1; got classes=0"),
         ({"l2": 0.0}, "l2 must be a finite number above 0; got l2=0.0"),
     ],
@@ -82,3 +85,35 @@ def test_constant_and_equal_features_are_no_trouble():
 def test_refusals(changes, message):
     with pytest.raises(ValueError, match=message):
         fit_ridge(**{"features": np.zeros((2, 3)), "labels": [0, 1], "classes": 2, **changes})
+
+
+def test_every_row_holds_distinct_images_of_its_class():
+    drawn = draw_shots(DRAWN_FROM, CLASS_NAMES, 10, seed=0)
+    assert drawn.shape == (3, 10) and len(np.unique(drawn)) == 30
+    np.testing.assert_array_equal(DRAWN_FROM[drawn], np.arange(3)[:, None].repeat(10, axis=1))
+
+
+def test_more_shots_contain_fewer():
+    np.testing.assert_array_equal(
+        draw_shots(DRAWN_FROM, CLASS_NAMES, 10, 1)[:, :4], draw_shots(DRAWN_FROM, CLASS_NAMES, 4, 1)
+    )
+
+
+def test_a_seed_is_a_draw():
+    first, again, other = (draw_shots(DRAWN_FROM, CLASS_NAMES, 5, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+
+
+def test_the_draw_is_that_of_big_vision():
+    rng = np.random.default_rng(2)
+    expected = [rng.permutation(np.where(DRAWN_FROM == number)[0])[:5] for number in range(3)]
+    np.testing.assert_array_equal(draw_shots(DRAWN_FROM, CLASS_NAMES, 5, 2), expected)
+
+
+def test_a_class_with_too_few_images_is_named():
+    labels = np.array([0] * 9 + [1] * 3 + [2] * 2)
+    with pytest.raises(ValueError, match="got shots=3, and train has 2 of class 'cat'; 1 of 3"):
+        draw_shots(labels, CLASS_NAMES, 3, 0)
+    with pytest.raises(ValueError, match="got shots=5, and train has 3 of class 'bee'; 2 of 3 classes have too few$"):
+        draw_shots(labels, CLASS_NAMES, 5, 0)

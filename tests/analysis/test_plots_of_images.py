@@ -1,7 +1,10 @@
 """Figures of images, read back by the pixel."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 from rendered import bytes_of, find, pixels_of
 
 from keras_vit.analysis import heat_map, overlay, plots
@@ -94,20 +97,20 @@ class TestExplanation:
         image, heads = _images(1)[0], _patterns(2)
         pixels = pixels_of(self.sheet())
         height, width = pixels.shape[:2]
-        assert (width, height) == (5 * 10 + 4 * 224, 3 * 10 + 3 * 20 + 2 * 224)
-        upper, lower = 10 + 20 + 20, height - 10 - 224
+        assert (width, height) == (5 * 8 + 4 * 224, 3 * 8 + 3 * 20 + 2 * 224)
+        upper, lower = 8 + 20 + 20, height - 8 - 224
         for tile, top, left in (
-            (image, upper, 10),
-            (overlay(image, heads[0]), upper, 20 + 224),
-            (heat_map(image, heads[0]), upper, 30 + 448),
-            (heat_map(image, heads[0]), lower, 10),
-            (heat_map(image, heads[1]), lower, 20 + 224),
-            (heat_map(image, np.ones((14, 14))), lower, 30 + 448),  # the even head comes last
+            (image, upper, 8),
+            (overlay(image, heads[0]), upper, 16 + 224),
+            (heat_map(image, heads[0]), upper, 24 + 448),
+            (heat_map(image, heads[0]), lower, 8),
+            (heat_map(image, heads[1]), lower, 16 + 224),
+            (heat_map(image, np.ones((14, 14))), lower, 24 + 448),  # the even head comes last
         ):
             np.testing.assert_array_equal(pixels[top : top + 224, left : left + 224], tile)
 
     def test_bars_are_as_long_as_their_scores(self):
-        pixels = pixels_of(self.sheet())[50 : 50 + 224, 40 + 672 : 40 + 672 + 224, 0]
+        pixels = pixels_of(self.sheet())[48 : 48 + 224, 32 + 672 : 32 + 672 + 224, 0]
         dark = [(row == 89).sum() for row in pixels]  # "0.35" of 255
         lengths = [length for length in sorted(set(dark)) if dark.count(length) > 10]
         assert lengths == [0, 56, 168]
@@ -117,23 +120,19 @@ class TestExplanation:
             plots.explanation(_images(1)[0], answers, _patterns(1)[0], _patterns(2))
             for answers in (self.answers[:2], [*self.answers[:2], *[("another", 0.0)] * 3])
         )
-        upper = [pixels_of(sheet)[50 : 50 + 84, 40 + 672 : 40 + 672 + 224] for sheet in (two, five)]
+        upper = [pixels_of(sheet)[48 : 48 + 84, 32 + 672 : 32 + 672 + 224] for sheet in (two, five)]
         np.testing.assert_array_equal(*upper)  # 224 / 5.25 pixels a step: the third begins at 96
-        assert (pixels_of(two)[150 : 50 + 224, 40 + 672 : 40 + 672 + 224] == 255).all()
+        assert (pixels_of(two)[148 : 48 + 224, 32 + 672 : 32 + 672 + 224] == 255).all()
 
     def test_texts(self):
-        texts = [text.get_text() for text in self.sheet().texts]
-        assert texts[0] == "model: cat.jpg" and texts[-3:] == [
-            "head 1, 33 % uneven",
-            "head 2, 33 % uneven",
-            "head 3, 0 % uneven",
-        ]
-        labels = [text.get_text() for axes in self.sheet().axes for text in axes.texts]
-        assert labels[0] == "75.0 %  Egyptian cat" and labels[-1].endswith("…")
+        texts = [text.get_text() for text in self.sheet().axes[0].texts]
+        heads = ["head 1, 33 % uneven", "head 2, 33 % uneven", "head 3, 0 % uneven"]
+        assert texts[0] == "model: cat.jpg" and texts[4:7] == heads
+        assert texts[8] == "75.0 %  Egyptian cat" and texts[-1].endswith("…")
 
     def test_more_heads_than_are_shown(self):
         narrow, wide = (pixels_of(self.sheet(6, num_heads=count)).shape[1] for count in (2, 5))
-        assert (narrow, wide) == (5 * 10 + 4 * 224, 6 * 10 + 5 * 224)
+        assert (narrow, wide) == (5 * 8 + 4 * 224, 6 * 8 + 5 * 224)
         assert bytes_of(self.sheet()) < 400_000
 
 
@@ -148,3 +147,14 @@ class TestExplanation:
 def test_arguments_are_checked(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_notebook_shows_a_figure_pixel_by_pixel():
+    """IPython asks an object for this image where pyplot has not told it how to draw figures."""
+    figure = plots.attention_overlay(np.linspace(0, 1, 64).reshape(1, 8, 8, 1), np.ones((1, 2, 2)))
+    shown = Image.open(io.BytesIO(figure._repr_png_()))
+    assert shown.size == tuple(np.rint(figure.get_size_inches() * figure.dpi))
+    written = io.BytesIO()
+    figure.savefig(written, format="png")
+    np.testing.assert_array_equal(np.asarray(shown), np.asarray(Image.open(written)))
+    assert np.asarray(shown.convert("L")).std() > 10

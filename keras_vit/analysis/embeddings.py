@@ -1,5 +1,6 @@
-"""Principal components of the patch embedding filters (Fig. 7 left of arXiv 2010.11929)."""
+"""Embeddings of a model (Fig. 7 of arXiv 2010.11929): components of its filters, similarity of its positions."""
 
+import math
 import typing
 
 import keras
@@ -7,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.layers import PatchEncoder, StdConv2D
+from keras_vit.analysis.blocks import patch_grid
+from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
 from keras_vit.models.encoders import called_layers
+from keras_vit.typing import Size
 
 
 class FilterComponents(typing.NamedTuple):
@@ -103,3 +106,63 @@ def _first_kernel(model):
         layer = layer.projection
     kernel = layer.standardised_kernel() if isinstance(layer, StdConv2D) else layer.kernel
     return keras.ops.convert_to_numpy(kernel)
+
+
+def position_similarity(
+    model: keras.Model | npt.ArrayLike,
+    layer: str | None = None,
+    *,
+    grid_size: Size | None = None,
+    num_prefix_tokens: int | None = None,
+) -> np.ndarray:
+    """Compute the cosine similarity of the position embeddings of patches.
+
+    All pairs of patches are compared.
+
+    Args:
+        model: a model of this package that adds position embeddings to its tokens (`learned`, `learned_2d` or
+            `sincos2d`), or one that contains its layers; or a table ([1,] prefix + rows * columns, dim).
+        layer: for a model, the name of its position embedding layer, such as `"position_embs_01"`; None for the first.
+        grid_size: for a table: (rows, columns); None for a square grid.
+        num_prefix_tokens: for a table: number of rows before the patches; None for 1, a class token.
+
+    Returns:
+        float64 array (rows, columns, rows, columns) in [-1, 1]: [i, j] is the map of similarities with the patch in
+        row i and column j. The similarity with a row of zeros is 0.
+
+    Raises:
+        ValueError: if the model adds no position embeddings, as with `none` and `relative`, which have no table per
+            patch, and in a Swin, whose biases belong to offsets; or if the table has another grid.
+    """
+    if isinstance(model, keras.Model):
+        if grid_size is not None or num_prefix_tokens is not None:
+            raise ValueError("a model must not be given grid_size or num_prefix_tokens")
+        found = _position_layer(model, layer)
+        grid, prefix = found.built_grid, -math.prod(found.built_grid)
+        table = keras.ops.convert_to_numpy(found.table())[0].astype("float64")
+    else:
+        if layer is not None:
+            raise ValueError(f"layer is for a model; got layer={layer!r} with a table")
+        prefix = 1 if num_prefix_tokens is None else checks.check_integer("num_prefix_tokens", num_prefix_tokens, 0)
+        table = np.asarray(model, "float64")
+        table = table[0] if table.ndim == 3 and len(table) == 1 else table
+        if table.ndim != 2:
+            raise ValueError(f"a table must have shape (prefix + rows * columns, dim); got {table.shape}")
+        grid = patch_grid(len(table) - prefix, grid_size)
+    rows = table[prefix:]
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
+    return np.clip(rows @ rows.T, -1, 1).reshape(*grid, *grid)
+
+
+def _position_layer(model, name):
+    found = (layer for layer in called_layers(model) if isinstance(layer, AddPositionEmbs))
+    layers = {layer.name: layer for layer in found if layer.position_embedding != "none"}
+    if not layers:
+        raise ValueError(
+            "model must add position embeddings to its tokens, position_embedding 'learned', 'learned_2d' or "
+            f"'sincos2d'; {model.name} does not"
+        )
+    if name is None:
+        return next(iter(layers.values()))
+    return layers[checks.check_choice("layer", name, layers)]
