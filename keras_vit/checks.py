@@ -5,7 +5,7 @@ import math
 import numbers
 import os
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -97,17 +97,19 @@ def check_integer(name: str, value: Any, minimum: int = 1) -> int:
 
 def check_rate(name: str, value: Any) -> float:
     """Return `value` as a float in [0, 1), such as a dropout or stochastic depth rate."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not 0.0 <= value < 1.0:
-        raise ValueError(f"{name} must be a number in [0, 1); got {name}={value!r}")
-    return float(value)
+    return check_number(name, value, "number in [0, 1)", lambda number: 0.0 <= number < 1.0)
 
 
 def check_positive(name: str, value: Any) -> float:
     """Return `value` as a finite float above zero."""
+    return check_number(name, value, "finite number above 0", lambda number: number > 0)
+
+
+def check_number(name: str, value: Any, kind: str, is_valid: Callable[[Any], bool]) -> float:
+    """Return `value` as a float; raise a `ValueError` that names `kind` unless it is finite and valid."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{name} must be a finite number above 0; got {name}={value!r}")
+    if not is_number or not math.isfinite(value) or not is_valid(value):
+        raise ValueError(f"{name} must be a {kind}; got {name}={value!r}")
     return float(value)
 
 
@@ -137,15 +139,27 @@ def check_workdir(value: Any) -> pathlib.Path:
 
 def check_pair(name: str, value: Any) -> tuple[int, int]:
     """Return `value`, one integer or two, as a pair (height, width) of positive integers."""
-    pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(pair) != 2:
-        raise ValueError(f"{name} must be one integer or a pair (height, width); got {name}={value!r}")
     try:
-        return check_integer(name, pair[0]), check_integer(name, pair[1])
+        height, width = value if isinstance(value, (tuple, list)) else (value, value)
+        return check_integer(name, height), check_integer(name, width)
     except ValueError:
         raise ValueError(
             f"{name} must be one positive integer or a pair (height, width) of them; got {name}={value!r}"
         ) from None
+
+
+def check_string(name: str, value: Any) -> str:
+    """Return `value` if it is a string that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a string that is not empty; got {name}={value!r}")
+    return value
+
+
+def check_integers(name: str, value: Any) -> tuple[int, ...]:
+    """Return `value`, a sequence of positive integers, as a tuple."""
+    if not isinstance(value, (tuple, list)):
+        raise ValueError(f"{name} must be a sequence of integers; got {name}={value!r}")
+    return tuple(check_integer(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:

@@ -73,7 +73,6 @@ INTEGER = "count must be an integer of at least 2; got count="
 RATE = "drop must be a number in [0, 1); got drop="
 POSITIVE = "epsilon must be a finite number above 0; got epsilon="
 FLAG = "flag must be True or False; got flag="
-LENGTH = "size must be one integer or a pair (height, width); got size="
 PAIR = "size must be one positive integer or a pair (height, width) of them; got size="
 DIVISIBLE = "size must be divisible by step; got size="
 
@@ -104,9 +103,9 @@ REFUSED = [
     (_flag, 1, FLAG + "1"),
     (_flag, "True", FLAG + "'True'"),
     (_flag, None, FLAG + "None"),
-    (_pair, (1, 2, 3), LENGTH + "(1, 2, 3)"),
-    (_pair, (1,), LENGTH + "(1,)"),
-    (_pair, (), LENGTH + "()"),
+    (_pair, (1, 2, 3), PAIR + "(1, 2, 3)"),
+    (_pair, (1,), PAIR + "(1,)"),
+    (_pair, (), PAIR + "()"),
     (_pair, 0, PAIR + "0"),
     (_pair, (224, -1), PAIR + "(224, -1)"),
     (_pair, (224, 22.5), PAIR + "(224, 22.5)"),

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from keras_vit import checks
+from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
-from keras_vit.config.base import check_integers, check_string
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -187,7 +187,8 @@ _TIMM_ARCHITECTURES = {
     ),
 }
 _TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # timm < 0.9: last
-_HEADS = {False: checks.check_integer, True: check_integers}  # a Swin has a list with one number per stage
+# a Swin has a list with one number per stage
+_HEADS: dict[bool, Any] = {False: checks.check_integer, True: check_integers}
 _TIMM_POOLS = {"token": "token", "avg": "gap", "map": "map", "": "unpooled"}
 
 # key of `model_args` -> our field (None for a value that needs no field), check

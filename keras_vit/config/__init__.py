@@ -1,15 +1,12 @@
 """Configs of models and of their preprocessing: frozen, validated dataclasses that convert to and from plain dicts."""
 
-from keras_vit.config.base import GELUS, Config, ImageConfig
-from keras_vit.config.preprocessing import INTERPOLATIONS, Preprocessing
+from keras_vit.config.base import Config, ImageConfig
+from keras_vit.config.preprocessing import Preprocessing
 from keras_vit.config.resnet import AxialResNetConfig, BiTConfig, FeatureMapConfig, ResNetConfig
 from keras_vit.config.swin import SwinConfig
-from keras_vit.config.vit import POSITION_EMBEDDINGS, UNPOOLED, ViTConfig
+from keras_vit.config.vit import UNPOOLED, ViTConfig
 
 __all__ = [
-    "GELUS",
-    "INTERPOLATIONS",
-    "POSITION_EMBEDDINGS",
     "UNPOOLED",
     "AxialResNetConfig",
     "BiTConfig",

@@ -1,19 +1,32 @@
 """The base classes of all configs: frozen, validated dataclasses that convert to a plain dict and back."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
+from keras_vit.config.arguments import Check, check_argument
 from keras_vit.typing import Pair
-
-GELUS = ("tanh", "erf")
 
 
 class Config:
-    """Convert a config to a plain dict and back; the base class of all configs."""
+    """Check the fields of a config and convert it to a plain dict and back; the base class of all configs.
+
+    The checks of the fields are those of `ARGUMENTS` by name. `own_checks` has the checks of names that are not in that
+    table or have another meaning in this config.
+
+    Raises:
+        ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a dataclass
+    own_checks: ClassVar[Mapping[str, Check]] = {}
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = check_argument(field.name, getattr(self, field.name), field.default, self.own_checks)
+            self._set(**{field.name: value})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict of JSON values.
@@ -55,17 +68,16 @@ class Config:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def _check(self, check, *names):
-        """Run `check(name, value)` on these fields and store what it returns."""
-        for name in names:
-            self._set(**{name: check(name, getattr(self, name))})
+    def _check_rules(self, rules):
+        """Raise `ValueError` on the first broken rule of a dict from rules to whether they are broken.
 
-    def _check_optional(self, check, *names):
-        """Run `_check` on those of the fields that are not None."""
-        self._check(check, *(name for name in names if getattr(self, name) is not None))
-
-    def _check_choice(self, name, choices):
-        checks.check_choice(name, getattr(self, name), choices)
+        The error shows the fields that the rule names; a word in quotes is a value.
+        """
+        fields = [field.name for field in dataclasses.fields(self)]
+        for rule, is_broken in rules.items():
+            if is_broken:
+                named = [word for word in dict.fromkeys(re.findall(r"(?<!')\b\w+", rule)) if word in fields]
+                raise ValueError(f"{rule}; got {', '.join(f'{name}={getattr(self, name)!r}' for name in named)}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,43 +111,14 @@ class ImageConfig(Config):
     include_preprocessing: bool = False
 
     def __post_init__(self):
-        self._check(check_string, "name")
-        self._check(checks.check_pair, "image_size")
-        self._check(checks.check_integer, "classes", "channels")
-        self._check(checks.check_flag, "include_top", "include_preprocessing")
-        if self.include_preprocessing and self.channels not in (1, 3):
-            raise ValueError(
-                f"include_preprocessing=True needs images of 1 or 3 channels; got channels={self.channels} (scale the "
-                "images yourself)"
-            )
-        self._check_optional(check_string, "classifier_activation")
-        self._check_optional(_policy_name, "dtype")
+        super().__post_init__()
+        is_broken = self.include_preprocessing and self.channels not in (1, 3)
+        rule = "include_preprocessing=True needs images of 1 or 3 channels (scale other images yourself)"
+        self._check_rules({rule: is_broken})
 
     def resolve(self) -> Self:
         """Return a copy in which defaults replace the fields that are None."""
         return self
-
-
-def check_string(name, value):
-    """Return `value` if it is a string that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a string that is not empty; got {name}={value!r}")
-    return value
-
-
-def check_integers(name, value, minimum=1):
-    """Return `value`, a sequence of integers of at least `minimum`, as a tuple."""
-    if not isinstance(value, (tuple, list)):
-        raise ValueError(f"{name} must be a sequence of integers; got {name}={value!r}")
-    return tuple(checks.check_integer(f"{name}[{index}]", item, minimum) for index, item in enumerate(value))
-
-
-def _policy_name(name, policy):
-    """Return the name of a Keras dtype policy, given as a name or a policy object."""
-    text = getattr(policy, "name", policy)
-    if not isinstance(text, str):
-        raise ValueError(f"{name} must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {policy!r}")
-    return text
 
 
 def _plain(value):

@@ -1,8 +1,6 @@
 """Preprocessing: how images become the input of a model."""
 
 import dataclasses
-import math
-import numbers
 from collections.abc import Sequence
 from typing import Self
 
@@ -10,10 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
+from keras_vit.config.arguments import one_of
 from keras_vit.config.base import Config
 from keras_vit.typing import Pair, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest")
+
+
+def _check_size(name, value):
+    """Return a pair as `check_pair` does, and one integer as itself."""
+    pair = checks.check_pair(name, value)
+    return pair if isinstance(value, (tuple, list)) else pair[0]
+
+
+def _check_numbers(name, values):
+    values = values if isinstance(values, (tuple, list)) else (values,)
+    return tuple(
+        checks.check_number(f"{name}[{index}]", value, "finite number", lambda number: True)
+        for index, value in enumerate(values)
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +51,13 @@ class Preprocessing(Config):
         ValueError: if a value is out of range or `crop` exceeds `size`.
     """
 
+    own_checks = {
+        "size": _check_size,
+        "interpolation": one_of(INTERPOLATIONS),
+        "mean": _check_numbers,
+        "std": _check_numbers,
+    }
+
     size: Pair = 224
     crop: Pair | None = None
     interpolation: str = "bilinear"
@@ -46,16 +66,12 @@ class Preprocessing(Config):
     in_model: bool = False
 
     def __post_init__(self):
-        checks.check_choice("interpolation", self.interpolation, INTERPOLATIONS)
-        is_shorter_side = self.crop is not None and not isinstance(self.size, (tuple, list))
+        super().__post_init__()
         resized = checks.check_pair("size", self.size)
-        self._set(size=resized[0] if is_shorter_side else resized, mean=_floats("mean", self.mean))
-        self._set(std=_floats("std", self.std))
-        self._check(checks.check_flag, "in_model")
-        if self.crop is not None:
-            self._set(crop=checks.check_pair("crop", self.crop))
-            if any(side > limit for side, limit in zip(self.crop, resized, strict=True)):
-                raise ValueError(f"crop must not exceed size; got crop={self.crop}, size={self.size}")
+        if self.crop is None:
+            self._set(size=resized)
+        elif any(side > limit for side, limit in zip(self.crop, resized, strict=True)):
+            raise ValueError(f"crop must not exceed size; got crop={self.crop}, size={self.size}")
         if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):
             raise ValueError(
                 f"mean and std must have one number per channel, 1 or 3; got mean={self.mean}, std={self.std}"
@@ -120,12 +136,3 @@ class Preprocessing(Config):
             raise ValueError(f"inputs must have {self.channels} channels in the last axis; got shape {inputs.shape}")
         mean, std = (np.asarray(values, "float32") for values in self.statistics)
         return np.clip(inputs * std + mean, 0.0, 1.0)
-
-
-def _floats(name, values):
-    values = tuple(values) if isinstance(values, (tuple, list)) else (values,)
-    if not values or not all(isinstance(v, numbers.Real) and not isinstance(v, bool) for v in values):
-        raise ValueError(f"{name} must be a sequence of numbers; got {name}={values}")
-    if not all(math.isfinite(v) for v in values):
-        raise ValueError(f"{name} must be a sequence of finite numbers; got {name}={values}")
-    return tuple(float(v) for v in values)

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.base import Config, ImageConfig, check_integers
+from keras_vit.config.arguments import one_of
+from keras_vit.config.base import Config, ImageConfig
 from keras_vit.typing import Pair
-
-STEM_STYLES = ("vit", "timm")
-POOL_PADDINGS = ("zeros", "minus_infinity")
 
 # style -> epsilon of GroupNorm, epsilon of the weight standardisation, what the second one is added to
 _STEM_EPSILONS = {
@@ -18,8 +16,34 @@ _STEM_EPSILONS = {
 }
 
 
+def _check_width_factor(name, value):
+    """Return `value` if 64 times it is an integer divisible by 32."""
+    value = checks.check_positive(name, value)
+    if (64 * value) % 32:
+        raise ValueError(f"{name} must be a multiple of 0.5, as GroupNorm has 32 groups; got {name}={value}")
+    return value
+
+
+def _check_stages(name, value):
+    value = checks.check_integers(name, value)
+    if not value:
+        raise ValueError(f"{name} must have at least one stage; got {name}={value}")
+    return value
+
+
+class _Root:
+    """The width of a ResNet's root."""
+
+    width_factor: float
+
+    @property
+    def width(self) -> int:
+        """Return the number of channels of the root."""
+        return round(64 * self.width_factor)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResNetConfig(Config):
+class ResNetConfig(_Root, Config):
     """Describe the ResNet stem of a hybrid ViT (arXiv 2010.11929, section 3.1, B.3).
 
     The stem is a 7 x 7 root with stride 2, a max-pool with stride 2 and bottleneck stages. Every stage but the first
@@ -37,22 +61,13 @@ class ResNetConfig(Config):
         ValueError: if a value is out of range, or the 32 groups of GroupNorm do not divide the width.
     """
 
+    own_checks = {"width_factor": _check_width_factor, "style": one_of(_STEM_EPSILONS)}
+
     stage_sizes: Sequence[int]
     width_factor: float = 1.0
     style: str = "vit"
     gn_epsilon: float | None = None
     std_epsilon: float | None = None
-
-    def __post_init__(self):
-        self._check(check_integers, "stage_sizes")
-        self._check(check_width_factor, "width_factor")
-        self._check_choice("style", STEM_STYLES)
-        self._check_optional(checks.check_positive, "gn_epsilon", "std_epsilon")
-
-    @property
-    def width(self) -> int:
-        """Return the number of channels of the root."""
-        return round(64 * self.width_factor)
 
     @property
     def std_form(self) -> str:
@@ -84,9 +99,6 @@ class FeatureMapConfig(Config):
 
     size: Pair
 
-    def __post_init__(self):
-        self._check(checks.check_pair, "size")
-
     def resolve(self) -> Self:
         """Return the config itself, which has no defaults to fill in."""
         return self
@@ -101,7 +113,7 @@ class FeatureMapConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BiTConfig(ImageConfig):
+class BiTConfig(_Root, ImageConfig):
     """Describe a BiT ResNet-v2 (arXiv 1912.11370), the CNN baseline of the ViT paper.
 
     Args:
@@ -117,6 +129,11 @@ class BiTConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "bit"
+    own_checks = {
+        "stage_sizes": _check_stages,
+        "width_factor": _check_width_factor,
+        "max_pool_padding": one_of(("zeros", "minus_infinity")),
+    }
 
     stage_sizes: Sequence[int]
     width_factor: float
@@ -124,21 +141,9 @@ class BiTConfig(ImageConfig):
     std_epsilon: float = 1e-10
     max_pool_padding: str = "zeros"
 
-    def __post_init__(self):
-        super().__post_init__()
-        self._check(_check_stages, "stage_sizes")
-        self._check(check_width_factor, "width_factor")
-        self._check(checks.check_positive, "gn_epsilon", "std_epsilon")
-        self._check_choice("max_pool_padding", POOL_PADDINGS)
-
-    @property
-    def width(self) -> int:
-        """Return the number of channels of the root."""
-        return round(64 * self.width_factor)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AxialResNetConfig(ImageConfig):
+class AxialResNetConfig(_Root, ImageConfig):
     """Describe an axial-attention ResNet (arXiv 2003.07853; 2010.11929, D.6).
 
     Each 3 x 3 convolution of the ResNet is replaced by attention along the height, then along the width.
@@ -155,6 +160,7 @@ class AxialResNetConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "axial_resnet"
+    own_checks = {"stage_sizes": _check_stages}
 
     stage_sizes: Sequence[int]
     width_factor: float = 1.0
@@ -163,20 +169,9 @@ class AxialResNetConfig(ImageConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check(_check_stages, "stage_sizes")
-        self._check(checks.check_positive, "width_factor", "epsilon")
-        self._check(checks.check_integer, "num_heads")
         # The narrowest attention has twice the channels of the root, and its keys have half of these.
-        if (64 * self.width_factor) % self.num_heads:
-            raise ValueError(
-                "64 * width_factor must be an integer divisible by num_heads; "
-                f"got width_factor={self.width_factor}, num_heads={self.num_heads}"
-            )
-
-    @property
-    def width(self) -> int:
-        """Return the number of channels of the root."""
-        return round(64 * self.width_factor)
+        is_broken = (64 * self.width_factor) % self.num_heads
+        self._check_rules({"64 * width_factor must be an integer divisible by num_heads": is_broken})
 
     def stage_width(self, index: int) -> int:
         """Return the attention channels of a stage; its output has twice as many.
@@ -185,18 +180,3 @@ class AxialResNetConfig(ImageConfig):
             index: index of the stage, from 0.
         """
         return 2 * self.width * 2**index
-
-
-def check_width_factor(name, value):
-    """Return `value` if 64 times it is an integer divisible by 32."""
-    value = checks.check_positive(name, value)
-    if (64 * value) % 32:
-        raise ValueError(f"{name} must be a multiple of 0.5, as GroupNorm has 32 groups; got {name}={value}")
-    return value
-
-
-def _check_stages(name, value):
-    value = check_integers(name, value)
-    if not value:
-        raise ValueError(f"{name} must have at least one stage; got {name}={value}")
-    return value

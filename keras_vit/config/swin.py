@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from keras_vit import checks
-from keras_vit.config.base import GELUS, ImageConfig, check_integers
+from keras_vit.config.base import ImageConfig
 from keras_vit.typing import Pair
 
 
@@ -32,6 +32,7 @@ class SwinConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "swin"
+    own_checks = {"num_heads": checks.check_integers}
 
     patch_size: Pair = (4, 4)
     embed_dim: int
@@ -47,30 +48,15 @@ class SwinConfig(ImageConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check(checks.check_pair, "patch_size")
-        self._check(checks.check_integer, "embed_dim", "window_size")
-        self._check(check_integers, "depths", "num_heads")
-        self._check(checks.check_positive, "mlp_ratio", "epsilon")
-        self._check(checks.check_rate, "dropout_rate", "drop_path_rate")
-        self._check(checks.check_flag, "qkv_bias")
-        self._check_choice("gelu", GELUS)
         checks.check_divisible("image_size", self.image_size, "patch_size", self.patch_size)
-        if not self.depths or len(self.depths) != len(self.num_heads):
-            raise ValueError(
-                "depths and num_heads must have one number per stage, for at least one stage; "
-                f"got depths={self.depths}, num_heads={self.num_heads}"
-            )
+        rule = "depths and num_heads must have one number per stage, for at least one stage"
+        self._check_rules({rule: not self.depths or len(self.depths) != len(self.num_heads)})
+        self._check_rules({"mlp_ratio * embed_dim must be at least 1, the width of the MLPs": self.mlp_dim(0) < 1})
         for stage, heads in enumerate(self.num_heads):
             if self.stage_dim(stage) % heads:
                 raise ValueError(
                     f"num_heads[{stage}] must divide the width of the stage, {self.stage_dim(stage)}; got {heads}"
                 )
-
-        if self.mlp_dim(0) < 1:
-            raise ValueError(
-                "mlp_ratio must give the MLPs a width of at least 1; "
-                f"got mlp_ratio={self.mlp_ratio}, embed_dim={self.embed_dim}"
-            )
 
     @property
     def grid_size(self) -> tuple[int, int]:

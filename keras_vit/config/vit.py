@@ -4,22 +4,27 @@ import dataclasses
 from typing import ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.base import GELUS, ImageConfig
+from keras_vit.config.base import ImageConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
-POOLINGS = ("token", "gap", "map", "first", "unpooled", "token_unpooled")
 CLASS_TOKEN_POOLINGS = ("token", "token_unpooled")
 UNPOOLED = ("unpooled", "token_unpooled")
-NORM_POSITIONS = ("before_pooling", "after_pooling")
-POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "relative", "none")
-POSITION_PLACEMENTS = ("stem", "every", "shared")
-ATTENTIONS = ("global", "axial")
 
 PAPER_GELU = "tanh"  # vit_jax uses flax.linen.gelu, whose default is the tanh approximation
 PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the default of Keras is 1e-3
 
 _STEMS = {stem.__name__: stem for stem in (ResNetConfig, FeatureMapConfig)}
+
+
+def _check_stem(name, value):
+    if isinstance(value, dict):
+        value = dict(value)
+        checks.check_choice(f"class_name of {name}", value.get("class_name"), _STEMS)
+        value = _STEMS[value.pop("class_name")].from_dict(value)
+    if not isinstance(value, tuple(_STEMS.values())):
+        raise ValueError(f"{name} must be a keras_vit.ResNetConfig or None; got {name}={value!r}")
+    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,7 @@ class ViTConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "vit"
+    own_checks = {"stem": _check_stem}
 
     patch_size: Pair
     hidden_dim: int
@@ -100,32 +106,9 @@ class ViTConfig(ImageConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check(checks.check_pair, "patch_size")
-        self._check(checks.check_integer, "hidden_dim", "num_layers", "num_heads", "mlp_dim")
-        self._check(lambda name, value: checks.check_integer(name, value, minimum=0), "num_registers", "token_merging")
-        self._check(checks.check_rate, "dropout_rate", "attention_dropout_rate", "drop_path_rate")
-        self._check(checks.check_flag, "qkv_bias", "qk_norm", "remat", "distilled")
-        for name, choices in _CHOICES.items():
-            self._check_choice(name, choices)
-        self._check_optional(checks.check_flag, "class_token")
-        self._check_optional(checks.check_integer, "representation_size")
-        self._check_optional(checks.check_positive, "layer_scale_init", "epsilon")
-        self._check_optional(lambda name, value: checks.check_choice(name, value, GELUS), "gelu")
-        self._check_optional(_check_stem, "stem")
-        self._check_sizes()
-        for is_contradiction, expectation, names in _CONTRADICTIONS:
-            if is_contradiction(self):
-                got = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-                raise ValueError(f"{expectation}; got {got}")
-
-    def _check_sizes(self):
         divided = "image_size" if self.stem is None else f"the feature map of image_size {self.image_size}"
         checks.check_divisible(divided, self.feature_size, "patch_size", self.patch_size)
-        if self.hidden_dim % self.num_heads:
-            raise ValueError(
-                "hidden_dim must be divisible by num_heads; "
-                f"got hidden_dim={self.hidden_dim}, num_heads={self.num_heads}"
-            )
+        self._check_rules(_rules(self))
 
     @property
     def feature_size(self) -> tuple[int, int]:
@@ -154,101 +137,50 @@ class ViTConfig(ImageConfig):
         return self.replace(gelu=self.gelu or PAPER_GELU, epsilon=self.epsilon or PAPER_EPSILON, stem=stem)
 
 
-_CHOICES = {
-    "pooling": POOLINGS,
-    "norm_position": NORM_POSITIONS,
-    "position_embedding": POSITION_EMBEDDINGS,
-    "position_placement": POSITION_PLACEMENTS,
-    "attention": ATTENTIONS,
-}
-
-# what makes two arguments contradict each other, the expectation, the arguments to report
-_CONTRADICTIONS = (
-    (
-        lambda c: c.class_token and c.pooling in ("first", "unpooled"),
-        "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False",
-        ("class_token", "pooling"),
-    ),
-    (
-        lambda c: c.class_token is False and c.pooling in CLASS_TOKEN_POOLINGS,
-        "pooling 'token' and 'token_unpooled' read the class token, so class_token must be None or True",
-        ("class_token", "pooling"),
-    ),
-    (
-        lambda c: c.norm_position == "after_pooling" and c.pooling in UNPOOLED,
-        "norm_position='after_pooling' needs a pooling of tokens, such as 'gap'",
-        ("pooling",),
-    ),
-    (
-        lambda c: c.pooling == "first" and c.num_registers,
-        "pooling='first' reads row 0 of the patch tokens, so num_registers must be 0",
-        ("num_registers",),
-    ),
-    (
-        lambda c: c.position_embedding == "sincos2d" and (c.hidden_dim % 4 or c.hidden_dim < 8),
-        "position_embedding='sincos2d' needs hidden_dim of at least 8, divisible by 4",
-        ("hidden_dim",),
-    ),
-    (
-        lambda c: c.position_embedding == "learned_2d" and c.hidden_dim % 2,
-        "position_embedding='learned_2d' needs an even hidden_dim, half of it for rows and half for columns",
-        ("hidden_dim",),
-    ),
-    (
-        lambda c: c.position_embedding == "none" and c.position_placement != "stem",
-        "position_embedding='none' adds no positions, so position_placement must be 'stem', the default",
-        ("position_placement",),
-    ),
-    (
-        lambda c: c.position_embedding == "relative" and c.position_placement == "stem",
-        "position_embedding='relative' acts inside the blocks, so position_placement must be 'every' or 'shared'",
-        ("position_placement",),
-    ),
-    (
-        lambda c: c.attention == "axial" and c.num_prefix_tokens,
-        "attention='axial' works on the rows and columns of the patch grid, so it needs a pooling without class "
-        "token, such as 'gap', no registers and no distillation token",
-        ("pooling", "class_token", "num_registers", "distilled"),
-    ),
-    (
-        lambda c: c.attention == "axial" and c.position_embedding == "relative",
-        "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative'",
-        ("position_embedding",),
-    ),
-    (
-        lambda c: c.token_merging and c.position_placement != "stem",
-        "token_merging removes the grid positions after the first block, so position_placement must be 'stem'",
-        ("token_merging", "position_placement"),
-    ),
-    (
-        lambda c: c.token_merging and c.attention == "axial",
-        "attention='axial' needs whole rows and columns of patches, so token_merging must be 0",
-        ("token_merging",),
-    ),
-    (
-        lambda c: c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling"),
+def _rules(c):
+    """Return whether a config breaks each rule."""
+    is_axial = c.attention == "axial"
+    return {
+        "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,
+        "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False": (
+            c.class_token and c.pooling in ("first", "unpooled")
+        ),
+        "pooling 'token' and 'token_unpooled' read the class token, so class_token must be None or True": (
+            c.class_token is False and c.pooling in CLASS_TOKEN_POOLINGS
+        ),
+        "norm_position='after_pooling' needs a pooling of tokens, such as 'gap'": (
+            c.norm_position == "after_pooling" and c.pooling in UNPOOLED
+        ),
+        "pooling='first' reads row 0 of the patch tokens, so num_registers must be 0": (
+            c.pooling == "first" and c.num_registers
+        ),
+        "position_embedding='sincos2d' needs hidden_dim of at least 8, divisible by 4": (
+            c.position_embedding == "sincos2d" and (c.hidden_dim % 4 or c.hidden_dim < 8)
+        ),
+        "position_embedding='learned_2d' needs an even hidden_dim, half of it for rows and half for columns": (
+            c.position_embedding == "learned_2d" and c.hidden_dim % 2
+        ),
+        "position_embedding='none' adds no positions, so position_placement must be 'stem', the default": (
+            c.position_embedding == "none" and c.position_placement != "stem"
+        ),
+        "position_embedding='relative' acts inside the blocks, so position_placement must be 'every' or 'shared'": (
+            c.position_embedding == "relative" and c.position_placement == "stem"
+        ),
+        "attention='axial' works on the rows and columns of the patch grid, so it needs a pooling without class token, "
+        "such as 'gap', and no class_token, num_registers or distilled token": is_axial and c.num_prefix_tokens,
+        "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative'": (
+            is_axial and c.position_embedding == "relative"
+        ),
+        "token_merging removes the grid positions after the first block, so position_placement must be 'stem'": (
+            c.token_merging and c.position_placement != "stem"
+        ),
+        "attention='axial' needs whole rows and columns of patches, so token_merging must be 0": (
+            is_axial and c.token_merging
+        ),
         "distilled=True reads the class and the distillation token after the norm, so it needs pooling='token' and "
-        "norm_position='before_pooling'",
-        ("pooling", "norm_position"),
-    ),
-    (
-        lambda c: c.distilled and c.classifier_activation,
-        "distilled=True averages the two logits, so classifier_activation must be None",
-        ("classifier_activation",),
-    ),
-    (
-        lambda c: c.distilled and c.representation_size,
-        "distilled=True has two linear heads, so representation_size must be None",
-        ("representation_size",),
-    ),
-)
-
-
-def _check_stem(name, value):
-    if isinstance(value, dict):
-        value = dict(value)
-        checks.check_choice(f"class_name of {name}", value.get("class_name"), _STEMS)
-        value = _STEMS[value.pop("class_name")].from_dict(value)
-    if not isinstance(value, tuple(_STEMS.values())):
-        raise ValueError(f"{name} must be a keras_vit.ResNetConfig or None; got {name}={value!r}")
-    return value
+        "norm_position='before_pooling'": (
+            c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling")
+        ),
+        "distilled=True averages the logits of two linear heads, so classifier_activation and representation_size "
+        "must be None": c.distilled and (c.classifier_activation or c.representation_size),
+    }

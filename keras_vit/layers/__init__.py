@@ -1,23 +1,18 @@
-"""The layers that the models consist of, one per file, from the image to the pooled features."""
+"""The layers that the models consist of, from the image to the pooled features."""
 
 from keras_vit.layers.axial_attention import AxialAttention
 from keras_vit.layers.axial_block import AxialTransformerBlock
 from keras_vit.layers.axial_bottleneck import AxialBottleneck, AxialStage
-from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit
+from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage
 from keras_vit.layers.class_token import ClassToken
-from keras_vit.layers.drop_path import DropPath
-from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.patch_encoder import PatchEncoder
-from keras_vit.layers.patch_merging import PatchMerging
 from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
-from keras_vit.layers.resnet_stage import ResNetStage
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.std_conv import StdConv2D
-from keras_vit.layers.swin_block import SwinBlock
-from keras_vit.layers.transformer_block import TransformerBlock
-from keras_vit.layers.window_attention import WindowAttention
+from keras_vit.layers.swin_block import PatchMerging, SwinBlock, WindowAttention
+from keras_vit.layers.transformer_block import DropPath, LayerScale, TransformerBlock
 
 __all__ = [
     "AddPositionEmbs",

@@ -1,13 +1,14 @@
 """AxialAttention: position-sensitive self-attention along one axis of a feature map."""
 
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import checks
-from keras_vit.layers.position_grid import resize_position_embedding
+from keras_vit.config.arguments import one_of
+from keras_vit.layers.base import known_map
+from keras_vit.layers.position_embs import ResizedTables
 from keras_vit.layers.self_attention import softmax_at_least_float32
 from keras_vit.typing import Tensor
 
@@ -15,7 +16,7 @@ AXES = ("height", "width")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AxialAttention(keras.layers.Layer):
+class AxialAttention(ResizedTables):
     """Apply position-sensitive axial attention (arXiv 2003.07853, Eq. 4).
 
     The layer attends along the columns or the rows of a map. As in csrhddlam/axial-deeplab (`axialnet.py`), keys have
@@ -37,48 +38,37 @@ class AxialAttention(keras.layers.Layer):
             `num_heads` does not divide its channels.
     """
 
+    own_checks = {"axis": one_of(AXES)}
+
     def __init__(self, axis: str, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.axis = checks.check_choice("axis", axis, AXES)
-        self.num_heads = checks.check_integer("num_heads", num_heads)
-        self.epsilon = checks.check_positive("epsilon", epsilon)
-        norms = {"epsilon": self.epsilon, "dtype": self.dtype_policy}
-        self.qkv_norm = batch_norm(name="qkv_norm", **norms)
-        self.product_norm = batch_norm(name="product_norm", axis=1, **norms)
-        self.query_position_norm = batch_norm(name="query_position_norm", axis=1, **norms)
-        self.key_position_norm = batch_norm(name="key_position_norm", axis=1, **norms)
-        self.value_norm = batch_norm(name="value_norm", **norms)
-        self.value_position_norm = batch_norm(name="value_position_norm", **norms)
+        super().__init__(locals(), **kwargs)
+        self.qkv_norm = self._norm("qkv_norm")
+        self.product_norm = self._norm("product_norm", axis=1)
+        self.query_position_norm = self._norm("query_position_norm", axis=1)
+        self.key_position_norm = self._norm("key_position_norm", axis=1)
+        self.value_norm = self._norm("value_norm")
+        self.value_position_norm = self._norm("value_position_norm")
+
+    def _norm(self, name, axis=-1):
+        return self.sublayer(batch_norm, axis=axis, epsilon=self.epsilon, name=name)
 
     def build(self, input_shape):
         channels, length = self._check_map(input_shape)
         head_dim = channels // self.num_heads
         # Both initial standard deviations are those of axialnet.py.
-        self.qkv = keras.layers.Dense(
-            2 * channels,
-            use_bias=False,
-            kernel_initializer=keras.initializers.RandomNormal(stddev=channels**-0.5),
-            dtype=self.dtype_policy,
-            name="qkv",
-        )
-        self.qkv.build((None, length, channels))
+        initializer = keras.initializers.RandomNormal(stddev=channels**-0.5)
+        self.qkv = self.dense(2 * channels, "qkv", initializer, (None, length, channels), use_bias=False)
         self.qkv_norm.build((None, length, 2 * channels))
-        self.relative_positions = self.add_weight(
-            name="relative_positions",
-            shape=(2 * length - 1, 2 * head_dim),
-            initializer=keras.initializers.RandomNormal(stddev=head_dim**-0.5),
+        self.relative_positions = self.normal_weight(
+            "relative_positions", (2 * length - 1, 2 * head_dim), head_dim**-0.5
         )
         for norm in (self.product_norm, self.query_position_norm, self.key_position_norm):
             norm.build((None, self.num_heads, length, length))
         for norm in (self.value_norm, self.value_position_norm):
             norm.build((None, length, channels))
-        self.built = True
 
     def _check_map(self, shape):
-        if len(shape) != 4 or None in shape[1:]:
-            raise ValueError(
-                f"AxialAttention needs maps of shape (batch, rows, columns, channels) with known size; got {shape}"
-            )
+        known_map(self, shape)
         if shape[-1] % (2 * self.num_heads):
             raise ValueError(
                 "twice num_heads must divide the channels of the input, as keys have half the channels of values; "
@@ -135,9 +125,6 @@ class AxialAttention(keras.layers.Layer):
         quarter = fused.shape[-1] // 4
         return ops.split(fused, (quarter, 2 * quarter), axis=-1)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
     def own_macs(self, input_shape: tuple[int, ...]) -> int:
         """Return the multiply-accumulates of the attention, without sub-layers.
 
@@ -152,31 +139,10 @@ class AxialAttention(keras.layers.Layer):
         # q k, q r^q and k r^k use half the channels, A v and A r^v use all
         return batch * rows * columns * length * (3 * channels // 2 + 2 * channels)
 
-    def load_own_variables(self, store):
-        self.relative_positions.assign(self.resized(self.relative_positions, np.asarray(store["0"])))
-
-    def resize_from(self, other: Self, method: str = "align_corners") -> None:
-        """Copy the table from the same layer of a model for another image size.
-
-        Args:
-            other: the layer, built on a map of that size.
-            method: resize method, see `resize_position_embedding`.
-        """
-        table = ops.convert_to_numpy(other.relative_positions)
-        self.relative_positions.assign(self.resized(self.relative_positions, table, method))
-
-    def resized(self, variable: keras.Variable, table: np.ndarray, method: str = "align_corners") -> np.ndarray:
-        """Return the table (2 * length - 1, 2 * head_dim) resized from another length.
-
-        Args:
-            variable: the table of this layer.
-            table: array, the table of the layer for the other length.
-            method: resize method, see `resize_position_embedding`.
-        """
-        return resize_position_embedding(table, (len(table), 1), (variable.shape[0], 1), 0, method)
-
-    def get_config(self):
-        return {**super().get_config(), "axis": self.axis, "num_heads": self.num_heads, "epsilon": self.epsilon}
+    @property
+    def tables(self) -> list[keras.Variable]:
+        """Return the variables to resize, without those of the sub-layers."""
+        return [self.relative_positions]
 
 
 def batch_norm(name, epsilon, dtype, axis=-1, gamma_initializer="ones"):

@@ -5,27 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
+from keras_vit.layers.base import Layer
 from keras_vit.layers.transformer_block import TransformerBlock
 from keras_vit.typing import Size, Tensor
 
-_BLOCK_ARGUMENTS = (
-    "num_heads",
-    "mlp_dim",
-    "dropout_rate",
-    "attention_dropout_rate",
-    "drop_path_rate",
-    "layer_scale_init",
-    "qkv_bias",
-    "qk_norm",
-    "gelu",
-    "epsilon",
-    "remat",
-)
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AxialTransformerBlock(keras.layers.Layer):
+class AxialTransformerBlock(Layer):
     """Apply attention along rows, then columns (arXiv 2010.11929, appendix D.6).
 
     The sub-layers `row_block` and `column_block` are `TransformerBlock`s with separate weights. The first attends
@@ -62,38 +48,21 @@ class AxialTransformerBlock(keras.layers.Layer):
         remat: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.grid_size = checks.check_pair("grid_size", grid_size)
-        self.row_block, self.column_block = (
-            TransformerBlock(
-                num_heads,
-                mlp_dim,
-                dropout_rate,
-                attention_dropout_rate,
-                drop_path_rate,
-                layer_scale_init,
-                qkv_bias,
-                qk_norm,
-                gelu,
-                epsilon,
-                remat,
-                dtype=self.dtype_policy,
-                name=name,
-            )
-            for name in ("row_block", "column_block")
-        )
+        super().__init__(locals(), **kwargs)
+        arguments = {name: getattr(self, name) for name in self.argument_names if name != "grid_size"}
+        self.row_block = self.sublayer(TransformerBlock, **arguments, name="row_block")
+        self.column_block = self.sublayer(TransformerBlock, **arguments, name="column_block")
 
     def build(self, input_shape):
-        self._check_tokens(input_shape)
-        rows, columns = self.grid_size
+        rows, columns = self._grid(input_shape)
         self.row_block.build((None, columns, input_shape[-1]))
         self.column_block.build((None, rows, input_shape[-1]))
-        self.built = True
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         tokens = self.row_block(self._rows(tokens), training=training)
         tokens = self.column_block(self._columns(tokens), training=training)
-        return self._raster(tokens)
+        rows, columns = self.grid_size
+        return ops.reshape(_turn(tokens, columns, rows), (-1, rows * columns, tokens.shape[-1]))
 
     def attention_scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attention weights of both blocks.
@@ -105,11 +74,10 @@ class AxialTransformerBlock(keras.layers.Layer):
             Pair of the row attention (batch, rows, heads, columns, columns) and the column attention (batch, columns,
             heads, rows, rows). The query axis comes before the key axis.
         """
-        rows, columns = self.grid_size
         tokens = self._rows(tokens)
         row_scores = self.row_block.attention_scores(tokens)
-        tokens = self._columns(self.row_block(tokens))
-        column_scores = self.column_block.attention_scores(tokens)
+        column_scores = self.column_block.attention_scores(self._columns(self.row_block(tokens)))
+        rows, columns = self.grid_size
         return (
             ops.reshape(row_scores, (-1, rows, *row_scores.shape[1:])),
             ops.reshape(column_scores, (-1, columns, *column_scores.shape[1:])),
@@ -117,38 +85,28 @@ class AxialTransformerBlock(keras.layers.Layer):
 
     def _rows(self, tokens):
         """(batch, rows * columns, dim) -> (batch * rows, columns, dim)"""
-        self._check_tokens(tokens.shape)
-        return ops.reshape(tokens, (-1, self.grid_size[1], tokens.shape[-1]))
+        _, columns = self._grid(tokens.shape)
+        return ops.reshape(tokens, (-1, columns, tokens.shape[-1]))
 
     def _columns(self, tokens):
         """(batch * rows, columns, dim) -> (batch * columns, rows, dim)"""
-        rows, columns = self.grid_size
-        return _turn(tokens, rows, columns, (-1, rows, tokens.shape[-1]))
+        return _turn(tokens, *self.grid_size)
 
-    def _raster(self, tokens):
-        """(batch * columns, rows, dim) -> (batch, rows * columns, dim)"""
-        rows, columns = self.grid_size
-        return _turn(tokens, columns, rows, (-1, rows * columns, tokens.shape[-1]))
-
-    def _check_tokens(self, shape):
+    def _grid(self, shape):
         rows, columns = self.grid_size
         if len(shape) != 3 or shape[1] != rows * columns:
             raise ValueError(
                 f"AxialTransformerBlock needs tokens of shape (batch, {rows * columns}, dim), those of its grid_size "
                 f"{self.grid_size} and no class token; got {tuple(shape)}"
             )
+        return rows, columns
 
     def compute_output_shape(self, input_shape):
-        self._check_tokens(input_shape)
+        self._grid(input_shape)
         return input_shape
 
-    def get_config(self):
-        block = self.row_block.get_config()
-        arguments = {name: block[name] for name in _BLOCK_ARGUMENTS}
-        return {**super().get_config(), "grid_size": self.grid_size, **arguments}
 
-
-def _turn(tokens, outer, inner, shape):
-    """(batch * outer, inner, dim) -> (batch, inner, outer, dim) -> `shape`"""
-    grid = ops.reshape(tokens, (-1, outer, inner, tokens.shape[-1]))
-    return ops.reshape(ops.transpose(grid, (0, 2, 1, 3)), shape)
+def _turn(tokens, rows, columns):
+    """(batch * rows, columns, dim) -> (batch * columns, rows, dim)"""
+    grid = ops.reshape(tokens, (-1, rows, columns, tokens.shape[-1]))
+    return ops.reshape(ops.transpose(grid, (0, 2, 1, 3)), (-1, rows, tokens.shape[-1]))

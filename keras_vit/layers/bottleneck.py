@@ -1,75 +1,108 @@
-"""The residual units of the ResNets: `BottleneckUnit` of the ViT hybrids and `PreActivationUnit` of BiT."""
+"""The ResNets' residual units, of the ViT hybrids and of BiT, and the stages that apply them in sequence."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit import checks
-from keras_vit.layers.std_conv import EPSILON_FORMS, StdConv2D
+from keras_vit.config.arguments import one_of
+from keras_vit.layers.base import Layer, build_in_sequence
+from keras_vit.layers.std_conv import StdConv2D
 from keras_vit.typing import Tensor
 
-EXPANSION = 4
 GROUPS = 32
 
 
-class _Unit(keras.layers.Layer):
-    """Base class of both units: three standardised convolutions, three group norms and a shortcut."""
+class ResidualUnit(Layer):
+    """Base class of units with arguments `width` and `strides`, whose output has `expansion` times `width` channels."""
 
+    expansion: int
+
+    def needs_projection(self, input_shape: tuple[int | None, ...]) -> bool:
+        """Return whether the shortcut needs a projection because the shape changes.
+
+        Args:
+            input_shape: shape of the input, (batch, rows, columns, channels).
+        """
+        return self.strides != 1 or input_shape[-1] != self.expansion * self.width
+
+    def compute_output_shape(self, input_shape):
+        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
+        return (input_shape[0], *sides, self.expansion * self.width)
+
+
+class Stage(Layer):
+    """Base class of layers with arguments `num_units` and `strides` that apply units in sequence.
+
+    The units are the sub-layers `unit_01`, `unit_02` and so on; the first has the stride.
+
+    Shapes:
+        as the units
+    """
+
+    def add_units(self, unit_class: type[ResidualUnit], **arguments: Any) -> None:
+        """Create the units.
+
+        Args:
+            unit_class: class of the units.
+            **arguments: their arguments except `strides`.
+        """
+        self.units = [
+            self.sublayer(unit_class, strides=1 if index else self.strides, name=f"unit_{index + 1:02d}", **arguments)
+            for index in range(self.num_units)
+        ]
+
+    def build(self, input_shape):
+        build_in_sequence(input_shape, *self.units)
+
+    def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
+        for unit in self.units:
+            maps = unit(maps, training=training)
+        return maps
+
+    def compute_output_shape(self, input_shape):
+        return self.units[0].compute_output_shape(input_shape)
+
+
+class _Unit(ResidualUnit):
+    """Base class of both units: three standardised convolutions, three group norms and a shortcut.
+
+    Args:
+        arguments: `locals()` of the constructor, see `Layer`.
+
+    Shapes:
+        as the units
+
+    Raises:
+        ValueError: if a value is out of range, a choice is unknown or the groups do not divide the width.
+    """
+
+    expansion = 4
+    padding = "same"
     norm3_gamma = "ones"
 
-    def __init__(
-        self, width: int, strides: int, gn_epsilon: float, std_epsilon: float, std_form: str, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.width = checks.check_integer("width", width)
-        self.strides = checks.check_integer("strides", strides)
-        self.gn_epsilon = checks.check_positive("gn_epsilon", gn_epsilon)
-        self.std_epsilon = checks.check_positive("std_epsilon", std_epsilon)
-        self.std_form = checks.check_choice("std_form", std_form, EPSILON_FORMS)
-        if width % GROUPS:
-            raise ValueError(f"width must be divisible by the {GROUPS} groups of GroupNorm; got width={width}")
-        self.conv1 = self._conv(width, 1, "conv1")
-        self.conv2 = self._conv(width, 3, "conv2", strides)
-        self.conv3 = self._conv(width * EXPANSION, 1, "conv3")
+    def __init__(self, arguments: Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(arguments, **kwargs)
+        if self.width % GROUPS:
+            raise ValueError(f"width must be divisible by the {GROUPS} groups of GroupNorm; got width={self.width}")
+        self.conv1 = self._conv(self.width, 1, "conv1")
+        self.conv2 = self._conv(self.width, 3, "conv2", self.strides)
+        self.conv3 = self._conv(self.width * self.expansion, 1, "conv3")
         self.norm1, self.norm2 = self._norm("norm1"), self._norm("norm2")
         self.norm3 = self._norm("norm3", self.norm3_gamma)
         self.shortcut_conv = None
 
-    def _conv(self, filters, kernel_size, name, strides=1, padding="same"):
-        return StdConv2D(
-            filters,
-            kernel_size,
-            strides,
-            padding,
-            self.std_epsilon,
-            self.std_form,
-            dtype=self.dtype_policy,
-            name=name,
-        )
+    def _conv(self, filters, kernel_size, name, strides=1):
+        epsilon = (self.std_epsilon, self.std_form)
+        return self.sublayer(StdConv2D, filters, kernel_size, strides, self.padding, *epsilon, name=name)
 
-    def _norm(self, name, gamma_initializer="ones"):
-        return keras.layers.GroupNormalization(
-            GROUPS, epsilon=self.gn_epsilon, gamma_initializer=gamma_initializer, dtype=self.dtype_policy, name=name
-        )
+    def _norm(self, name, gamma="ones"):
+        norm = keras.layers.GroupNormalization
+        return self.sublayer(norm, GROUPS, epsilon=self.gn_epsilon, gamma_initializer=gamma, name=name)
 
-    def _has_projection(self, input_shape):
-        """Return whether the shortcut needs a projection because the shape changes."""
-        return self.strides != 1 or input_shape[-1] != self.width * EXPANSION
-
-    def compute_output_shape(self, input_shape):
-        sides = (None if side is None else -(-side // self.strides) for side in input_shape[1:3])
-        return (input_shape[0], *sides, self.width * EXPANSION)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "width": self.width,
-            "strides": self.strides,
-            "gn_epsilon": self.gn_epsilon,
-            "std_epsilon": self.std_epsilon,
-            "std_form": self.std_form,
-        }
+    def _shortcut_conv(self):
+        return self._conv(self.width * self.expansion, 1, "shortcut_conv", self.strides)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -106,20 +139,13 @@ class BottleneckUnit(_Unit):
         std_form: str = "deviation",
         **kwargs: Any,
     ) -> None:
-        super().__init__(width, strides, gn_epsilon, std_epsilon, std_form, **kwargs)
+        super().__init__(locals(), **kwargs)
 
     def build(self, input_shape):
-        shape = input_shape
-        for conv, norm in ((self.conv1, self.norm1), (self.conv2, self.norm2), (self.conv3, self.norm3)):
-            conv.build(shape)
-            shape = conv.compute_output_shape(shape)
-            norm.build(shape)
-        if self._has_projection(input_shape):
-            self.shortcut_conv = self._conv(self.width * EXPANSION, 1, "shortcut_conv", self.strides)
-            self.shortcut_norm = self._norm("shortcut_norm")
-            self.shortcut_conv.build(input_shape)
-            self.shortcut_norm.build(shape)
-        self.built = True
+        build_in_sequence(input_shape, self.conv1, self.norm1, self.conv2, self.norm2, self.conv3, self.norm3)
+        if self.needs_projection(input_shape):
+            self.shortcut_conv, self.shortcut_norm = self._shortcut_conv(), self._norm("shortcut_norm")
+            build_in_sequence(input_shape, self.shortcut_conv, self.shortcut_norm)
 
     def call(self, images: Tensor) -> Tensor:
         branch = ops.relu(self.norm1(self.conv1(images)))
@@ -154,6 +180,8 @@ class PreActivationUnit(_Unit):
         ValueError: if a value is out of range, a choice is unknown or the groups do not divide the width.
     """
 
+    padding = "valid"
+
     def __init__(
         self,
         width: int,
@@ -163,24 +191,14 @@ class PreActivationUnit(_Unit):
         std_form: str = "variance",
         **kwargs: Any,
     ) -> None:
-        super().__init__(width, strides, gn_epsilon, std_epsilon, std_form, **kwargs)
-
-    def _conv(self, filters, kernel_size, name, strides=1, padding="valid"):
-        return super()._conv(filters, kernel_size, name, strides, padding)
+        super().__init__(locals(), **kwargs)
 
     def build(self, input_shape):
-        inner_shape = (*input_shape[:3], self.width)
-        output_shape = self.compute_output_shape(input_shape)
-        self.norm1.build(input_shape)
-        self.conv1.build(input_shape)
-        self.norm2.build(inner_shape)
-        self.conv2.build(_padded(inner_shape))
-        self.norm3.build((*output_shape[:3], self.width))
-        self.conv3.build((*output_shape[:3], self.width))
-        if self._has_projection(input_shape):
-            self.shortcut_conv = self._conv(self.width * EXPANSION, 1, "shortcut_conv", self.strides)
+        inner_shape = build_in_sequence(input_shape, self.norm1, self.conv1, self.norm2)
+        build_in_sequence(_padded(inner_shape), self.conv2, self.norm3, self.conv3)
+        if self.needs_projection(input_shape):
+            self.shortcut_conv = self._shortcut_conv()
             self.shortcut_conv.build(input_shape)
-        self.built = True
 
     def call(self, images: Tensor) -> Tensor:
         activated = ops.relu(self.norm1(images))
@@ -195,3 +213,47 @@ class PreActivationUnit(_Unit):
 def _padded(shape):
     sides = (None if side is None else side + 2 for side in shape[1:3])
     return (shape[0], *sides, shape[3])
+
+
+_UNITS = {"post_norm": BottleneckUnit, "pre_activation": PreActivationUnit}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ResNetStage(Stage):
+    """Apply residual units in sequence; the first may have a stride.
+
+    The stages are those of arXiv 1512.03385, Table 1. The sub-layers are `unit_01`, `unit_02` and so on.
+
+    Args:
+        order: `post_norm` for units of the ViT hybrids (`BottleneckUnit`), `pre_activation` for units of BiT
+            (`PreActivationUnit`).
+        width: number of inner channels of the units, divisible by the 32 groups of GroupNorm; the output has 4 times as
+            many.
+        num_units: number of residual units.
+        strides: stride of the first unit in both directions.
+        gn_epsilon: epsilon of every GroupNorm.
+        std_epsilon: epsilon of the weight standardisation.
+        std_form: what `std_epsilon` is added to, `deviation` or `variance`; see `StdConv2D`.
+
+    Shapes:
+        (batch, height, width, channels) -> (batch, ceil(height / strides), ceil(width / strides), 4 * width)
+
+    Raises:
+        ValueError: if a value is out of range, a choice is unknown or the groups do not divide the width.
+    """
+
+    own_checks = {"order": one_of(_UNITS)}
+
+    def __init__(
+        self,
+        order: str,
+        width: int,
+        num_units: int,
+        strides: int,
+        gn_epsilon: float,
+        std_epsilon: float,
+        std_form: str,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(locals(), **kwargs)
+        self.add_units(_UNITS[order], width=width, gn_epsilon=gn_epsilon, std_epsilon=std_epsilon, std_form=std_form)

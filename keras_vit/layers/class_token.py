@@ -5,12 +5,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
+from keras_vit.layers.base import Layer
 from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class ClassToken(keras.layers.Layer):
+class ClassToken(Layer):
     """Prepend learned class tokens and register tokens to the patch tokens.
 
     The class token is x_class of Eq. 1 in arXiv 2010.11929; registers are those of arXiv 2309.16588. The order of the
@@ -30,9 +30,7 @@ class ClassToken(keras.layers.Layer):
     """
 
     def __init__(self, num_class_tokens: int = 1, num_registers: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_class_tokens = checks.check_integer("num_class_tokens", num_class_tokens, minimum=0)
-        self.num_registers = checks.check_integer("num_registers", num_registers, minimum=0)
+        super().__init__(locals(), **kwargs)
         if not self.num_class_tokens + self.num_registers:
             raise ValueError("num_class_tokens + num_registers must be at least 1; got 0 + 0")
 
@@ -41,10 +39,7 @@ class ClassToken(keras.layers.Layer):
             shape = (1, self.num_class_tokens, input_shape[-1])
             self.class_token = self.add_weight(name="class_token", shape=shape, initializer="zeros")
         if self.num_registers:
-            shape = (1, self.num_registers, input_shape[-1])
-            initializer = keras.initializers.RandomNormal(stddev=0.02)
-            self.registers = self.add_weight(name="registers", shape=shape, initializer=initializer)
-        self.built = True
+            self.registers = self.normal_weight("registers", (1, self.num_registers, input_shape[-1]))
 
     def call(self, tokens: Tensor) -> Tensor:
         learned = [self.class_token] if self.num_class_tokens else []
@@ -57,10 +52,3 @@ class ClassToken(keras.layers.Layer):
         batch, tokens, dim = input_shape
         added = self.num_class_tokens + self.num_registers
         return (batch, None if tokens is None else tokens + added, dim)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_class_tokens": self.num_class_tokens,
-            "num_registers": self.num_registers,
-        }

@@ -4,15 +4,14 @@ from typing import Any
 
 import keras
 
-from keras_vit import checks
 from keras_vit.compat.gelu import gelu
 from keras_vit.compat.projections import on_rows, project
-from keras_vit.config import GELUS
+from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MlpBlock(keras.layers.Layer):
+class MlpBlock(Layer):
     """Apply two dense layers with GELU between them (arXiv 2010.11929, section 3.1).
 
     Dropout follows each dense layer.
@@ -30,29 +29,16 @@ class MlpBlock(keras.layers.Layer):
     """
 
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, gelu: str = "tanh", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.mlp_dim = checks.check_integer("mlp_dim", mlp_dim)
-        self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
-        self.gelu = checks.check_choice("gelu", gelu, GELUS)
+        super().__init__(locals(), **kwargs)
 
     def build(self, input_shape):
         self.dense1 = self._dense(self.mlp_dim, "dense1")
-        self.dense1.build(input_shape)
-        hidden_shape = (*input_shape[:-1], self.mlp_dim)
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.dropout.build(hidden_shape)
+        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
         self.dense2 = self._dense(input_shape[-1], "dense2")
-        self.dense2.build(hidden_shape)
-        self.built = True
+        build_in_sequence(input_shape, self.dense1, self.dropout, self.dense2)
 
     def _dense(self, units, name):
-        return keras.layers.Dense(
-            units,
-            kernel_initializer="glorot_uniform",
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        return self.dense(units, name, bias_initializer=keras.initializers.RandomNormal(stddev=1e-6))
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         return on_rows(lambda rows: self._both_layers(rows, training), x)
@@ -63,14 +49,3 @@ class MlpBlock(keras.layers.Layer):
         x = self.dropout(x, training=training)
         x = project(self.dense2, x)
         return self.dropout(x, training=training)
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "mlp_dim": self.mlp_dim,
-            "dropout_rate": self.dropout_rate,
-            "gelu": self.gelu,
-        }

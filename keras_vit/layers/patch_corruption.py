@@ -1,18 +1,35 @@
-"""PatchCorruption: replaces some patch embeddings, so that a model can learn to predict these patches."""
+"""Masked patch prediction: PatchCorruption replaces some patch embeddings, PatchPrediction predicts their patches."""
 
+import math
 import numbers
 
 import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.layers.base import Layer
 
 SHARES = (0.8, 0.1, 0.1)  # arXiv 2010.11929, appendix B.1.2, after BERT
 _MASKED = -1  # source index that stands for the learned embedding
 
 
+def _check_corruption_rate(name, value):
+    return checks.check_number(name, value, "number in (0, 1]", lambda number: 0 < number <= 1)
+
+
+def _check_shares(name, shares):
+    """Return three probabilities as a tuple; raise `ValueError` unless they sum to 1."""
+    is_triple = isinstance(shares, (tuple, list)) and len(shares) == 3
+    if not is_triple or not all(isinstance(x, numbers.Real) and x >= 0 for x in shares) or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(
+            "shares must be three probabilities that sum to 1: of the learned embedding, of another patch's, of no "
+            f"change; got shares={shares!r}"
+        )
+    return tuple(float(share) for share in shares)
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchCorruption(keras.layers.Layer):
+class PatchCorruption(Layer):
     """Corrupt a fixed share of the patch embeddings of every image.
 
     The layer draws at random `round(corruption_rate * patches)` patches of each image without replacement. Each of
@@ -34,11 +51,10 @@ class PatchCorruption(keras.layers.Layer):
             and `shares` replace patches by other ones.
     """
 
+    own_checks = {"corruption_rate": _check_corruption_rate, "shares": _check_shares}
+
     def __init__(self, corruption_rate, shares=SHARES, seed=None, **kwargs):
-        super().__init__(**kwargs)
-        self.corruption_rate = check_corruption_rate(corruption_rate)
-        self.shares = check_shares(shares)
-        self.seed = seed
+        super().__init__(locals(), **kwargs)
         self.training_seeds = keras.random.SeedGenerator(seed)
         self.inference_seeds = keras.random.SeedGenerator(seed)
 
@@ -47,13 +63,16 @@ class PatchCorruption(keras.layers.Layer):
         self.count = corrupted_count(self.corruption_rate, patches)
         if patches == 1 and self.shares[1]:
             raise ValueError(f"shares[1] must be 0 where there is a single patch; got shares={self.shares}")
-        initializer = keras.initializers.RandomNormal(stddev=0.02)  # as in BERT
-        self.mask_embedding = self.add_weight(name="mask_embedding", shape=input_shape[-1:], initializer=initializer)
-        self.built = True
+        self.mask_embedding = self.normal_weight("mask_embedding", input_shape[-1:])  # N(0, 0.02) as in BERT
 
     def call(self, tokens, training=None):
         sources, places = self.draw(tokens, self.training_seeds if training else self.inference_seeds)
         return self.corrupt(tokens, sources), places
+
+    def compute_output_spec(self, tokens, training=None):
+        batch, patches, _ = tokens.shape
+        places = keras.KerasTensor((batch, corrupted_count(self.corruption_rate, patches)), "int32")
+        return keras.KerasTensor(tokens.shape, self.compute_dtype), places
 
     def draw(self, tokens, seed):
         """Draw the corrupted patches and their replacements.
@@ -85,13 +104,36 @@ class PatchCorruption(keras.layers.Layer):
         mask_embedding = ops.cast(self.mask_embedding, tokens.dtype)
         return ops.where(sources == own, tokens, ops.where(sources == _MASKED, mask_embedding, tokens_of_others))
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "corruption_rate": self.corruption_rate,
-            "shares": self.shares,
-            "seed": self.seed,
-        }
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchPrediction(Layer):
+    """Predict a value for each of some patches from its token.
+
+    The projection starts at zero, as classification heads do.
+
+    Args:
+        prediction_shape: shape of the prediction for one patch.
+        num_prefix_tokens: number of class, distillation and register tokens at the start of the sequence.
+
+    Shapes:
+        (batch, num_prefix_tokens + patches, dim), and the indices of the patches (batch, places) -> (batch, places,
+        *prediction_shape)
+    """
+
+    def __init__(self, prediction_shape, num_prefix_tokens=0, **kwargs):
+        super().__init__(locals(), **kwargs)
+        units = math.prod(self.prediction_shape)
+        self.projection = self.dense(units, "projection", "zeros")
+
+    def build(self, tokens_shape, places_shape):
+        self.projection.build((places_shape[0], places_shape[1], tokens_shape[-1]))
+
+    def call(self, tokens, places):
+        outputs = self.projection(take_tokens(tokens[:, self.num_prefix_tokens :], places))
+        return ops.reshape(outputs, (-1, places.shape[1], *self.prediction_shape))
+
+    def compute_output_shape(self, tokens_shape, places_shape):
+        return (places_shape[0], places_shape[1], *self.prediction_shape)
 
 
 def corrupted_count(corruption_rate, patches):
@@ -115,21 +157,3 @@ def take_tokens(tokens, places):
     over devices stays distributed.
     """
     return ops.matmul(ops.one_hot(places, tokens.shape[1], dtype=tokens.dtype), tokens)
-
-
-def check_corruption_rate(value):
-    """Return the rate as a float; raise `ValueError` unless it is in (0, 1]."""
-    if checks.check_positive("corruption_rate", value) > 1:
-        raise ValueError(f"corruption_rate must be a number in (0, 1]; got corruption_rate={value!r}")
-    return float(value)
-
-
-def check_shares(shares):
-    """Return three probabilities as a tuple; raise `ValueError` unless they sum to 1."""
-    is_triple = isinstance(shares, (tuple, list)) and len(shares) == 3
-    if not is_triple or not all(isinstance(x, numbers.Real) and x >= 0 for x in shares) or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(
-            "shares must be three probabilities that sum to 1: of the learned embedding, of another patch's, of no "
-            f"change; got shares={shares!r}"
-        )
-    return tuple(float(share) for share in shares)

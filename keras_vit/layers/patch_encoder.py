@@ -7,11 +7,12 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.plain_trainers import refuse_plain_trainer
+from keras_vit.layers.base import Layer, known_map
 from keras_vit.typing import Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchEncoder(keras.layers.Layer):
+class PatchEncoder(Layer):
     """Split an image into patches and project each to a token.
 
     The tokens are x_p E of Eq. 1 in arXiv 2010.11929.
@@ -32,24 +33,20 @@ class PatchEncoder(keras.layers.Layer):
     """
 
     def __init__(self, patch_size: Size, hidden_dim: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.patch_size = checks.check_pair("patch_size", patch_size)
-        self.hidden_dim = checks.check_integer("hidden_dim", hidden_dim)
-        self.projection = keras.layers.Conv2D(
+        super().__init__(locals(), **kwargs)
+        self.projection = self.sublayer(
+            keras.layers.Conv2D,
             self.hidden_dim,
             self.patch_size,
             strides=self.patch_size,
-            padding="valid",
             data_format="channels_last",
             kernel_initializer="lecun_normal",
-            dtype=self.dtype_policy,
             name="projection",
         )
 
     def build(self, input_shape):
         self.grid_size(input_shape)
         self.projection.build(input_shape)
-        self.built = True
 
     def call(self, images: Tensor) -> Tensor:
         refuse_plain_trainer(self)
@@ -66,18 +63,10 @@ class PatchEncoder(keras.layers.Layer):
         Raises:
             ValueError: if height or width is unknown or not divisible by the patch size.
         """
-        if len(input_shape) != 4 or None in input_shape[1:]:
-            raise ValueError(
-                "PatchEncoder needs images of shape (batch, height, width, channels) with known size; "
-                f"got {input_shape}"
-            )
-        size = tuple(input_shape[1:3])
+        size = known_map(self, input_shape)[:2]
         checks.check_divisible("image_size", size, "patch_size", self.patch_size)
         return size[0] // self.patch_size[0], size[1] // self.patch_size[1]
 
     def compute_output_shape(self, input_shape):
         rows, columns = self.grid_size(input_shape)
         return (input_shape[0], rows * columns, self.hidden_dim)
-
-    def get_config(self):
-        return {**super().get_config(), "patch_size": self.patch_size, "hidden_dim": self.hidden_dim}

@@ -6,15 +6,22 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
+from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.self_attention import softmax_at_least_float32
+from keras_vit.layers.self_attention import at_least_float32, softmax_at_least_float32
 from keras_vit.typing import Tensor
 
 
+class _Pooling(Layer):
+    """(batch, tokens, dim) -> (batch, dim)"""
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[2])
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenPooling(keras.layers.Layer):
+class TokenPooling(_Pooling):
     """Select one token: the class token z_L^0 of Eq. 4 in arXiv 2010.11929.
 
     Args:
@@ -28,21 +35,14 @@ class TokenPooling(keras.layers.Layer):
     """
 
     def __init__(self, index: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.index = checks.check_integer("index", index, minimum=0)
+        super().__init__(locals(), **kwargs)
 
     def call(self, tokens: Tensor) -> Tensor:
         return tokens[:, self.index]
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[2])
-
-    def get_config(self):
-        return {**super().get_config(), "index": self.index}
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class GlobalAveragePooling(keras.layers.Layer):
+class GlobalAveragePooling(_Pooling):
     """Average the patch tokens; the sum is in float32 under every dtype policy.
 
     Args:
@@ -56,24 +56,16 @@ class GlobalAveragePooling(keras.layers.Layer):
     """
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        super().__init__(locals(), **kwargs)
 
     def call(self, tokens: Tensor) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
-        if self.compute_dtype in ("float16", "bfloat16"):
-            return ops.cast(ops.mean(ops.cast(patches, "float32"), axis=1), self.compute_dtype)
-        return ops.mean(patches, axis=1)
-
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[2])
-
-    def get_config(self):
-        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
+        mean = ops.mean(ops.cast(patches, at_least_float32(patches.dtype)), axis=1)
+        return ops.cast(mean, self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(_Pooling):
     """Pool tokens by attention with a learned query, then an MLP (arXiv 2106.04560).
 
     Args:
@@ -100,31 +92,21 @@ class AttentionPooling(keras.layers.Layer):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.num_heads = checks.check_integer("num_heads", num_heads)
-        self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
-        self.epsilon = checks.check_positive("epsilon", epsilon)
-        self.norm = LayerNorm(epsilon=epsilon, dtype=self.dtype_policy, name="norm")
-        self.mlp = MlpBlock(mlp_dim, gelu=gelu, dtype=self.dtype_policy, name="mlp")
+        super().__init__(locals(), **kwargs)
+        self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
+        self.mlp = self.sublayer(MlpBlock, self.mlp_dim, gelu=self.gelu, name="mlp")
 
     def build(self, input_shape):
         dim = input_shape[-1]
-        if dim % self.num_heads:
-            raise ValueError(f"num_heads must divide the width of the input; got {self.num_heads} and {dim}")
+        head_width(self.num_heads, dim)
         probe_shape = (1, 1, dim)
         self.probe = self.add_weight(name="probe", shape=probe_shape, initializer="glorot_uniform")
         # Xavier-uniform on each (dim, dim) kernel; this equals LeCun-uniform on the fused (dim, 2 dim) kernel.
-        self.query = self._dense(dim, "glorot_uniform", "query", probe_shape)
-        self.key_value = self._dense(2 * dim, "lecun_uniform", "key_value", input_shape)
-        self.proj = self._dense(dim, "glorot_uniform", "proj", probe_shape)
+        self.query = self.dense(dim, "query", shape=probe_shape)
+        self.key_value = self.dense(2 * dim, "key_value", "lecun_uniform", input_shape)
+        self.proj = self.dense(dim, "proj", shape=probe_shape)
         self.norm.build((input_shape[0], 1, dim))
         self.mlp.build((input_shape[0], 1, dim))
-        self.built = True
-
-    def _dense(self, units, initializer, name, input_shape):
-        dense = keras.layers.Dense(units, kernel_initializer=initializer, dtype=self.dtype_policy, name=name)
-        dense.build(input_shape)
-        return dense
 
     def call(self, tokens: Tensor) -> Tensor:
         tokens = tokens[:, self.num_prefix_tokens :]
@@ -140,9 +122,6 @@ class AttentionPooling(keras.layers.Layer):
         pooled = pooled + self.mlp(self.norm(pooled))
         return pooled[:, 0]
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[2])
-
     def own_macs(self, input_shape: tuple[int, ...]) -> int:
         """Return the multiply-accumulates of the attention, without sub-layers.
 
@@ -151,13 +130,3 @@ class AttentionPooling(keras.layers.Layer):
         """
         batch, length, dim = input_shape
         return 2 * batch * (length - self.num_prefix_tokens) * dim  # one query
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp.mlp_dim,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "gelu": self.mlp.gelu,
-            "epsilon": self.epsilon,
-        }

@@ -1,4 +1,4 @@
-"""AddPositionEmbs: adds position embeddings and resizes them when it loads those of another patch grid."""
+"""AddPositionEmbs and RelativePositions; position tables are resized when a layer loads those of another size."""
 
 import math
 from typing import Any, Self
@@ -7,15 +7,79 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import checks
+from keras_vit.config.arguments import one_of
+from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.typing import Size, Tensor
 
-POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "none")
+
+class ResizedTables(Layer):
+    """Resize the tables of a layer when it loads those of another size.
+
+    By default a table has one row per position on a line.
+
+    Attributes:
+        resize_method: method for tables from files of Keras, see `resize_position_embedding`.
+        size_name: attribute with the (rows, columns) of the tables, and its name in files; None if the shapes of the
+            tables show their size. Tables of 4 x 4 and of 2 x 8 positions have equal shapes.
+        name_in_files: name of the size in files.
+    """
+
+    resize_method = "align_corners"
+    size_name: str | None = None
+    name_in_files: str | None = None
+
+    @property
+    def tables(self) -> list[keras.Variable]:
+        """Return the variables to resize."""
+        return self.weights
+
+    def resized(
+        self, variable: keras.Variable, table: np.ndarray, method: str | None = None, old_size: Any = None
+    ) -> np.ndarray:
+        """Return a table of this layer, resized from another size.
+
+        Args:
+            variable: the table of this layer.
+            table: array, the same table of the layer of another size.
+            method: resize method, see `resize_position_embedding`; None means `resize_method`.
+            old_size: (rows, columns) of `table`, if the shape does not show it.
+
+        Raises:
+            ValueError: if the shape of `table` does not match its size.
+        """
+        old, new = table.shape[-2], variable.shape[-2]
+        return resize_position_embedding(table, (old, 1), (new, 1), 0, method or self.resize_method)
+
+    def resize_from(self, other: Self, method: str | None = None) -> None:
+        """Copy the tables from the same layer of a model for another image size.
+
+        Args:
+            other: the layer, built for that size.
+            method: resize method, see `resize_position_embedding`; None means `resize_method`.
+        """
+        old_size = self.size_name and getattr(other, self.size_name)
+        for variable, table in zip(self.tables, other.tables, strict=True):
+            variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, old_size))
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.size_name and self.tables:
+            store[self.name_in_files] = np.array(getattr(self, self.size_name))
+
+    def load_own_variables(self, store):
+        old_size = None
+        if self.size_name:
+            if not self.tables or self.name_in_files not in store.keys():
+                super().load_own_variables(store)
+                return
+            old_size = tuple(int(side) for side in np.asarray(store[self.name_in_files]))
+        for index, variable in enumerate(self.tables):
+            variable.assign(self.resized(variable, np.asarray(store[str(index)]), None, old_size))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class AddPositionEmbs(keras.layers.Layer):
+class AddPositionEmbs(ResizedTables):
     """Add position embeddings to the tokens: E_pos of Eq. 1 in arXiv 2010.11929.
 
     In a learned table, class tokens have their own rows. Registers have no position: their rows are zeros. When the
@@ -38,6 +102,9 @@ class AddPositionEmbs(keras.layers.Layer):
             or the width is not divisible by 4 (`sincos2d`) or 2 (`learned_2d`).
     """
 
+    own_checks = {"position_embedding": one_of(("learned", "learned_2d", "sincos2d", "none"))}
+    size_name, name_in_files = "built_grid", "grid"
+
     def __init__(
         self,
         position_embedding: str = "learned",
@@ -46,31 +113,22 @@ class AddPositionEmbs(keras.layers.Layer):
         num_registers: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        checks.check_choice("position_embedding", position_embedding, POSITION_EMBEDDINGS)
-        self.position_embedding = position_embedding
-        self.grid_size = None if grid_size is None else checks.check_pair("grid_size", grid_size)
-        self.num_class_tokens = checks.check_integer("num_class_tokens", num_class_tokens, minimum=0)
-        self.num_registers = checks.check_integer("num_registers", num_registers, minimum=0)
+        super().__init__(locals(), **kwargs)
 
     def build(self, input_shape):
         self.built_grid = rows, columns = self._grid(input_shape)
         dim, num_class = input_shape[-1], self.num_class_tokens
         if self.position_embedding == "learned":
-            self.embedding = self._table("embedding", (1, num_class + rows * columns, dim))
+            self.embedding = self.normal_weight("embedding", (1, num_class + rows * columns, dim))
         elif self.position_embedding == "learned_2d":
             if dim % 2:
                 raise ValueError(f"position_embedding='learned_2d' needs an even width; got {dim}")
-            self.columns = self._table("columns", (1, columns, dim // 2))
-            self.rows = self._table("rows", (1, rows, dim // 2))
+            self.columns = self.normal_weight("columns", (1, columns, dim // 2))
+            self.rows = self.normal_weight("rows", (1, rows, dim // 2))
             if num_class:
-                self.class_rows = self._table("class_rows", (1, num_class, dim))
+                self.class_rows = self.normal_weight("class_rows", (1, num_class, dim))
         elif self.position_embedding == "sincos2d":
             self.sincos2d = sincos2d_table(self.built_grid, dim)
-        self.built = True
-
-    def _table(self, name, shape):
-        return self.add_weight(name=name, shape=shape, initializer=keras.initializers.RandomNormal(stddev=0.02))
 
     def _grid(self, input_shape):
         tokens, prefix = input_shape[1], self.num_class_tokens + self.num_registers
@@ -111,70 +169,25 @@ class AddPositionEmbs(keras.layers.Layer):
         patches = ops.concatenate([x, y], axis=2)
         return ops.convert_to_tensor(self.class_rows) if self.num_class_tokens else patches[:, :0], patches
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def save_own_variables(self, store):
-        super().save_own_variables(store)
-        if self.weights:
-            # Tables of equal shape may belong to different grids: 4 x 4 and 2 x 8.
-            store["grid"] = np.array(self.built_grid)
-
-    def load_own_variables(self, store):
-        if not self.weights or "grid" not in store.keys():
-            super().load_own_variables(store)
-            return
-        old_grid = tuple(int(side) for side in np.asarray(store["grid"]))
-        for index, variable in enumerate(self.weights):
-            variable.assign(self.resized(variable, np.asarray(store[str(index)]), "align_corners", old_grid))
-
-    def resize_from(self, other: Self, method: str = "align_corners") -> None:
-        """Copy the tables from the same layer of a model for another image size.
-
-        Args:
-            other: the layer, built on its own grid.
-            method: resize method, see `resize_position_embedding`.
-        """
-        for variable, table in zip(self.weights, other.weights, strict=True):
-            variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, other.built_grid))
-
     def resized(
-        self,
-        variable: keras.Variable,
-        table: np.ndarray,
-        method: str = "align_corners",
-        old_grid: tuple[int, int] | None = None,
+        self, variable: keras.Variable, table: np.ndarray, method: str | None = None, old_size: Any = None
     ) -> np.ndarray:
         """Return a weight of this layer, resized from another grid.
 
         Args:
             variable: the weight of this layer.
             table: array, the same weight of the layer on the other grid.
-            method: resize method, see `resize_position_embedding`.
-            old_grid: (rows, columns) of the other grid; may be None for a table of rows or columns, whose length is its
+            method: resize method, see `resize_position_embedding`; None means `align_corners`.
+            old_size: (rows, columns) of the other grid; may be None for a table of rows or columns, whose length is its
                 side.
 
         Raises:
             ValueError: if the shape of `table` does not match that grid.
         """
-        rows, columns = self.built_grid
         if variable.name == "embedding":
-            grid: Any = old_grid  # a table of a whole grid always has one
-            return resize_position_embedding(table, grid, self.built_grid, self.num_class_tokens, method)
-        if variable.name == "columns":
-            return resize_position_embedding(table, (1, table.shape[1]), (1, columns), 0, method)
-        if variable.name == "rows":
-            return resize_position_embedding(table, (table.shape[1], 1), (rows, 1), 0, method)
-        return table
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "position_embedding": self.position_embedding,
-            "grid_size": self.grid_size,
-            "num_class_tokens": self.num_class_tokens,
-            "num_registers": self.num_registers,
-        }
+            method = method or self.resize_method
+            return resize_position_embedding(table, old_size, self.built_grid, self.num_class_tokens, method)
+        return table if variable.name == "class_rows" else super().resized(variable, table, method)
 
 
 def sincos2d_table(grid_size, dim):
@@ -188,3 +201,67 @@ def sincos2d_table(grid_size, dim):
     frequencies = 10000.0 ** -(np.arange(dim // 4) / (dim // 4 - 1))
     x, y = (axis.reshape(-1, 1) * frequencies for axis in (columns, rows))
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativePositions(ResizedTables):
+    """Return one learned key per 1-D offset p_q - p_k between patches.
+
+    This follows arXiv 2010.11929, appendix D.4. Pass the keys to `MultiHeadSelfAttention` or `TransformerBlock`, which
+    adds the product of each query with the key of its offset to the attention logit. Patches are in raster order, and
+    all heads share the keys. As the paper defines offsets between patches only, class tokens and registers get no such
+    logits. If the head reads the class token only, the keys of the last block therefore receive no gradient.
+
+    Args:
+        num_heads: number of heads of the attention that uses the keys; they must divide the width of the input.
+        num_prefix_tokens: number of class and register tokens at the start of the sequence.
+
+    Shapes:
+        (batch, num_prefix_tokens + patches, dim) -> keys (2 * patches - 1, dim / num_heads); row i belongs to the
+        offset i - (patches - 1), and there is no batch axis
+
+    Raises:
+        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width or the number of
+            tokens is unknown.
+    """
+
+    def __init__(self, num_heads, num_prefix_tokens=0, **kwargs):
+        super().__init__(locals(), **kwargs)
+
+    def build(self, input_shape):
+        self.embedding = self.normal_weight("embedding", self.compute_output_shape(input_shape))
+
+    def call(self, tokens):
+        return ops.cast(self.embedding, tokens.dtype)
+
+    def compute_output_shape(self, input_shape):
+        _, tokens, dim = input_shape
+        if tokens is None or tokens <= self.num_prefix_tokens:
+            raise ValueError(
+                f"RelativePositions needs a known number of tokens above num_prefix_tokens={self.num_prefix_tokens}; "
+                f"got input shape {input_shape}"
+            )
+        return (2 * (tokens - self.num_prefix_tokens) - 1, head_width(self.num_heads, dim))
+
+
+def relative_logits(query, keys):
+    """Return the product of each query with the key of its offset p_q - p_k, for all pairs of tokens.
+
+    Args:
+        query: (batch, heads, tokens, head_dim); the last (offsets + 1) / 2 tokens are patches.
+        keys: (offsets, head_dim), from `RelativePositions`.
+
+    Returns:
+        (batch, heads, query tokens, key tokens); 0 unless both tokens are patches.
+    """
+    offsets = keys.shape[0]
+    patches = (offsets + 1) // 2
+    prefix = query.shape[2] - patches
+    # The keys are reversed, so query q finds key k in column (patches - 1) - q + k, one further left per row. Cutting
+    # the flattened products into rows that are one shorter aligns the columns.
+    products = ops.einsum("bhqd,od->bhqo", query[:, :, prefix:], ops.flip(keys, axis=0))
+    heads = products.shape[1]
+    flat = ops.reshape(ops.pad(products, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, patches * 2 * patches))
+    flat = flat[:, :, patches - 1 : patches - 1 + patches * offsets]
+    logits = ops.reshape(flat, (-1, heads, patches, offsets))[..., :patches]
+    return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))

@@ -10,8 +10,6 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.typing import Size
 
-RESIZE_METHODS = ("align_corners", "bilinear", "bicubic", "bicubic_antialias")
-
 
 def resize_position_embedding(
     table: np.ndarray, old_grid: Size, new_grid: Size, num_prefix_tokens: int = 1, method: str = "align_corners"
@@ -59,14 +57,6 @@ def square_grid(num_patches):
     return (side, side) if side * side == num_patches and side else None
 
 
-def _align_corners(old, new):
-    return _linear(np.linspace(0.0, old - 1, new), old)
-
-
-def _half_pixel(old, new):
-    return _linear(_centres(old, new), old)
-
-
 def _centres(old, new):
     return (np.arange(new) + 0.5) * old / new - 0.5
 
@@ -102,8 +92,9 @@ def _cubic(distance, a):
 
 
 _WEIGHTS = {
-    "align_corners": _align_corners,
-    "bilinear": _half_pixel,
+    "align_corners": lambda old, new: _linear(np.linspace(0.0, old - 1, new), old),
+    "bilinear": lambda old, new: _linear(_centres(old, new), old),
     "bicubic": _bicubic,
     "bicubic_antialias": _bicubic_antialias,
 }
+RESIZE_METHODS = tuple(_WEIGHTS)

@@ -6,15 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.compat.projections import project, project_heads
+from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.relative_positions import relative_logits
+from keras_vit.layers.position_embs import relative_logits
 from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MultiHeadSelfAttention(keras.layers.Layer):
+class MultiHeadSelfAttention(Layer):
     """Apply multi-head self-attention (arXiv 2010.11929, appendix A, Eqs. 5 to 8).
 
     One dense layer computes [query, key, value], each as [head 0, head 1, ...].
@@ -47,46 +47,27 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.num_heads = checks.check_integer("num_heads", num_heads)
-        self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
-        self.qkv_bias = checks.check_flag("qkv_bias", qkv_bias)
-        self.qk_norm = checks.check_flag("qk_norm", qk_norm)
-        self.epsilon = checks.check_positive("epsilon", epsilon)
+        super().__init__(locals(), **kwargs)
 
     def build(self, input_shape):
         dim = input_shape[-1]
-        if dim % self.num_heads:
-            raise ValueError(f"num_heads must divide the width of the input; got {self.num_heads} and {dim}")
+        head_shape = (input_shape[0], self.num_heads, input_shape[1], head_width(self.num_heads, dim))
         # Xavier-uniform on each of the three (dim, dim) kernels, as in the official code: U(+-sqrt(6 / 2 dim)), which
         # equals LeCun-uniform on the fused (dim, 3 dim) kernel.
-        self.qkv = keras.layers.Dense(
-            3 * dim,
-            use_bias=self.qkv_bias,
-            kernel_initializer="lecun_uniform",
-            dtype=self.dtype_policy,
-            name="qkv",
-        )
-        self.qkv.build(input_shape)
+        self.qkv = self.dense(3 * dim, "qkv", "lecun_uniform", input_shape, use_bias=self.qkv_bias)
         if self.qk_norm:
-            head_shape = (input_shape[0], self.num_heads, input_shape[1], dim // self.num_heads)
-            self.query_norm, self.key_norm = (self._norm(name, head_shape) for name in ("query_norm", "key_norm"))
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.dropout.build(None)
-        self.proj = keras.layers.Dense(dim, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name="proj")
-        self.proj.build(input_shape)
-        self.built = True
-
-    def _norm(self, name, shape):
-        norm = LayerNorm(epsilon=self.epsilon, dtype=self.dtype_policy, name=name)
-        norm.build(shape)
-        return norm
+            norm = {"epsilon": self.epsilon, "shape": head_shape}
+            self.query_norm = self.sublayer(LayerNorm, name="query_norm", **norm)
+            self.key_norm = self.sublayer(LayerNorm, name="key_norm", **norm)
+        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=input_shape)
+        self.proj = self.dense(dim, "proj", shape=input_shape)
 
     def call(
         self,
         tokens: Tensor,
         relative_keys: Tensor = None,
         training: bool | None = None,
+        *,
         return_attention_scores: bool = False,
         key_sizes: Tensor = None,
         return_keys: bool = False,
@@ -121,26 +102,13 @@ class MultiHeadSelfAttention(keras.layers.Layer):
             return output, ops.mean(key, axis=1)
         return (output, weights) if return_attention_scores else output
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def compute_output_spec(
-        self,
-        tokens,
-        relative_keys=None,
-        training=None,
-        return_attention_scores=False,
-        key_sizes=None,
-        return_keys=False,
-    ):
-        output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
+    def compute_output_spec(self, tokens, *others, return_attention_scores=False, return_keys=False, **keywords):
         batch, length, dim = tokens.shape
+        output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
         if return_keys:
             return output, keras.KerasTensor((batch, length, dim // self.num_heads), dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return output
-        scores_dtype = at_least_float32(self.compute_dtype)
-        return output, keras.KerasTensor((batch, self.num_heads, length, length), dtype=scores_dtype)
+        scores = keras.KerasTensor((batch, self.num_heads, length, length), at_least_float32(self.compute_dtype))
+        return (output, scores) if return_attention_scores else output
 
     def own_macs(self, tokens_shape: tuple[int, ...], *others: tuple[int, ...]) -> int:
         """Return the multiply-accumulates of the attention, without sub-layers.
@@ -154,16 +122,6 @@ class MultiHeadSelfAttention(keras.layers.Layer):
         for offsets, _ in (shape for shape in others if len(shape) == 2):  # relative keys
             macs += batch * (offsets + 1) // 2 * offsets * dim  # the query of every patch with the key of every offset
         return macs
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "dropout_rate": self.dropout_rate,
-            "qkv_bias": self.qkv_bias,
-            "qk_norm": self.qk_norm,
-            "epsilon": self.epsilon,
-        }
 
 
 def softmax_at_least_float32(logits):

@@ -7,14 +7,13 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.plain_trainers import refuse_plain_trainer
+from keras_vit.config.arguments import one_of
+from keras_vit.layers.base import Layer
 from keras_vit.typing import Size, Tensor
-
-PADDINGS = ("same", "valid")
-EPSILON_FORMS = ("deviation", "variance")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class StdConv2D(keras.layers.Layer):
+class StdConv2D(Layer):
     """Convolve with a standardised kernel and no bias (arXiv 1903.10520).
 
     Each call subtracts from each filter its mean over height, width and input channels, and divides it by its
@@ -39,6 +38,8 @@ class StdConv2D(keras.layers.Layer):
             smaller than the kernel.
     """
 
+    own_checks = {"strides": checks.check_pair, "padding": one_of(("same", "valid"))}
+
     def __init__(
         self,
         filters: int,
@@ -49,13 +50,7 @@ class StdConv2D(keras.layers.Layer):
         epsilon_form: str = "deviation",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.filters = checks.check_integer("filters", filters)
-        self.kernel_size = checks.check_pair("kernel_size", kernel_size)
-        self.strides = checks.check_pair("strides", strides)
-        self.padding = checks.check_choice("padding", padding, PADDINGS)
-        self.epsilon = checks.check_positive("epsilon", epsilon)
-        self.epsilon_form = checks.check_choice("epsilon_form", epsilon_form, EPSILON_FORMS)
+        super().__init__(locals(), **kwargs)
         self.input_spec = keras.InputSpec(ndim=4)
 
     def build(self, input_shape):
@@ -67,7 +62,6 @@ class StdConv2D(keras.layers.Layer):
             autocast=False,  # standardised before the cast to the compute dtype
         )
         self.input_spec = keras.InputSpec(ndim=4, axes={-1: input_shape[-1]})
-        self.built = True
 
     def call(self, images: Tensor) -> Tensor:
         refuse_plain_trainer(self)
@@ -97,14 +91,3 @@ class StdConv2D(keras.layers.Layer):
         if side < kernel_side:
             raise ValueError(f"kernel_size must fit into the image; got {kernel_side} for a side of {side}")
         return (side - kernel_side) // stride + 1
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "epsilon": self.epsilon,
-            "epsilon_form": self.epsilon_form,
-        }

@@ -1,5 +1,6 @@
-"""SwinBlock: attention inside windows and an MLP, each on a residual branch."""
+"""The layers of Swin Transformers: SwinBlock, its attention inside windows, and PatchMerging between stages."""
 
+import math
 from typing import Any
 
 import keras
@@ -7,15 +8,22 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.layers.drop_path import DropPath
+from keras_vit.compat.projections import on_rows
+from keras_vit.layers.base import Layer, build_in_sequence, head_width, known_map
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.window_attention import WindowAttention
-from keras_vit.typing import Tensor
+from keras_vit.layers.position_embs import ResizedTables
+from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+from keras_vit.layers.self_attention import softmax_at_least_float32
+from keras_vit.layers.transformer_block import DropPath
+from keras_vit.typing import Size, Tensor
+
+# Added to the logits between tokens of different regions, as in the authors' code.
+_MASKED = -100.0
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class SwinBlock(keras.layers.Layer):
+class SwinBlock(Layer):
     """Apply one block of a Swin Transformer (arXiv 2103.14030, Eq. 3).
 
     The block splits the map into square windows. If the shorter side of the map is at most `window_size`, the window
@@ -57,39 +65,26 @@ class SwinBlock(keras.layers.Layer):
         epsilon: float = 1e-5,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.num_heads = checks.check_integer("num_heads", num_heads)
-        self.window_size = checks.check_integer("window_size", window_size)
-        self.shifted = checks.check_flag("shifted", shifted)
-        self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
-        self.drop_path_rate = checks.check_rate("drop_path_rate", drop_path_rate)
-        self.qkv_bias = checks.check_flag("qkv_bias", qkv_bias)
-        self.epsilon = checks.check_positive("epsilon", epsilon)
-        common = {"dtype": self.dtype_policy}
-        self.norm1 = LayerNorm(epsilon=epsilon, name="norm1", **common)
-        self.dropout = keras.layers.Dropout(dropout_rate, name="dropout", **common)
-        self.norm2 = LayerNorm(epsilon=epsilon, name="norm2", **common)
-        self.mlp = MlpBlock(mlp_dim, dropout_rate, gelu, name="mlp", **common)
-        self.drop_path = DropPath(drop_path_rate, name="drop_path", **common)
+        super().__init__(locals(), **kwargs)
+        self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
+        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
+        self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
+        self.mlp = self.sublayer(MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, name="mlp")
+        self.drop_path = self.sublayer(DropPath, self.drop_path_rate, name="drop_path")
 
     def build(self, input_shape):
-        if len(input_shape) != 4 or None in input_shape[1:]:
-            raise ValueError(
-                f"SwinBlock needs maps of shape (batch, rows, columns, dim) with known size; got {input_shape}"
-            )
-        batch, rows, columns, dim = input_shape
+        rows, columns, dim = known_map(self, input_shape)
         is_one_window = min(rows, columns) <= self.window_size
         self.built_window = window = min(rows, columns, self.window_size)
         self.built_shift = self.window_size // 2 if self.shifted and not is_one_window else 0
         self.padded_size = tuple(-(-side // window) * window for side in (rows, columns))
         self.regions = _regions(self.padded_size, window, self.built_shift) if self.built_shift else None
-        self.attention = WindowAttention(
-            window, self.num_heads, self.qkv_bias, dtype=self.dtype_policy, name="attention"
+        windows_shape = (input_shape[0], self._num_windows(), window**2, dim)
+        self.attention = self.sublayer(
+            WindowAttention, window, self.num_heads, self.qkv_bias, name="attention", shape=windows_shape
         )
-        self.attention.build((batch, self._num_windows(), window**2, dim))
-        for layer in (self.norm1, self.dropout, self.norm2, self.mlp, self.drop_path):
-            layer.build((batch, rows * columns, dim))
-        self.built = True
+        tokens_shape = (input_shape[0], rows * columns, dim)
+        build_in_sequence(tokens_shape, self.norm1, self.dropout, self.norm2, self.mlp, self.drop_path)
 
     def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         _, rows, columns, dim = maps.shape
@@ -139,23 +134,6 @@ class SwinBlock(keras.layers.Layer):
         """
         return self.attention.attention_scores(self._to_windows(self.norm1(maps)), self.regions)
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp.mlp_dim,
-            "window_size": self.window_size,
-            "shifted": self.shifted,
-            "dropout_rate": self.dropout_rate,
-            "drop_path_rate": self.drop_path_rate,
-            "qkv_bias": self.qkv_bias,
-            "gelu": self.mlp.gelu,
-            "epsilon": self.epsilon,
-        }
-
 
 def _roll(maps, shift):
     """Roll rows and columns as `ops.roll` does, with operations that LiteRT supports."""
@@ -173,3 +151,202 @@ def _regions(size, window, shift):
     regions = 2 * rows[:, None].astype("int32") + columns
     cut = regions.reshape(size[0] // window, window, size[1] // window, window)
     return cut.transpose(0, 2, 1, 3).reshape(-1, window * window)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class WindowAttention(Layer):
+    """Apply multi-head self-attention inside windows (arXiv 2103.14030, section 3.2).
+
+    This is W-MSA, and SW-MSA with `regions`. One dense layer computes [query, key, value], each as [head 0, head 1,
+    ...].
+
+    Args:
+        window_size: rows and columns of a window in tokens, or one integer for both.
+        num_heads: number of heads; it must divide the width of the input.
+        qkv_bias: whether the fused projection has a bias.
+
+    Shapes:
+        (batch, windows, window rows * window columns, dim) -> the same. The optional input `regions` has integers
+        (windows, window rows * window columns): a token attends only to tokens of its window with the same integer.
+
+    Raises:
+        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width or the windows have
+            another size.
+    """
+
+    own_checks = {"window_size": checks.check_pair}
+
+    def __init__(self, window_size: Size, num_heads: int, qkv_bias: bool = True, **kwargs: Any) -> None:
+        super().__init__(locals(), **kwargs)
+
+    def build(self, windows_shape, regions_shape=None):
+        length, dim = windows_shape[-2:]
+        head_width(self.num_heads, dim)
+        if length != math.prod(self.window_size):
+            raise ValueError(
+                f"WindowAttention needs {math.prod(self.window_size)} tokens per window of window_size="
+                f"{self.window_size}; got input shape {windows_shape}"
+            )
+        self.qkv = self.dense(3 * dim, "qkv", _initial_values(), windows_shape, use_bias=self.qkv_bias)
+        logits_shape = (*windows_shape[:2], self.num_heads, length, length)
+        self.relative_position_bias = self.sublayer(
+            RelativePositionBias, self.window_size, self.num_heads, name="relative_position_bias", shape=logits_shape
+        )
+        self.proj = self.dense(dim, "proj", _initial_values(), windows_shape)
+
+    def call(self, windows: Tensor, regions: Tensor = None) -> Tensor:
+        query, key, value = self._split(windows)
+        weights = ops.cast(self._weights(query, key, regions), value.dtype)
+        heads = ops.transpose(ops.matmul(weights, value), (0, 1, 3, 2, 4))  # (batch, windows, tokens, heads, head_dim)
+        return on_rows(self.proj, ops.reshape(heads, (-1, *windows.shape[1:])))
+
+    def _split(self, windows):
+        """Return query, key and value, each (batch, windows, heads, tokens, head_dim)."""
+        _, count, length, dim = windows.shape
+        fused = on_rows(self.qkv, windows)
+        fused = ops.reshape(fused, (-1, count, length, 3, self.num_heads, dim // self.num_heads))
+        return ops.unstack(ops.transpose(fused, (3, 0, 1, 4, 2, 5)), 3)
+
+    def _weights(self, query, key, regions):
+        """Return softmax(Q K^T / sqrt(d) + B), Eq. 4; scaling the query first avoids overflow in float16."""
+        scaled = query * (1.0 / math.sqrt(query.shape[-1]))
+        logits = self.relative_position_bias(ops.matmul(scaled, ops.transpose(key, (0, 1, 2, 4, 3))))
+        if regions is not None:
+            regions = ops.convert_to_tensor(regions)
+            is_foreign = ops.not_equal(regions[:, :, None], regions[:, None, :])  # (windows, query, key)
+            logits = logits + ops.cast(is_foreign, logits.dtype)[:, None] * _MASKED
+        return softmax_at_least_float32(logits)
+
+    def attention_scores(self, windows: Tensor, regions: Tensor = None) -> Tensor:
+        """Return the attention weights after softmax.
+
+        Args:
+            windows: (batch, windows, window rows * window columns, dim).
+            regions: integers (windows, window rows * window columns), as in a call, or None.
+
+        Returns:
+            (batch, windows, heads, query tokens, key tokens).
+        """
+        query, key, _ = self._split(ops.convert_to_tensor(windows))
+        return self._weights(query, key, regions)
+
+    def own_macs(self, windows_shape: tuple[int, ...], regions_shape: tuple[int, ...] | None = None) -> int:
+        """Return the multiply-accumulates of the attention, without sub-layers.
+
+        Args:
+            windows_shape: (batch, windows, window rows * window columns, dim).
+            regions_shape: shape of `regions`, which need none.
+        """
+        batch, windows, length, dim = windows_shape
+        return 2 * batch * windows * length**2 * dim
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativePositionBias(ResizedTables):
+    """Add a learned bias per head and offset between query and key.
+
+    This is B of Eq. 4 in arXiv 2103.14030. The table has one row per offset (rows, columns), in raster order from
+    (1 - window rows, 1 - window columns). When the layer loads the table of another window, it resizes it bicubically,
+    as the authors do.
+
+    Args:
+        window_size: rows and columns of a window in tokens, or one integer for both.
+        num_heads: number of heads.
+
+    Shapes:
+        logits (..., num_heads, query tokens, key tokens), tokens of a window in raster order -> the same; 16-bit
+        logits give float32 sums under every dtype policy.
+    """
+
+    own_checks = {"window_size": checks.check_pair}
+    resize_method = "bicubic"
+    size_name = name_in_files = "window_size"
+
+    def __init__(self, window_size, num_heads, **kwargs):
+        super().__init__(locals(), autocast=False, **kwargs)
+
+    def build(self, input_shape):
+        self.embedding = self.add_weight(
+            name="embedding",
+            shape=(math.prod(_offsets(self.window_size)), self.num_heads),
+            initializer=_initial_values(),
+            autocast=False,
+        )
+        self.row_of_pair = _row_of_pair(self.window_size)
+
+    def call(self, logits):
+        # The table is transposed first, as TensorFlow's gradient of a `take` along the first axis is sparse.
+        table = ops.transpose(ops.cast(self.embedding, self._sum_dtype()))  # (heads, offsets)
+        length = len(self.row_of_pair)
+        bias = ops.reshape(ops.take(table, self.row_of_pair.ravel(), axis=1), (self.num_heads, length, length))
+        return ops.cast(logits, bias.dtype) + bias
+
+    def compute_output_spec(self, logits):
+        return keras.KerasTensor(logits.shape, dtype=self._sum_dtype())
+
+    def _sum_dtype(self):
+        return keras.backend.result_type(self.variable_dtype, "float32")
+
+    def resized(self, variable, table, method=None, old_size=None):
+        old = square_grid(len(table)) if old_size is None else _offsets(old_size)
+        if old is None:
+            raise ValueError(f"table must have a row per offset of a square window; got shape {table.shape}")
+        return resize_position_embedding(table, old, _offsets(self.window_size), 0, method or self.resize_method)
+
+
+def _initial_values():
+    """Return a new initializer of the authors, as layers with the same one would start with equal values."""
+    return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+def _offsets(window_size):
+    """Return the number of offsets between two rows and between two columns of a window."""
+    return tuple(2 * side - 1 for side in window_size)
+
+
+def _row_of_pair(window_size):
+    """Return the table row of each (query, key): (dy + rows - 1) * (2 * columns - 1) + dx + columns - 1."""
+    positions = np.indices(window_size).reshape(2, -1)  # (2, tokens)
+    offsets = positions[:, :, None] - positions[:, None, :] + np.reshape(window_size, (2, 1, 1)) - 1
+    return np.ravel_multi_index(tuple(offsets), _offsets(window_size)).astype("int32")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchMerging(Layer):
+    """Merge each 2 x 2 tokens into one (arXiv 2103.14030, section 3.1).
+
+    The layer concatenates the four tokens, normalises the result and projects it linearly to twice the width. The order
+    of the four is upper left, lower left, upper right, lower right. Odd sides are padded with zeros at the bottom and
+    the right.
+
+    Args:
+        epsilon: epsilon of the layer norm.
+
+    Shapes:
+        (batch, rows, columns, dim) -> (batch, rows / 2, columns / 2, 2 * dim), sides rounded up
+
+    Raises:
+        ValueError: if a value is out of range; at build, if the size of the map is unknown.
+    """
+
+    def __init__(self, epsilon: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__(locals(), **kwargs)
+        self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
+
+    def build(self, input_shape):
+        *size, width = self.compute_output_shape(input_shape)
+        joined_shape = (*size, 2 * width)
+        self.norm.build(joined_shape)
+        self.reduction = self.dense(width, "reduction", _initial_values(), joined_shape, use_bias=False)
+
+    def call(self, maps: Tensor) -> Tensor:
+        _, rows, columns, dim = maps.shape
+        if rows % 2 or columns % 2:
+            maps = ops.pad(maps, ((0, 0), (0, rows % 2), (0, columns % 2), (0, 0)))
+        rows, columns = (rows + 1) // 2, (columns + 1) // 2
+        joined = ops.transpose(ops.reshape(maps, (-1, rows, 2, columns, 2, dim)), (0, 1, 3, 4, 2, 5))
+        return on_rows(self.reduction, self.norm(ops.reshape(joined, (-1, rows, columns, 4 * dim))))
+
+    def compute_output_shape(self, input_shape):
+        rows, columns, dim = known_map(self, input_shape)
+        return (input_shape[0], (rows + 1) // 2, (columns + 1) // 2, 2 * dim)

@@ -1,16 +1,18 @@
-"""TokenMerging and TokenUnmerging: merge similar tokens into one, and copy it back to their original places."""
+"""Merging of similar tokens: TokenMerging, the transformer block that contains it, and TokenUnmerging."""
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import checks
+from keras_vit.compat.remat import recompute
 from keras_vit.compat.take_rows import take_rows
+from keras_vit.layers.base import Layer
 from keras_vit.layers.self_attention import at_least_float32
+from keras_vit.layers.transformer_block import TransformerBlock
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenMerging(keras.layers.Layer):
+class TokenMerging(Layer):
     """Merge the most similar tokens by bipartite soft matching.
 
     This is ToMe (arXiv 2210.09461, section 3). The patch tokens go alternately into a set A and a set B. Each token of
@@ -36,9 +38,7 @@ class TokenMerging(keras.layers.Layer):
     """
 
     def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
-        super().__init__(**kwargs)
-        self.token_merging = checks.check_integer("token_merging", token_merging)
-        self.num_prefix_tokens = checks.check_integer("num_prefix_tokens", num_prefix_tokens, minimum=0)
+        super().__init__(locals(), **kwargs)
 
     def build(self, tokens_shape):
         self.count = merged_count(tokens_shape[1], self.token_merging, self.num_prefix_tokens)
@@ -46,7 +46,6 @@ class TokenMerging(keras.layers.Layer):
         prefix, patches = np.split(places, [self.num_prefix_tokens])
         self.places_a, self.places_b = patches[::2], patches[1::2]
         self.to_raster = np.argsort(np.concatenate([prefix, self.places_a, self.places_b])).astype("int32")
-        self.built = True
 
     def call(self, tokens, keys, sizes=None, groups=None):
         if sizes is None:
@@ -112,9 +111,7 @@ class TokenMerging(keras.layers.Layer):
         return self.num_prefix_tokens + 2 * numbers
 
     def compute_output_spec(self, tokens, keys, sizes=None, groups=None):
-        first = tokens.shape[1] if groups is None else groups.shape[1]
-        shapes = merged_shapes(tokens.shape, first, self.token_merging, self.num_prefix_tokens)
-        return merged_spec(shapes, self.compute_dtype)
+        return merged_spec(self, tokens, groups)
 
     def own_macs(self, tokens_shape, keys_shape, *merged_shapes):
         """Return the multiply-accumulates of the matching and the means, see `keras_vit.models.costs`."""
@@ -123,13 +120,67 @@ class TokenMerging(keras.layers.Layer):
         batch, _, dim = tokens_shape
         return batch * len(self.places_b) * (len(self.places_a) * keys_shape[-1] + self.count * dim)
 
-    def get_config(self):
-        config = {"token_merging": self.token_merging, "num_prefix_tokens": self.num_prefix_tokens}
-        return {**super().get_config(), **config}
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MergingTransformerBlock(TransformerBlock):
+    """A transformer block that merges similar tokens after its attention.
+
+    It follows ToMe (arXiv 2210.09461, section 3). The similarity of two tokens is that of their keys, averaged over the
+    heads. A merged token that represents s original tokens has log(s) added to its attention logits as a key
+    (proportional attention, section 3.2).
+
+    Its weights, and their names in files, are those of a `TransformerBlock`.
+
+    Args:
+        token_merging, num_prefix_tokens: as in `TokenMerging`.
+        **kwargs: the arguments of `TransformerBlock`.
+
+    Shapes:
+        tokens (batch, tokens, dim) and, except in the first block, the sizes and groups from the previous block ->
+        tokens, sizes and groups, see `TokenMerging`
+
+    Raises:
+        ValueError: if a value is out of range or a choice is unknown; at build, if the number of tokens is unknown.
+    """
+
+    def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+        self.merging = self.sublayer(TokenMerging, self.token_merging, self.num_prefix_tokens, name="merging")
+
+    def build(self, tokens_shape):
+        super().build(tokens_shape)
+        self.merging.build(tokens_shape)
+
+    def call(self, tokens, sizes=None, groups=None, training=None):
+        def run(tokens):
+            branch, keys = self.attention(
+                self.norm1(tokens), key_sizes=_of_keys(sizes), training=training, return_keys=True
+            )
+            merged, *others = self.merging(self._add_attention(tokens, branch, training), keys, sizes, groups)
+            return self._add_mlp(merged, training), *others
+
+        return recompute(self, run, tokens) if self.remat and training else run(tokens)
+
+    def attention_scores(self, tokens, sizes=None, groups=None):
+        """Return the attention weights between the original tokens, see `unmerged_scores`."""
+        normalised, key_sizes = self.norm1(tokens), _of_keys(sizes)
+        scores = self.attention(normalised, key_sizes=key_sizes, return_attention_scores=True)[1]
+        return scores if sizes is None else unmerged_scores(scores, sizes, groups)
+
+    def compute_output_shape(self, tokens_shape, sizes_shape=None, groups_shape=None):
+        return merged_shapes(self, tokens_shape, groups_shape)
+
+    def compute_output_spec(self, tokens, sizes=None, groups=None, training=None):
+        return merged_spec(self, tokens, groups)
+
+
+# Keras weights files name layers by class; equal names let models with and without merging share them.
+MergingTransformerBlock.__name__ = TransformerBlock.__name__
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TokenUnmerging(keras.layers.Layer):
+class TokenUnmerging(Layer):
     """Copy each merged token to the places of the original tokens that it holds.
 
     Shapes:
@@ -155,16 +206,18 @@ def merged_count(tokens, token_merging, num_prefix_tokens):
     return min(token_merging, max(tokens - num_prefix_tokens, 0) // 2)
 
 
-def merged_shapes(tokens_shape, first_tokens, token_merging, num_prefix_tokens):
-    """Return the shapes of tokens, sizes and groups after merging tokens of `tokens_shape`."""
+def merged_shapes(layer, tokens_shape, groups_shape=None):
+    """Return the shapes of tokens, sizes and groups after `layer` merged tokens of `tokens_shape`."""
     batch, length, dim = tokens_shape
-    length -= merged_count(length, token_merging, num_prefix_tokens)
-    return (batch, length, dim), (batch, length), (batch, first_tokens)
+    left = length - merged_count(length, layer.token_merging, layer.num_prefix_tokens)
+    return (batch, left, dim), (batch, left), groups_shape or (batch, length)
 
 
-def merged_spec(shapes, dtype):
-    """Return the KerasTensors for tokens of a dtype, sizes and groups of these shapes."""
-    return tuple(keras.KerasTensor(shape, kind) for shape, kind in zip(shapes, (dtype, "int32", "int32"), strict=True))
+def merged_spec(layer, tokens, groups):
+    """Return the KerasTensors for tokens, sizes and groups after `layer` merged tokens."""
+    tokens_shape, *others = merged_shapes(layer, tokens.shape, None if groups is None else groups.shape)
+    tokens = keras.KerasTensor(tokens_shape, layer.compute_dtype)
+    return tokens, *(keras.KerasTensor(shape, "int32") for shape in others)
 
 
 def unmerged_scores(scores, sizes, groups):
@@ -189,3 +242,8 @@ def unmerged_scores(scores, sizes, groups):
 def _rows(like, numbers):
     """Return the same indices for each sample, int32 (batch, indices)."""
     return ops.zeros_like(like[:, :1]) + numbers
+
+
+def _of_keys(sizes):
+    """(batch, tokens) -> (batch, 1, 1, tokens)"""
+    return None if sizes is None else ops.reshape(sizes, (-1, 1, 1, sizes.shape[1]))

@@ -1,4 +1,4 @@
-"""TransformerBlock: pre-norm attention and MLP, each on a residual branch."""
+"""TransformerBlock: pre-norm attention and MLP, each on a residual branch with LayerScale and stochastic depth."""
 
 from typing import Any
 
@@ -6,16 +6,15 @@ import keras
 
 from keras_vit import checks
 from keras_vit.compat.remat import recompute
-from keras_vit.layers.drop_path import DropPath
+from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.layer_scale import LayerScale
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Layer):
     """Apply one block of the encoder (arXiv 2010.11929, Eqs. 2 and 3).
 
     Args:
@@ -55,47 +54,33 @@ class TransformerBlock(keras.layers.Layer):
         remat: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.dropout_rate = checks.check_rate("dropout_rate", dropout_rate)
-        self.drop_path_rate = checks.check_rate("drop_path_rate", drop_path_rate)
-        checks.check_rate("attention_dropout_rate", attention_dropout_rate)
-        if layer_scale_init is not None:
-            checks.check_positive("layer_scale_init", layer_scale_init)
-        self.layer_scale_init = layer_scale_init
-        self.epsilon = checks.check_positive("epsilon", epsilon)
-        self.remat = checks.check_flag("remat", remat)
-        common = {"dtype": self.dtype_policy}
-        self.norm1 = LayerNorm(epsilon=epsilon, name="norm1", **common)
-        self.attention = MultiHeadSelfAttention(
-            num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, name="attention", **common
+        super().__init__(locals(), **kwargs)
+        self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
+        self.attention = self.sublayer(
+            MultiHeadSelfAttention, num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, name="attention"
         )
-        self.dropout = keras.layers.Dropout(dropout_rate, name="dropout", **common)
-        self.norm2 = LayerNorm(epsilon=epsilon, name="norm2", **common)
-        self.mlp = MlpBlock(mlp_dim, dropout_rate, gelu, name="mlp", **common)
-        if layer_scale_init is not None:
-            self.layer_scale1 = LayerScale(layer_scale_init, name="layer_scale1", **common)
-            self.layer_scale2 = LayerScale(layer_scale_init, name="layer_scale2", **common)
-        self.drop_path = DropPath(drop_path_rate, name="drop_path", **common)
+        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
+        self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
+        self.mlp = self.sublayer(MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, name="mlp")
+        if self.layer_scale_init is not None:
+            self.layer_scale1 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale1")
+            self.layer_scale2 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale2")
+        self.drop_path = self.sublayer(DropPath, self.drop_path_rate, name="drop_path")
 
     def build(self, input_shape):
         layers = [self.norm1, self.attention, self.dropout, self.norm2, self.mlp, self.drop_path]
         if self.layer_scale_init is not None:
             layers += [self.layer_scale1, self.layer_scale2]
-        for layer in layers:
-            layer.build(input_shape)
-        self.built = True
+        build_in_sequence(input_shape, *layers)
 
     def call(self, tokens: Tensor, relative_keys: Tensor = None, training: bool | None = None) -> Tensor:
-        if not (self.remat and training):
-            return self._run(tokens, relative_keys, training)
-        if relative_keys is None:
-            return recompute(self, lambda tokens: self._run(tokens, None, training), tokens)
-        return recompute(self, lambda tokens, keys: self._run(tokens, keys, training), tokens, relative_keys)
+        def run(tokens, relative_keys=None):
+            # z' = MSA(LN(z)) + z, Eq. 2
+            branch = self.attention(self.norm1(tokens), relative_keys=relative_keys, training=training)
+            return self._add_mlp(self._add_attention(tokens, branch, training), training)
 
-    def _run(self, tokens, relative_keys, training):
-        # z' = MSA(LN(z)) + z, Eq. 2
-        branch = self.attention(self.norm1(tokens), relative_keys=relative_keys, training=training)
-        return self._add_mlp(self._add_attention(tokens, branch, training), training)
+        inputs = (tokens,) if relative_keys is None else (tokens, relative_keys)
+        return recompute(self, run, *inputs) if self.remat and training else run(*inputs)
 
     def _add_attention(self, tokens, branch, training):
         branch = self.dropout(branch, training=training)
@@ -120,21 +105,53 @@ class TransformerBlock(keras.layers.Layer):
         normalised = self.norm1(tokens)
         return self.attention(normalised, relative_keys=relative_keys, return_attention_scores=True)[1]
 
-    def compute_output_shape(self, input_shape):
-        return input_shape
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerScale(Layer):
+    """Multiply each channel by a learned factor (arXiv 2103.17239, Eq. 4).
+
+    Args:
+        init: initial value of every factor, above 0 (DeiT-III: 1e-4).
+
+    Shapes:
+        (..., dim) -> the same
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    def __init__(self, init: float = 1e-4, **kwargs: Any) -> None:
+        super().__init__(locals(), **kwargs)
+
+    def build(self, input_shape):
+        initializer = keras.initializers.Constant(self.init)
+        self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=initializer)
+
+    def call(self, x: Tensor) -> Tensor:
+        return x * keras.ops.cast(self.gamma, x.dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DropPath(keras.layers.Dropout):
+    """Drop the residual branch of random samples in training (arXiv 1603.09382).
+
+    This is stochastic depth. The remaining branches are divided by `1 - rate`, so inference needs no scaling.
+
+    Args:
+        rate: share of samples whose branch is dropped, in [0, 1).
+        seed: integer for reproducible drops.
+
+    Shapes:
+        (batch, tokens, dim) -> the same
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(checks.check_rate("rate", rate), noise_shape=(None, 1, 1), seed=seed, **kwargs)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_heads": self.attention.num_heads,
-            "mlp_dim": self.mlp.mlp_dim,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention.dropout_rate,
-            "drop_path_rate": self.drop_path_rate,
-            "layer_scale_init": self.layer_scale_init,
-            "qkv_bias": self.attention.qkv_bias,
-            "qk_norm": self.attention.qk_norm,
-            "gelu": self.mlp.gelu,
-            "epsilon": self.epsilon,
-            "remat": self.remat,
-        }
+        config = super().get_config()
+        del config["noise_shape"]
+        return config

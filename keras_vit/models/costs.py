@@ -16,9 +16,9 @@ from keras_vit.compat.call_shapes import call_shapes, own_weights
 from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.sublayers import sublayers
 from keras_vit.layers import AddPositionEmbs, ClassToken
-from keras_vit.layers.relative_positions import RelativePositions
+from keras_vit.layers.position_embs import RelativePositions
 from keras_vit.layers.std_conv import StdConv2D
-from keras_vit.layers.window_attention import RelativePositionBias
+from keras_vit.layers.swin_block import RelativePositionBias
 
 _FORWARD_AND_BACKWARD = 6  # per multiply-accumulate: 2 operations forward, 4 backward
 

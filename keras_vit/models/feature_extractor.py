@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.compat.graph import graph_calls
-from keras_vit.layers.merging_block import MergingTransformerBlock
-from keras_vit.layers.token_merging import TokenUnmerging
+from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import check_model
 
 

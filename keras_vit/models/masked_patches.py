@@ -11,8 +11,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.sublayers import keep_beside_graph
-from keras_vit.layers.patch_corruption import SHARES, PatchCorruption
-from keras_vit.layers.patch_prediction import PatchPrediction
+from keras_vit.layers.patch_corruption import SHARES, PatchCorruption, PatchPrediction
 from keras_vit.models.base import Model, described, head_dtype
 from keras_vit.models.feature_extractor import feature_extractor
 from keras_vit.models.patch_targets import COLORS, TARGETS, cut_patches, join_patches

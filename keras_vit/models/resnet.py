@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.config import BiTConfig, Preprocessing
-from keras_vit.layers.bottleneck import GROUPS
-from keras_vit.layers.resnet_stage import ResNetStage
+from keras_vit.layers.bottleneck import GROUPS, ResNetStage
 from keras_vit.layers.std_conv import StdConv2D
 from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
 

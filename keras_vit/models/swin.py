@@ -8,9 +8,8 @@ import numpy as np
 from keras_vit.config import Preprocessing, SwinConfig
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.patch_encoder import PatchEncoder
-from keras_vit.layers.patch_merging import PatchMerging
 from keras_vit.layers.pooling import GlobalAveragePooling
-from keras_vit.layers.swin_block import SwinBlock
+from keras_vit.layers.swin_block import PatchMerging, SwinBlock
 from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
 
 

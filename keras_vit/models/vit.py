@@ -18,9 +18,8 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.merging_block import MergingTransformerBlock
-from keras_vit.layers.relative_positions import RelativePositions
-from keras_vit.layers.token_merging import TokenUnmerging
+from keras_vit.layers.position_embs import RelativePositions
+from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, head_dtype, make_head, model_name
 from keras_vit.models.stem import apply_stem
 from keras_vit.typing import Tensor

@@ -10,7 +10,8 @@ from command_line import examples_of, help_of, run
 
 import keras_vit
 from keras_vit.cli import VERBS, parser
-from keras_vit.config import GELUS, INTERPOLATIONS
+from keras_vit.config.arguments import GELUS
+from keras_vit.config.preprocessing import INTERPOLATIONS
 
 LONG = dict.fromkeys(("export", "train"), pytest.mark.slow)  # the guides show more of these two
 REPOSITORY = pathlib.Path(__file__).parents[2]

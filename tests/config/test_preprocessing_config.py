@@ -91,14 +91,14 @@ WRONG_PREPROCESSING = [
         {"mean": (0.5,) * 4, "std": (0.5,) * 4},
         ["one number per channel, 1 or 3", "mean=(0.5, 0.5, 0.5, 0.5)"],
     ),
-    ({"mean": "half"}, ["mean must be a sequence of numbers", "half"]),
-    ({"mean": ()}, ["mean must be a sequence of numbers", "mean=()"]),
-    ({"std": (0.5, None, 0.5)}, ["std must be a sequence of numbers", "None"]),
-    ({"std": (0.5, True, 0.5)}, ["std must be a sequence of numbers", "True"]),
+    ({"mean": "half"}, ["mean[0] must be a finite number", "half"]),
+    ({"mean": ()}, ["mean and std must have one number per channel", "mean=()"]),
+    ({"std": (0.5, None, 0.5)}, ["std[1] must be a finite number", "None"]),
+    ({"std": (0.5, True, 0.5)}, ["std[1] must be a finite number", "True"]),
     ({"std": (0.5, 0.0, 0.5)}, ["std must be above 0", "std=(0.5, 0.0, 0.5)"]),
     ({"std": (0.5, -1, 0.5)}, ["std must be above 0", "std=(0.5, -1.0, 0.5)"]),
-    ({"mean": (0.5, float("nan"), 0.5)}, ["mean must be a sequence of finite numbers", "nan"]),
-    ({"std": (0.5, float("inf"), 0.5)}, ["std must be a sequence of finite numbers", "inf"]),
+    ({"mean": (0.5, float("nan"), 0.5)}, ["mean[1] must be a finite number", "nan"]),
+    ({"std": (0.5, float("inf"), 0.5)}, ["std[1] must be a finite number", "inf"]),
 ]
 
 

@@ -80,7 +80,7 @@ INTEGER = "must be an integer of at least 1"
         ({"depths": (), "num_heads": ()}, "for at least one stage; got depths=(), num_heads=()"),
         ({"num_heads": (2, 3)}, "num_heads[1] must divide the width of the stage, 16; got 3"),
         ({"mlp_ratio": 0}, "mlp_ratio must be a finite number above 0; got mlp_ratio=0"),
-        ({"mlp_ratio": 0.1}, "a width of at least 1; got mlp_ratio=0.1, embed_dim=8"),
+        ({"mlp_ratio": 0.1}, "must be at least 1, the width of the MLPs; got mlp_ratio=0.1, embed_dim=8"),
         ({"qkv_bias": 1}, "qkv_bias must be True or False; got qkv_bias=1"),
         ({"dropout_rate": 1.0}, "dropout_rate must be a number in [0, 1); got dropout_rate=1.0"),
         ({"drop_path_rate": -1}, "drop_path_rate must be a number in [0, 1)"),

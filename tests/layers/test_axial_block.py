@@ -176,7 +176,7 @@ def test_mixed_bfloat16_trains_with_any_batch_size(remat):
     ("kwargs", "message"),
     [
         ({"grid_size": 0}, "grid_size must be one positive integer or a pair"),
-        ({"grid_size": (2, 3, 4)}, "grid_size must be one integer or a pair"),
+        ({"grid_size": (2, 3, 4)}, "grid_size must be one positive integer or a pair"),
         ({"num_heads": 0}, "num_heads must be an integer of at least 1; got num_heads=0"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be a number in \[0, 1\); got dropout_rate=1.0"),
     ],

@@ -6,8 +6,7 @@ import pytest
 from keras import ops
 
 from keras_vit.layers import TransformerBlock
-from keras_vit.layers.merging_block import MergingTransformerBlock
-from keras_vit.layers.token_merging import TokenMerging
+from keras_vit.layers.token_merging import MergingTransformerBlock, TokenMerging
 
 SHAPE = (3, 9, 8)
 

@@ -104,7 +104,7 @@ def test_config_and_policies():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0,), "corruption_rate must be a finite number above 0; got corruption_rate=0.0"),
+        ((0.0,), r"corruption_rate must be a number in \(0, 1\]; got corruption_rate=0.0"),
         ((1.5,), r"corruption_rate must be a number in \(0, 1\]; got corruption_rate=1.5"),
         ((0.5, (0.8, 0.1)), r"shares must be three probabilities that sum to 1.*; got shares=\(0.8, 0.1\)"),
         ((0.5, (0.8, 0.3, -0.1)), r"got shares=\(0.8, 0.3, -0.1\)"),

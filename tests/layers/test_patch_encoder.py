@@ -42,11 +42,11 @@ def test_one_integer_means_square_patches():
         ((None, 224, 8, 3), r"image_size must be divisible by patch_size; got image_size=\(224, 8\)"),
         (
             (None, None, 224, 3),
-            r"images of shape \(batch, height, width, channels\) with known size; got \(None, None",
+            r"images or maps of shape \(batch, rows, columns, channels\) with known size; got \(None, None",
         ),
         (
             (None, 224, 3),
-            r"images of shape \(batch, height, width, channels\) with known size; got \(None, 224, 3\)",
+            r"images or maps of shape \(batch, rows, columns, channels\) with known size; got \(None, 224, 3\)",
         ),
     ],
 )
@@ -61,7 +61,7 @@ def test_images_that_the_patches_do_not_tile_are_refused(shape, message):
         ((0, 8), "patch_size must be one positive integer or a pair .* got patch_size=0"),
         (
             ((4, 4, 4), 8),
-            r"patch_size must be one integer or a pair \(height, width\); got patch_size=\(4, 4, 4\)",
+            r"patch_size must be one positive integer or a pair \(height, width\) of them; got patch_size=\(4, 4, 4\)",
         ),
         ((4, 0), "hidden_dim must be an integer of at least 1; got hidden_dim=0"),
         ((4, 7.5), "hidden_dim must be an integer of at least 1; got hidden_dim=7.5"),

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers.patch_merging import PatchMerging
+from keras_vit.layers.swin_block import PatchMerging
 
 
 @pytest.mark.parametrize("size", [(4, 6), (3, 4), (4, 5), (3, 5), (1, 1)])

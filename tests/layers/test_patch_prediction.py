@@ -2,7 +2,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.patch_prediction import PatchPrediction
+from keras_vit.layers.patch_corruption import PatchPrediction
 
 
 def test_is_a_dense_layer_on_the_tokens_of_those_patches():

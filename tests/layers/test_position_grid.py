@@ -123,7 +123,7 @@ def test_methods_differ():
         ({"table": np.zeros((1, 1, 10, 2))}, r"table must have .* got shape \(1, 1, 10, 2\)"),
         ({"method": "cubic"}, "method must be one of 'align_corners', 'bilinear', .* got method='cubic'"),
         ({"new_grid": (0, 3)}, r"new_grid must be one positive integer or a pair .* got new_grid=\(0, 3\)"),
-        ({"old_grid": (3, 3, 1)}, r"old_grid must be one integer or a pair .* got old_grid=\(3, 3, 1\)"),
+        ({"old_grid": (3, 3, 1)}, r"old_grid must be one positive integer or a pair .* got old_grid=\(3, 3, 1\)"),
         (
             {"num_prefix_tokens": -1},
             "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1",

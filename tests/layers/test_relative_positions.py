@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import MultiHeadSelfAttention, TransformerBlock
-from keras_vit.layers.relative_positions import RelativePositions, relative_logits
+from keras_vit.layers.position_embs import RelativePositions, relative_logits
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 3])

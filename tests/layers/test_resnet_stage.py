@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit
-from keras_vit.layers.resnet_stage import ResNetStage
+from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage
 
 ORDERS = {"post_norm": BottleneckUnit, "pre_activation": PreActivationUnit}
 ARGUMENTS = {

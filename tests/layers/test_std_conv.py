@@ -134,7 +134,7 @@ def test_unknown_sides_have_unknown_output():
     [
         ({"filters": 0}, "filters must be an integer of at least 1; got filters=0"),
         ({"kernel_size": 0}, "kernel_size must be one positive integer or a pair"),
-        ({"strides": (1, 2, 1)}, "strides must be one integer or a pair"),
+        ({"strides": (1, 2, 1)}, "strides must be one positive integer or a pair"),
         ({"padding": "SAME"}, "padding must be one of 'same', 'valid'; got padding='SAME'"),
         ({"epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),
         ({"epsilon_form": "std"}, "epsilon_form must be one of 'deviation', 'variance'; got epsilon_form='std'"),

@@ -133,7 +133,7 @@ def test_symbolic_shapes_and_config():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"token_merging": 0}, "token_merging must be an integer of at least 1; got token_merging=0"),
+        ({"token_merging": -1}, "token_merging must be an integer of at least 0; got token_merging=-1"),
         ({"num_prefix_tokens": -1}, "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1"),
     ],
 )

@@ -1,0 +1,78 @@
+"""The checks of arguments by name; configs and layers share them, so an argument means the same everywhere."""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+from keras_vit import checks
+
+Check = Callable[[str, Any], Any]
+
+GELUS = ("tanh", "erf")
+POOLINGS = ("token", "gap", "map", "first", "unpooled", "token_unpooled")
+NORM_POSITIONS = ("before_pooling", "after_pooling")
+POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "relative", "none")
+POSITION_PLACEMENTS = ("stem", "every", "shared")
+ATTENTIONS = ("global", "axial")
+EPSILON_FORMS = ("deviation", "variance")
+
+
+def one_of(choices: Collection[Any]) -> Check:
+    """Return the check of a choice.
+
+    Args:
+        choices: the valid values.
+    """
+    return partial(checks.check_choice, choices=choices)
+
+
+def check_argument(name: str, value: Any, default: Any, own_checks: Mapping[str, Check]) -> Any:
+    """Return the value of an argument as its check returns it; None is valid if it is the default.
+
+    Args:
+        name: name of the argument.
+        value: the value received.
+        default: default of the argument.
+        own_checks: checks by name that replace those of `ARGUMENTS`.
+
+    Raises:
+        ValueError: if the value is out of range or an unknown choice.
+    """
+    if value is None and default is None:
+        return None
+    return {**ARGUMENTS, **own_checks}[name](name, value)
+
+
+def _policy_name(name, policy):
+    """Return the name of a Keras dtype policy, given as a name or a policy object."""
+    text = getattr(policy, "name", policy)
+    if not isinstance(text, str):
+        raise ValueError(f"{name} must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {policy!r}")
+    return text
+
+
+_NAMES: dict[Check, str] = {
+    checks.check_integer: "channels classes embed_dim filters hidden_dim mlp_dim num_heads num_layers num_units "
+    "representation_size strides width window_size",
+    partial(checks.check_integer, minimum=0): "index num_class_tokens num_prefix_tokens num_registers seed "
+    "token_merging",
+    checks.check_integers: "depths prediction_shape stage_sizes",
+    checks.check_pair: "crop grid_size image_size kernel_size patch_size size",
+    checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate",
+    checks.check_positive: "epsilon gn_epsilon init layer_scale_init mlp_ratio std_epsilon width_factor",
+    checks.check_flag: "class_token distilled in_model include_preprocessing include_top qk_norm qkv_bias remat "
+    "shifted",
+    checks.check_string: "classifier_activation name",
+}
+
+ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
+    "attention": one_of(ATTENTIONS),
+    "dtype": _policy_name,
+    "epsilon_form": one_of(EPSILON_FORMS),
+    "gelu": one_of(GELUS),
+    "norm_position": one_of(NORM_POSITIONS),
+    "pooling": one_of(POOLINGS),
+    "position_embedding": one_of(POSITION_EMBEDDINGS),
+    "position_placement": one_of(POSITION_PLACEMENTS),
+    "std_form": one_of(EPSILON_FORMS),
+}

@@ -1,0 +1,134 @@
+"""Layer: the base class of the package's layers, and what several of them check and build in the same way."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import keras
+
+from keras_vit.config.arguments import Check, check_argument
+
+
+class Layer(keras.layers.Layer):
+    """Check and store the arguments of a layer, and state all of them in its config.
+
+    The constructor of a layer starts with `super().__init__(locals(), **kwargs)`. Each of its arguments is checked by
+    its name (see `keras_vit.config.arguments`) and becomes the attribute of that name. `own_checks` has the checks of
+    names that are not in the common table or have another meaning in this layer.
+
+    The output has the shape of the first input, unless a layer defines `compute_output_shape` or
+    `compute_output_spec`.
+
+    Args:
+        arguments: `locals()` of the constructor; None for a layer without arguments of its own.
+        **kwargs: arguments of `keras.layers.Layer`.
+
+    Shapes:
+        as each layer states
+
+    Raises:
+        ValueError: if a value is out of range or a choice is unknown.
+    """
+
+    own_checks: ClassVar[Mapping[str, Check]] = {}
+    argument_names: tuple[str, ...] = ()
+
+    def __init__(self, arguments: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if arguments is not None:
+            self.store_arguments(arguments)
+
+    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Check arguments of a constructor and store them as attributes.
+
+        Args:
+            arguments: `locals()` of the constructor.
+
+        Raises:
+            ValueError: if a value is out of range or a choice is unknown.
+        """
+        constructor = arguments["__class__"].__init__  # Python adds this name to a method that calls `super()`
+        for name, parameter in inspect.signature(constructor).parameters.items():
+            if name not in ("self", "kwargs"):
+                setattr(self, name, check_argument(name, arguments[name], parameter.default, self.own_checks))
+                self.argument_names = (*self.argument_names, name)
+
+    def get_config(self):
+        return {**super().get_config(), **{name: getattr(self, name) for name in self.argument_names}}
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def sublayer(self, layer_class: Any, *args: Any, shape: Any = None, **kwargs: Any) -> Any:
+        """Return a new layer with the dtype policy of this layer.
+
+        Args:
+            layer_class: class of the new layer.
+            *args: its positional arguments.
+            shape: shape to build it for; None leaves it unbuilt.
+            **kwargs: its keyword arguments.
+        """
+        layer = layer_class(*args, dtype=self.dtype_policy, **kwargs)
+        if shape is not None:
+            layer.build(shape)
+        return layer
+
+    def dense(
+        self, units: int, name: str, initializer: Any = "glorot_uniform", shape: Any = None, **kwargs: Any
+    ) -> keras.layers.Dense:
+        """Return a dense layer with the dtype policy of this layer.
+
+        Args:
+            units: width of the output.
+            name: name of the layer.
+            initializer: initializer of the kernel.
+            shape: shape to build it for; None leaves it unbuilt.
+            **kwargs: other arguments of `keras.layers.Dense`.
+        """
+        return self.sublayer(
+            keras.layers.Dense, units, kernel_initializer=initializer, name=name, shape=shape, **kwargs
+        )
+
+    def normal_weight(self, name: str, shape: tuple[int, ...], stddev: float = 0.02) -> keras.Variable:
+        """Return a new weight that starts at N(0, stddev).
+
+        Args:
+            name: name of the weight.
+            shape: its shape.
+            stddev: standard deviation of its initial values.
+        """
+        initializer = keras.initializers.RandomNormal(stddev=stddev)
+        return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+
+def build_in_sequence(shape, *layers):
+    """Build each layer for the output of the previous one; return the shape of the last output."""
+    for layer in layers:
+        layer.build(shape)
+        shape = layer.compute_output_shape(shape)
+    return shape
+
+
+def known_map(layer, shape):
+    """Return the rows, columns and channels of a map of shape (batch, rows, columns, channels).
+
+    Raises:
+        ValueError: if it has another rank or an unknown size.
+    """
+    if len(shape) != 4 or None in shape[1:]:
+        raise ValueError(
+            f"{type(layer).__name__} needs images or maps of shape (batch, rows, columns, channels) with known "
+            f"size; got {tuple(shape)}"
+        )
+    return shape[1:]
+
+
+def head_width(num_heads, dim):
+    """Return the number of channels of each head.
+
+    Raises:
+        ValueError: if the heads do not divide the width of the input.
+    """
+    if dim % num_heads:
+        raise ValueError(f"num_heads must divide the width of the input; got {num_heads} and {dim}")
+    return dim // num_heads

@@ -1,0 +1,74 @@
+"""The base class of the layers, and the table of argument checks that it shares with the configs."""
+
+import dataclasses
+import inspect
+
+import keras
+import pytest
+
+from keras_vit import config, layers
+from keras_vit.config.arguments import ARGUMENTS, one_of
+from keras_vit.layers.base import Layer
+
+
+class Scaled(Layer):
+    own_checks = {"strides": one_of((1, 2))}
+
+    def __init__(self, num_heads, gelu=None, strides=1, **kwargs):
+        super().__init__(locals(), **kwargs)
+
+
+class Wider(Scaled):
+    def __init__(self, mlp_dim, **kwargs):
+        super().__init__(**kwargs)
+        self.store_arguments(locals())
+
+
+class Plain(Layer):
+    def call(self, x):
+        return x
+
+
+def test_arguments_become_attributes_and_the_config_states_all_of_them():
+    layer = Wider(8, num_heads=2, dtype="mixed_bfloat16", name="wide")
+    assert (layer.mlp_dim, layer.num_heads, layer.gelu, layer.strides) == (8, 2, None, 1)
+    own = {"num_heads": 2, "gelu": None, "strides": 1, "mlp_dim": 8}
+    assert {name: layer.get_config()[name] for name in own} == own
+    assert Wider.from_config(layer.get_config()).get_config() == layer.get_config()
+    assert set(Plain().get_config()) == set(layer.get_config()) - set(own) == {"name", "trainable", "dtype"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 0}, "num_heads must be an integer of at least 1; got num_heads=0"),
+        ({"num_heads": None}, "num_heads must be an integer of at least 1; got num_heads=None"),
+        ({"num_heads": 2, "gelu": "relu"}, "gelu must be one of 'tanh', 'erf'; got gelu='relu'"),
+        ({"num_heads": 2, "strides": 3}, "strides must be one of 1, 2; got strides=3"),
+        ({"num_heads": 2, "strides": None}, "strides must be one of 1, 2; got strides=None"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_none_where_it_is_not_the_default(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Scaled(**arguments)
+
+
+def test_sublayers_have_the_policy_of_the_layer():
+    layer = Plain(dtype="mixed_float16")
+    dense = layer.dense(3, "dense", "zeros", (None, 2), use_bias=False)
+    assert (dense.dtype_policy.name, dense.kernel.shape, dense.bias) == ("mixed_float16", (2, 3), None)
+    assert not layer.sublayer(keras.layers.LayerNormalization, name="norm").built
+
+
+def test_the_table_has_no_name_that_nothing_uses():
+    configs = [value for value in vars(config).values() if dataclasses.is_dataclass(value)]
+    used = {field.name for value in configs for field in dataclasses.fields(value)}
+    ours = [value for value in _subclasses(Layer) if value.__module__.startswith(layers.__name__)]
+    used |= {name for value in ours for name in inspect.signature(value.__init__).parameters}
+    assert set(ARGUMENTS) <= used
+
+
+def _subclasses(parent):
+    for child in parent.__subclasses__():
+        yield child
+        yield from _subclasses(child)
