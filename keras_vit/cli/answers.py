@@ -7,7 +7,7 @@ import sys
 import keras_vit
 from keras_vit.cli.models import open_model
 from keras_vit.cli.sources import open_source
-from keras_vit.data.encoded import check_file
+from keras_vit.data.images import check_file
 
 
 def predict(args):

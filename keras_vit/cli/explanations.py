@@ -8,7 +8,7 @@ from keras_vit import files
 from keras_vit.analysis import attention_rollout, head_maps, plots
 from keras_vit.cli.models import open_model
 from keras_vit.cli.outputs import check_drawing
-from keras_vit.data.encoded import check_file
+from keras_vit.data.images import check_file
 
 
 def explain(args):

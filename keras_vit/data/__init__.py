@@ -1,15 +1,13 @@
 """Image sources, and the tf.data pipelines that turn them into batches."""
 
 from keras_vit.data.corrupt import UnusableDataError, data_error
-from keras_vit.data.digits import from_digits
 from keras_vit.data.directory import from_directory
-from keras_vit.data.npz import from_npz
+from keras_vit.data.in_memory import from_arrays, from_digits, from_npz
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
-from keras_vit.data.sources import ImageSource, from_arrays
+from keras_vit.data.sources import ImageSource
 from keras_vit.data.tfds import LabelRule, from_tfds
 from keras_vit.data.tfrecord import from_tfrecord
-from keras_vit.data.vtab import ThousandExamples, list_vtab_tasks, thousand_examples, vtab_1k
-from keras_vit.data.vtab_tasks import VTAB_TASKS, VtabTask
+from keras_vit.data.vtab import VTAB_TASKS, ThousandExamples, VtabTask, list_vtab_tasks, thousand_examples, vtab_1k
 
 __all__ = [
     "VTAB_TASKS",

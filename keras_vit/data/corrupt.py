@@ -7,7 +7,7 @@ import threading
 
 import tensorflow as tf
 
-from keras_vit.data import encoded
+from keras_vit.data import images
 
 _LOG = logging.getLogger("keras_vit.data")
 _NAMED = 5  # images listed in the error
@@ -39,7 +39,7 @@ class Unreadable:
         max_corrupt: maximum share of unreadable images, in [0, 1].
 
     Attributes:
-        allowed: `max_corrupt` as a number of images.
+        allowed: `max_corrupt` as a number of images; at least one image must be readable.
     """
 
     def __init__(self, source, channels, max_corrupt):
@@ -49,7 +49,7 @@ class Unreadable:
         # Not the source itself: TensorFlow keeps everything a numpy_function refers to until the process ends.
         self._name_of = source.describe or (source.files.__getitem__ if source.files else "image {}".format)
         self._size, self._channels, self._max_corrupt = source.size, channels, float(max_corrupt)
-        self.allowed = int(self._max_corrupt * self._size)
+        self.allowed = min(int(self._max_corrupt * self._size), self._size - 1)
         self._found, self._lock = {}, threading.Lock()
 
     @property
@@ -81,7 +81,7 @@ class Unreadable:
         if contents is None:
             return f"{name} cannot be read"
         try:
-            encoded.decode(name, contents, self._channels)
+            images.decode(name, contents, self._channels)
         except ValueError as error:
             return " ".join(str(error).split())  # one line, so that data_error finds its end
         return f"{name} was decoded but could not be cropped or augmented"
@@ -95,10 +95,14 @@ class Unreadable:
         )
 
 
-def stop(message, values):
-    """Return the operation that stops the pipeline with an `UnusableDataError`: `message` formatted with `values`."""
+def check_labels(labels, classes):
+    """Return the operation that stops the pipeline with an `UnusableDataError` if labels are out of range."""
 
-    def end(values):
-        raise UnusableDataError(message.format(values.tolist()))
+    def stop(wrong):
+        raise UnusableDataError(
+            f"labels must be from 0 to {classes - 1}, as there are {classes} classes; "
+            f"the source contains {wrong.tolist()}"
+        )
 
-    return tf.group(tf.numpy_function(end, [values], []))
+    wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= classes))
+    return tf.cond(tf.size(wrong) == 0, tf.no_op, lambda: tf.group(tf.numpy_function(stop, [wrong], [])))

@@ -37,31 +37,33 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
         raise FileNotFoundError(f"path must be a folder of class folders; {path} does not exist")
     if not folder.is_dir():
         raise ValueError(f"path must be a folder of class folders; {path} is a file")
-    endings = _endings(extensions)
+    if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
+        raise ValueError(f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}")
+    endings = tuple(ending.lower() for ending in extensions)
     classes = [entry for entry in _visible(folder) if entry.is_dir()]
     if not classes:
         raise ValueError(f"path must contain one sub-folder of images per class; there are none in {path}")
-    files = [[file.path for file in _visible(entry) if _is_image(file, endings)] for entry in classes]
-    empty = [entry.name for entry, found in zip(classes, files, strict=True) if not found]
+    found = [
+        [file.path for file in _visible(entry) if file.name.lower().endswith(endings) and file.is_file()]
+        for entry in classes
+    ]
+    empty = [entry.name for entry, inside in zip(classes, found, strict=True) if not inside]
     if empty:
         raise ValueError(
             f"every class folder must contain images ending in {', '.join(endings)}; "
             f"{len(empty)} of {len(classes)} in {path} contain none: {', '.join(empty[:5])}"
         )
-    for name in itertools.chain((entry.path for entry in classes), *files):
+    files = tuple(itertools.chain(*found))
+    for name in itertools.chain((entry.path for entry in classes), files):
         _check_name(name)
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(found) for found in files])
-    return _from_files(tuple(itertools.chain(*files)), labels, [entry.name for entry in classes])
-
-
-def _from_files(files, labels, class_names):
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(inside) for inside in found])
     with tf.device("CPU"):
         paths, numbers = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
 
     def lookup(n):
         return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
 
-    return from_lookup(lookup, class_names, len(files), files, labels=labels)
+    return from_lookup(lookup, [entry.name for entry in classes], len(files), files, labels=labels)
 
 
 def _check_name(path):
@@ -75,13 +77,3 @@ def _check_name(path):
 def _visible(folder):
     with os.scandir(folder) as entries:  # its entries know their type, so is_file needs no further system call
         return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
-
-
-def _is_image(entry, endings):
-    return entry.name.lower().endswith(endings) and entry.is_file()
-
-
-def _endings(extensions):
-    if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
-        raise ValueError(f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}")
-    return tuple(ending.lower() for ending in extensions)

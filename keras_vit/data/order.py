@@ -1,37 +1,38 @@
 """The order of images in batches: a function of the seed and the running number only."""
 
 import dataclasses
-import functools
 
 import tensorflow as tf
 
-from keras_vit.data.sources import ImageSource
+from keras_vit.data.sources import ImageSource, pack, unpack
 
 _SHUFFLE_BUFFER = 10_000  # elements, for sources without lookup
 _ENDLESS = tf.int64.max
+END = -1  # position of an end mark
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
     """The order of training or evaluation.
 
-    The rows of all batches have running numbers from 0. Pass p has the numbers from p * size on, one per image of the
+    The images of all batches have running numbers from 0. Pass p has the numbers from p * size on, one per image of the
     source. The order of a pass is drawn from `(seed, p)`, so that training can start at any batch.
 
     With `repeats` = k, a pass uses the first size / k images of its order (rounded up), each k times in succession, as
     in DeiT (arXiv 2012.12877, section 6; `RASampler` of its code, which rounds a pass down to a multiple of 256).
-    Within a batch, `rows` places the repetitions of an image far apart, as DeiT's sampler places them on different
-    devices: numbers 0, k, 2k, ... of the batch come first, then 1, k + 1, ... Therefore MixUp never mixes an image with
-    itself.
+    Within a batch, the repetitions of an image are far apart, as DeiT's sampler places them on different devices:
+    numbers 0, k, 2k, ... of the batch come first, then 1, k + 1, ... Therefore MixUp never mixes an image with itself.
 
     Attributes:
         source: an `ImageSource`.
-        batch_size: rows of a batch.
+        batch_size: images of a batch, over all shards.
         seed: integer, 0 or above.
         shuffle: False keeps the order of the source.
         repeat: True for endless passes, False for one pass.
         repeats: how often each image appears in a pass.
         drop_remainder: whether to drop a last batch that is not full.
+        shard: (index, count), the part of every batch that is read.
+        has_partner: whether the image before this part, cyclically, is read too: the MixUp partner of the first one.
     """
 
     source: ImageSource
@@ -41,6 +42,8 @@ class Order:
     repeat: bool = False
     repeats: int = 1
     drop_remainder: bool = False
+    shard: tuple[int, int] = (0, 1)
+    has_partner: bool = False
 
     @property
     def steps(self):
@@ -49,79 +52,83 @@ class Order:
             return tf.data.INFINITE_CARDINALITY
         return self.source.size // self.batch_size if self.drop_remainder else -(-self.source.size // self.batch_size)
 
-    def batches(self, start_step=0):
-        """Return the dataset of (number of the batch, argument of `rows`), from batch `start_step` on."""
-        first_pass, skipped = divmod(start_step * self.batch_size, self.source.size)
-        passes = tf.data.Dataset.range(first_pass, _ENDLESS if self.repeat else 1)
-        join = self._join_elements if self.source.lookup is None else self._join_positions
-        return join(passes, first_pass, skipped).enumerate(start=start_step)
+    @property
+    def rows_per_batch(self):
+        """Number of rows of a full batch, including the partner and the end mark."""
+        return self.batch_size // self.shard[1] + self.has_partner + 1
 
-    def length(self, number):
-        """Return the rows of batch `number`, int64; a last batch may have fewer than `batch_size`."""
-        if self.repeat or self.drop_remainder:
-            return tf.constant(self.batch_size, tf.int64)
-        return tf.minimum(tf.constant(self.batch_size, tf.int64), self.source.size - number * self.batch_size)
+    def rows(self, step):
+        """Return the rows of all batches from `step` on (an integer or an int64 tensor), one after another.
 
-    def rows(self, number, batch):
-        """Return the dataset of (running number, position in the source, element); with lookup, element is ()."""
-        first = number * self.batch_size
-        numbers = tf.data.Dataset.range(first, first + self.length(number))
-        if self.source.lookup is None:
-            positions, elements = batch
-            rows = tf.data.Dataset.zip((numbers, positions, tf.data.Dataset.zip(elements)))
-        else:
-            rows = tf.data.Dataset.zip((numbers, tf.data.Dataset.from_tensor_slices(batch)))
-            rows = rows.map(lambda number, position: (number, position, ()))
-        if self.repeats == 1:
-            return rows
-        return functools.reduce(
-            tf.data.Dataset.concatenate, [rows.shard(self.repeats, place) for place in range(self.repeats)]
-        )
+        The last row of every batch is an end mark, so even a batch without readable images has a row.
 
-    def others(self, number):
-        """Return all images of the source in the form of `rows`, for a batch whose images are all unreadable.
-
-        They start where batch `number` starts without shuffling, so that no image is preferred, and all have its first
-        running number.
+        Returns:
+            `tf.data.Dataset` of dicts of scalars: `row` (its number among all rows), `number` (the running number of
+            the image) and `position` (in the source, or `END`). Without lookup also `image`, a string, and `label`.
         """
-        first = number * self.batch_size
-        start = tf.math.floormod(first, self.source.size)
+        first, skipped = step * self.batch_size // self.source.size, step * self.batch_size % self.source.size
+        passes = tf.data.Dataset.range(first, _ENDLESS if self.repeat else 1)
         if self.source.lookup is None:
-            elements = self.source.dataset.enumerate()
-            return elements.skip(start).concatenate(elements).map(lambda position, e: (first, position, e))
-        positions = tf.data.Dataset.range(start, start + self.source.size)
-        return positions.map(lambda position: (first, tf.math.floormod(position, self.source.size), ()))
+            batches = passes.flat_map(self._elements).skip(skipped)
+            batches = batches.batch(self.batch_size, drop_remainder=self.drop_remainder)
+        else:
+            batches = passes.map(lambda n: {"position": self._positions(n)[tf.where(n == first, skipped, 0) :]})
+            batches = batches.rebatch(self.batch_size, drop_remainder=self.drop_remainder)
+        return batches.enumerate(step).map(self._in_batch).unbatch()
 
-    def element(self, position, element):
+    def candidates(self, row):
+        """Return the dataset of `row` and of the rows that may replace it, the next ones of the source."""
+        if self.source.lookup is None:  # the first ones, because the source would be read again up to the next ones
+            others = self._as_rows(self.source.dataset)
+        else:
+            places = tf.data.Dataset.range(row["position"] + 1, row["position"] + self.source.size)
+            others = places.map(lambda position: {"position": position % self.source.size})
+        return tf.data.Dataset.from_tensors(row).concatenate(others.map(lambda other: {**row, **other}))
+
+    def element(self, row):
         """Return `{"image": ..., "label": ...}` of a row."""
-        return element if self.source.lookup is None else self.source.lookup(position)
+        if self.source.lookup is not None:
+            return self.source.lookup(row["position"])
+        return {"image": unpack(row["image"], self.source.dataset.element_spec["image"]), "label": row["label"]}
 
-    def _join_positions(self, passes, first_pass, skipped):
-        """Return the positions in batches: int64 (rows,)."""
+    def _in_batch(self, step, batch):
+        """Return the rows of this shard in the order of a batch, and the end mark, stacked."""
+        length = tf.size(batch["position"], tf.int64)
+        first, end = (tf.minimum(place * self.batch_size // self.shard[1], length) for place in self._bounds())
+        places = tf.range(first - int(self.has_partner) * tf.cast(end > first, tf.int64), end) % length
+        chosen = tf.gather(tf.argsort(tf.range(length) % self.repeats, stable=True), places)
+        rows = {name: tf.gather(values, chosen) for name, values in batch.items()}
+        rows["number"] = step * self.batch_size + tf.cast(chosen, tf.int64)
+        mark = {name: "" if values.dtype == tf.string else END for name, values in rows.items()}
+        rows = {name: tf.concat([values, tf.constant([mark[name]], values.dtype)], 0) for name, values in rows.items()}
+        return {**rows, "row": step * self.rows_per_batch + tf.range(tf.size(rows["number"], tf.int64))}
 
-        def of_pass(number):
-            positions = tf.range(self.source.size, dtype=tf.int64)
-            if self.shuffle:
-                key = tf.stack([tf.constant(self.seed, tf.int64), number])
-                positions = tf.random.experimental.stateless_shuffle(positions, key)
-            distinct = positions[: -(-self.source.size // self.repeats)]
-            of_this = tf.repeat(distinct, self.repeats)[: self.source.size]
-            return of_this[tf.where(number == first_pass, skipped, 0) :]
+    def _bounds(self):
+        return tf.constant(self.shard[0], tf.int64), tf.constant(self.shard[0] + 1, tf.int64)
 
-        return passes.map(of_pass).rebatch(self.batch_size, drop_remainder=self.drop_remainder)
+    def _positions(self, number):
+        """Return the positions of a pass: int64 (size,)."""
+        positions = tf.range(self.source.size, dtype=tf.int64)
+        if self.shuffle:
+            key = tf.stack([tf.constant(self.seed, tf.int64), number])
+            positions = tf.random.experimental.stateless_shuffle(positions, key)
+        distinct = positions[: -(-self.source.size // self.repeats)]
+        return tf.repeat(distinct, self.repeats)[: self.source.size]
 
-    def _join_elements(self, passes, first_pass, skipped):
-        """Return (position, element) in batches: nested datasets, because pixels may differ in size."""
-        elements = self.source.dataset.apply(tf.data.experimental.assert_cardinality(self.source.size)).enumerate()
+    def _elements(self, number):
+        """Return the dataset of the elements of a pass, for a source without lookup."""
+        elements = self._as_rows(self.source.dataset.apply(tf.data.experimental.assert_cardinality(self.source.size)))
+        if self.shuffle:
+            elements = _shuffled(elements, self.seed, number)
+        if self.repeats > 1:
+            elements = elements.flat_map(lambda e: tf.data.Dataset.from_tensors(e).repeat(self.repeats))
+        return elements.take(self.source.size)
 
-        def of_pass(number):
-            ordered = _shuffled(elements, self.seed, number) if self.shuffle else elements
-            if self.repeats > 1:
-                ordered = ordered.flat_map(lambda *e: tf.data.Dataset.from_tensors(e).repeat(self.repeats))
-            return ordered.take(self.source.size)
-
-        joined = passes.flat_map(of_pass).skip(skipped)
-        return joined.window(self.batch_size, drop_remainder=self.drop_remainder)
+    def _as_rows(self, dataset):
+        """Return the elements with their positions."""
+        return dataset.enumerate().map(
+            lambda position, element: {**element, "position": position, "image": pack(element["image"])}
+        )
 
 
 def _shuffled(dataset, seed, number):

@@ -1,6 +1,6 @@
 """train_pipeline and eval_pipeline: batches of model input from a source of images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -13,7 +13,9 @@ from keras_vit.data.batches import read_batches
 from keras_vit.data.corrupt import Unreadable, data_error
 from keras_vit.data.order import Order
 from keras_vit.data.sources import ImageSource
-from keras_vit.data.stages import DTYPES, evaluation_stages, training_stages
+
+DTYPES = ("float32", "uint8")
+_BATCH = 1_000_003  # separates the random numbers of batch n from those of row n
 
 
 def train_pipeline(
@@ -22,7 +24,7 @@ def train_pipeline(
     batch_size: int,
     *,
     seed: int = 0,
-    augment: Sequence[str] = (),
+    augment: Sequence[str | Callable] = (),
     mix: Sequence[str] = (),
     repeats: int = 1,
     shuffle: bool = True,
@@ -39,8 +41,10 @@ def train_pipeline(
     augmentation draws from `seed` and the running number of its row, and a mix from `seed` and n. The only exception
     are the layers of keras-cv, whose random numbers are not reproducible.
 
-    An unreadable image is skipped, counted and logged to `keras_vit.data`. The next readable image of the same batch,
-    or of the source if there is none, replaces it. All other images keep their place.
+    An unreadable image is skipped, counted and logged to `keras_vit.data`. The next readable image of the source
+    replaces it (the first one of a source without lookup). All other images keep their place.
+
+    The dataset is one chain: order, read and augment each image, batch, mix.
 
     Args:
         source: an `ImageSource`. Without lookup, its images are shuffled in a buffer of 10,000, every worker reads all
@@ -49,7 +53,9 @@ def train_pipeline(
         batch_size: images per batch, over all workers.
         seed: integer, 0 or above.
         augment: strings such as `("inception_crop", "flip", "randaugment(2, 15)")`, see
-            `keras_vit.data.augment.parse_augment`. Without a crop, images are resized by `preprocessing`.
+            `keras_vit.data.augment.parse_augment`. Without a crop, images are resized by `preprocessing`. A function
+            may stand between or after them: it maps (image, seed) to an image of the same shape, both float32 (height,
+            width, channels) on [0, 255]; seed is an int64 tensor (2,) for `tf.random.stateless_uniform`.
         mix: strings such as `("mixup(0.8)", "cutmix(1.0)")`; each image is mixed with the one of the row before.
         repeats: how often an image appears in a pass, each time with a new augmentation (repeated augmentation of
             DeiT, see `order.Order`). The length of a pass stays the same, so it has one in `repeats` of the images.
@@ -87,33 +93,43 @@ def train_pipeline(
         )
     if repeats > 1 and not shuffle:
         raise ValueError(
-            "repeats above 1 requires shuffle=True, or every pass would skip the same images; "
-            f"got repeats={repeats}"
+            f"repeats above 1 requires shuffle=True, or every pass would skip the same images; got repeats={repeats}"
         )
-    index, count = _check_shard(shard, batch_size)
-    operations, mixer = parse_augment(augment), parse_mix(mix)
-    has_partner = mixer is not None and count > 1
-    prepare, finish = training_stages(
-        preprocessing,
-        operations,
-        mixer,
-        seed=seed,
-        dtype=checks.check_choice("dtype", dtype, DTYPES),
-        classes=len(source.class_names),
-        has_partner=has_partner,
-    )
-    order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder)
-    dataset = read_batches(
-        order,
-        start_step,
-        prepare,
-        finish,
-        Unreadable(source, preprocessing.channels, max_corrupt),
-        rows_of=_rows_of(index, count, batch_size),
-        before=int(has_partner),
-    )
-    steps = tf.data.INFINITE_CARDINALITY if repeat else max(order.steps - start_step, 0)
-    dataset = _finished(dataset, steps, batch_size // count if repeat or drop_remainder else None)
+    _check_output(shard, batch_size, dtype)
+    operations, mixer = parse_augment(augment, with_functions=True), parse_mix(mix)
+    has_partner = mixer is not None and shard[1] > 1
+    order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
+    shape = (*preprocessing.image_size, preprocessing.channels)
+
+    def key_of(number):
+        return tf.stack([tf.constant(seed, tf.int64), number])
+
+    def augmented(number, image):
+        crops = bool(operations) and operations[0].kind == "crop"
+        if crops:
+            image = operations[0](image, size=shape[:2], channels=shape[2], seed=_fold(key_of(number), 0))
+        else:
+            image = ops.resize(preprocessing, _pixels(preprocessing, image))
+        for place, operation in enumerate(operations[crops:], start=crops):
+            image = operation(image, _fold(key_of(number), place))
+        # Without a mix, an image is converted while it is in the processor's cache.
+        return _convert(preprocessing, dtype, image) if mixer is None else image
+
+    def mixed(number, pair):
+        images, labels = pair[0], tf.one_hot(pair[1], len(source.class_names))
+        if has_partner:
+            rows = images[1:], labels[1:], images[:-1], labels[:-1]
+        else:
+            rows = images, labels, tf.roll(images, 1, 0), tf.roll(labels, 1, 0)
+        images, labels = mixer(*rows, _fold(_fold(key_of(number), _BATCH), len(operations)))
+        return _convert(preprocessing, dtype, images), labels
+
+    unreadable = Unreadable(source, preprocessing.channels, max_corrupt)
+    image_spec = tf.TensorSpec(shape, dtype if mixer is None else "float32")
+    dataset = read_batches(order, start_step, augmented, image_spec, unreadable)
+    if mixer is not None:
+        dataset = dataset.enumerate(start_step).map(mixed)
+    dataset = _finished(dataset, tf.data.INFINITE_CARDINALITY if repeat else max(order.steps - start_step, 0))
     dataset.steps_per_epoch = max(source.size // batch_size, 1)  # for the error of a fit without steps_per_epoch
     return dataset
 
@@ -166,13 +182,30 @@ def eval_batches(source, preprocessing, batch_size):
 
 def _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable):
     checks.check_integer("batch_size", batch_size)
-    index, count = _check_shard(shard, batch_size)
-    order = Order(source, batch_size)
-    prepare, finish = evaluation_stages(preprocessing, checks.check_choice("dtype", dtype, DTYPES))
-    rows_of = _rows_of(index, count, batch_size)
-    return _finished(
-        read_batches(order, 0, prepare, finish, unreadable, rows_of=rows_of, fill=False), order.steps, None
-    )
+    _check_output(shard, batch_size, dtype)
+    order = Order(source, batch_size, shard=shard)
+
+    def prepare(number, image):
+        return _convert(preprocessing, dtype, ops.resize(preprocessing, _pixels(preprocessing, image)))
+
+    spec = tf.TensorSpec((*preprocessing.image_size, preprocessing.channels), dtype)
+    return _finished(read_batches(order, 0, prepare, spec, unreadable, fill=False), order.steps)
+
+
+def _pixels(preprocessing, image):
+    """Decode an encoded file; return pixels unchanged."""
+    return ops.decode(image, preprocessing.channels) if image.dtype == tf.string else image
+
+
+def _convert(preprocessing, dtype, images):
+    """Convert float32 on [0, 255] to model input: standardised, or rounded to uint8."""
+    if dtype == "uint8":
+        return tf.cast(tf.clip_by_value(tf.round(images), 0.0, 255.0), tf.uint8)
+    return ops.standardise(preprocessing, images)
+
+
+def _fold(key, data):
+    return tf.random.experimental.stateless_fold_in(key, data)
 
 
 def _check_source(source):
@@ -185,7 +218,8 @@ def _check_source(source):
     return source
 
 
-def _check_shard(shard, batch_size):
+def _check_output(shard, batch_size, dtype):
+    checks.check_choice("dtype", dtype, DTYPES)
     is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
     if not is_pair or not all(isinstance(part, int) and not isinstance(part, bool) for part in shard):
         raise ValueError(f"shard must be a pair of integers (index, count); got shard={shard!r}")
@@ -196,24 +230,10 @@ def _check_shard(shard, batch_size):
         raise ValueError(
             f"batch_size must be divisible by the count of shard; got batch_size={batch_size}, shard={shard}"
         )
-    return index, count
 
 
-def _rows_of(index, count, batch_size):
-    """Return the function from the length of a batch to the rows (first, end) of a shard."""
-    first, end = (tf.constant(place * batch_size // count, tf.int64) for place in (index, index + 1))
-    return lambda length: (tf.minimum(first, length), tf.minimum(end, length))
-
-
-def _finished(dataset, steps, rows):
-    """Set the known number of batches and rows of a dataset, and its options for tf.distribute."""
-    if rows is not None:
-        dataset = dataset.map(
-            lambda images, labels: (
-                tf.ensure_shape(images, (rows, *images.shape[1:])),
-                tf.ensure_shape(labels, (rows, *labels.shape[1:])),
-            )
-        )
+def _finished(dataset, steps):
+    """Set the known number of batches of a dataset, and its options for tf.distribute."""
     options = tf.data.Options()
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.

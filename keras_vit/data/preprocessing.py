@@ -4,8 +4,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
-from keras_vit.data import gif, orientation
-from keras_vit.data.pixel_limit import limited_jpeg, limited_other
+from keras_vit.data import headers
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
 # resizes the height. The same two steps reproduce Pillow's pixel values except for a few in 10,000, which differ by 1.
@@ -22,12 +21,12 @@ def decode(contents, channels, max_pixels=None):
 
     Supported are JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
     bit, uncompressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, and 16-bit values are
-    cut to their upper 8 bits. The EXIF orientation is applied, see `orientation.upright`.
+    cut to their upper 8 bits. The EXIF orientation is applied, see `headers.upright`.
 
     Args:
         contents: scalar string tensor, a complete encoded file.
         channels: 1 (grey) or 3 (red, green, blue) channels of the result, independent of the file.
-        max_pixels: maximum height times width in the header; None uses `pixel_limit.MAX_PIXELS`.
+        max_pixels: maximum height times width in the header; None uses `headers.MAX_PIXELS`.
 
     Returns:
         uint8 tensor (height, width, channels).
@@ -40,7 +39,7 @@ def decode(contents, channels, max_pixels=None):
     image = tf.cond(
         tf.io.is_jpeg(contents),
         lambda: _decode_jpeg(contents, max_pixels),
-        lambda: _decode_no_jpeg(limited_other(contents, max_pixels), max_pixels),
+        lambda: _decode_no_jpeg(headers.limited_other(contents, max_pixels), max_pixels),
     )
     image.set_shape((None, None, 3))
     return match_channels(image, channels)
@@ -118,20 +117,20 @@ def standardise(preprocessing, image):
 
 def _decode_jpeg(contents, max_pixels):
     # TensorFlow's default transform is coarser: up to 20 pixel values from Pillow's result, and no faster.
-    image = tf.io.decode_jpeg(limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE")
-    return orientation.upright(image, contents, is_jpeg=True)
+    image = tf.io.decode_jpeg(headers.limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE")
+    return headers.upright(image, contents, is_jpeg=True)
 
 
 def _decode_no_jpeg(contents, max_pixels):
     kinds = [
         (_is_palette_bmp(contents), lambda: _decode_palette_bmp(contents)),
-        (gif.is_gif(contents), lambda: _decode_other(gif.first_frame(contents, max_pixels))),
+        (headers.is_gif(contents), lambda: _decode_other(headers.first_frame(contents, max_pixels))),
     ]
     return tf.case(kinds, default=lambda: _decode_png_bmp_webp(contents))
 
 
 def _decode_png_bmp_webp(contents):
-    return orientation.upright(_decode_other(contents), contents, is_jpeg=False)
+    return headers.upright(_decode_other(contents), contents, is_jpeg=False)
 
 
 def _decode_other(contents):

@@ -1,4 +1,4 @@
-"""ImageSource: labelled images in a fixed order, read one at a time; and arrays as a source."""
+"""ImageSource: labelled images in a fixed order, read one at a time."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 
 from keras_vit import checks
@@ -134,11 +133,10 @@ class ImageSource:
             ValueError: if the images need more than `max_bytes`.
         """
         checks.check_integer("max_bytes", max_bytes)
-        contents, shapes, labels, total = [], [], [], 0
-        for element in _each(self).as_numpy_iterator():
-            image = element["image"]
-            contents.append(image if self.is_encoded else image.tobytes())
-            shapes.append(np.shape(image))
+        spec, contents, labels, total = self.dataset.element_spec["image"], [], [], 0
+        packed = _each(self).map(lambda element: {**element, "image": pack(element["image"])})
+        for element in packed.as_numpy_iterator():
+            contents.append(element["image"])
             labels.append(element["label"])
             total += len(contents[-1])
             if total > max_bytes:
@@ -150,16 +148,10 @@ class ImageSource:
             raise ValueError(f"the source must contain {self.size} images, its size; it contains {len(contents)}")
         known = np.asarray(labels, "int32").reshape(self.size)
         with tf.device("CPU"):
-            contents = tf.constant(contents, tf.string, shape=(self.size,))
-            shapes = tf.constant(np.reshape(shapes, (self.size, -1)), tf.int64)
-            numbers = tf.constant(known)
+            contents, numbers = tf.constant(contents, tf.string, shape=(self.size,)), tf.constant(known)
 
         def lookup(n):
-            image = contents[n]
-            if not self.is_encoded:
-                image = tf.reshape(tf.io.decode_raw(image, tf.uint8), shapes[n])
-                image = tf.ensure_shape(image, self.dataset.element_spec["image"].shape)
-            return {"image": image, "label": numbers[n]}
+            return {"image": unpack(contents[n], spec), "label": numbers[n]}
 
         return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, known)
 
@@ -216,52 +208,20 @@ class ImageSource:
 LabelledData: TypeAlias = PathLike | ImageSource | tf.data.Dataset
 
 
-def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Sequence[str] | None = None) -> ImageSource:
-    """Return a source of images and labels that are in memory.
-
-    Args:
-        images: uint8 array (images, height, width) or (images, height, width, 1, 3 or 4 channels).
-        labels: integer array (images,) or (images, 1), from 0.
-        class_names: one name per class; None names them "0", "1" and so on up to the highest label.
-
-    Returns:
-        An `ImageSource`.
-
-    Raises:
-        ValueError: on another shape or dtype, on no images, and on labels out of range.
-    """
-    images, labels = np.asarray(images), np.asarray(labels)
-    if images.dtype != np.uint8:
-        raise ValueError(
-            f"images must be uint8 on 0..255; got {images.dtype}: convert with "
-            "np.round(images * 255).astype('uint8') if they are on [0, 1]"
-        )
-    images = images[..., None] if images.ndim == 3 else images
-    if images.ndim != 4 or images.shape[-1] not in (1, 3, 4) or 0 in images.shape:
-        raise ValueError(
-            "images must have shape (images, height, width) or (images, height, width, channels) "
-            f"with 1, 3 or 4 channels and no side of 0; got {images.shape}"
-        )
-    if labels.dtype.kind not in "iu" or labels.shape not in ((len(images),), (len(images), 1)):
-        raise ValueError(
-            f"labels must be {len(images)} integers, one per image; got {labels.dtype} of shape {labels.shape}"
-        )
-    names = [str(n) for n in range(int(labels.max()) + 1)] if class_names is None else check_class_names(class_names)
-    if labels.min() < 0 or labels.max() >= len(names):
-        raise ValueError(
-            f"labels must be from 0 to {len(names) - 1}, as there are {len(names)} classes; "
-            f"they range from {labels.min()} to {labels.max()}"
-        )
-    labels = labels.reshape(-1).astype("int32")
-    with tf.device("CPU"):
-        pixels, numbers = tf.constant(images), tf.constant(labels)
-    return from_lookup(lambda n: {"image": pixels[n], "label": numbers[n]}, names, len(images), labels=labels)
-
-
 def from_lookup(lookup, class_names, size, files=None, describe=None, labels=None):
     """Return the `ImageSource` of a function from a position to an element; other arguments are its attributes."""
     dataset = tf.data.Dataset.range(size).map(lookup, num_parallel_calls=tf.data.AUTOTUNE)
     return ImageSource(dataset, tuple(class_names), size, files, lookup, describe, labels)
+
+
+def pack(image):
+    """Return an image as a scalar string, so that images of several sizes can be stacked: a file unchanged."""
+    return image if image.dtype == tf.string else tf.io.serialize_tensor(image)
+
+
+def unpack(string, spec):
+    """Return the image of a string of `pack`; `spec` is its `tf.TensorSpec`."""
+    return tf.ensure_shape(string if spec.dtype == tf.string else tf.io.parse_tensor(string, spec.dtype), spec.shape)
 
 
 def check_class_names(names):

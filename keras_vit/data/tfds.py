@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.record_index import index_records
 from keras_vit.data.sources import ImageSource, from_lookup
+from keras_vit.data.tfrecord import index_records
 from keras_vit.typing import PathLike, Tensor
 
 _LOG = logging.getLogger("keras_vit.data")
@@ -83,13 +83,13 @@ def from_tfds(
 
     parts = builder.info.splits[split].file_instructions if builder.info.splits else ()
     if _are_local_records(tfds, builder, parts):
-        records = index_records([part.filename for part in parts], [_slice(part) for part in parts])
-        read, features = records.reader(), decoders.extract_features(builder.info.features)
+        size, read, describe = index_records([part.filename for part in parts], [_slice(part) for part in parts])
+        features = decoders.extract_features(builder.info.features)
 
         def lookup(n):
             return element(features.deserialize_example(read(n), decoders=decoders.decoders))
 
-        return from_lookup(lookup, rule.class_names, records.size, describe=records.describe)
+        return from_lookup(lookup, rule.class_names, size, describe=describe)
     read_config = tfds.ReadConfig(try_autocache=False)
     examples = builder.as_dataset(split=split, shuffle_files=False, decoders=decoders, read_config=read_config)
     size = int(examples.cardinality())

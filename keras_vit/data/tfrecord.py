@@ -1,15 +1,28 @@
-"""from_tfrecord: images in sharded TFRecord files, with random access."""
+"""from_tfrecord: images in sharded TFRecord files, with random access.
 
+The headers of all records are read first, so that damage is detected early.
+
+A record consists of the length of its data (uint64, little-endian), the masked CRC-32C of these eight bytes (uint32),
+the data, and the masked CRC-32C of the data (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+"""
+
+import logging
 import os
+import struct
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from keras_vit import checks
-from keras_vit.data.record_index import index_records
 from keras_vit.data.sources import ImageSource, check_class_names, from_lookup
 from keras_vit.typing import PathLike
+
+_LOG = logging.getLogger("keras_vit.data")
+_HEADER, _FOOTER = 12, 4  # bytes
+_MASK = 0xA282EAD8
+_POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 
 
 def from_tfrecord(
@@ -47,28 +60,27 @@ def from_tfrecord(
     checks.check_integer("label_offset", label_offset, minimum=0)
     class_names = None if class_names is None else check_class_names(class_names)
     files = _find_files(pattern)
-    records = index_records(files)
-    if not records.size:
+    size, read, describe = index_records(files)
+    if not size:
         raise ValueError(
             f"pattern must match uncompressed TFRecord files with complete records; got {_shortened(files)}"
         )
     features = {image_key: tf.io.FixedLenFeature((), tf.string), label_key: tf.io.FixedLenFeature((), tf.int64)}
-    read = records.reader()
-    _check_first(records, read, image_key, label_key)
+    _check_first(read, size, image_key, label_key)
 
     def lookup(n):
         example = tf.io.parse_single_example(read(n), features)
         return {"image": example[image_key], "label": tf.cast(example[label_key] - label_offset, tf.int32)}
 
     if class_names is None:
-        highest = _highest_label(lookup, records.size)
+        highest = _highest_label(lookup, size)
         if highest < 0:
             raise ValueError(
                 "label_offset must be the label of the first class in the files; "
                 f"got label_offset={label_offset}, and the highest label is {highest + label_offset}"
             )
         class_names = [str(n) for n in range(highest + 1)]
-    return from_lookup(lookup, class_names, records.size, describe=records.describe)
+    return from_lookup(lookup, class_names, size, describe=describe)
 
 
 def _find_files(pattern):
@@ -82,12 +94,12 @@ def _find_files(pattern):
     return files
 
 
-def _check_first(records, read, image_key, label_key):
+def _check_first(read, size, image_key, label_key):
     """Raise if the first readable record has no image or no label under these names."""
-    readable = tf.data.Dataset.range(records.size).map(read).ignore_errors().take(1)
+    readable = tf.data.Dataset.range(size).map(read).ignore_errors().take(1)
     first = next(readable.as_numpy_iterator(), None)
     if first is None:
-        raise ValueError(f"pattern must match files with readable records; all {records.size} are damaged")
+        raise ValueError(f"pattern must match files with readable records; all {size} are damaged")
     features = _features(first)
     for argument, key, kind in (("image_key", image_key, "bytes_list"), ("label_key", label_key, "int64_list")):
         if features.get(key) != (kind, 1):
@@ -114,3 +126,88 @@ def _highest_label(lookup, size):
 
 def _shortened(files):
     return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+
+
+def index_records(paths, parts=None):
+    """Read the headers of files, 12 bytes per record, without the data.
+
+    In a local file only these bytes are read. Most of a remote file (such as `gs://`) is transferred. A truncated
+    record is left out. If the checksum of a header is wrong, this record and all later ones in its file are left out,
+    because their positions are unknown. The log `keras_vit.data` names the record.
+
+    Args:
+        paths: files in order.
+        parts: for each file, the slice of records to index; None indexes all.
+
+    Returns:
+        `(size, read, describe)`: the number of complete records; the function from a position (int64 scalar tensor) to
+        the record's data (scalar string tensor), which verifies both checksums and raises `tf.errors.DataLossError` on
+        a damaged record; and the function from a position to the name of the record in messages.
+    """
+    parts = [slice(None)] * len(paths) if parts is None else parts
+    found = [_index_file(path)[part] for path, part in zip(paths, parts, strict=True)]
+    files, records = np.repeat(np.arange(len(paths)), list(map(len, found))), np.concatenate(found)
+    with tf.device("CPU"):
+        tensors = tf.constant(paths, tf.string), tf.constant(files), tf.constant(records)
+
+    def read(n):
+        path, (_, offset, length) = tensors[0][tensors[1][n]], tf.unstack(tensors[2][n])
+        options = {"output_types": [tf.string], "output_shapes": [()]}
+        dataset = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[path], compression_type="", buffer_size=length + _HEADER + _FOOTER, byte_offsets=[offset]
+        )
+        first = tf.raw_ops.TakeDataset(input_dataset=dataset, count=tf.constant(1, tf.int64), **options)
+        return tf.raw_ops.DatasetToSingleElement(dataset=first, **options)[0]
+
+    return len(files), read, lambda n: f"{paths[files[n]]}, record {records[n][0]}"
+
+
+def _index_file(path):
+    """Return the number, offset and length of the complete records of a file: int64 (records, 3). Warn of others."""
+    status = tf.io.gfile.stat(path)
+    if status.is_directory:
+        raise ValueError(f"pattern must match TFRecord files; {path} is a folder: give its files, such as '{path}/*'")
+    size = status.length
+    offsets, headers, end = [], [], 0
+    with _open(path) as file:
+        while end + _HEADER <= size:
+            file.seek(end)
+            headers.append(file.read(_HEADER))
+            offsets.append(end)
+            end += _HEADER + struct.unpack_from("<Q", headers[-1])[0] + _FOOTER
+    offsets = np.array(offsets, np.int64)
+    fields = np.frombuffer(b"".join(headers), np.dtype([("length", "<u8"), ("checksum", "<u4")]))
+    wrong = np.flatnonzero(_masked_crc32c(fields["length"]) != fields["checksum"])
+    whole = wrong[0] if len(wrong) else len(offsets) - (end > size)
+    if len(wrong) or end != size:
+        begin = offsets[whole] if whole < len(offsets) else end
+        kind = "its header is damaged" if len(wrong) else "it is truncated"
+        _LOG.warning(
+            "Records left out from here to the end of the file: %s",
+            f"{path}, record {whole}: {kind}, at byte {begin:,} of {size:,}",
+        )
+    return np.stack([np.arange(whole), offsets[:whole], fields["length"][:whole].astype(np.int64)], axis=-1)
+
+
+def _open(path):
+    # GFile would read a large buffer at each position of a local file.
+    return open(path, "rb", buffering=0) if os.path.exists(path) else tf.io.gfile.GFile(path, "rb")
+
+
+def _masked_crc32c(lengths):
+    """Return the checksums (uint32) of integers as eight little-endian bytes, masked as in TFRecord files."""
+    checksums = np.full(len(lengths), 0xFFFFFFFF, np.uint32)
+    for byte in lengths.astype("<u8").view(np.uint8).reshape(-1, 8).T:
+        checksums = _TABLE[(checksums ^ byte) & 0xFF] ^ (checksums >> np.uint32(8))
+    checksums = ~checksums
+    return ((checksums >> np.uint32(15)) | (checksums << np.uint32(17))) + np.uint32(_MASK)
+
+
+def _crc_table():
+    values = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        values = (values >> np.uint32(1)) ^ np.where(values & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
+    return values
+
+
+_TABLE = _crc_table()

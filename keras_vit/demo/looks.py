@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from keras_vit import analysis, checks
-from keras_vit.data import encoded
+from keras_vit.data import images as readers
 from keras_vit.data.images import preprocess
 from keras_vit.evaluation import predict_prepared
 
@@ -37,7 +37,7 @@ def read_image(path):
             width, height = header.size
     if width * height > MAX_PIXELS:
         raise ValueError(f"{path.name} must have at most {MAX_PIXELS:,} pixels; got {height} x {width}")
-    return np.asarray(encoded.decode(path.name, path.read_bytes(), 3))
+    return np.asarray(readers.decode(path.name, path.read_bytes(), 3))
 
 
 @dataclasses.dataclass(frozen=True)

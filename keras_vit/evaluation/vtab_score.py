@@ -3,7 +3,7 @@
 import dataclasses
 import numbers
 
-from keras_vit.data.vtab_tasks import VTAB_TASKS
+from keras_vit.data.vtab import VTAB_TASKS
 
 
 @dataclasses.dataclass(frozen=True)

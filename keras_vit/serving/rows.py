@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.data import pixel_limit, preprocessing
+from keras_vit.data import headers, preprocessing
 
 # name of a format in messages -> (position, bytes that identify it)
 _FORMATS = {
@@ -66,9 +66,9 @@ def _too_large(max_pixels, shape):
     def answer(contents):
         def of_jpeg():
             sides = tf.cast(tf.image.extract_jpeg_shape(contents)[1::-1], tf.int64)
-            return sides, pixel_limit.is_progressive(contents)
+            return sides, headers.is_progressive(contents)
 
-        of_other = lambda: (pixel_limit.header_sides(contents), tf.constant(False))  # noqa: E731
+        of_other = lambda: (headers.header_sides(contents), tf.constant(False))  # noqa: E731
         sides, is_progressive = tf.cond(tf.io.is_jpeg(contents), of_jpeg, of_other)
         limit = tf.where(is_progressive, max_pixels // 3, max_pixels)
         is_beyond = tf.reduce_prod(tf.cast(sides, tf.float64)) > tf.cast(limit, tf.float64)

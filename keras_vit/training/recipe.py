@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from keras_vit import checks
 from keras_vit.config import Config, ImageConfig
-from keras_vit.data.digits import from_digits
+from keras_vit.data.in_memory import from_digits
 from keras_vit.training.compile import compile_model
 from keras_vit.training.recipe_checks import EXCLUSIVE, RATES, check_contradictions, check_fields
 from keras_vit.typing import Pair

@@ -9,7 +9,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from keras_vit.data import encoded, pixel_limit
+from keras_vit.data import headers, images
 
 COLOUR = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8))
 
@@ -32,7 +32,7 @@ def png_header(width, height):
 
 
 def test_bytes_decode_to_their_pixels():
-    np.testing.assert_array_equal(encoded.decode("x", encode(COLOUR, "PNG"), 3), np.asarray(COLOUR))
+    np.testing.assert_array_equal(images.decode("x", encode(COLOUR, "PNG"), 3), np.asarray(COLOUR))
 
 
 JPEG_CUT = encode(COLOUR, "JPEG", quality=100)[:-99]
@@ -54,36 +54,36 @@ REFUSED = {
 def test_what_is_no_image_is_refused_by_name():
     for kind, (contents, message) in REFUSED.items():
         with pytest.raises(ValueError, match=f"(?s)folder/cat.jpg must .*{message}"):
-            print(kind, encoded.decode("folder/cat.jpg", contents, 3).shape)  # shown where nothing is raised
+            print(kind, images.decode("folder/cat.jpg", contents, 3).shape)  # shown where nothing is raised
 
 
 def test_a_progressive_jpeg_beyond_its_limit_is_not_called_damaged(monkeypatch):
-    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 9_000)
+    monkeypatch.setattr(headers, "MAX_PIXELS", 9_000)
     with pytest.raises(
         ValueError, match="^cat.jpg must have at most 3,000 pixels as a progressive JPEG; got 50 x 61 pixels$"
     ):
-        encoded.decode("cat.jpg", encode(COLOUR.resize((61, 50)), "JPEG", progressive=True), 3)
+        images.decode("cat.jpg", encode(COLOUR.resize((61, 50)), "JPEG", progressive=True), 3)
 
 
 def test_an_animated_webp_beyond_the_limit_is_not_called_damaged():
     animated = bytearray(encode(COLOUR, "WEBP", save_all=True, append_images=[COLOUR.rotate(90)]))
     animated[24:30] = (16_382).to_bytes(3, "little") * 2
     with pytest.raises(ValueError, match="^a.webp must have at most 178,956,970 pixels; got 16383 x 16383 pixels$"):
-        encoded.decode("a.webp", bytes(animated), 3)
+        images.decode("a.webp", bytes(animated), 3)
 
 
 def test_large_images_below_the_limit_pass_the_header_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(ValueError, match="begins as PNG but is truncated"):  # TensorFlow was asked to decode it
-            encoded.decode("x", png_header(12000, 10000), 3)
+            images.decode("x", png_header(12000, 10000), 3)
 
 
 def test_files_must_exist_and_be_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"no image file {tmp_path / 'cat.png'}"):
-        encoded.check_file(tmp_path / "cat.png")
+        images.check_file(tmp_path / "cat.png")
     with pytest.raises(ValueError, match=f"{tmp_path} is a folder, not an image.*from_directory"):
-        encoded.check_file(tmp_path)
+        images.check_file(tmp_path)
 
 
 def test_pil_images_of_every_mode():
@@ -102,26 +102,26 @@ def test_pil_images_of_every_mode():
         (PIL.Image.fromarray(grey.astype(np.uint16) * 257), grey[..., None]),
     ]
     for image, pixels in expected:
-        np.testing.assert_allclose(encoded.from_pil("x", image), pixels, atol=1e-4, err_msg=image.mode)
+        np.testing.assert_allclose(images.from_pil("x", image), pixels, atol=1e-4, err_msg=image.mode)
 
 
 def test_pil_images_without_a_range_are_refused():
     for mode in ("I", "F"):
         with pytest.raises(ValueError, match=f"mode '{mode}' has none: pass numpy.asarray"):
-            encoded.from_pil("images[2]", PIL.Image.new(mode, (4, 4)))
+            images.from_pil("images[2]", PIL.Image.new(mode, (4, 4)))
 
 
 def test_the_limit_holds_where_pillow_was_told_to_have_none(monkeypatch):
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", None)
     with pytest.raises(ValueError, match="at most 178,956,970 pixels; got 60000 x 50000 pixels"):
-        encoded.decode("x", png_header(50000, 60000), 3)
+        images.decode("x", png_header(50000, 60000), 3)
     with pytest.raises(ValueError, match="at most 178,956,970 pixels; got 60000 x 50000 pixels"):
-        encoded.from_pil("x", PIL.Image.open(io.BytesIO(png_header(50000, 60000))))
+        images.from_pil("x", PIL.Image.open(io.BytesIO(png_header(50000, 60000))))
 
 
 def test_damaged_and_empty_pil_images_are_refused():
     cut = PIL.Image.open(io.BytesIO(JPEG_CUT))
     with pytest.raises(ValueError, match=r"images\[0\] must be a PIL image that can be read; .*truncated"):
-        encoded.from_pil("images[0]", cut)
+        images.from_pil("images[0]", cut)
     with pytest.raises(ValueError, match="height and a width above 0; got 0 x 3 pixels"):
-        encoded.from_pil("x", PIL.Image.new("L", (3, 0)))
+        images.from_pil("x", PIL.Image.new("L", (3, 0)))

@@ -7,7 +7,7 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 
-from keras_vit.data import gif, pixel_limit, preprocessing
+from keras_vit.data import headers, preprocessing
 
 
 def animation(count, size=(30, 20), **options):
@@ -19,7 +19,7 @@ def animation(count, size=(30, 20), **options):
 
 
 def first_frame(contents):
-    return gif.first_frame(tf.constant(contents)).numpy()
+    return headers.first_frame(tf.constant(contents)).numpy()
 
 
 @pytest.mark.parametrize("options", [{}, {"comment": b"words " * 200, "loop": 0}, {"interlace": 0}])
@@ -72,7 +72,7 @@ def test_a_frame_beyond_the_limits_is_refused(monkeypatch):
     contents[place + 5 : place + 9] = b"\xff" * 4
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 178,956,970 pixels"):
         first_frame(bytes(contents))
-    monkeypatch.setattr(gif, "_MAX_BLOCKS", 5)
+    monkeypatch.setattr(headers, "_MAX_BLOCKS", 5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 5 blocks"):
         first_frame(animation(1, (90, 90)))
 
@@ -82,9 +82,9 @@ def test_sides_of_a_webp(options):
     stream = io.BytesIO()
     mode = "RGBA" if "lossless" in options else "RGB"
     PIL.Image.new(mode, (300, 211), "olive").save(stream, "WEBP", **options)
-    assert pixel_limit.header_sides(tf.constant(stream.getvalue())).numpy().tolist() == [300, 211]
+    assert headers.header_sides(tf.constant(stream.getvalue())).numpy().tolist() == [300, 211]
 
 
 @pytest.mark.parametrize("contents", [b"", b"\x89PN", b"GIF", b"RIFF", b"hello" * 9, b"RIFF____WEBPVP8Z" + b"\xff" * 9])
 def test_no_sides_in_what_is_no_image(contents):
-    assert pixel_limit.header_sides(tf.constant(contents)).numpy().tolist() == [0, 0]
+    assert headers.header_sides(tf.constant(contents)).numpy().tolist() == [0, 0]

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import Preprocessing, preprocess
-from keras_vit.data import eval_pipeline, from_directory, orientation, preprocessing, train_pipeline
+from keras_vit.data import eval_pipeline, from_directory, headers, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
 from keras_vit.demo.looks import read_image
 
@@ -146,4 +146,4 @@ def test_crops_are_of_the_upright_image(photos):
 def test_only_what_is_turned_is_decoded_as_a_whole():
     for value in range(1, 9):
         contents = tf.constant(encode(IMAGE, exif=exif(value)))
-        assert bool(orientation.is_turned(contents, is_jpeg=True)) == (value > 1)
+        assert bool(headers.is_turned(contents, is_jpeg=True)) == (value > 1)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_datasets as tfds
 from image_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
 from small_digits import IMAGES, LABELS, NAMES, SmallDigits
@@ -16,6 +17,7 @@ from keras_vit.data import (
     from_tfrecord,
     train_pipeline,
 )
+from keras_vit.data.pipeline import _convert
 
 SIZE = 11
 SOURCE = from_arrays(numbered(SIZE), np.arange(SIZE))
@@ -106,7 +108,21 @@ def test_a_crop_takes_the_place_of_the_resizing():
     assert images.shape == (8, 16, 16, 3) and len(np.unique(images.reshape(8, -1), axis=0)) == 8
 
 
-def test_layers_of_keras_cv_run_on_batches():
+def test_a_function_of_the_user_is_one_of_the_operations():
+    def brighter(image, seed):
+        return image + 100.0 * tf.random.stateless_uniform((), seed)
+
+    image, results = augmented(("flip", brighter), seed=3)
+    _, flipped = augmented(("flip",), seed=3)
+    added = results - flipped
+    assert np.ptp(added, axis=(1, 2, 3)).max() < 1e-3 and added.min() > 0
+    assert len(np.unique(np.round(added.mean((1, 2, 3)), 3))) == 64  # each row has a draw of its own
+    np.testing.assert_array_equal(results, augmented(("flip", brighter), seed=3)[1])
+    with pytest.raises(ValueError, match="a crop must be the first operation"):
+        train_pipeline(SOURCE, LEVELS, 4, augment=(brighter, "inception_crop"))
+
+
+def test_layers_of_keras_cv_run_on_images():
     image, results = augmented(("keras_cv.RandomCutout(1.0, 1.0, fill_mode='constant', fill_value=9.0)", "flip"))
     is_nine = np.isclose(results, 9.0).all(axis=-1)
     assert len(np.unique(is_nine.reshape(len(is_nine), -1), axis=0)) > 32  # each image has a window of its own
@@ -135,6 +151,11 @@ def test_uint8_is_the_rounded_image():
         levels, exact = (batches(make(dtype), 1)[0][0] for dtype in ("uint8", "float32"))
         assert levels.dtype == np.uint8
         np.testing.assert_allclose(levels, exact, atol=0.5001)
+
+
+def test_uint8_rounds_to_even_and_clips():
+    levels = _convert(LEVELS, "uint8", tf.constant([-3.0, 0.5, 1.5, 254.7, 300.0]))
+    assert levels.dtype == tf.uint8 and levels.numpy().tolist() == [0, 0, 2, 255, 255]
 
 
 def test_refusals():

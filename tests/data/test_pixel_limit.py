@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from image_sets import LEVELS, batches, encode, numbered, write_folder
 
-from keras_vit.data import from_directory, pixel_limit, preprocessing, train_pipeline
+from keras_vit.data import from_directory, headers, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP")
@@ -22,7 +22,7 @@ def blank(height, width, image_format):
 
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_what_a_header_claims_is_limited(image_format, monkeypatch):
-    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 20 * 300)
+    monkeypatch.setattr(headers, "MAX_PIXELS", 20 * 300)
     decode = tf.function(lambda contents: preprocessing.decode(contents, 3))
     for within, beyond in (((20, 300), (21, 300)), ((300, 20), (300, 21))):
         assert decode(tf.constant(blank(*within, image_format))).shape == (*within, 3)
@@ -33,7 +33,7 @@ def test_what_a_header_claims_is_limited(image_format, monkeypatch):
 @pytest.mark.parametrize("text", ["inception_crop", "random_resized_crop", "random_crop(8)"])
 @pytest.mark.parametrize("image_format", ["JPEG", "PNG"])
 def test_crops_decode_no_more(text, image_format, monkeypatch):
-    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 400)
+    monkeypatch.setattr(headers, "MAX_PIXELS", 400)
     (crop,) = parse_augment((text,))
     assert crop(tf.constant(blank(20, 20, image_format)), (8, 8), 3, SEED).shape == (8, 8, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="at most 400 pixels"):
@@ -52,7 +52,7 @@ def test_bmp_from_the_top_and_sides_whose_product_is_beyond_32_bits():
 
 
 def test_a_progressive_jpeg_may_have_a_third_as_many(monkeypatch):
-    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 9000)
+    monkeypatch.setattr(headers, "MAX_PIXELS", 9000)
     pixels = np.zeros((60, 51, 3), np.uint8)
     progressive = [encode(image, "JPEG", progressive=True) for image in (pixels[:, :50], pixels)]
     assert preprocessing.decode(tf.constant(progressive[0]), 3).shape == (60, 50, 3)
@@ -72,7 +72,7 @@ def test_a_png_must_begin_with_its_header():
 
 
 def test_a_pipeline_skips_and_names_them(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(pixel_limit, "MAX_PIXELS", 64)
+    monkeypatch.setattr(headers, "MAX_PIXELS", 64)
     contents = [encode(image) for image in numbered(6)]
     contents[4] = blank(8, 9, "PNG")
     source = from_directory(write_folder(tmp_path, contents, range(6)))

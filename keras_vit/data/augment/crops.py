@@ -5,12 +5,9 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.config.preprocessing import INTERPOLATIONS
-from keras_vit.data import orientation
+from keras_vit.data import headers
 from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import values
-from keras_vit.data.pixel_limit import jpeg_shape
-
-_ATTEMPTS = 10  # of random_resized_crop, as in torchvision and timm
 
 
 def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33, interpolation="bilinear"):
@@ -65,12 +62,8 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
 
     def window(shape, seed):
         height, width = tf.unstack(tf.cast(shape[:2], tf.float32))
-        draws = tf.unstack(tf.random.stateless_uniform((4, _ATTEMPTS), seed))
-        area = height * width * (areas[0] + (areas[1] - areas[0]) * draws[0])
-        aspect = tf.exp(tf.math.log(aspects[0]) + tf.math.log(aspects[1] / aspects[0]) * draws[1])
-        heights, widths = tf.round(tf.sqrt(area / aspect)), tf.round(tf.sqrt(area * aspect))
-        tops = tf.floor((height - heights + 1) * draws[2])
-        lefts = tf.floor((width - widths + 1) * draws[3])
+        widths, heights, down, across = values.draw_sides(height * width, areas, aspects, seed)
+        tops, lefts = tf.floor((height - heights + 1) * down), tf.floor((width - widths + 1) * across)
         fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
         drawn = tf.stack([tops, lefts, heights, widths])[:, tf.argmax(fits)]
         return tf.cast(tf.where(tf.reduce_any(fits), drawn, _central(height, width, aspects)), tf.int32)
@@ -152,11 +145,11 @@ def _can_be_cut(contents):
     # A truncated file has no end marker. Decoding a window above the damage would succeed; decoding the whole image
     # always raises. The window is relative to the image after its EXIF rotation.
     ends = tf.strings.substr(contents, -2, 2) == b"\xff\xd9"
-    return tf.io.is_jpeg(contents) & ends & ~orientation.is_turned(contents, is_jpeg=True)
+    return tf.io.is_jpeg(contents) & ends & ~headers.is_turned(contents, is_jpeg=True)
 
 
 def _cut_jpeg(contents, window):
-    shape = jpeg_shape(contents)
+    shape = headers.jpeg_shape(contents)
     top, left, height, width = tf.unstack(window(shape))
     # The colour of a column is interpolated between its neighbours, so one more column on either side is decoded.
     begin, end = tf.maximum(left - 1, 0), tf.minimum(left + width + 1, shape[1])

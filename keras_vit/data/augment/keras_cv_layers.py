@@ -13,13 +13,13 @@ _NEED_LABELS = ("CutMix", "FourierMix", "MixUp", "Mosaic")
 
 
 def build(name, args, kwargs):
-    """Return a layer of `keras_cv.layers` as a function of kind `batch` (see `Operation`).
+    """Return a layer of `keras_cv.layers` as a function of kind `image` (see `Operation`).
 
     An argument `value_range` of the layer is set to (0, 255). The results are clipped to [0, 255].
 
-    keras-cv draws from a stateful generator, which parallel calls use in any order. The result for a batch therefore
-    does NOT depend on the seed and the number of the batch alone, even with the layer's own `seed`, and an interrupted
-    run does not resume with the same random numbers. The operations of this package do not have this problem.
+    keras-cv draws from a stateful generator, which parallel calls use in any order. The result for an image therefore
+    does NOT depend on the seed and its running number alone, even with the layer's own `seed`, and an interrupted run
+    does not resume with the same random numbers. The operations of this package do not have this problem.
 
     Args:
         name: a layer that changes only images, such as "RandomCutout".
@@ -32,10 +32,10 @@ def build(name, args, kwargs):
     layer = _construct(name, _find(name), args, kwargs)
     call = tf.function(functools.partial(layer, training=True))  # with AutoGraph, which some layers need
 
-    def apply(images, seed):
+    def apply(image, seed):
         del seed  # keras-cv uses its own generator
-        changed = tf.cast(call(images), tf.float32)
-        return tf.ensure_shape(tf.clip_by_value(changed, *map(float, _SCALE)), images.shape)
+        changed = tf.cast(call(image[None])[0], tf.float32)
+        return tf.ensure_shape(tf.clip_by_value(changed, *map(float, _SCALE)), image.shape)
 
     return apply
 

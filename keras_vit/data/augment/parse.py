@@ -1,8 +1,9 @@
 """Parsing strings to operations: a name, or a call with literal arguments. Strings are never executed."""
 
 import ast
+import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -10,13 +11,34 @@ from keras_vit import checks
 from keras_vit.data.augment import (
     colour,
     crops,
-    erasing,
     geometry,
     keras_cv_layers,
     mixing,
     randaugment,
 )
-from keras_vit.data.augment.operation import Operation
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One augmentation.
+
+    Args:
+        text: the string that it was parsed from.
+        kind: `crop` or `image`, the way it is called. A seed is an integer tensor (2,).
+
+            - `crop`: `(contents_or_pixels, size, channels, seed)` to float32 (*size, channels) on [0, 255].
+              The first argument is an encoded file (scalar string) or pixels (height, width, 1, 3 or 4 channels).
+            - `image`: `(image, seed)`, float32 (height, width, channels) on [0, 255] to the same.
+        function: the function that is called.
+    """
+
+    text: str
+    kind: str
+    function: Callable
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
 
 # name -> (kind, function from the arguments in the string to the function of the operation)
 OPERATIONS = {
@@ -29,20 +51,21 @@ OPERATIONS = {
     "randaugment": ("image", randaugment.randaugment),
     "timm_randaugment": ("image", randaugment.timm_randaugment),
     "color_jitter": ("image", colour.color_jitter),
-    "random_erasing": ("image", erasing.random_erasing),
+    "random_erasing": ("image", geometry.random_erasing),
 }
 MIXES = {"mixup": mixing.mixup, "cutmix": mixing.cutmix}
 
 _LIBRARY = "keras_cv"
 
 
-def parse_augment(texts: Sequence[str]) -> list[Operation]:
+def parse_augment(texts: Sequence[str | Callable], with_functions: bool = False) -> list[Operation]:
     """Return the operations on images, in the order of `texts`.
 
     Args:
         texts: strings such as `("inception_crop", "flip", "randaugment(2, 15)")`. Each is one of `OPERATIONS`, with the
             arguments of the function of that name, or `keras_cv.LAYER(...)`, a layer of keras-cv. A crop must come
             first.
+        with_functions: whether `texts` may contain functions of kind `image` (see `Operation`) besides strings.
 
     Returns:
         List of `Operation`.
@@ -51,7 +74,7 @@ def parse_augment(texts: Sequence[str]) -> list[Operation]:
         ValueError: on an unknown name or wrong arguments; the message names the string.
         ImportError: if a string names a layer of keras-cv, and keras-cv is not installed.
     """
-    operations = [_operation(text) for text in _texts("augment", texts)]
+    operations = [_operation(text) for text in _texts("augment", texts, with_functions)]
     for operation in operations[1:]:
         if operation.kind == "crop":
             raise ValueError(f"a crop must be the first operation of augment; got {list(texts)!r}")
@@ -76,9 +99,11 @@ def parse_mix(texts: Sequence[str]) -> mixing.Mix | None:
 
 
 def _operation(text):
+    if callable(text):
+        return Operation(getattr(text, "__name__", repr(text)), "image", text)
     library, name, args, kwargs = _read("augment", text, OPERATIONS)
     if library:
-        kind, factory, args, kwargs = "batch", keras_cv_layers.build, (name, args, kwargs), {}
+        kind, factory, args, kwargs = "image", keras_cv_layers.build, (name, args, kwargs), {}
     else:
         kind, factory = OPERATIONS[name]
     function = _call("augment", text, factory, args, kwargs)
@@ -93,8 +118,9 @@ def _mix(text):
     return _call("mix", text, MIXES[name], args, kwargs)
 
 
-def _texts(argument, texts):
-    if isinstance(texts, (tuple, list)) and all(isinstance(text, str) for text in texts):
+def _texts(argument, texts, with_functions=False):
+    is_sequence = isinstance(texts, (tuple, list))
+    if is_sequence and all(isinstance(text, str) or (with_functions and callable(text)) for text in texts):
         return tuple(texts)
     example = "('flip', 'randaugment(2, 15)')" if argument == "augment" else "('mixup(0.2)',)"
     raise ValueError(f"{argument} must be a sequence of strings, such as {example}; got {argument}={texts!r}")

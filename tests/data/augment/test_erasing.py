@@ -5,7 +5,7 @@ import scipy.stats
 import tensorflow as tf
 from augmented import IMAGE, check_determinism, draw, each
 
-from keras_vit.data.augment.erasing import draw_box
+from keras_vit.data.augment.geometry import draw_box
 
 
 def test_the_seed_determines_the_image():

@@ -18,10 +18,10 @@ IMAGES = np.stack([PHOTO, PHOTO[::-1], PHOTO[:, ::-1], PHOTO / 2])
 
 def run(text, images=IMAGES):
     (operation,) = parse_augment((text,))
-    assert operation.kind == "batch"
-    dataset = tf.data.Dataset.from_tensors(images).repeat(4).map(lambda x: operation(x, tf.constant((1, 2))))
-    assert dataset.element_spec == tf.TensorSpec(images.shape, tf.float32)
-    results = np.stack(list(dataset.as_numpy_iterator()))
+    assert operation.kind == "image"
+    dataset = tf.data.Dataset.from_tensor_slices(images).repeat(4).map(lambda x: operation(x, tf.constant((1, 2))))
+    assert dataset.element_spec == tf.TensorSpec(images.shape[1:], tf.float32)
+    results = np.stack(list(dataset.as_numpy_iterator())).reshape(4, *images.shape)
     assert 0 <= results.min() <= results.max() <= 255
     return results
 

@@ -1,0 +1,227 @@
+"""What the bytes of an encoded image say before it is decoded, read in the graph: size, EXIF orientation, first frame.
+
+The number of pixels is checked before a decoder allocates memory. Regular expressions read the orientation in two
+TensorFlow operations; a loop over the segments of the file would take as long as decoding a small image. A GIF is cut
+after its first frame, because TensorFlow decodes all frames even if one is used.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+MAX_PIXELS = 178_956_970  # Pillow's limit for a decompression bomb
+
+# The first bytes of a file (a dot is any byte); where its width and height are, and the order of their bytes from the
+# least significant; how many of these 32 bits are skipped, how many are read, and what is added.
+_BIG, _LITTLE = (3, 2, 1, 0), (0, 1, 2, 3)
+_HEADERS = (
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", (16, 20), _BIG, (0, 0), 32, 0),
+    (b"GIF8", (6, 8), _LITTLE, (0, 0), 16, 0),
+    (b"BM", (18, 22), _LITTLE, (0, 0), 32, 0),  # a negative height means that the rows are stored top-down
+    (b"RIFF....WEBPVP8 ", (26, 28), _LITTLE, (0, 0), 14, 0),
+    (b"RIFF....WEBPVP8L", (21, 21), _LITTLE, (0, 14), 14, 1),
+    (b"RIFF....WEBPVP8X", (24, 27), _LITTLE, (0, 0), 24, 1),
+)
+_HEADER_SIZE = 32
+
+_SEARCHED = 2**16  # bytes at one end of a file; the maximum size of a JPEG's EXIF segment
+# A TIFF header, little or big endian, followed by the directory with entries of 12 bytes in ascending order of tags:
+# tags below 0x0112, then 0x0112 with one 16-bit integer, one byte of which is 0.
+_LITTLE_EXIF = (
+    rb"II\*\x00\x08\x00\x00\x00\C\C(?:(?:\C\x00|[\x00-\x11]\x01)\C{10})*?\x12\x01\x03\x00\x01\x00\x00\x00[%s]\x00"
+)
+_BIG_EXIF = (
+    rb"MM\x00\*\x00\x00\x00\x08\C\C(?:(?:\x00\C|\x01[\x00-\x11])\C{10})*?\x01\x12\x00\x03\x00\x00\x00\x01\x00[%s]"
+)
+# what precedes the directory; \C is any byte
+_IN_JPEG = rb"Exif\x00\x00"
+_IN_PNG_OR_WEBP = rb"(?:eXIf|EXIF\C{4}(?:Exif\x00\x00)?)"
+
+# of a GIF
+_EXTENSION, _IMAGE, _TRAILER = 0x21, 0x2C, b"\x3b"
+_SCREEN_SIZE = 13  # bytes of the header and the logical screen descriptor
+_MAX_BLOCKS = 2**16  # of up to 255 bytes each: 16 MiB for one frame
+_PADDING = 16  # zero bytes after the file, so that reading past the end of a short file is safe
+
+
+def jpeg_shape(contents, max_pixels=None):
+    """Return height, width and channels (int32) of a JPEG.
+
+    A progressive JPEG may have a third as many pixels, because libjpeg keeps all its coefficients, two bytes each,
+    until the last scan.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when run on a JPEG with more pixels.
+    """
+    shape = tf.image.extract_jpeg_shape(contents)
+    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    sides = tf.cast(shape[:2], tf.float64)
+
+    def checked():
+        times = 1.0 + 2.0 * tf.cast(is_progressive(contents), tf.float64)
+        return limited(shape, tf.concat([sides, [times]], 0), max_pixels)
+
+    # Most images are small; this skips the check for them.
+    return tf.cond(3.0 * tf.reduce_prod(sides) > max_pixels, checked, lambda: shape)
+
+
+def limited_jpeg(contents, max_pixels=None):
+    """Return a JPEG unchanged; raise as `jpeg_shape` does."""
+    with tf.control_dependencies([jpeg_shape(contents, max_pixels)]):
+        return tf.identity(contents)
+
+
+def limited_other(contents, max_pixels=None):
+    """Return a file that is not a JPEG unchanged.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when run on a file whose header exceeds the limit, or on a PNG that does not
+            start with its header; libpng would search for it after other chunks.
+    """
+    sides = header_sides(contents)
+    is_known = (tf.strings.substr(contents, 0, 4) != b"\x89PNG") | (tf.reduce_min(sides) > 0)
+    check = tf.raw_ops.Assert(condition=is_known, data=["a PNG must start with its header"])
+    with tf.control_dependencies([check]):
+        return limited(contents, sides, max_pixels)
+
+
+def header_sides(contents):
+    """Return width and height (int64) from the header of a PNG, GIF, BMP or WebP; 0 for any other file."""
+    padded = tf.strings.join([tf.strings.substr(contents, 0, _HEADER_SIZE), b"\0" * _HEADER_SIZE])  # may be shorter
+    header = tf.io.decode_raw(tf.strings.substr(padded, 0, _HEADER_SIZE), tf.uint8)
+    is_this = tf.reduce_all((header == _MAGIC) | ~_IS_MAGIC, axis=1)  # (rows of the table,)
+    integers = tf.cast(tf.gather(header, _PLACES), tf.int64)  # (rows, 2, 4)
+    sides = tf.reduce_sum(integers * (1, 2**8, 2**16, 2**24), axis=-1) // _DIVISORS % _MODULI + _ADDED
+    sides = tf.minimum(sides, 2**32 - sides)  # sides of 32 bits are signed
+    return tf.reduce_sum(tf.where(is_this[:, None], sides, 0), axis=0)
+
+
+def limited(value, sides, max_pixels=None):
+    """Return `value`; raise if the product of `sides` exceeds `max_pixels` (None: `MAX_PIXELS`)."""
+    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    pixels = tf.abs(tf.reduce_prod(tf.cast(sides, tf.float64)))  # 65,500 x 65,500 exceeds int32
+    # tf.debugging uses a conditional, which adds a fifth to the time of an image of 64 pixels.
+    message = f"an image must have at most {max_pixels:,} pixels"
+    check = tf.raw_ops.Assert(condition=pixels <= max_pixels, data=[message])
+    with tf.control_dependencies([check]):
+        return tf.identity(value)
+
+
+def is_progressive(contents):
+    """Whether the bytes contain the marker of a progressive frame; coded pixels never contain it, a thumbnail may."""
+    data = tf.io.decode_raw(contents, tf.uint8)
+    return tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xC2))
+
+
+def is_gif(contents):
+    """Whether an encoded file (scalar string) starts as a GIF."""
+    return tf.strings.substr(contents, 0, 4) == b"GIF8"
+
+
+def first_frame(contents, max_pixels=None):
+    """Cut a GIF after its first frame; a GIF with another structure is returned unchanged.
+
+    Args:
+        contents: scalar string tensor, an encoded GIF.
+        max_pixels: maximum number of pixels of the frame; None uses `MAX_PIXELS`.
+
+    Returns:
+        Scalar string tensor.
+
+    Raises:
+        tf.errors.InvalidArgumentError: when run on a frame with more pixels, or with more than 65,536 data blocks; a
+            block can expand to a thousand times its length.
+    """
+    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    return _cut(tf.convert_to_tensor(contents), max_pixels, _MAX_BLOCKS)  # each bytes object would be traced again
+
+
+def is_turned(contents, is_jpeg):
+    """Whether the EXIF of an encoded file (JPEG or not) rotates or mirrors the image: a bool scalar."""
+    return _says(*_searched(contents, is_jpeg), rb"\x02-\x08")
+
+
+def upright(image, contents, is_jpeg):
+    """Return an image (height, width, channels), rotated and mirrored as the EXIF of its file specifies.
+
+    EXIF is read from the first 64 KiB of a JPEG (`Exif`), and from the first and last 64 KiB of a PNG (`eXIf`) or WebP
+    (`EXIF`). Its directory must follow its header and be sorted, as EXIF 2.3 requires. Damaged EXIF, and XMP, are
+    ignored.
+    """
+    searched = _searched(contents, is_jpeg)
+
+    def turned():
+        axes = tf.where(_says(*searched, rb"\x05-\x08"), (1, 0, 2), (0, 1, 2))
+        reverses_rows, reverses_columns = _says(*searched, rb"\x03\x04\x07\x08"), _says(*searched, rb"\x02\x03\x06\x07")
+        return tf.raw_ops.Reverse(tensor=tf.transpose(image, axes), dims=[reverses_rows, reverses_columns, False])
+
+    return tf.cond(_says(*searched, rb"\x02-\x08"), turned, lambda: image)
+
+
+@tf.function  # executed eagerly, a file of a hundred kilobytes takes a second
+def _cut(contents, max_pixels, max_blocks):
+    length = tf.strings.length(contents)
+    data = tf.concat([tf.io.decode_raw(contents, tf.uint8), tf.zeros(_PADDING, tf.uint8)], 0)
+
+    def byte(place):
+        return tf.cast(data[tf.minimum(place, length)], tf.int32)
+
+    def color_table(flags):
+        """Return the size in bytes of the color table that `flags` announce."""
+        return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
+
+    def behind_blocks(place, blocks):
+        """Return the place after a chain of blocks (each a length and its bytes) and the number of blocks so far."""
+
+        def is_more(place, blocks):
+            return (byte(place) > 0) & (blocks < max_blocks)
+
+        place, blocks = tf.while_loop(is_more, lambda at, seen: (at + 1 + byte(at), seen + 1), (place, blocks))
+        return place + 1, blocks + 1
+
+    def skip_extension(place, blocks):
+        return behind_blocks(place + 2, blocks)
+
+    start = _SCREEN_SIZE + color_table(byte(10))
+    extensions = tf.while_loop(
+        lambda place, blocks: (byte(place) == _EXTENSION) & (blocks < max_blocks), skip_extension, (start, 0)
+    )
+    descriptor, blocks = extensions
+    sides = [byte(descriptor + at) + 256 * byte(descriptor + at + 1) for at in (5, 7)]
+    behind_table = descriptor + 10 + color_table(byte(descriptor + 9))
+    end, blocks = behind_blocks(behind_table + 1, blocks)  # one byte is the size of the codes
+    is_whole = (byte(descriptor) == _IMAGE) & (end <= length)
+    few = tf.raw_ops.Assert(
+        condition=blocks <= max_blocks, data=[f"a frame of a GIF must have at most {max_blocks:,} blocks"]
+    )
+    with tf.control_dependencies([few]):
+        frame = tf.strings.join([tf.strings.substr(contents, 0, end), _TRAILER])
+        frame = limited(frame, sides, max_pixels)
+        return tf.where(is_whole, frame, contents)
+
+
+def _searched(contents, is_jpeg):
+    """Return the part of a file that may contain EXIF, and the pattern that precedes it."""
+    front = tf.strings.substr(contents, 0, _SEARCHED)
+    if is_jpeg:
+        return front, _IN_JPEG
+    start = tf.maximum(tf.strings.length(contents) - _SEARCHED, 0)
+    return tf.strings.join([front, tf.strings.substr(contents, start, _SEARCHED)]), _IN_PNG_OR_WEBP
+
+
+def _says(text, before, orientations):
+    """Whether the EXIF in `text` has one of the orientations, which are the inside of a character class."""
+    pattern = before + b"(?:%s|%s)" % (_LITTLE_EXIF % orientations, _BIG_EXIF % orientations)
+    return tf.strings.regex_replace(text, pattern, b"", replace_global=False) != text
+
+
+def _columns():
+    """Return the columns of the table as arrays, so that all rows are evaluated at once."""
+    magic = [magic.ljust(_HEADER_SIZE, b".") for magic, *_ in _HEADERS]
+    magic = np.frombuffer(b"".join(magic), np.uint8).reshape(-1, _HEADER_SIZE)
+    places = [[[start + byte for byte in order] for start in starts] for _, starts, order, *_ in _HEADERS]
+    divisors = [[2**skipped for skipped in skips] for *_, skips, _, _ in _HEADERS]
+    moduli, added = [[2**bits] for *_, bits, _ in _HEADERS], [[plus] for *_, plus in _HEADERS]
+    return magic, magic != ord("."), np.array(places), np.array(divisors), np.array(moduli), np.array(added)
+
+
+_MAGIC, _IS_MAGIC, _PLACES, _DIVISORS, _MODULI, _ADDED = _columns()
