@@ -187,7 +187,7 @@ def test_without_features_from_another_folder(serving, images, tmp_path):
         ({"--batch-size": "0"}, "--batch-size must be an integer of at least 1; got --batch-size=0"),
         ({"--shards": "-1"}, "--shards must be an integer of at least 0; got --shards=-1"),
         ({"--output": "rows/"}, "must be a prefix of file names, such as answers/rows; got 'rows/'"),
-        ({"--output": "old/rows"}, "rows-00003-of-00007.parquet of an earlier run: remove"),
+        ({"--output": "old/rows"}, "rows-00003-of-00007.parquet exists from an earlier run: remove"),
         ({"--output": None}, "the following arguments are required: --output"),
     ],
 )
