@@ -52,7 +52,7 @@ class TestHelp:
     def test_strategies_are_those_of_the_package(self):
         with pytest.raises(ValueError) as error, keras_vit.distribution("bogus"):
             pass
-        assert ", ".join(map(repr, parser._STRATEGIES)) in str(error.value)
+        assert ", ".join(map(repr, parser.STRATEGIES)) in str(error.value)
 
     def test_choices_in_the_help_are_those_of_the_package(self, capsys):
         text = " ".join(help_of("predict", capsys).split())

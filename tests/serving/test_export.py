@@ -85,11 +85,11 @@ def test_an_interrupted_export_leaves_no_folder(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf.saved_model, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        export(model, tmp_path / "toy")
+        export(model, tmp_path / "toy", signatures=("images",))
     assert not (tmp_path / "toy").exists()
     (tmp_path / "serving" / "notes").mkdir(parents=True)
     with pytest.raises(KeyboardInterrupt):
-        export(model, tmp_path / "serving")
+        export(model, tmp_path / "serving", signatures=("images",))
     assert [path.name for path in (tmp_path / "serving").iterdir()] == ["notes"]
 
 
@@ -314,7 +314,7 @@ def test_an_export_that_answers_otherwise_is_not_published(model, tmp_path, monk
 
     replace_writer(monkeypatch, write_another)
     with pytest.raises(ExportError, match="must return the same as the model in memory; found: largest difference"):
-        export(model, tmp_path)
+        export(model, tmp_path, signatures=("images",))
     assert list(tmp_path.iterdir()) == []
 
 

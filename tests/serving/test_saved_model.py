@@ -35,6 +35,16 @@ print(json.dumps([names, scores, logits, list(sys.modules)]))
 """
 
 
+def check_answers(model, inputs, classes, scores, logits):
+    expected = model.predict(inputs, verbose=0)
+    order = np.argsort(-expected, axis=-1)[:, :3]
+    assert classes == [[LABELS[index] for index in row] for row in order]
+    # Pillow and TensorFlow may round a resized pixel to neighbouring values.
+    np.testing.assert_allclose(logits, expected, atol=0.02)
+    np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
+    assert np.ptp(expected) > 0.5  # the comparison means something
+
+
 @pytest.fixture(scope="module")
 def model():
     return make_model()
@@ -59,6 +69,16 @@ def drawn_files():
     return [encode(image) for image in images], np.stack([model_input(image) for image in images])
 
 
+def test_it_gives_the_scores_of_the_model(model, served, drawn_files):
+    files, inputs = drawn_files
+    answer = served["serving_default"](image_bytes=tf.constant(files))
+    pixels = tf.cast(tf.stack([tf.io.decode_png(content) for content in files]), tf.float32)
+    logits = served["images"](images=pixels)["logits"]
+    classes = [[name.decode() for name in row] for row in answer["classes"].numpy()]
+    check_answers(model, inputs, classes, answer["scores"].numpy(), logits.numpy())
+
+
+@pytest.mark.slow
 def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model, exported, drawn_files, tmp_path):
     files, inputs = drawn_files
     paths = [tmp_path / f"{index}.png" for index in range(3)]
@@ -67,14 +87,7 @@ def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model
     command = [sys.executable, "-c", CLIENT, str(exported), *map(str, paths)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     classes, scores, logits, modules = json.loads(done.stdout.splitlines()[-1])
-
-    expected = model.predict(inputs, verbose=0)
-    order = np.argsort(-expected, axis=-1)[:, :3]
-    assert classes == [[LABELS[index] for index in row] for row in order]
-    # Pillow and TensorFlow may round a resized pixel to neighbouring values.
-    np.testing.assert_allclose(logits, expected, atol=0.02)
-    np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
-    assert np.ptp(expected) > 0.5  # the comparison means something
+    check_answers(model, inputs, classes, scores, logits)
     assert "tensorflow" in modules and "keras_vit" not in modules
 
 
@@ -155,7 +168,8 @@ def test_the_instructions_name_the_formats_that_are_read(exported, served):
 
 def test_model_without_labels_and_with_softmax(tmp_path):
     model = make_model(labels=None, classifier_activation="softmax")
-    served = tf.saved_model.load(str(export(model, tmp_path, top=99, check=False))).signatures
+    options = {"top": 99, "signatures": ("serving_default", "images"), "check": False}
+    served = tf.saved_model.load(str(export(model, tmp_path, **options))).signatures
     image = draw(2, (24, 32))
     answer = served["serving_default"](tf.constant([encode(image)]))
     expected = model.predict(model_input(image)[None], verbose=0)[0]
@@ -177,7 +191,8 @@ def test_model_without_labels_and_with_softmax(tmp_path):
 )
 def test_it_answers_as_predict_does(tmp_path, changes, size):
     model = make_model(**changes)
-    served = tf.saved_model.load(str(export(model, tmp_path, check=False, top=7))).signatures["serving_default"]
+    folder = export(model, tmp_path, check=False, top=7, signatures=("serving_default",))
+    served = tf.saved_model.load(str(folder)).signatures["serving_default"]
     files = [encode(draw(seed, size), image_format) for seed, image_format in enumerate(("JPEG", "PNG", "GIF"))]
     answer = served(tf.constant(files))
     for row, pairs in enumerate(keras_vit.predict(model, files, top=7)):
@@ -186,7 +201,8 @@ def test_it_answers_as_predict_does(tmp_path, changes, size):
 
 
 def test_bfloat16_has_the_same_signatures(model, exported, served, tmp_path, drawn_files):
-    folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", check=False)
+    options = {"signatures": ("serving_default", "images"), "check": False}
+    folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", **options)
     half = tf.saved_model.load(str(folder)).signatures
     for name, signature in half.items():
         assert signature.structured_input_signature == served[name].structured_input_signature

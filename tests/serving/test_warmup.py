@@ -31,8 +31,8 @@ def requests(folder):
 class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
     """What a server does with a request: the inputs to the signature, its outputs back."""
 
-    def __init__(self, folder):
-        self.signatures = tf.saved_model.load(str(folder)).signatures
+    def __init__(self, signatures):
+        self.signatures = signatures
 
     def Predict(self, request, context):
         inputs = {name: tf.constant(tf.make_ndarray(tensor)) for name, tensor in request.inputs.items()}
@@ -43,20 +43,23 @@ class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
 
 
 @pytest.fixture(scope="module")
-def port(folder):
+def signatures(folder):
+    return tf.saved_model.load(str(folder)).signatures
+
+
+@pytest.fixture(scope="module")
+def port(signatures):
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(folder), server)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(signatures), server)
     port = server.add_insecure_port("localhost:0")
     server.start()
     yield port
     server.stop(None).wait()
 
 
-def test_there_is_a_request_per_signature(folder, requests):
+def test_there_is_a_request_per_signature(folder, signatures, requests):
     assert {request.model_spec.name for request in requests} == {"toy"}
-    assert [request.model_spec.signature_name for request in requests] == list(
-        tf.saved_model.load(str(folder)).signatures
-    )
+    assert [request.model_spec.signature_name for request in requests] == list(signatures)
     assert (folder / "assets.extra" / "tf_serving_warmup_requests").stat().st_size < 500_000
 
 
@@ -74,20 +77,18 @@ def test_they_run_through_a_service(port, requests):
                 assert outputs["scores"].max() > 1 / 7
 
 
-def test_the_call_of_the_instructions(folder, port, tmp_path, monkeypatch, capsys):
+def test_the_call_of_the_instructions(folder, signatures, port, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cat.jpg").write_bytes(encode(draw(5), "JPEG"))
     text = (folder / "README.txt").read_text()
     source = _source(text)
     assert "localhost:8500" in source
     exec(source.replace("localhost:8500", f"localhost:{port}"), {})
-    scores = tf.saved_model.load(str(folder)).signatures["serving_default"](
-        tf.constant([(tmp_path / "cat.jpg").read_bytes()])
-    )["scores"]
+    scores = signatures["serving_default"](tf.constant([(tmp_path / "cat.jpg").read_bytes()]))["scores"]
     assert f"{np.asarray(scores)[0, 0]:.5f}"[:6] in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("signature", ["images", "images_uint8"])
+@pytest.mark.parametrize("signature", [pytest.param("images", marks=pytest.mark.slow), "images_uint8"])
 def test_the_call_of_the_instructions_without_files(tmp_path, capsys, signature):
     model = make_model()
     model.name = "it's $(mine)"
@@ -95,7 +96,9 @@ def test_the_call_of_the_instructions_without_files(tmp_path, capsys, signature)
     text = (folder / "README.txt").read_text()
     assert "--model_name=it_s___mine_ " in text and "/models/it_s___mine_:predict" in text
     server = grpc.server(futures.ThreadPoolExecutor(1))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(folder), server)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+        Service(tf.saved_model.load(str(folder)).signatures), server
+    )
     port = server.add_insecure_port("localhost:0")
     server.start()
     exec(_source(text).replace("localhost:8500", f"localhost:{port}"), {})
