@@ -34,9 +34,10 @@ def parse(argv=None):
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
     commands = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True, parser_class=_CommandParser)
-    for name, add_arguments in COMMANDS.items():
+    for add_arguments in _COMMANDS:
         text, _, examples = inspect.cleandoc(add_arguments.__doc__ or "").partition("\n\n")
         summary = re.split(r"\.\s", text)[0].rstrip(".")
+        name = add_arguments.__name__.removeprefix("_")
         add_arguments(commands.add_parser(name, help=summary, description=text, epilog=examples))
     return parser.parse_args(sys.argv[1:] if argv is None else list(argv))
 
@@ -297,8 +298,7 @@ def _add_training_images(command, title, required=True):
     return group
 
 
-_ALL = (_list, _info, _predict, _evaluate, _probe, _explain, _train, _demo, _export, _convert)
-COMMANDS = {add_arguments.__name__[1:]: add_arguments for add_arguments in _ALL}
+_COMMANDS = (_list, _info, _predict, _evaluate, _probe, _explain, _train, _demo, _export, _convert)
 
 
 def _version():

@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.cli import VERBS, parser
 from keras_vit.config import GELUS, INTERPOLATIONS
 
-LONG = dict.fromkeys(("export", "train"), pytest.mark.slow)  # the guides show more of these two
+LONG = dict.fromkeys(("evaluate", "export", "train"), pytest.mark.slow)  # the guides show more of these
 REPOSITORY = pathlib.Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
 
