@@ -141,7 +141,7 @@ def export(
         raise ValueError(f"tolerance requires a check; got tolerance={tolerance!r} with check=False")
     tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
     check_packages(format, options, is_checked=bool(samples))
-    pixels = _read(model, samples)
+    pixels = _read(model, samples) if samples else []
     card = _model_card(model, format, options)
     if calibration is not None:
         options["calibration"] = resized(model, _read(model, calibration))
@@ -209,8 +209,6 @@ def _tolerance(model, options):
 
 def _read(model, images):
     """Return images, as in `keras_vit.preprocess`, as a list of pixel arrays."""
-    if isinstance(images, (list, tuple)) and not images:
-        return []
     return [np.asarray(image.read(model.preprocessing.channels)) for image in readers.as_images(images)]
 
 

@@ -2,13 +2,8 @@
 
 import re
 
-_MEANINGS = {
-    "serving_default": "The best classes and their scores, best first; assets/labels.txt lists all classes.",
-    "images": "Pixels of any size, values 0 to 255; one number per class, in the order of assets/labels.txt.",
-    "images_uint8": "The same for uint8 pixels.",
-    "features": "The input of the classification head.",
-    "attention": "Attention rollout: the contribution of each patch, by rows and columns.",
-}
+from keras_vit.serving.signatures import SIGNATURES
+
 _BYTES = """\
 image_bytes contains complete files: JPEG, PNG, BMP, the first frame of a GIF, or WebP that is not animated. An image
 with more than {max_pixels:,} pixels in its header, or a third as many in a progressive JPEG, is rejected before it is
@@ -87,7 +82,7 @@ def _call(function):
 
 
 def _signature(name, function):
-    lines = [f"  {name}: {_MEANINGS[name]}"]
+    lines = [f"  {name}: {SIGNATURES[name][1]}"]
     (taken,), _ = function.structured_input_signature
     for arrow, specs in (("<-", {taken.name: taken}), ("->", function.structured_outputs)):
         for key, spec in specs.items():

@@ -15,7 +15,7 @@ from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatur
 
 _COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 # option -> the signatures that use it
-_OF_FILES = tuple(name for name, takes in SIGNATURES.items() if takes == tf.string)
+_OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
 _BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error": _OF_FILES, "max_pixels": _OF_FILES}
 
 
@@ -77,10 +77,11 @@ def quiet():
 def _request(model, signature, max_pixels):
     """Return the inputs of a call with one image, a small one if the request contains its pixels."""
     first, *_, small = sample_files(4, max_pixels)
-    if SIGNATURES[signature] == tf.string:
+    dtype, _ = SIGNATURES[signature]
+    if dtype == tf.string:
         return {"image_bytes": np.array([first], object)}
     image = ops.decode(tf.constant(small), model.preprocessing.channels)[None]
-    return {"images": tf.cast(image, SIGNATURES[signature])}
+    return {"images": tf.cast(image, dtype)}
 
 
 def _write_warmup(folder, model_name, requests):

@@ -12,13 +12,13 @@ from keras_vit.compat.graph_forms import ONEDNN, written_for
 from keras_vit.data import preprocessing as ops
 from keras_vit.serving.rows import read_rows
 
-# signature -> dtype of its input: strings are encoded files, numbers are pixels
+# signature -> dtype of its input (strings are encoded files, numbers are pixels), and its description
 SIGNATURES = {
-    "serving_default": tf.string,
-    "images": tf.float32,
-    "images_uint8": tf.uint8,
-    "features": tf.string,
-    "attention": tf.string,
+    "serving_default": (tf.string, "Classes and their scores, best first; assets/labels.txt lists all classes."),
+    "images": (tf.float32, "Pixels of any size, values 0 to 255; one number per class of assets/labels.txt."),
+    "images_uint8": (tf.uint8, "The same for uint8 pixels."),
+    "features": (tf.string, "The input of the classification head."),
+    "attention": (tf.string, "Attention rollout: the contribution of each patch, by rows and columns."),
 }
 DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name != "attention")  # some models have no attention
 
@@ -59,7 +59,8 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
     def make(name):
         names = {"features": ("features", "tokens") if tokens else ("features",), "attention": ("attention",)}
         answer = run(*names.get(name, (class_scores(model),)))
-        pixels_spec = tf.TensorSpec([None, None, None, model.preprocessing.channels], SIGNATURES[name], name="images")
+        dtype, _ = SIGNATURES[name]
+        pixels_spec = tf.TensorSpec([None, None, None, model.preprocessing.channels], dtype, name="images")
 
         @tf.function(input_signature=[file_spec], autograph=False)
         def of_files(image_bytes):
@@ -76,7 +77,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
         def of_pixels(images):
             return answer(_preprocessed(model.preprocessing, images))
 
-        return (of_files if SIGNATURES[name] == tf.string else of_pixels).get_concrete_function()
+        return (of_files if dtype == tf.string else of_pixels).get_concrete_function()
 
     return {name: make(name) for name in signatures}
 
