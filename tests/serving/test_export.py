@@ -333,7 +333,7 @@ def test_every_output_is_compared(model):
     differences, same = _compare(model, pixels, given)
     assert max(differences.values()) < 1e-6 and same == 3
     for name, values in given.items():
-        wrong = np.flip(values, 0) if values.dtype.kind == "U" else values + 0.5
+        wrong = np.flip(values, -1) if values.dtype.kind == "U" else values + 0.5
         if name.endswith("error"):
             with pytest.raises(ExportError, match="must read the check images; it returned 'cut'"):
                 _compare(model, pixels, {**given, name: np.array(["", "cut", ""])})
