@@ -56,7 +56,7 @@ DOCS = [
 
 TOOLS = {
     "analysis": ["matplotlib>=3.9"],  # keras_vit.analysis.plots
-    # python -m keras_vit.serving.beam
+    # examples/beam_pipeline.py
     "beam": [
         "apache-beam>=2.77",
         "google-crc32c>=1.9",  # Beam reads no TFRecord without

@@ -17,7 +17,8 @@ import time
 import numpy as np
 
 import keras_vit
-from keras_vit.cli import parser, recipes
+from keras_vit.cli import parser
+from keras_vit.cli.training import read_changes as changes_of
 
 RECIPE = "vit/finetune/cifar10"
 CHANGES = {
@@ -48,7 +49,7 @@ def main():
 def read_changes(own, words):
     """Fields of the recipe that words of `keras-vit train` change; other words end the program."""
     plain, given = (vars(parser.parse(["train", "--recipe", RECIPE, *more])) for more in ([], words))
-    changes = recipes.read_changes(argparse.Namespace(**given))
+    changes = changes_of(argparse.Namespace(**given))
     without_effect = [name for name in given if given[name] != plain[name] and name not in (*changes, "set")]
     if without_effect or "seed" in changes:
         own.error(f"only changes of the recipe other than its seed may follow; got {' '.join(words)}")

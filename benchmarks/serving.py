@@ -86,11 +86,10 @@ def _read(paths):
 
 def _answers(labels, runtime, folder, files, pixels):
     """Likeliest class of each image, and seconds per image."""
-    run = fresh_process.RUNTIMES[runtime]
     seconds = []
     for count in (_WARM, len(files)):
         start = time.perf_counter()
-        outputs, _ = run(folder, _inputs(runtime, files[:count], pixels[:count]))
+        outputs, _ = fresh_process.run(runtime, folder, _inputs(runtime, files[:count], pixels[:count]))
         seconds.append(time.perf_counter() - start)
     per_image = (seconds[1] - seconds[0]) / (len(files) - _WARM)
     if runtime != "saved_model":
@@ -101,13 +100,7 @@ def _answers(labels, runtime, folder, files, pixels):
 def _inputs(runtime, files, pixels):
     if runtime != "saved_model":
         return {"images": pixels}
-    lengths = np.array([len(file) for file in files])
-    return {"bytes": np.frombuffer(b"".join(files), np.uint8), "lengths": lengths, **_unused(len(files))}
-
-
-def _unused(count):
-    """Pixels for the signatures that take some, of which there is none here."""
-    return {f"pixels_{index}": np.zeros((1, 1, 3), np.uint8) for index in range(count)}
+    return {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
 
 
 if __name__ == "__main__":

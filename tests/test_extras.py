@@ -83,7 +83,8 @@ CASES = {
     "beam": Case(
         "from PIL import Image\nImage.fromarray(images[0]).save('image.png')\nkeras_vit.export(model, 'serving')\n",
         beside="tensorflow",
-        command=tuple("-m keras_vit.serving.beam --model serving/1 --images *.png --output rows/row".split()),
+        files=("examples",),
+        command=tuple("examples/beam_pipeline.py --model serving/1 --images *.png --output rows/row".split()),
     ),
     "bench": Case(
         "import keras_hub, openvino, torch, transformers\n"

@@ -188,7 +188,7 @@ def test_other_formats_of_export_give_equal_outputs_for_any_batch(model, tmp_pat
     pixels = np.random.default_rng(4).integers(0, 256, (3, 32, 32, 3)).astype("float32")
     expected = _run(model, keras_vit.preprocess(pixels.astype("uint8"), model.preprocessing))
     for count in (1, 3):
-        outputs, _ = fresh_process.RUNTIMES[runtime](folder, {"images": pixels[:count]})
+        outputs, _ = fresh_process.run(runtime, folder, {"images": pixels[:count]})
         np.testing.assert_allclose(outputs["logits"], expected[:count], atol=1e-4)
 
 

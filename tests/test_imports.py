@@ -32,9 +32,6 @@ RANKS = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
 WITHOUT_TENSORFLOW = (*FLOORS[0], "config", "layers", "models", "checkpoints", "zoo", "analysis")
 STANDARD_LIBRARY_ONLY = (
     "keras_vit.cli.parser",
-    "keras_vit.cli.argument_groups",
-    "keras_vit.cli.argument_parser",
-    "keras_vit.cli.argument_types",
     "keras_vit.cli.failures",
 )  # `--help` does not wait for Keras
 MODULES = sorted(PACKAGE.rglob("*.py"))

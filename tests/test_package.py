@@ -107,7 +107,7 @@ def test_console_script_points_to_the_launcher(metadata):
 
 def test_installation_brings_what_the_package_imports(metadata):
     extras = metadata["extras_require"]
-    rooms = [bound for name in ("tensorflow", "jax", "demo", "train", "export", "beam") for bound in extras[name]]
+    rooms = [bound for name in ("tensorflow", "jax", "demo", "train", "export") for bound in extras[name]]
     optional = {"huggingface_hub", *BROUGHT_BY_OTHERS, *_names(rooms)}
     assert _third_party(SOURCES) - optional == _names(metadata["install_requires"])
 
@@ -116,7 +116,7 @@ def test_test_extra_brings_what_the_tests_import(metadata):
     extras = metadata["extras_require"]
     installed = _names(metadata["install_requires"]) | _names(extras["tensorflow"]) | _names(extras["test"])
     missing = _third_party(sorted(REPOSITORY.glob("tests/**/*.py"))) - installed - BROUGHT_BY_OTHERS
-    # the peers of tests/test_peers.py and tests/serving/test_beam.py, which are skipped without them
+    # the peers of tests/test_peers.py and tests/examples/test_beam_pipeline.py, which are skipped without them
     assert missing <= _names(extras["bench"]) | _names(extras["beam"])
     assert {"pytest", "ruff", "scikit-learn"} <= installed
 

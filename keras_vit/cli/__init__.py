@@ -1,24 +1,23 @@
 """The command line: one sub-command per verb, each with one call into the package."""
 
-import contextlib
 import sys
 import warnings
 
-from keras_vit.cli import answers, demonstrations, explanations, inventory, probes, products
+from keras_vit.cli import commands, inventory, training
 from keras_vit.cli.failures import guarded, one_line
 from keras_vit.cli.parser import parse
 
 VERBS = {
     "list": inventory.list_models,
     "info": inventory.info,
-    "predict": answers.predict,
-    "evaluate": answers.evaluate,
-    "probe": probes.probe,
-    "explain": explanations.explain,
-    "demo": demonstrations.demo,
-    "train": products.train,
-    "export": products.export,
-    "convert": products.convert,
+    "predict": commands.predict,
+    "evaluate": commands.evaluate,
+    "probe": commands.probe,
+    "explain": commands.explain,
+    "demo": commands.demo,
+    "train": training.train,
+    "export": commands.export,
+    "convert": commands.convert,
 }
 
 
@@ -38,15 +37,9 @@ def main(argv=None):
 
 
 def _run(args):
-    with _warnings_in_one_line():
-        VERBS[args.verb](args)
-
-
-@contextlib.contextmanager
-def _warnings_in_one_line():
     def show(message, category, filename, lineno, file=None, line=None):
         print(f"keras-vit: warning: {one_line(message)}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
-        yield
+        VERBS[args.verb](args)

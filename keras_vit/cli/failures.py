@@ -7,12 +7,7 @@ import traceback
 
 DEBUG_VARIABLE = "KERAS_VIT_DEBUG"
 
-_USER_ERRORS = (
-    ValueError,
-    TypeError,
-    OSError,
-    ImportError,
-)  # OSError: missing or existing file, no connection
+_USER_ERRORS = (ValueError, TypeError, OSError, ImportError)  # OSError: missing or existing file, no connection
 _INTERRUPTED = 130  # 128 + SIGINT, as in shells
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _BACKENDS = ("tensorflow", "jax")  # modules with the same names as their packages
@@ -25,9 +20,14 @@ def guarded(work):
     A user error prints one line on standard error and returns 2, Ctrl-C returns 130, and a reader that closes the pipe,
     such as `head`, 141. `KERAS_VIT_DEBUG=1` also shows the traceback. All other exceptions are raised.
     """
-    _open_closed_streams()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed: the null device gets its descriptor before another file does
+            setattr(sys, name, open(os.devnull, mode))
     try:
-        code = _code_of(work)
+        try:
+            code = work() or 0
+        except SystemExit as stop:  # from argparse, after --help or an error
+            code = stop.code or 0
         sys.stdout.flush()  # raises here if the reader has closed the pipe
         return code
     except KeyboardInterrupt:
@@ -39,7 +39,7 @@ def guarded(work):
         with contextlib.suppress(OSError):  # the disk of standard error may be full, or its pipe closed
             if os.environ.get(DEBUG_VARIABLE) == "1":
                 traceback.print_exc()
-            print(f"keras-vit: error: {one_line(describe(error))}", file=sys.stderr)
+            print(f"keras-vit: error: {one_line(_describe(error))}", file=sys.stderr)
         return 2
 
 
@@ -52,14 +52,6 @@ def users_mistakes(*failures):
         raise ValueError(str(error)) from error
 
 
-def describe(error):
-    """Return the message of an error; for a missing backend, how to install it."""
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    if missing in _BACKENDS:
-        return f"{missing} is not installed: pip install {missing}"
-    return str(error) or type(error).__name__
-
-
 def one_line(text):
     """Join the lines of a message; shorten a long list and name the variable that shows all of it."""
     lines = [line.strip() for line in str(text).splitlines() if line.strip()]
@@ -68,15 +60,9 @@ def one_line(text):
     return "; ".join(lines[:_SHOWN_LINES]).replace(":;", ":") + more
 
 
-def _open_closed_streams():
-    """Replace closed standard streams by the null device, before another file gets their descriptor."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # gets the lowest free descriptor
-
-
-def _code_of(work):
-    try:
-        return work() or 0
-    except SystemExit as stop:  # from argparse, after --help or an error
-        return stop.code or 0
+def _describe(error):
+    """Return the message of an error; for a missing backend, how to install it."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing in _BACKENDS:
+        return f"{missing} is not installed: pip install {missing}"
+    return str(error) or type(error).__name__

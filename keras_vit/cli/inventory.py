@@ -1,6 +1,5 @@
 """`keras-vit list` and `keras-vit info`: tables of models, recipes, parameters and cost."""
 
-import importlib.util
 import itertools
 import re
 
@@ -38,17 +37,19 @@ _CHOSEN = ("name", "classes", "gelu", "epsilon", "dtype", "remat", *_RATES)
 def list_models(args):
     """Print a table of models with size, cost and releases, of their published weights, or of recipes."""
     if args.recipes:
-        _print_recipes(args.pattern)
+        recipes = keras_vit.training.RECIPES
+        names = _matching(keras_vit.training.list_recipes(args.pattern), recipes, args.pattern)
+        rows = [(name, recipes[name].length, recipes[name].batch_size, recipes[name].source) for name in names]
+        _print_table(("recipe", "length", "batch", "source"), rows, left=(0, 3))
         return
-    names = keras_vit.list_models(args.pattern)
-    if not names:
-        known = ", ".join(keras_vit.list_models())
-        raise ValueError(f"PATTERN must match one of {known}; got {args.pattern!r}")
+    names = _matching(keras_vit.list_models(args.pattern), keras_vit.list_models(), args.pattern)
     if args.weights:
         rows = [row for name in names for row in _weight_rows(name)]
         _print_table(("model", "--weights", "file", "pixels", "classes", "MiB", "top-1 %"), rows, left=(0, 1, 2))
     else:
-        _print_models(names)
+        head = ("model", "parameters", f"GMAC@{_LISTED_SIZE}", "weights")
+        widths = (max(map(len, names)), len("1,844,440,680"), len(head[2]), 0)
+        _print_table(head, map(_model_row, names), left=(0, 3), widths=widths)
 
 
 def info(args):
@@ -60,39 +61,53 @@ def info(args):
     costs = layer_costs(model)
     macs = sum(cost.macs for cost in costs)
     values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": f"{macs:,}"}
-    values |= _flattened(model.config.to_dict())
+    for name, value in model.config.to_dict().items():  # a nested config: `stem stage_sizes` and so on
+        values |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
     values |= {f"preprocessing {name}": value for name, value in model.preprocessing.to_dict().items()}
-    values["labels"] = _shortened(model.labels)
+    values["labels"] = labels = model.labels and ", ".join(model.labels[:_SHOWN_LABELS])
+    if labels and len(model.labels) > _SHOWN_LABELS:
+        values["labels"] = f"{labels}, ... ({len(model.labels)})"
     width = max(map(len, values))
     for name, value in values.items():
-        print(f"{name:<{width}}  {_text(value)}")
+        print(f"{name:<{width}}  {' '.join(map(str, value)) if isinstance(value, list) else value}")
     print()
-    _print_table(("layer", "output", "parameters", "multiply-accumulates"), _stage_rows(costs), left=(0, 1))
-    trainings = [*_paper_trainings(model), *_recipe_trainings(model)]
+    _print_table(("layer", "output", "parameters", "multiply-accumulates"), list(_stage_rows(costs)), left=(0, 1))
+    trainings = list(_trainings(model))
     if trainings:
         print()
         rows = [(*names, f"{training_exaflops(macs, examples):.4g}") for *names, examples in trainings]
         _print_table(("training of this model", "images", "exaFLOPs"), rows, left=(0, 1))
 
 
-def _print_models(names):
-    """Print each row as soon as its model is counted, because building all of them takes seconds."""
-    widths = (max(map(len, names)), len("1,844,440,680"), len(f"GMAC@{_LISTED_SIZE}"))
-    _print_row(("model", "parameters", f"GMAC@{_LISTED_SIZE}", "weights"), (*widths, 0), left=(0, 3))
-    for name in names:
-        model, _ = build_deferred(lambda name=name: keras_vit.create_model(name, image_size=_LISTED_SIZE))
-        releases = dict.fromkeys(release.alias for release in list_releases(name) if release.alias)
-        row = (name, f"{model.count_params():,}", f"{count_macs(model) / 1e9:.2f}", ", ".join(releases) or "-")
-        _print_row(row, (*widths, 0), left=(0, 3))
-
-
-def _print_recipes(pattern):
-    recipes = keras_vit.training.RECIPES
-    names = keras_vit.training.list_recipes(pattern)
+def _matching(names, known, pattern):
     if not names:
-        raise ValueError(f"PATTERN must match one of {', '.join(recipes)}; got {pattern!r}")
-    rows = [(name, recipes[name].length, recipes[name].batch_size, recipes[name].source) for name in names]
-    _print_table(("recipe", "length", "batch", "source"), rows, left=(0, 3))
+        raise ValueError(f"PATTERN must match one of {', '.join(known)}; got {pattern!r}")
+    return names
+
+
+def _model_row(name):
+    model, _ = build_deferred(lambda: keras_vit.create_model(name, image_size=_LISTED_SIZE))
+    releases = dict.fromkeys(release.alias for release in list_releases(name) if release.alias)
+    return name, f"{model.count_params():,}", f"{count_macs(model) / 1e9:.2f}", ", ".join(releases) or "-"
+
+
+def _weight_rows(name):
+    for release in list_releases(name):
+        size = f"{release.bytes / 2**20:,.0f}"
+        known = published_accuracy(release)
+        top1 = "-" if known is None else f"{known.top1:.1f}"
+        yield name, release.alias, release.path, release.image_size, release.classes, size, top1
+
+
+def _print_table(head, rows, left, widths=None):
+    """Print rows of cells; the columns in `left` are left-aligned, the others right-aligned.
+
+    With `widths` each row is printed as soon as it is computed: to build all models takes seconds.
+    """
+    widths = widths or [max(len(str(row[column])) for row in (head, *rows)) for column in range(len(head))]
+    for row in itertools.chain([head], rows):
+        cells = [(str.ljust if n in left else str.rjust)(str(cell), widths[n]) for n, cell in enumerate(row)]
+        print("  ".join(cells).rstrip(), flush=True)
 
 
 def _stage_rows(costs):
@@ -110,71 +125,19 @@ def _shape_text(shape):
     return " x ".join(str(side) for side in shape if side is not None)
 
 
-def _paper_trainings(model):
-    for epochs in _JFT_EPOCHS.get(model.config.name, ()):
+def _trainings(model):
+    """Yield name, images as text and number of examples of the trainings of the paper, and of the model's recipes."""
+    config = model.config
+    for epochs in _JFT_EPOCHS.get(config.name, ()):
         yield "arXiv 2010.11929, Table 6", f"JFT-300M, {epochs} epochs", epochs * _JFT_IMAGES
-
-
-def _recipe_trainings(model):
-    """Yield the recipes whose own model is this one."""
-    if importlib.util.find_spec("tensorflow") is None:  # recipes need TensorFlow, models work on any backend
-        return
+    chosen = {name: getattr(config, name) for name in _CHOSEN if hasattr(config, name)}
     for recipe in keras_vit.training.RECIPES.values():
-        if recipe.model is None or not _is_alike(model.config, recipe.configure(recipe.model)):
+        own = recipe.model and recipe.configure(recipe.model)
+        if type(own) is not type(config) or own.replace(**chosen) != config:
             continue
         if recipe.steps is not None:
             yield f"recipe {recipe.name}", f"{recipe.steps:,} x {recipe.batch_size:,}", recipe.steps * recipe.batch_size
-        elif recipe.dataset is not None:
-            images = _IMAGES[recipe.dataset]
-            yield f"recipe {recipe.name}", f"{images:,}, {recipe.epochs} epochs", recipe.epochs * images
         else:
-            yield f"recipe {recipe.name}", f"each million, {recipe.epochs} epochs", recipe.epochs * 1_000_000
-
-
-def _is_alike(config, other):
-    """Whether two configs have the same architecture and image size."""
-    kept = {name: getattr(config, name) for name in _CHOSEN if hasattr(config, name)}
-    return type(config) is type(other) and other.replace(**kept) == config
-
-
-def _weight_rows(name):
-    for release in list_releases(name):
-        size = f"{release.bytes / 2**20:,.0f}"
-        known = published_accuracy(release)
-        top1 = "-" if known is None else f"{known.top1:.1f}"
-        yield name, release.alias, release.path, release.image_size, release.classes, size, top1
-
-
-def _print_table(head, rows, left):
-    rows = [head, *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    for row in rows:
-        _print_row(row, widths, left)
-
-
-def _print_row(row, widths, left):
-    """Print cells of these widths; the columns in `left` are left-aligned, the others right-aligned."""
-    cells = [
-        cell.ljust(width) if column in left else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    print("  ".join(cells).rstrip(), flush=True)
-
-
-def _flattened(values):
-    """Return the fields of a config; those of a nested config get its name as prefix: `stem stage_sizes`."""
-    flat = {}
-    for name, value in values.items():
-        flat |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
-
-
-def _shortened(labels):
-    if labels is None:
-        return None
-    more = f", ... ({len(labels)})" if len(labels) > _SHOWN_LABELS else ""
-    return ", ".join(labels[:_SHOWN_LABELS]) + more
-
-
-def _text(value):
-    return " ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+            images = _IMAGES.get(recipe.dataset, 1_000_000)
+            text = f"{images:,}" if recipe.dataset else "each million"
+            yield f"recipe {recipe.name}", f"{text}, {recipe.epochs} epochs", recipe.epochs * images

@@ -4,9 +4,10 @@ import pathlib
 import sys
 
 import keras_vit
+from keras_vit.cli.models import given
 
-_KINDS = ("folder", "tfds", "tfrecord", "arrays")
 ANY_KIND = "--folder, --tfds, --tfrecord or --arrays"
+_KINDS = ("folder", "tfds", "tfrecord", "arrays")
 _KEYS = ("image_key", "label_key")  # the defaults depend on the kind
 _BELONGS_TO = {
     "split": ("tfds",),
@@ -18,16 +19,15 @@ _BELONGS_TO = {
 
 
 def open_source(args):
-    """Return the `ImageSource` of the arguments, None if there is none; for arrays the test images."""
-    kind = _kind(args)
-    return None if kind is None else _open(args, kind, "test" if kind == "arrays" else _where(args, kind))
+    """Return the `ImageSource` of the arguments; for arrays the test images."""
+    return _open(args, _kind(args), "test")
 
 
 def check_sources(args):
     """Raise on contradicting arguments of `train` and `probe`, without opening files."""
     kind = _kind(args)
-    for name in ("validation", "hold_out"):
-        if kind is None and getattr(args, name) is not None:
+    for name in given(args, ("validation", "hold_out")):
+        if kind is None:
             raise ValueError(f"{_option(name)} requires training images: {ANY_KIND}")
     if args.validation is not None and args.hold_out is not None:
         raise ValueError("at most one of --validation and --hold-out may be given; got both")
@@ -45,12 +45,18 @@ def open_sources(args, seed):
     kind = _kind(args)
     if kind is None:
         return None, None
-    source = _open(args, kind, "train" if kind == "arrays" else _where(args, kind))
+    source = _open(args, kind, "train")
     if args.hold_out is not None:
         return _split(source, args.hold_out, seed)
     if kind == "arrays":
+<<<<<<< HEAD
         return source, _open(args, kind, "test") if "test" in keras_vit.data.in_memory.parts_of(args.arrays) else None
     return source, None if args.validation is None else _open(args, kind, args.validation)
+=======
+        has_test = "test" in keras_vit.data.npz.parts_of(args.arrays)
+        return source, _open(args, kind, "test") if has_test else None
+    return source, None if args.validation is None else _open(args, kind, where=args.validation)
+>>>>>>> wt_serving
 
 
 def _split(source, hold_out, seed):
@@ -64,34 +70,30 @@ def _split(source, hold_out, seed):
     return rest, held_out
 
 
-def _where(args, kind):
-    return args.split if kind == "tfds" else getattr(args, kind)
-
-
 def _kind(args):
-    kind = next((kind for kind in _KINDS if getattr(args, kind) is not None), None)
-    for name, owners in _BELONGS_TO.items():
-        if getattr(args, name) is not None and kind not in owners:
-            raise ValueError(f"{_option(name)} requires {' or '.join(map(_option, owners))}")
+    kind = next(iter(given(args, _KINDS)), None)
+    for name in given(args, _BELONGS_TO):
+        if kind not in _BELONGS_TO[name]:
+            raise ValueError(f"{_option(name)} requires {' or '.join(map(_option, _BELONGS_TO[name]))}")
     if kind == "tfds" and args.split is None:
         raise ValueError("--split must be given with --tfds, such as 'train' or 'train[:80%]'")
     return kind
 
 
-def _open(args, kind, where):
+def _open(args, kind, part=None, where=None):
+    """Return the images of the arguments: of a part of the arrays, or at another place than the arguments say."""
+    where = where or (args.split if kind == "tfds" else getattr(args, kind))
+    keys, names = given(args, _KEYS), None
+    if args.class_names is not None:
+        lines = pathlib.Path(args.class_names).read_text(encoding="utf-8").splitlines()
+        names = [line.strip() for line in lines if line.strip()]
     if kind == "folder":
         return keras_vit.data.from_directory(where)
-    keys = {name: getattr(args, name) for name in _KEYS if getattr(args, name) is not None}
     if kind == "tfds":
         return keras_vit.data.from_tfds(args.tfds, where, data_dir=args.data_dir, **keys)
-    names = None if args.class_names is None else _lines(args.class_names)
     if kind == "arrays":
-        return keras_vit.data.from_npz(args.arrays, where, class_names=names)
+        return keras_vit.data.from_npz(where, part, class_names=names)
     return keras_vit.data.from_tfrecord(where, class_names=names, label_offset=args.label_offset or 0, **keys)
-
-
-def _lines(path):
-    return [line.strip() for line in pathlib.Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def _option(name):

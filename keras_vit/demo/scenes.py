@@ -11,49 +11,19 @@ _FINE = 2  # scenes are drawn this many times larger and then averaged, which sm
 
 def draw_scene(name):
     """Draw the scene of that name in `SCENES`: uint8 (360, 480, 3), identical at every call."""
-    draw, top, bottom = SCENES[name]
-    pen = _Pen(top, bottom)
-    draw(pen)
-    return np.asarray(pen.image.resize((_WIDTH, _HEIGHT), Image.Resampling.BOX))
-
-
-class _Pen:
-    """Draws on a background whose colour changes from `top` to `bottom`; all lengths are pixels of the scene."""
-
-    def __init__(self, top, bottom):
-        size = (_WIDTH, _HEIGHT)
-        mask = Image.linear_gradient("L").resize(size)
-        background = Image.composite(Image.new("RGB", size, bottom), Image.new("RGB", size, top), mask)
-        self.image = background.resize((_FINE * _WIDTH, _FINE * _HEIGHT), Image.Resampling.NEAREST)
-        self._draw = ImageDraw.Draw(self.image)
-
-    def box(self, corners, colour, radius=0):
-        self._draw.rounded_rectangle([_FINE * x for x in corners], radius=_FINE * radius, fill=colour)
-
-    def ellipse(self, centre, radii, colour):
-        self._draw.ellipse(_around(centre, radii), fill=colour)
-
-    def pie(self, centre, radii, degrees, colour):
-        self._draw.pieslice(_around(centre, radii), *degrees, fill=colour)
-
-    def arc(self, centre, radii, degrees, colour, width):
-        self._draw.arc(_around(centre, radii), *degrees, fill=colour, width=_FINE * width)
-
-    def polygon(self, points, colour):
-        self._draw.polygon([(_FINE * x, _FINE * y) for x, y in points], fill=colour)
-
-    def line(self, points, colour, width):
-        self._draw.line([(_FINE * x, _FINE * y) for x, y in points], fill=colour, width=_FINE * width, joint="curve")
-
-    def text(self, centre, text, size, colour):
-        font = ImageFont.load_default(_FINE * size)
-        self._draw.text([_FINE * x for x in centre], text, font=font, fill=colour, anchor="mm")
+    paint, top, bottom = SCENES[name]
+    size = (_WIDTH, _HEIGHT)
+    mask = Image.linear_gradient("L").resize(size)
+    background = Image.composite(Image.new("RGB", size, bottom), Image.new("RGB", size, top), mask)
+    image = background.resize((_FINE * _WIDTH, _FINE * _HEIGHT), Image.Resampling.NEAREST)
+    paint(ImageDraw.Draw(image))
+    return np.asarray(image.resize(size, Image.Resampling.BOX))
 
 
 def _around(centre, radii):
     """The corners of the box around an ellipse."""
     (x, y), (across, down) = centre, radii
-    return [_FINE * (x - across), _FINE * (y - down), _FINE * (x + across), _FINE * (y + down)]
+    return [x - across, y - down, x + across, y + down]
 
 
 def _polar(centre, radius, degrees):
@@ -66,101 +36,101 @@ def _regular(corners, centre, radius, first):
     return [_polar(centre, radius, first + 360 * k / corners) for k in range(corners)]
 
 
-def _balloon(pen):
+def _balloon(draw):
     red, yellow, blue = (220, 50, 40), (250, 200, 50), (40, 90, 190)
-    pen.box((0, 320, 480, 360), (90, 140, 70))
+    draw.rectangle((0, 640, 960, 720), (90, 140, 70))
     # stripe by stripe: half its width at the middle, at the shoulder and at the mouth
-    for colour, middle, shoulder, mouth in ((red, 95, 78, 18), (yellow, 72, 55, 13), (blue, 48, 34, 9)):
-        pen.ellipse((330, 130), (middle, 100), colour)
-        pen.polygon([(330 - shoulder, 188), (330 + shoulder, 188), (330 + mouth, 260), (330 - mouth, 260)], colour)
-    pen.ellipse((330, 130), (24, 100), yellow)
-    for x in (316, 344):
-        pen.line([(x, 260), (x, 280)], (60, 50, 40), 2)
-    pen.box((314, 280, 346, 304), (130, 85, 45), radius=3)
+    for colour, middle, shoulder, mouth in ((red, 190, 156, 36), (yellow, 144, 110, 26), (blue, 96, 68, 18)):
+        draw.ellipse(_around((660, 260), (middle, 200)), colour)
+        draw.polygon([(660 - shoulder, 376), (660 + shoulder, 376), (660 + mouth, 520), (660 - mouth, 520)], colour)
+    draw.ellipse(_around((660, 260), (48, 200)), yellow)
+    for x in (632, 688):
+        draw.line([(x, 520), (x, 560)], (60, 50, 40), 4)
+    draw.rounded_rectangle((628, 560, 692, 608), 6, (130, 85, 45))
 
 
-def _soccer_ball(pen):
-    middle, radius = (150, 210), 90
+def _soccer_ball(draw):
+    middle, radius = (300, 420), 90
     black, seam = (25, 25, 28), (90, 90, 95)
-    pen.ellipse((160, 296), (radius, 18), (45, 90, 40))
+    draw.ellipse(_around((320, 592), (2 * radius, 36)), (45, 90, 40))
     for smaller in range(radius):  # lit from the upper left
         part = smaller / radius
         shade, white = 0.55 + 0.45 * part**0.7, 0.3 * max(0, part - 0.55)
         lit = min(255, round(245 * shade + 10 * white))
-        pen.ellipse((150 - 0.3 * smaller, 210 - 0.35 * smaller), (radius - smaller, radius - smaller), (lit, lit, lit))
-    pen.polygon(_regular(5, middle, 30, -90), black)
+        draw.circle((300 - 0.6 * smaller, 420 - 0.7 * smaller), 2 * (radius - smaller), (lit, lit, lit))
+    draw.polygon(_regular(5, middle, 60, -90), black)
     for k in range(5):
         angle = 72 * k - 90
-        pen.line([_polar(middle, 30, angle), _polar(middle, 56, angle)], seam, 2)
-        joint = _polar(middle, 62, angle + 36)
-        pen.line([_polar(middle, 56, angle), joint, _polar(middle, 56, angle + 72)], seam, 2)
-        pen.line([joint, _polar(middle, 86, angle + 36)], seam, 2)
+        draw.line([_polar(middle, 60, angle), _polar(middle, 112, angle)], seam, 4)
+        joint = _polar(middle, 124, angle + 36)
+        draw.line([_polar(middle, 112, angle), joint, _polar(middle, 112, angle + 72)], seam, 4, "curve")
+        draw.line([joint, _polar(middle, 172, angle + 36)], seam, 4)
         # seen from the side, so flattened along the radius
-        centre = _polar(middle, 72, angle)
+        centre = _polar(middle, 144, angle)
         pentagon = _regular(5, (0, 0), 1, 0)
-        pen.polygon([_polar(_polar(centre, 14 * x, angle), 26 * y, angle + 90) for x, y in pentagon], black)
+        draw.polygon([_polar(_polar(centre, 28 * x, angle), 52 * y, angle + 90) for x, y in pentagon], black)
 
 
-def _mushroom(pen):
-    red, white = (205, 35, 25), (250, 245, 235)
+def _mushroom(draw):
+    red, white, foot = (205, 35, 25), (250, 245, 235), (240, 230, 205)
     for k in range(120):  # grass
-        foot = (4 * k, 300 + 37 * k % 61)
-        pen.line([foot, (foot[0] + 23 * k % 17 - 8, foot[1] - 20 - 11 * k % 19)], (60 + 7 * k % 40, 125, 45), 2)
-    pen.polygon([(130, 170), (170, 170), (180, 305), (120, 305)], (240, 230, 205))
-    pen.ellipse((150, 305), (30, 12), (240, 230, 205))
-    pen.ellipse((150, 178), (88, 22), (225, 205, 170))
-    pen.pie((150, 176), (100, 100), (180, 360), red)
-    pen.ellipse((150, 176), (100, 16), red)
-    pen.ellipse((150, 184), (86, 12), (235, 220, 190))
-    spots = ((95, 135, 11), (135, 105, 13), (185, 125, 12), (212, 158, 9), (130, 148, 10), (165, 158, 7), (72, 164, 7))
-    for x, y, size in spots:
-        pen.ellipse((x, y), (size, 0.8 * size), white)
+        x, y = 8 * k, 600 + 74 * k % 122
+        draw.line([(x, y), (x + 46 * k % 34 - 16, y - 40 - 22 * k % 38)], (60 + 7 * k % 40, 125, 45), 4)
+    draw.polygon([(260, 340), (340, 340), (360, 610), (240, 610)], foot)
+    draw.ellipse(_around((300, 610), (60, 24)), foot)
+    draw.ellipse(_around((300, 356), (176, 44)), (225, 205, 170))
+    draw.pieslice(_around((300, 352), (200, 200)), 180, 360, red)
+    draw.ellipse(_around((300, 352), (200, 32)), red)
+    draw.ellipse(_around((300, 368), (172, 24)), (235, 220, 190))
+    spots = ((190, 270, 22), (270, 210, 26), (370, 250, 24), (424, 316, 18), (260, 296, 20), (330, 316, 14))
+    for x, y, size in (*spots, (144, 328, 14)):
+        draw.ellipse(_around((x, y), (size, 0.8 * size)), white)
 
 
-def _umbrella(pen):
+def _umbrella(draw):
     wood, red, seam = (60, 45, 35), (200, 30, 45), (140, 15, 30)
-    pen.line([(330, 62), (330, 80)], wood, 6)
-    pen.pie((330, 190), (125, 115), (180, 360), red)
-    for centre, half in ((235, 30), (297, 33), (363, 33), (425, 30)):
-        pen.ellipse((centre, 190), (half, 14), (170, 182, 192))
-    pen.arc((330, 190), (65, 115), (180, 360), seam, 3)
-    pen.line([(330, 75), (330, 190)], seam, 3)
-    pen.line([(330, 186), (330, 295)], wood, 6)
-    pen.arc((318, 295), (14, 17), (0, 180), wood, 6)
+    draw.line([(660, 124), (660, 160)], wood, 12)
+    draw.pieslice(_around((660, 380), (250, 230)), 180, 360, red)
+    for centre, half in ((470, 60), (594, 66), (726, 66), (850, 60)):
+        draw.ellipse(_around((centre, 380), (half, 28)), (170, 182, 192))
+    draw.arc(_around((660, 380), (130, 230)), 180, 360, seam, 6)
+    draw.line([(660, 150), (660, 380)], seam, 6)
+    draw.line([(660, 372), (660, 590)], wood, 12)
+    draw.arc(_around((636, 590), (28, 34)), 0, 180, wood, 12)
 
 
-def _wall_clock(pen):
-    centre, ink = (330, 150), (30, 30, 30)
-    pen.ellipse((335, 157), (100, 100), (190, 175, 155))
-    pen.ellipse(centre, (100, 100), (40, 40, 45))
-    pen.ellipse(centre, (90, 90), (250, 250, 248))
+def _wall_clock(draw):
+    centre, ink, font = (660, 300), (30, 30, 30), ImageFont.load_default(48)
+    draw.circle((670, 314), 200, (190, 175, 155))
+    draw.circle(centre, 200, (40, 40, 45))
+    draw.circle(centre, 180, (250, 250, 248))
     for hour in range(12):
-        pen.text(_polar(centre, 70, 30 * hour - 90), str(hour or 12), 24, ink)
+        draw.text(_polar(centre, 140, 30 * hour - 90), str(hour or 12), ink, font, "mm")
     for minute in range(60):
-        pen.line([_polar(centre, 87, 6 * minute), _polar(centre, 82, 6 * minute)], (60, 60, 60), 1)
-    for length, angle, width, colour in ((45, 214, 6, ink), (68, -38, 4, ink), (75, 105, 2, (200, 30, 30))):
-        pen.line([centre, _polar(centre, length, angle)], colour, width)
-    pen.ellipse(centre, (5, 5), ink)
+        draw.line([_polar(centre, 174, 6 * minute), _polar(centre, 164, 6 * minute)], (60, 60, 60), 2)
+    for length, angle, width, colour in ((90, 214, 12, ink), (136, -38, 8, ink), (150, 105, 4, (200, 30, 30))):
+        draw.line([centre, _polar(centre, length, angle)], colour, width)
+    draw.circle(centre, 10, ink)
 
 
-def _street_sign(pen):
-    pen.box((145, 140, 155, 360), (130, 130, 130))
-    pen.polygon(_regular(8, (150, 140), 88, 22.5), (250, 250, 250))
-    pen.polygon(_regular(8, (150, 140), 82, 22.5), (190, 20, 30))
-    pen.text((150, 140), "STOP", 58, (255, 255, 255))
+def _street_sign(draw):
+    draw.rectangle((290, 280, 310, 720), (130, 130, 130))
+    draw.polygon(_regular(8, (300, 280), 176, 22.5), (250, 250, 250))
+    draw.polygon(_regular(8, (300, 280), 164, 22.5), (190, 20, 30))
+    draw.text((300, 280), "STOP", (255, 255, 255), ImageFont.load_default(116), "mm")
 
 
-def _jack_o_lantern(pen):
+def _jack_o_lantern(draw):
     light = (255, 230, 90)
-    for x, half in ((-60, 50), (60, 50), (-32, 52), (32, 52), (0, 50)):
-        pen.ellipse((330 + x, 200), (half, 88), (235 - abs(x), 120 - abs(x) // 2, 20))
-    pen.box((321, 85, 339, 120), (80, 100, 40), radius=5)
+    for x, half in ((-60, 100), (60, 100), (-32, 104), (32, 104), (0, 100)):
+        draw.ellipse(_around((660 + 2 * x, 400), (half, 176)), (235 - abs(x), 120 - abs(x) // 2, 20))
+    draw.rounded_rectangle((642, 170, 678, 240), 10, (80, 100, 40))
     for side in (-1, 1):
-        pen.polygon([(330 + 45 * side, 155), (330 + 20 * side, 190), (330 + 70 * side, 190)], light)
-    pen.polygon([(330, 192), (317, 214), (343, 214)], light)
-    upper = [(-75, 222), (-50, 234), (-40, 224), (-15, 240), (0, 230), (15, 240), (40, 224), (50, 234), (75, 222)]
-    lower = [(45, 262), (20, 252), (0, 270), (-20, 252), (-45, 262)]
-    pen.polygon([(330 + x, y) for x, y in (*upper, *lower)], light)
+        draw.polygon([(660 + 90 * side, 310), (660 + 40 * side, 380), (660 + 140 * side, 380)], light)
+    draw.polygon([(660, 384), (634, 428), (686, 428)], light)
+    upper = [(510, 444), (560, 468), (580, 448), (630, 480), (660, 460), (690, 480), (740, 448), (760, 468), (810, 444)]
+    lower = [(750, 524), (700, 504), (660, 540), (620, 504), (570, 524)]
+    draw.polygon([*upper, *lower], light)
 
 
 _SKY = (90, 150, 220), (200, 225, 245)

@@ -1,9 +1,12 @@
 """export: write a model to a versioned folder for TensorFlow Serving or another runtime, and verify it."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
+import sys
+import tempfile
 from collections.abc import Sequence
 
 import keras
@@ -11,14 +14,20 @@ import numpy as np
 
 from keras_vit import checks, files
 from keras_vit.data import images as readers
-from keras_vit.evaluation.outputs import has_zero_head
+from keras_vit.evaluation.outputs import check_classifier, has_zero_head
 from keras_vit.logs import LOGGER
+from keras_vit.models import clone
 from keras_vit.models.base import ImageModel, check_model
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
-from keras_vit.serving.in_tensorflow import write_in_tensorflow
-from keras_vit.serving.model_card import write_model_card
-from keras_vit.serving.samples import sample_files
-from keras_vit.serving.self_check import TOLERANCES, ExportError, resized, self_check
+from keras_vit.serving.self_check import (
+    TOLERANCES,
+    ExportError,
+    resized,
+    run_python,
+    sample_files,
+    self_check,
+    summary,
+)
 from keras_vit.serving.signatures import class_labels
 from keras_vit.typing import PathLike
 
@@ -26,6 +35,7 @@ __all__ = ["ExportError", "export"]
 
 _SAMPLES = 8
 _PARTIAL = ".partial-"
+_MODEL, _JOB, _ARRAYS = "model.keras", "job.json", "arrays.npz"
 
 
 def export(
@@ -126,14 +136,14 @@ def export(
     }
     options = resolve_options(format, given)
     FORMATS[format].check(model, {name for name, value in given.items() if value is not None}, **options)
-    samples = _files(check, options.get("max_pixels"))
+    samples = _samples(check, options.get("max_pixels"))
     if tolerance is not None and not samples:
         raise ValueError(f"tolerance requires a check; got tolerance={tolerance!r} with check=False")
     tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
     check_packages(format, options, is_checked=bool(samples))
-    pixels = _read(model, samples)
-    described = _described(options)
-    if options.get("calibration") is not None:
+    pixels = _read(model, samples) if samples else []
+    card = _model_card(model, format, options)
+    if calibration is not None:
         options["calibration"] = resized(model, _read(model, calibration))
     path = checks.check_path("path", path)
     if path.exists() and not path.is_dir():
@@ -148,16 +158,93 @@ def export(
     partial = path / files.partial_name(_PARTIAL)  # TensorFlow Serving ignores names that are not numbers
     try:
         _write(model, partial, format, options)
-        found = self_check(model, partial, format, samples, pixels, tolerance) if samples else None
-        write_model_card(model, partial / "model_card.json", format, described, found)
+        if samples:
+            card |= self_check(model, partial, format, samples, pixels, tolerance)
+        text = json.dumps(card, indent=1, ensure_ascii=False)
+        (partial / "model_card.json").write_text(text + "\n", encoding="utf-8")
         _publish(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if is_new and not target.exists():
             with contextlib.suppress(OSError):  # another export uses it
                 path.rmdir()
-    LOGGER.info("Exported %s: %s", target, found or "not checked")
+    LOGGER.info("Exported %s: %s", target, summary(card["check"]) if samples else "not checked")
     return target
+
+
+def _check_model(model, force):
+    check_classifier(check_model(model))
+    for label in model.labels or ():
+        if not label or len(label.splitlines()) != 1:
+            raise ValueError(f"labels must be non-empty single lines to be exported; got {label!r}")
+    if force:
+        return
+    if has_zero_head(model):
+        raise ValueError(
+            f"model must have a trained head: that of {model.name} is all zeros and returns the same for every image "
+            "(export it anyway with force=True)"
+        )
+    if model.preprocessing_source == "assumed":
+        raise ValueError(
+            f"model must have a known preprocessing: its weights, {model.weights_source}, do not define one, "
+            f"and {model.preprocessing} is only assumed. Pass preprocessing= when you build it, or a folder with its "
+            "config files, or export it with force=True"
+        )
+
+
+def _samples(check, max_pixels):
+    """Return encoded images to compare on; none without a comparison."""
+    if isinstance(check, bool):
+        return sample_files(_SAMPLES, max_pixels) if check else []
+    if not isinstance(check, (list, tuple)) or not check:
+        raise ValueError(f"check must be True, False or a list of paths or bytes of images; got {check!r}")
+    return [item if isinstance(item, bytes) else pathlib.Path(item).read_bytes() for item in check]
+
+
+def _tolerance(model, options):
+    """Return the tolerance of the least precise dtype in use."""
+    dtypes = model.config.dtype, options.get("compute_dtype"), options.get("quantization")
+    return max(limit for name, limit in TOLERANCES.items() if any(name in (dtype or "float32") for dtype in dtypes))
+
+
+def _read(model, images):
+    """Return images, as in `keras_vit.preprocess`, as a list of pixel arrays."""
+    return [np.asarray(image.read(model.preprocessing.channels)) for image in readers.as_images(images)]
+
+
+def _model_card(model, format, options):
+    """Return the content of model_card.json, with what is known before the check."""
+    if options.get("calibration") is not None:
+        options = {**options, "calibration": f"{len(options['calibration'])} images"}
+    order = ", red first" if model.preprocessing.channels == 3 else ""
+    by_caller = "by the caller, to the input's height and width, as `preprocessing` says (size, crop, interpolation)"
+    return {
+        "model": model.name,
+        "format": format,
+        "options": options,
+        "inputs": None,
+        "outputs": None,
+        "range": f"pixels have values from 0 to 255, channels last{order}; they are standardised in the model",
+        "resizing": "in the model" if format == "saved_model" else by_caller,
+        "preprocessing": model.preprocessing.to_dict(),
+        "preprocessing_source": model.preprocessing_source,
+        "labels": class_labels(model),
+        "weights": model.weights_source or "none were loaded: trained from scratch, or random",
+        "config": model.config.to_dict(),
+        "check": None,
+    }
+
+
+def _next_version(path):
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    return 1 + max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+
+
+def _exists(target):
+    return FileExistsError(
+        f"version must be new, an exported version is never overwritten; {target} exists "
+        "(version=None uses the next number)"
+    )
 
 
 def _write(model, folder, format, options):
@@ -165,7 +252,7 @@ def _write(model, folder, format, options):
         if keras.backend.backend() == "tensorflow":
             FORMATS[format].write(model, folder, **options)
         else:
-            write_in_tensorflow(model, folder, format, options)
+            _write_in_tensorflow(model, folder, format, options)
     except (OSError, ImportError, MemoryError):
         raise
     except Exception as error:  # from TensorFlow or a converter
@@ -183,72 +270,32 @@ def _publish(partial, target):
         raise
 
 
-def _next_version(path):
-    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-    return 1 + max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+def _write_in_tensorflow(model, folder, format, options):
+    """Write a model of another backend in a process that runs TensorFlow.
+
+    A TensorFlow graph converted from JAX is locked to the platform it was lowered for. The same layers on the
+    TensorFlow backend give a portable graph.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        place = pathlib.Path(place)
+        clone(model).save(place / _MODEL)  # without optimizer
+        arrays = {name: value for name, value in options.items() if isinstance(value, np.ndarray)}
+        np.savez(place / _ARRAYS, **arrays)
+        values = {name: value for name, value in options.items() if name not in arrays}
+        (place / _JOB).write_text(json.dumps({"format": format, "folder": str(folder), "options": values}))
+        package = str(pathlib.Path(__file__).parents[2])
+        search_path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        expectation = "the model must load on the TensorFlow backend to be exported"
+        run_python(["-m", __name__, str(place)], expectation, KERAS_BACKEND="tensorflow", PYTHONPATH=search_path)
 
 
-def _exists(target):
-    return FileExistsError(
-        f"version must be new, an exported version is never overwritten; {target} exists "
-        "(version=None uses the next number)"
-    )
+def _main(place):
+    """Write the model that `_write_in_tensorflow` saved in a folder."""
+    job = json.loads((place / _JOB).read_text())
+    with np.load(place / _ARRAYS, allow_pickle=False) as arrays:
+        options = {**job["options"], **arrays}
+    FORMATS[job["format"]].write(keras.models.load_model(place / _MODEL), pathlib.Path(job["folder"]), **options)
 
 
-def _tolerance(model, options):
-    """Return the tolerance of the least precise dtype in use."""
-    dtypes = model.config.dtype, options.get("compute_dtype"), options.get("quantization")
-    return max(limit for name, limit in TOLERANCES.items() if any(name in (dtype or "float32") for dtype in dtypes))
-
-
-def _files(check, max_pixels):
-    """Return encoded images to compare on; none without a comparison."""
-    if check is True:
-        return sample_files(_SAMPLES, max_pixels)
-    if check is False:
-        return []
-    if not isinstance(check, (list, tuple)) or not check:
-        raise ValueError(f"check must be True, False or a list of paths or bytes of images; got {check!r}")
-    return [item if isinstance(item, bytes) else pathlib.Path(item).read_bytes() for item in check]
-
-
-def _read(model, images):
-    """Return images, as in `keras_vit.preprocess`, as a list of pixel arrays."""
-    if isinstance(images, (list, tuple)) and not images:
-        return []
-    return [np.asarray(image.read(model.preprocessing.channels)) for image in readers.as_images(images)]
-
-
-def _described(options):
-    """Return the options for the model card."""
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
-    if values.get("calibration") is not None:
-        values["calibration"] = f"{len(values['calibration'])} images"
-    return values
-
-
-def _check_model(model, force):
-    check_model(model)
-    if not model.config.include_top:
-        raise ValueError("model must have a classification head; got one built with include_top=False")
-    if len(model.output.shape) != 2:
-        raise ValueError(
-            "model must return one row of logits per image (batch, classes); got outputs of shape "
-            f"{tuple(model.output.shape)}"
-        )
-    for label in model.labels or ():
-        if not label or len(label.splitlines()) != 1:
-            raise ValueError(f"labels must be non-empty single lines to be exported; got {label!r}")
-    if force:
-        return
-    if has_zero_head(model):
-        raise ValueError(
-            f"model must have a trained head: that of {model.name} is all zeros and returns the same for every image "
-            "(export it anyway with force=True)"
-        )
-    if model.preprocessing_source == "assumed":
-        raise ValueError(
-            f"model must have a known preprocessing: its weights, {model.weights_source}, do not define one, "
-            f"and {model.preprocessing} is only assumed. Pass preprocessing= when you build it, or a folder with its "
-            "config files, or export it with force=True"
-        )
+if __name__ == "__main__":
+    _main(pathlib.Path(sys.argv[1]))

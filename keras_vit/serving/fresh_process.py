@@ -1,4 +1,4 @@
-"""Run an exported model with only its runtime: python -P fresh_process.py RUNTIME FOLDER INPUTS OUTPUTS.
+"""Run an exported model with only its runtime: python -P fresh_process.py FORMAT FOLDER INPUTS OUTPUTS.
 
 INPUTS and OUTPUTS are `.npz` files. The last line of standard output is JSON with the model's inputs and outputs.
 The file runs on its own, so that this package is not imported.
@@ -13,81 +13,92 @@ import numpy as np
 _BATCH = 3  # of 8 images: the second call has the same size, the third another one
 
 
-def run_saved_model(folder, inputs):
+def run(format, folder, inputs):
+    """Run the export in `folder` on all images, in batches.
+
+    Args:
+        format: name of the format, see `keras_vit.export`.
+        folder: `pathlib.Path` of the export.
+        inputs: dict of arrays: `images`, float32 (images, height, width, channels); for a SavedModel instead `file_0`
+            and so on, uint8, the encoded images, and `pixels_0` and so on, uint8 (height, width, channels).
+
+    Returns:
+        A dict from the name of an output to its array, and the inputs and outputs of the exported model: a dict of two
+        lists of {name, dtype, shape}.
+    """
+    if format == "saved_model":
+        return _run_saved_model(folder, inputs)
+    call, *described = _RUNTIMES[format](folder)
+    images = inputs["images"]
+    logits = [call(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
+    taken, given = (_described(*tensor) for tensor in described)
+    return {"logits": np.concatenate(logits)}, {"inputs": [taken], "outputs": [given]}
+
+
+def _run_saved_model(folder, inputs):
     """Call every signature: with files in batches, with pixels one at a time, because their sizes differ."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(folder))
-    files = np.split(inputs["bytes"], np.cumsum(inputs["lengths"])[:-1])
-    files = [file.tobytes() for file in files]
+    files = [array.tobytes() for name, array in inputs.items() if name.startswith("file_")]
     batches = [tf.constant(files[start : start + _BATCH]) for start in range(0, len(files), _BATCH)]
-    pixels = [inputs[f"pixels_{index}"][None] for index in range(len(files))]
+    pixels = [array[None] for name, array in inputs.items() if name.startswith("pixels_")]
     outputs, description = {}, {"inputs": [], "outputs": []}
     for name, signature in loaded.signatures.items():
         ((key, spec),) = signature.structured_input_signature[1].items()
         calls = batches if spec.dtype == tf.string else [tf.cast(image, spec.dtype) for image in pixels]
         answers = [signature(**{key: call}) for call in calls]
-        for output in answers[0]:
-            outputs[f"{name}/{output}"] = _array(np.concatenate([answer[output].numpy() for answer in answers]))
-        description["inputs"].append([f"{name}/{key}", spec.dtype.name, spec.shape.as_list()])
+        description["inputs"].append(_described(f"{name}/{key}", spec.dtype.name, spec.shape))
         for output, spec in signature.structured_outputs.items():
-            description["outputs"].append([f"{name}/{output}", spec.dtype.name, spec.shape.as_list()])
+            outputs[f"{name}/{output}"] = _array(np.concatenate([answer[output].numpy() for answer in answers]))
+            description["outputs"].append(_described(f"{name}/{output}", spec.dtype.name, spec.shape))
     return outputs, description
 
 
-def run_onnx(folder, inputs):
+def _open_onnx(folder):
+    """Return a function from pixels to logits, and name, dtype and shape of its input and of its output."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
     (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    logits = [session.run([given.name], {taken.name: batch})[0] for batch in _batches(inputs)]
-    dtypes = {"tensor(float)": "float32"}
     described = [
-        [tensor.name, dtypes.get(tensor.type, tensor.type), [_side(side) for side in tensor.shape]]
-        for tensor in (taken, given)
+        (tensor.name, tensor.type.replace("tensor(float)", "float32"), tensor.shape) for tensor in (taken, given)
     ]
-    return {"logits": np.concatenate(logits)}, {"inputs": described[:1], "outputs": described[1:]}
+    return lambda images: session.run([given.name], {taken.name: images})[0], *described
 
 
-def run_litert(folder, inputs):
+def _open_litert(folder):
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(str(folder / "model.tflite"))
     (taken,), (given,) = interpreter.get_input_details(), interpreter.get_output_details()
-    logits = []
-    for batch in _batches(inputs):
-        interpreter.resize_tensor_input(taken["index"], batch.shape)
+
+    def call(images):
+        interpreter.resize_tensor_input(taken["index"], images.shape)
         interpreter.allocate_tensors()
-        interpreter.set_tensor(taken["index"], batch)
+        interpreter.set_tensor(taken["index"], images)
         interpreter.invoke()
-        logits.append(interpreter.get_tensor(given["index"]))
-    described = [[d["name"], np.dtype(d["dtype"]).name, d["shape_signature"].tolist()] for d in (taken, given)]
-    return {"logits": np.concatenate(logits)}, {"inputs": described[:1], "outputs": described[1:]}
+        return interpreter.get_tensor(given["index"])
+
+    return call, *((d["name"], np.dtype(d["dtype"]).name, d["shape_signature"]) for d in (taken, given))
 
 
-def run_openvino(folder, inputs):
+def _open_openvino(folder):
     import openvino
 
     # Without this hint, OpenVINO computes in bfloat16 on processors that support it.
     hint = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = openvino.Core().compile_model(str(folder / "model.xml"), "CPU", hint)
     (taken,), (given,) = compiled.inputs, compiled.outputs
-    logits = [compiled(batch)[given] for batch in _batches(inputs)]
-    described = [
-        [port.any_name, np.dtype(port.element_type.to_dtype()).name, [_side(str(side)) for side in port.partial_shape]]
-        for port in (taken, given)
-    ]
-    return {"logits": np.concatenate(logits)}, {"inputs": described[:1], "outputs": described[1:]}
+    dtypes = [np.dtype(port.element_type.to_dtype()).name for port in (taken, given)]
+    described = [(port.any_name, dtype, port.partial_shape) for port, dtype in zip((taken, given), dtypes, strict=True)]
+    return lambda images: compiled(images)[given], *described
 
 
-def _batches(inputs):
-    images = inputs["images"]
-    return [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]
-
-
-def _side(side):
-    """Return an integer, or None for a dynamic size."""
-    return int(side) if str(side).isdigit() else None
+def _described(name, dtype, shape):
+    """Return a tensor for the model card; a side that is not a number is dynamic: None."""
+    sides = [int(str(side)) if str(side).isdigit() else None for side in shape]
+    return {"name": name, "dtype": dtype, "shape": sides}
 
 
 def _array(values):
@@ -97,13 +108,13 @@ def _array(values):
     return np.array([item.decode() for item in values.ravel()]).reshape(values.shape)
 
 
-RUNTIMES = {"saved_model": run_saved_model, "onnx": run_onnx, "litert": run_litert, "openvino": run_openvino}
+_RUNTIMES = {"onnx": _open_onnx, "litert": _open_litert, "openvino": _open_openvino}
 
 if __name__ == "__main__":
     # Block these imports: an export needs neither, and TensorFlow starts twice as fast without them.
     sys.modules.update(dict.fromkeys(("keras", "jax")))  # type: ignore[arg-type] # None blocks the import
-    runtime, model_folder, inputs_file, outputs_file = sys.argv[1:]
+    export_format, model_folder, inputs_file, outputs_file = sys.argv[1:]
     with np.load(inputs_file, allow_pickle=False) as arrays:
-        answered, described_model = RUNTIMES[runtime](pathlib.Path(model_folder), dict(arrays))
+        answered, described_model = run(export_format, pathlib.Path(model_folder), dict(arrays))
     np.savez(outputs_file, **answered)
     print(json.dumps(described_model))

@@ -2,13 +2,8 @@
 
 import re
 
-_MEANINGS = {
-    "serving_default": "The best classes and their scores, best first; assets/labels.txt lists all classes.",
-    "images": "Pixels of any size, values 0 to 255; one number per class, in the order of assets/labels.txt.",
-    "images_uint8": "The same for uint8 pixels.",
-    "features": "The input of the classification head.",
-    "attention": "Attention rollout: the contribution of each patch, by rows and columns.",
-}
+from keras_vit.serving.signatures import SIGNATURES
+
 _BYTES = """\
 image_bytes contains complete files: JPEG, PNG, BMP, the first frame of a GIF, or WebP that is not animated. An image
 with more than {max_pixels:,} pixels in its header, or a third as many in a progressive JPEG, is rejected before it is
@@ -27,12 +22,8 @@ or, if the server is installed:
 
   tensorflow_model_server --port=8500 --rest_api_port=8501 --model_name={name} --model_base_path="$PWD"
 """
-_REST_BYTES = """\
-  echo '{{"signature_name": "{signature}", "instances": [{{"image_bytes": {{"b64": "'$(base64 -w0 cat.jpg)'"}}}}]}}' |
-    curl -d @- http://localhost:8501/v1/models/{name}:predict
-"""
-_REST_PIXELS = """\
-  echo '{{"signature_name": "{signature}", "instances": [[[{pixel}, {pixel}], [{pixel}, {pixel}]]]}}' |
+_REST = """\
+  echo '{{"signature_name": "{signature}", "instances": [{instance}]}}' |
     curl -d @- http://localhost:8501/v1/models/{name}:predict
 """
 _GRPC = """\
@@ -66,39 +57,35 @@ def instructions(name, functions, *, on_error, max_pixels):
         functions: dict from the name of a signature to its concrete function.
         on_error, max_pixels: options of the export.
     """
-    takes_bytes = {signature: "image_bytes" in _inputs(function) for signature, function in functions.items()}
+    calls = {signature: _call(function) for signature, function in functions.items()}
+    of_files = [signature for signature, (spec, *_) in calls.items() if spec.name == "image_bytes"]
     parts = [f"{name}: a SavedModel for TensorFlow Serving. It does not need keras_vit.\n", "Signatures:\n"]
     parts += [_signature(signature, function) for signature, function in functions.items()]
-    if any(takes_bytes.values()):
+    if of_files:
         parts += [_BYTES.format(max_pixels=max_pixels), _ERRORS[on_error], ""]
     parts += [_SERVE.format(name=name), "With REST:\n"]
-    for signature, function in functions.items():
-        template = _REST_BYTES if takes_bytes[signature] else _REST_PIXELS
-        parts.append(template.format(name=name, signature=signature, pixel=_pixel(function)))
-    first = next((signature for signature, answers in takes_bytes.items() if answers), next(iter(functions)))
-    ((key, spec),) = _inputs(functions[first]).items()
-    value = '[pathlib.Path("cat.jpg").read_bytes()]' if takes_bytes[first] else f"[[[{_pixel(functions[first])}]]]"
-    parts.append(_GRPC.format(name=name, signature=first, key=key, value=value, dtype=spec.dtype.name))
+    for signature, (_, instance, _) in calls.items():
+        parts.append(_REST.format(name=name, signature=signature, instance=instance))
+    signature = (of_files or list(functions))[0]
+    spec, _, value = calls[signature]
+    parts.append(_GRPC.format(name=name, signature=signature, key=spec.name, value=value, dtype=spec.dtype.name))
     return "\n".join(parts)
 
 
+def _call(function):
+    """Return the input of a signature (a `TensorSpec`), an image for REST in JSON, and a batch for gRPC in Python."""
+    (spec,), _ = function.structured_input_signature
+    if spec.name == "image_bytes":
+        return spec, """{"image_bytes": {"b64": "'$(base64 -w0 cat.jpg)'"}}""", '[pathlib.Path("cat.jpg").read_bytes()]'
+    pixel = [127] * spec.shape[-1]
+    return spec, f"[[{pixel}, {pixel}], [{pixel}, {pixel}]]", f"[[[{pixel}]]]"
+
+
 def _signature(name, function):
-    lines = [f"  {name}: {_MEANINGS[name]}"]
-    for arrow, specs in (("<-", _inputs(function)), ("->", function.structured_outputs)):
-        lines += [f"    {arrow} {key}: {spec.dtype.name} {_shape(spec.shape)}" for key, spec in specs.items()]
+    lines = [f"  {name}: {SIGNATURES[name][1]}"]
+    (taken,), _ = function.structured_input_signature
+    for arrow, specs in (("<-", {taken.name: taken}), ("->", function.structured_outputs)):
+        for key, spec in specs.items():
+            sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
+            lines.append(f"    {arrow} {key}: {spec.dtype.name} [{', '.join(sides)}]")
     return "\n".join(lines) + "\n"
-
-
-def _inputs(function):
-    specs, _ = function.structured_input_signature
-    return {spec.name: spec for spec in specs}
-
-
-def _shape(shape):
-    sides = ["batch", *("any" if side is None else str(side) for side in shape[1:])]
-    return f"[{', '.join(sides)}]"
-
-
-def _pixel(function):
-    (spec,) = _inputs(function).values()
-    return [127] * (spec.shape[-1] if spec.shape.rank == 4 else 0)

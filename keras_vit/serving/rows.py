@@ -12,7 +12,6 @@ _FORMATS = {
     "GIF": (0, b"GIF8"),
     "WebP": (8, b"WEBP"),
 }
-ERROR_CHOICES = ("row", "raise")
 
 
 def read_rows(image_bytes, protocol, max_pixels, on_error):

@@ -1,5 +1,7 @@
 """A model as a SavedModel folder for TensorFlow Serving: signatures, labels, warm-up requests, instructions."""
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -8,17 +10,12 @@ from keras_vit.analysis import rollout_model
 from keras_vit.data import preprocessing as ops
 from keras_vit.models import check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
-from keras_vit.serving.quiet import without_notes
-from keras_vit.serving.rows import ERROR_CHOICES
-from keras_vit.serving.samples import sample_files
+from keras_vit.serving.self_check import sample_files
 from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatures
-from keras_vit.serving.warmup import write_warmup
 
-COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
-
-
+_COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 # option -> the signatures that use it
-_OF_FILES = tuple(name for name, takes in SIGNATURES.items() if takes == tf.string)
+_OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
 _BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error": _OF_FILES, "max_pixels": _OF_FILES}
 
 
@@ -36,10 +33,10 @@ def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pi
     for option, owners in _BELONGS_TO.items():
         if option in given and not set(owners) & set(signatures):
             raise ValueError(f"{option} belongs to the signatures {owners}; got signatures={tuple(signatures)}")
-    checks.check_choice("on_error", on_error, ERROR_CHOICES)
+    checks.check_choice("on_error", on_error, ("row", "raise"))
     checks.check_integer("max_pixels", max_pixels)
     checks.check_flag("jit_compile", jit_compile)
-    checks.check_choice("compute_dtype", compute_dtype, COMPUTE_DTYPES)
+    checks.check_choice("compute_dtype", compute_dtype, _COMPUTE_DTYPES)
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "attention" in signatures:
@@ -48,27 +45,70 @@ def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pi
 
 def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
     """Write the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet."""
-    if COMPUTE_DTYPES[compute_dtype] is not None:
-        model = with_dtype(model, COMPUTE_DTYPES[compute_dtype])
+    if compute_dtype is not None:
+        model = with_dtype(model, _COMPUTE_DTYPES[compute_dtype])
     # The module owns the bare variables, and the signatures close over the model. If the Keras model itself were
     # tracked, Python could load the SavedModel but the C API could not ("Could not find variable"). Keras's
     # ExportArchive writes every weight twice.
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.variables]
     functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
-    with without_notes():
+    with quiet():
         tf.saved_model.save(module, str(folder), signatures=functions)
     (folder / "assets" / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
     name, max_pixels = server_name(model.name), options["max_pixels"]
-    write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
+    _write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
     text = instructions(name, functions, on_error=options["on_error"], max_pixels=max_pixels)
     (folder / "README.txt").write_text(text, encoding="utf-8")
 
 
+@contextlib.contextmanager
+def quiet():
+    """Silence TensorFlow's messages about output folders, because these folders are renamed or removed."""
+    logger = tf.get_logger()
+    level = logger.level
+    logger.setLevel("WARNING")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _request(model, signature, max_pixels):
-    """Return the inputs of a call with one image, a small one if the file contains its pixels."""
+    """Return the inputs of a call with one image, a small one if the request contains its pixels."""
     first, *_, small = sample_files(4, max_pixels)
-    if not signature.startswith("images"):
+    dtype, _ = SIGNATURES[signature]
+    if dtype == tf.string:
         return {"image_bytes": np.array([first], object)}
     image = ops.decode(tf.constant(small), model.preprocessing.channels)[None]
-    return {"images": image if signature == "images_uint8" else tf.cast(image, tf.float32)}
+    return {"images": tf.cast(image, dtype)}
+
+
+def _write_warmup(folder, model_name, requests):
+    """Write the requests that TensorFlow Serving runs before it accepts others, so that the first is not slow.
+
+    They are a TFRecord of `tensorflow.serving.PredictionLog`, here in the wire format of protocol buffers, so that an
+    export needs no package in addition to TensorFlow; the test reads the file with that package.
+
+    Args:
+        folder: the SavedModel.
+        model_name: name of the model on the server.
+        requests: dict from the name of a signature to the dict of its inputs.
+    """
+    path = folder / "assets.extra" / "tf_serving_warmup_requests"
+    path.parent.mkdir()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for signature, inputs in requests.items():
+            request = _field(1, _field(1, model_name.encode()) + _field(3, signature.encode()))  # model_spec
+            for name, value in inputs.items():
+                tensor = tf.make_tensor_proto(value).SerializeToString()
+                request += _field(2, _field(1, name.encode()) + _field(2, tensor))  # inputs, a map
+            writer.write(_field(6, _field(1, request)))  # predict_log, request
+
+
+def _field(number, content):
+    """Encode a field of a protocol buffer that is a string or a message: tag, length in groups of 7 bits, content."""
+    length, rest = b"", len(content)
+    while rest > 127:
+        length, rest = length + bytes([rest % 128 + 128]), rest // 128
+    return bytes([8 * number + 2]) + length + bytes([rest]) + content

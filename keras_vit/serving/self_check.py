@@ -1,7 +1,8 @@
 """The check of an export: run it in a fresh process and compare its outputs with the model in memory."""
 
-import dataclasses
+import io
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -10,109 +11,113 @@ import tempfile
 
 import keras
 import numpy as np
+import PIL.Image
 import tensorflow as tf
 
 from keras_vit.data import preprocessing as ops
 from keras_vit.evaluation.outputs import probabilities
-from keras_vit.serving.outputs import class_scores, output_model
-from keras_vit.serving.signatures import class_labels
+from keras_vit.serving.signatures import class_labels, class_scores, output_model
 
 # Dtype -> maximum difference of an output, relative to the larger of 1 and its maximum. The rounding errors of bfloat16
 # and int8 depend on the model, so these limits detect defects rather than small losses of precision.
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1, "int8": 0.25}
 _BATCH = 8
 _SCRIPT = pathlib.Path(__file__).with_name("fresh_process.py")
+_SAMPLES = (("JPEG", (240, 320)), ("PNG", (224, 224)), ("JPEG", (400, 200)), ("BMP", (97, 131)))  # height, width
 
 
 class ExportError(RuntimeError):
     """An export that fails or differs from the model; it is removed."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """Result of a comparison.
-
-    Attributes:
-        differences: dict from the name of an output to its maximum difference, relative to the larger of 1 and its
-            maximum.
-        agreement: number of images with the same top-1 class; None if no output shows it.
-        count: number of compared images.
-        tolerance: maximum allowed difference.
-        inputs, outputs: of the exported model: lists of (name, dtype, shape).
-    """
-
-    differences: dict
-    agreement: int | None
-    count: int
-    tolerance: float
-    inputs: list
-    outputs: list
-
-    def __str__(self):
-        worst = max(self.differences, key=self.differences.get)
-        found = f"largest difference {self.differences[worst]:.2g} ({worst}; at most {self.tolerance:g} is allowed)"
-        same = "" if self.agreement is None else f", top-1 the same for {self.agreement} of {self.count} images"
-        return f"{found}{same}"
+def sample_files(count, max_pixels=None):
+    """Return `count` encoded images (bytes) of at most `max_pixels`, smooth colours, the same for every call."""
+    files = []
+    for seed in range(count):
+        image_format, size = _SAMPLES[seed % len(_SAMPLES)]
+        shrunk = 1.0 if max_pixels is None else min(1.0, math.sqrt(max_pixels / math.prod(size)))
+        height, width = (max(1, int(shrunk * side)) for side in size)
+        coarse = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), np.uint8)
+        stream = io.BytesIO()
+        PIL.Image.fromarray(coarse).resize((width, height), PIL.Image.Resampling.BICUBIC).save(stream, image_format)
+        files.append(stream.getvalue())
+    return files
 
 
-def self_check(model, folder, runtime, files, pixels, tolerance):
+def self_check(model, folder, format, files, pixels, tolerance):
     """Run the export in `folder` in a fresh process and compare its outputs with those of `model`.
 
     Args:
         model: the model in memory, on any backend.
         folder: `pathlib.Path` of the export.
-        runtime: a key of `fresh_process.RUNTIMES`.
+        format: name of the format.
         files: list of encoded images (bytes).
         pixels: list of the same, decoded: uint8 (height, width, channels).
-        tolerance: see `Check`.
+        tolerance: maximum difference of an output, relative to the larger of 1 and its maximum.
 
     Returns:
-        A `Check`.
+        Dict for the model card: `inputs` and `outputs` of the export, and the `check`.
 
     Raises:
         ExportError: if the process fails, the export cannot read an image, or an output differs by more than the
             tolerance.
     """
-    inputs = _inputs(model, runtime, files, pixels)
-    given, description = _run(folder, runtime, inputs)
-    differences, top = _compare(model, pixels, given)
-    check = Check(differences, top, len(files), tolerance, description["inputs"], description["outputs"])
+    if format == "saved_model":
+        inputs = {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
+        inputs |= {f"pixels_{index}": image for index, image in enumerate(pixels)}
+    else:
+        inputs = {"images": resized(model, pixels)}
+    with tempfile.TemporaryDirectory() as place:
+        taken, given = (os.path.join(place, name) for name in ("inputs.npz", "outputs.npz"))
+        np.savez(taken, **inputs)
+        # -P: keep the folder of this package off the search path
+        words = ["-P", str(_SCRIPT), format, str(folder), taken, given]
+        said = run_python(words, "the exported model must run in a fresh process")
+        with np.load(given, allow_pickle=False) as arrays:
+            differences, same = _compare(model, pixels, dict(arrays))
+    check = {
+        "largest_differences": differences,
+        "tolerance": tolerance,
+        "of": "the largest number of the model's output, or of 1 if that is less",
+        "images": len(files),
+        "same_top1": same,
+    }
     if not max(differences.values()) <= tolerance:
         raise ExportError(
-            f"the exported model must return the same as the model in memory; found: {check}. If that is close enough, "
-            "pass a larger tolerance, or compare on images of your own (check)"
+            f"the exported model must return the same as the model in memory; found: {summary(check)}. If that is "
+            "close enough, pass a larger tolerance, or compare on images of your own (check)"
         )
-    return check
+    return {**json.loads(said.splitlines()[-1]), "check": check}
+
+
+def summary(check):
+    """Return the result of a check, see `self_check`, in a few words."""
+    worst, difference = max(check["largest_differences"].items(), key=lambda item: item[1])
+    same = f", top-1 the same for {check['same_top1']} of {check['images']} images"
+    return (
+        f"largest difference {difference:.2g} ({worst}; at most {check['tolerance']:g} is allowed)"
+        f"{'' if check['same_top1'] is None else same}"
+    )
+
+
+def run_python(words, expectation, **environment):
+    """Run Python with these words on the CPU in a process of its own and return what it prints.
+
+    Raises:
+        ExportError: if it fails; `expectation` begins the message.
+    """
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", **environment}  # this process may use all GPU memory
+    command = [sys.executable, *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, errors="replace")
+    if done.returncode:
+        raise ExportError(f"{expectation}; it ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
 
 
 def resized(model, pixels):
     """Return float32 images (count, *image_size, channels) on [0, 255], resized and cropped for the model."""
     with tf.device("CPU"):
         return np.stack([np.asarray(ops.resize(model.preprocessing, image)) for image in pixels])
-
-
-def _inputs(model, runtime, files, pixels):
-    if runtime != "saved_model":
-        return {"images": resized(model, pixels)}
-    inputs = {"bytes": np.frombuffer(b"".join(files), np.uint8), "lengths": np.array([len(file) for file in files])}
-    return {**inputs, **{f"pixels_{index}": image for index, image in enumerate(pixels)}}
-
-
-def _run(folder, runtime, inputs):
-    with tempfile.TemporaryDirectory() as place:
-        taken, given = (os.path.join(place, name) for name in ("inputs.npz", "outputs.npz"))
-        np.savez(taken, **inputs)
-        # -P: keep the folder of this package off the search path
-        command = [sys.executable, "-P", str(_SCRIPT), runtime, str(folder), taken, given]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}  # this process may use all memory of the GPU
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, errors="replace")
-        if done.returncode:
-            raise ExportError(
-                "the exported model must run in a fresh process; "
-                f"it ended with {done.returncode}: {done.stderr[-2000:]}"
-            )
-        with np.load(given, allow_pickle=False) as arrays:
-            return dict(arrays), json.loads(done.stdout.splitlines()[-1])
 
 
 def _compare(model, pixels, given):

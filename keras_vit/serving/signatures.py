@@ -3,20 +3,22 @@
 import contextlib
 import functools
 
+import keras
 import tensorflow as tf
 
+from keras_vit.analysis import rollout_model
+from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.graph_forms import ONEDNN, written_for
 from keras_vit.data import preprocessing as ops
-from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.rows import read_rows
 
-# signature -> dtype of its input: strings are encoded files, numbers are pixels
+# signature -> dtype of its input (strings are encoded files, numbers are pixels), and its description
 SIGNATURES = {
-    "serving_default": tf.string,
-    "images": tf.float32,
-    "images_uint8": tf.uint8,
-    "features": tf.string,
-    "attention": tf.string,
+    "serving_default": (tf.string, "Classes and their scores, best first; assets/labels.txt lists all classes."),
+    "images": (tf.float32, "Pixels of any size, values 0 to 255; one number per class of assets/labels.txt."),
+    "images_uint8": (tf.uint8, "The same for uint8 pixels."),
+    "features": (tf.string, "The input of the classification head."),
+    "attention": (tf.string, "Attention rollout: the contribution of each patch, by rows and columns."),
 }
 DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name != "attention")  # some models have no attention
 
@@ -35,6 +37,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
     Returns:
         Dict from signature name to a concrete function of TensorFlow.
     """
+    file_spec = tf.TensorSpec([None], tf.string, name="image_bytes")
 
     @functools.cache  # one graph for all signatures with the same outputs
     def run(*names):
@@ -49,44 +52,60 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
         return call
 
-    file_spec = tf.TensorSpec([None], tf.string, name="image_bytes")
-
     @tf.function(input_signature=[file_spec], autograph=False)
     def read(image_bytes):
         return read_rows(image_bytes, model.preprocessing, max_pixels, on_error)
 
-    def of_bytes(answer):
-        """Return a signature of `image_bytes`; rows of unreadable images are zero or empty."""
+    def make(name):
+        names = {"features": ("features", "tokens") if tokens else ("features",), "attention": ("attention",)}
+        answer = run(*names.get(name, (class_scores(model),)))
+        dtype, _ = SIGNATURES[name]
+        pixels_spec = tf.TensorSpec([None, None, None, model.preprocessing.channels], dtype, name="images")
 
         @tf.function(input_signature=[file_spec], autograph=False)
-        def signature(image_bytes):
+        def of_files(image_bytes):
+            """Return the outputs; rows of unreadable images are zero or empty."""
             images, errors = read(image_bytes)
             outputs = answer(images)
+            if name == "serving_default":
+                outputs = _best_classes(model, top, outputs)
             if on_error == "raise":
                 return outputs
-            return {**{name: _blank(value, errors) for name, value in outputs.items()}, "error": errors}
+            return {**{key: _blank(value, errors) for key, value in outputs.items()}, "error": errors}
 
-        return signature
-
-    def of_pixels(answer, dtype):
-        shape = [None, None, None, model.preprocessing.channels]
-
-        @tf.function(input_signature=[tf.TensorSpec(shape, dtype, name="images")], autograph=False)
-        def signature(images):
+        @tf.function(input_signature=[pixels_spec], autograph=False)
+        def of_pixels(images):
             return answer(_preprocessed(model.preprocessing, images))
 
-        return signature
+        return (of_files if dtype == tf.string else of_pixels).get_concrete_function()
 
-    outputs = {"features": ("features", "tokens") if tokens else ("features",), "attention": ("attention",)}
-    functions = {}
-    for name in signatures:
-        answer = run(*outputs.get(name, (class_scores(model),)))
-        if name == "serving_default":
-            answer = _named(model, top, answer)
-        takes = SIGNATURES[name]
-        function = of_bytes(answer) if takes == tf.string else of_pixels(answer, takes)
-        functions[name] = function.get_concrete_function()
-    return functions
+    return {name: make(name) for name in signatures}
+
+
+def output_model(model, names):
+    """Build a keras model, which shares the weights of `model`, from its input to a dict of outputs.
+
+    Args:
+        model: a classifier of this package.
+        names: of the outputs: `logits` or `scores`, see `class_scores`; `features`, the input of the head (for a
+            distilled model the mean of the inputs of its two heads); `tokens`, the input of the pooling (for a ResNet
+            its last map); `attention`, the rollout.
+    """
+    taken = {call.operation.name: call.input_tensors[0] for call in graph_calls(model) if call.input_tensors}
+    read = [taken[name] for name in ("head", "head_dist") if name in taken]
+    make = {
+        "features": lambda: sum(read[1:], read[0]) / len(read),
+        "tokens": lambda: taken["pooling"],
+        "attention": lambda: rollout_model(model).output,
+    }
+    outputs = {name: make[name]() if name in make else model.output for name in names}
+    # Not the model's name, which may contain characters that TensorFlow scopes do not allow.
+    return keras.Model(model.input, outputs, name="outputs")
+
+
+def class_scores(model):
+    """Return the name of the model's output: `scores` if it ends in an activation, else `logits`."""
+    return "scores" if model.config.classifier_activation else "logits"
 
 
 def class_labels(model):
@@ -94,18 +113,13 @@ def class_labels(model):
     return model.labels or tuple(f"class_{index}" for index in range(model.config.classes))
 
 
-def _named(model, top, run):
-    """Return a function from model input to the best classes and their scores."""
+def _best_classes(model, top, outputs):
+    """Return the names of the best classes and their scores."""
+    ((kind, scores),) = outputs.items()
     labels = class_labels(model)
-    answers = min(top, len(labels))
-
-    def answer(images):
-        ((kind, outputs),) = run(images).items()
-        scores = outputs if kind == "scores" else tf.nn.softmax(outputs)
-        scores, indices = tf.math.top_k(scores, k=answers)  # (batch, k)
-        return {"classes": tf.gather(tf.constant(labels), indices), "scores": scores}
-
-    return answer
+    scores = scores if kind == "scores" else tf.nn.softmax(scores)
+    scores, indices = tf.math.top_k(scores, k=min(top, len(labels)))  # (batch, k)
+    return {"classes": tf.gather(tf.constant(labels), indices), "scores": scores}
 
 
 def _blank(values, errors):

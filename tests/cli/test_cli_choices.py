@@ -6,5 +6,5 @@ from keras_vit.serving.formats import FORMATS
 
 
 def test_formats_and_layouts():
-    assert parser._FORMATS == tuple(FORMATS)
-    assert sorted(parser._LAYOUTS) == sorted(set(LAYOUT_CHOICES) - {"auto"})
+    assert parser.FORMATS == tuple(FORMATS)
+    assert sorted(parser.LAYOUTS) == sorted(set(LAYOUT_CHOICES) - {"auto"})

@@ -15,7 +15,7 @@ import keras_vit
 from keras_vit import analysis
 
 
-@pytest.mark.parametrize("name", ["plain", "axial", "Swin"])
+@pytest.mark.parametrize("name", ["plain", pytest.param("axial", marks=pytest.mark.slow), "Swin"])
 def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
     model = FAMILIES[name].build()
     model.save("model_of_32.keras")
@@ -48,7 +48,7 @@ def test_the_title_names_the_file_of_the_model(here, capsys):
     for given in ("pets/best.keras", here / "pets" / "best.keras"):
         assert run(capsys, "explain", "cat.jpg", "--model", given, "-o", "cat.svg")[0] == 0
         assert f"<!-- small ({os.path.join('pets', 'best.keras')}): cat.jpg -->" in pathlib.Path("cat.svg").read_text()
-    run(capsys, "explain", "cat.jpg", *TI16, "-o", "cat.svg")
+    run(capsys, "explain", "cat.jpg", *TI16, "--image-size", "32", "-o", "cat.svg")
     assert "<!-- ViT-Ti_16: cat.jpg -->" in pathlib.Path("cat.svg").read_text()
 
 

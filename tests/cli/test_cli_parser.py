@@ -13,7 +13,7 @@ from keras_vit.cli import VERBS, parser
 from keras_vit.config.arguments import GELUS
 from keras_vit.config.preprocessing import INTERPOLATIONS
 
-LONG = dict.fromkeys(("export", "train"), pytest.mark.slow)  # the guides show more of these two
+LONG = dict.fromkeys(("evaluate", "export", "train"), pytest.mark.slow)  # the guides show more of these
 REPOSITORY = pathlib.Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
 
@@ -53,7 +53,7 @@ class TestHelp:
     def test_strategies_are_those_of_the_package(self):
         with pytest.raises(ValueError) as error, keras_vit.distribution("bogus"):
             pass
-        assert ", ".join(map(repr, parser._STRATEGIES)) in str(error.value)
+        assert ", ".join(map(repr, parser.STRATEGIES)) in str(error.value)
 
     def test_choices_in_the_help_are_those_of_the_package(self, capsys):
         text = " ".join(help_of("predict", capsys).split())

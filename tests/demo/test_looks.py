@@ -15,6 +15,7 @@ from keras_vit import analysis
 from keras_vit.demo import looks
 from keras_vit.demo.looks import read_image
 
+ALIKE = ("registers", "merging", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT", "DeiT-III")
 WITH_ATTENTION = {"plain": 2, "registers": 2, "merging": 2, "DeiT distilled": 2, "axial": 4, "Swin": 2}
 
 
@@ -45,7 +46,9 @@ def test_rollouts_end_with_every_block(name, blocks):
         assert all(block.startswith("stage_2") for block in found.rollouts)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in FAMILIES]
+)
 def test_every_family_answers_as_predict_does(name):
     model = FAMILIES[name].build()
     found = looks.look(model, image(), top=3)

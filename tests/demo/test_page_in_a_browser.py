@@ -331,6 +331,7 @@ def test_the_servers_files_are_not_given_away(url, path):
     error.value.close()
 
 
+@pytest.mark.slow
 def test_the_real_model_looks_at_the_ball(driver, sized, real_data, tmp_path_factory):
     """On the ball the overlay keeps more brightness and the heat map is hottest; screenshots go to the folder."""
     folder = tmp_path_factory.mktemp("real_page")

@@ -47,17 +47,21 @@ def test_scenes_are_identical_at_every_call():
 
 
 @pytest.fixture(scope="module")
-def real_model(real_data):
-    return keras_vit.ViT_Ti16(weights=real_data / "weights" / WEIGHTS, gelu="erf")
+def looked_at(real_data):
+    """Scene -> the labels that a real model answers, and its rollout."""
+    model = keras_vit.ViT_Ti16(weights=real_data / "weights" / WEIGHTS, gelu="erf")
+    scenes = [draw_scene(name) for name in SCENES]
+    labels = [[label for label, _ in answers] for answers in keras_vit.predict(model, scenes)]
+    rollouts = analysis.attention_rollout(model, keras_vit.preprocess(scenes, model.preprocessing))
+    return dict(zip(SCENES, zip(labels, rollouts, strict=True), strict=True))
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
 @pytest.mark.parametrize("name", SCENES)
-def test_a_real_model_names_every_scene_and_looks_at_its_object(real_model, name):
-    scene = draw_scene(name)
-    assert name in [label for label, _ in keras_vit.predict(real_model, scene)[0]]
-    inputs = keras_vit.preprocess(scene, real_model.preprocessing)
-    rollout = analysis.attention_rollout(real_model, inputs)[0].repeat(16, 0).repeat(16, 1)
+def test_a_real_model_names_every_scene_and_looks_at_its_object(looked_at, name):
+    labels, rollout = looked_at[name]
+    assert name in labels
+    rollout = rollout.repeat(16, 0).repeat(16, 1)
     left, top, right, bottom = (
         round(side * scale) for side, scale in zip(BOXES[name], (224 / 480, 224 / 360) * 2, strict=True)
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.serving.erfc import teach_tf2onnx
+from keras_vit.serving.formats import _teach_tf2onnx
 
 _STOCK = """
 import tf2onnx
@@ -24,8 +24,8 @@ def converted(function):
 
 
 def test_the_complement_of_the_error_function():
-    teach_tf2onnx()
-    teach_tf2onnx()  # once more does nothing
+    _teach_tf2onnx()
+    _teach_tf2onnx()  # once more does nothing
     x = np.linspace(-4, 4, 1001, dtype="float32")
     (given,) = converted(lambda x: tf.math.erfc(x) * tf.math.erfc(-x)).run(None, {"x": x})
     np.testing.assert_allclose(given, tf.math.erfc(x) * tf.math.erfc(-x), atol=3e-7)
@@ -35,7 +35,7 @@ def test_the_complement_of_the_error_function():
 
 @pytest.mark.slow
 def test_tf2onnx_still_lacks_it():
-    """When this fails, keras_vit/serving/erfc.py can go."""
+    """When this fails, `_teach_tf2onnx` of keras_vit/serving/formats.py can go."""
     pytest.importorskip("tf2onnx")
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", _STOCK], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "False"

@@ -1,5 +1,6 @@
 """export: the folders and versions, what is refused, and that nothing half-made is left."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -15,13 +16,13 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from drawn import draw, encode
-from served import CONFIG, LABELS, make_model
+from served import CONFIG, LABELS, make_model, softmax
 
 import keras_vit
 from keras_vit import VisionTransformer
 from keras_vit.serving import ExportError, export
 from keras_vit.serving.formats import FORMATS
-from keras_vit.serving.self_check import self_check
+from keras_vit.serving.self_check import _compare, _expected, self_check
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,8 @@ def quick_writer(monkeypatch):
     replace_writer(monkeypatch, write)
 
 
-def replace_writer(monkeypatch, write):
-    row = FORMATS["saved_model"]
-    monkeypatch.setitem(FORMATS, "saved_model", type(row)(row.check, write, row.options))
+def replace_writer(monkeypatch, write, format="saved_model"):
+    monkeypatch.setitem(FORMATS, format, dataclasses.replace(FORMATS[format], write=write))
 
 
 @pytest.mark.usefixtures("quick_writer")
@@ -85,11 +85,11 @@ def test_an_interrupted_export_leaves_no_folder(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf.saved_model, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        export(model, tmp_path / "toy")
+        export(model, tmp_path / "toy", signatures=("images",))
     assert not (tmp_path / "toy").exists()
     (tmp_path / "serving" / "notes").mkdir(parents=True)
     with pytest.raises(KeyboardInterrupt):
-        export(model, tmp_path / "serving")
+        export(model, tmp_path / "serving", signatures=("images",))
     assert [path.name for path in (tmp_path / "serving").iterdir()] == ["notes"]
 
 
@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"format": "onnx", "top": 3}, "top is an option of format 'saved_model'; got top=3 with format='onnx'"),
         ({"format": "litert", "quantization": "int4"}, "quantization must be one of None, 'int8'"),
         ({"format": "openvino", "quantization": "int8"}, "calibration must be typical images"),
-        ({"format": "openvino", "calibration": ["a"]}, "calibration requires quantization='int8'"),
+        ({"format": "openvino", "calibration": ["a"]}, "got quantization=None with calibration"),
         ({"check": "cat.jpg"}, "check must be True, False or a list of paths or bytes"),
         ({"check": []}, "check must be True, False or a list of paths or bytes"),
         ({"tolerance": 0}, "tolerance must be a finite number above 0"),
@@ -223,7 +223,7 @@ def test_refuses_arguments(model, tmp_path, arguments, message):
 def test_refuses_models(tmp_path):
     for changes, message in (
         ({"include_top": False}, "model must have a classification head"),
-        ({"pooling": "unpooled"}, "got outputs of shape \\(None, 12, 7\\)"),
+        ({"pooling": "unpooled"}, "one score per class and image, shape \\(None, 7\\); toy returns \\(None, 12, 7\\)"),
         ({}, "model must have a trained head: that of toy is all zeros .*export it anyway with force=True"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -303,7 +303,7 @@ def test_a_head_of_zeros_is_exported_by_force(tmp_path):
 
 
 def test_an_export_that_answers_otherwise_is_not_published(model, tmp_path, monkeypatch):
-    write = FORMATS["saved_model"].write
+    write = FORMATS["onnx"].write  # whose runtime starts at once
 
     def write_another(model, folder, **options):
         head = model.get_layer("head")
@@ -312,13 +312,40 @@ def test_an_export_that_answers_otherwise_is_not_published(model, tmp_path, monk
         write(model, folder, **options)
         head.kernel.assign(kernel)
 
-    replace_writer(monkeypatch, write_another)
+    replace_writer(monkeypatch, write_another, "onnx")
     with pytest.raises(ExportError, match="must return the same as the model in memory; found: largest difference"):
-        export(model, tmp_path)
+        export(model, tmp_path, format="onnx")
     assert list(tmp_path.iterdir()) == []
 
 
+def test_every_output_is_compared(model):
+    pixels = [np.asarray(draw(seed)) for seed in range(3)]
+    expected = _expected(model, pixels, {"features", "tokens"})
+    scores, order = softmax(expected["logits"]), np.argsort(-expected["logits"])[:, :2]
+    given = {
+        "serving_default/classes": np.array(LABELS)[order],
+        "serving_default/scores": np.take_along_axis(scores, order, -1),
+        "serving_default/error": np.array(["", "", ""]),
+        "images/logits": expected["logits"],
+        "features/features": expected["features"],
+        "features/tokens": expected["tokens"],
+    }
+    differences, same = _compare(model, pixels, given)
+    assert max(differences.values()) < 1e-6 and same == 3
+    short = {**given, "features/features": expected["features"][:2]}
+    assert _compare(model, pixels, short)[0]["features/features"] == np.inf
+    for name, values in given.items():
+        wrong = np.flip(values, -1) if values.dtype.kind == "U" else values + 0.5
+        if name.endswith("error"):
+            with pytest.raises(ExportError, match="must read the check images; it returned 'cut'"):
+                _compare(model, pixels, {**given, name: np.array(["", "cut", ""])})
+        elif name.endswith("classes"):
+            assert _compare(model, pixels, {**given, name: wrong})[1] < 3
+        else:
+            assert _compare(model, pixels, {**given, name: wrong})[0][name] > 0.05
+
+
 def test_an_export_that_does_not_run_is_told(model, tmp_path):
-    (tmp_path / "saved_model.pb").write_bytes(b"no model")
-    with pytest.raises(ExportError, match="must run in a fresh process; it ended with 1: (.|\n)*Cannot parse"):
-        self_check(model, tmp_path, "saved_model", [encode(draw(0))], [np.asarray(draw(0))], 1e-4)
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ExportError, match="must run in a fresh process; it ended with 1: (.|\n)*model.onnx failed"):
+        self_check(model, tmp_path, "onnx", [encode(draw(0))], [np.asarray(draw(0))], 1e-4)

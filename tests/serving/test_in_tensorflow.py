@@ -38,7 +38,7 @@ def run(folder):
 def test_export_from_jax(tmp_path):
     done = run(tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "top-1 the same for 8 of 8 images" in done.stdout
+    assert "top-1 the same for 8 of 8 images" in done.stderr
     served = tf.saved_model.load(str(tmp_path / "1"))
     nodes = served.signatures["images"].graph.as_graph_def().library.function
     operations = {node.op for function in nodes for node in function.node_def}

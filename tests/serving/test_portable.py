@@ -42,7 +42,7 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     assert capfd.readouterr().out == ""  # no converter's lines, no bars of its calibration
 
     pixels = resized(model, [np.asarray(image) for image in IMAGES])
-    outputs, described = fresh_process.RUNTIMES[runtime](folder, {"images": pixels})  # batches of 8 and of 4
+    outputs, described = fresh_process.run(runtime, folder, {"images": pixels})  # batches of 8 and of 4
     expected = model.predict(((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std), verbose=0)
     difference = np.abs(outputs["logits"] - expected).max() / max(1, np.abs(expected).max())
     if options:
@@ -52,7 +52,7 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     size = (folder / files[0]).stat().st_size / sum(weight.nbytes for weight in model.get_weights())
     assert 0.2 < size < (0.45 if options else 1.2)
     (taken,) = described["inputs"]
-    assert taken[1] == "float32" and taken[2][1:] == [24, 32, 3] and taken[2][0] in (None, -1)
+    assert taken["dtype"] == "float32" and taken["shape"] == [None, 24, 32, 3]
 
 
 def test_litert_computes_no_sizes_as_it_runs(model, tmp_path):
@@ -67,9 +67,9 @@ def test_litert_computes_no_sizes_as_it_runs(model, tmp_path):
 
 
 def test_a_model_of_16_bits_is_written_in_32(model, tmp_path):
-    folder = export(with_dtype(model, "mixed_bfloat16"), tmp_path, format="openvino")
+    folder = export(with_dtype(model, "mixed_bfloat16"), tmp_path, format="openvino", check=False)
     pixels = resized(model, [np.asarray(IMAGES[0])])
-    outputs, _ = fresh_process.RUNTIMES["openvino"](folder, {"images": pixels})
+    outputs, _ = fresh_process.run("openvino", folder, {"images": pixels})
     expected = model.predict(((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std), verbose=0)
     np.testing.assert_allclose(outputs["logits"], expected, atol=1e-4)
 

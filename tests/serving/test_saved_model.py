@@ -1,17 +1,20 @@
-"""The SavedModel: what it answers without this package, what lies in its folder, and in 16 bits."""
+"""The SavedModel: what it answers without this package, what lies in its folder, in 16 bits, and through a service."""
 
 import json
 import pathlib
 import re
 import subprocess
 import sys
+from concurrent import futures
 
+import grpc
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from drawn import draw, encode
 from served import LABELS, make_model, model_input, softmax
+from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
 import keras_vit
 from keras_vit.analysis import rollout_model
@@ -33,6 +36,16 @@ names = [[name.decode() for name in row] for row in answer["classes"].numpy()]
 scores, logits = answer["scores"].numpy().tolist(), outputs["logits"].numpy().tolist()
 print(json.dumps([names, scores, logits, list(sys.modules)]))
 """
+
+
+def check_answers(model, inputs, classes, scores, logits):
+    expected = model.predict(inputs, verbose=0)
+    order = np.argsort(-expected, axis=-1)[:, :3]
+    assert classes == [[LABELS[index] for index in row] for row in order]
+    # Pillow and TensorFlow may round a resized pixel to neighbouring values.
+    np.testing.assert_allclose(logits, expected, atol=0.02)
+    np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
+    assert np.ptp(expected) > 0.5  # the comparison means something
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +72,16 @@ def drawn_files():
     return [encode(image) for image in images], np.stack([model_input(image) for image in images])
 
 
+def test_it_gives_the_scores_of_the_model(model, served, drawn_files):
+    files, inputs = drawn_files
+    answer = served["serving_default"](image_bytes=tf.constant(files))
+    pixels = tf.cast(tf.stack([tf.io.decode_png(content) for content in files]), tf.float32)
+    logits = served["images"](images=pixels)["logits"]
+    classes = [[name.decode() for name in row] for row in answer["classes"].numpy()]
+    check_answers(model, inputs, classes, answer["scores"].numpy(), logits.numpy())
+
+
+@pytest.mark.slow
 def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model, exported, drawn_files, tmp_path):
     files, inputs = drawn_files
     paths = [tmp_path / f"{index}.png" for index in range(3)]
@@ -67,14 +90,7 @@ def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model
     command = [sys.executable, "-c", CLIENT, str(exported), *map(str, paths)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     classes, scores, logits, modules = json.loads(done.stdout.splitlines()[-1])
-
-    expected = model.predict(inputs, verbose=0)
-    order = np.argsort(-expected, axis=-1)[:, :3]
-    assert classes == [[LABELS[index] for index in row] for row in order]
-    # Pillow and TensorFlow may round a resized pixel to neighbouring values.
-    np.testing.assert_allclose(logits, expected, atol=0.02)
-    np.testing.assert_allclose(scores, np.take_along_axis(softmax(np.array(logits)), order, -1), rtol=1e-4)
-    assert np.ptp(expected) > 0.5  # the comparison means something
+    check_answers(model, inputs, classes, scores, logits)
     assert "tensorflow" in modules and "keras_vit" not in modules
 
 
@@ -155,7 +171,8 @@ def test_the_instructions_name_the_formats_that_are_read(exported, served):
 
 def test_model_without_labels_and_with_softmax(tmp_path):
     model = make_model(labels=None, classifier_activation="softmax")
-    served = tf.saved_model.load(str(export(model, tmp_path, top=99, check=False))).signatures
+    options = {"top": 99, "signatures": ("serving_default", "images"), "check": False}
+    served = tf.saved_model.load(str(export(model, tmp_path, **options))).signatures
     image = draw(2, (24, 32))
     answer = served["serving_default"](tf.constant([encode(image)]))
     expected = model.predict(model_input(image)[None], verbose=0)[0]
@@ -177,7 +194,8 @@ def test_model_without_labels_and_with_softmax(tmp_path):
 )
 def test_it_answers_as_predict_does(tmp_path, changes, size):
     model = make_model(**changes)
-    served = tf.saved_model.load(str(export(model, tmp_path, check=False, top=7))).signatures["serving_default"]
+    folder = export(model, tmp_path, check=False, top=7, signatures=("serving_default",))
+    served = tf.saved_model.load(str(folder)).signatures["serving_default"]
     files = [encode(draw(seed, size), image_format) for seed, image_format in enumerate(("JPEG", "PNG", "GIF"))]
     answer = served(tf.constant(files))
     for row, pairs in enumerate(keras_vit.predict(model, files, top=7)):
@@ -186,7 +204,8 @@ def test_it_answers_as_predict_does(tmp_path, changes, size):
 
 
 def test_bfloat16_has_the_same_signatures(model, exported, served, tmp_path, drawn_files):
-    folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", check=False)
+    options = {"signatures": ("serving_default", "images"), "check": False}
+    folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", **options)
     half = tf.saved_model.load(str(folder)).signatures
     for name, signature in half.items():
         assert signature.structured_input_signature == served[name].structured_input_signature
@@ -212,9 +231,8 @@ def _nodes(signatures):
 def test_compiled_by_xla(model, tmp_path, served, drawn_files):
     folder = export(model, tmp_path, top=3, jit_compile=True, signatures=("serving_default",), check=False)
     compiled = tf.saved_model.load(str(folder)).signatures["serving_default"]
-    for count in (1, 3):
-        files = tf.constant(drawn_files[0][:count])
-        np.testing.assert_allclose(compiled(files)["scores"], served["serving_default"](files)["scores"], atol=1e-5)
+    files = tf.constant(drawn_files[0])
+    np.testing.assert_allclose(compiled(files)["scores"], served["serving_default"](files)["scores"], atol=1e-5)
     functions = compiled.graph.as_graph_def().library.function
     assert any(function.attr["_XlaMustCompile"].b for function in functions)
 
@@ -237,6 +255,92 @@ keras_vit.export(model, {str(tmp_path)!r}, signatures=("serving_default",))
     root = str(pathlib.Path(keras_vit.__file__).parents[1])
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "top-1 the same for 8 of 8 images" in done.stdout
+    assert "top-1 the same for 8 of 8 images" in done.stderr
     stored = sum(file.stat().st_size for file in (tmp_path / "1" / "variables").iterdir())
     assert stored <= 1.02 * sum(weight.nbytes for weight in make_model().get_weights())
+
+
+@pytest.fixture(scope="module")
+def requests(exported):
+    """The requests of the warm-up file, as TensorFlow Serving reads them."""
+    records = tf.data.TFRecordDataset(str(exported / "assets.extra" / "tf_serving_warmup_requests"))
+    logs = [prediction_log_pb2.PredictionLog.FromString(record.numpy()) for record in records]
+    assert all(log.WhichOneof("log_type") == "predict_log" for log in logs)
+    return [log.predict_log.request for log in logs]
+
+
+class Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+    """What a server does with a request: the inputs to the signature, its outputs back."""
+
+    def __init__(self, signatures):
+        self.signatures = signatures
+
+    def Predict(self, request, context):
+        inputs = {name: tf.constant(tf.make_ndarray(tensor)) for name, tensor in request.inputs.items()}
+        response = predict_pb2.PredictResponse()
+        for name, tensor in self.signatures[request.model_spec.signature_name](**inputs).items():
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(tensor))
+        return response
+
+
+@pytest.fixture(scope="module")
+def port(served):
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(Service(served), server)
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    yield port
+    server.stop(None).wait()
+
+
+def test_there_is_a_warm_up_request_per_signature(exported, served, requests):
+    assert {request.model_spec.name for request in requests} == {"toy"}
+    assert [request.model_spec.signature_name for request in requests] == list(served)
+    assert (exported / "assets.extra" / "tf_serving_warmup_requests").stat().st_size < 500_000
+
+
+def test_warm_up_requests_run_through_a_service(port, requests):
+    with grpc.insecure_channel(f"localhost:{port}") as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        for request in requests:
+            outputs = {
+                name: tf.make_ndarray(value) for name, value in stub.Predict(request, timeout=60).outputs.items()
+            }
+            assert {len(value) for value in outputs.values()} == {1}
+            if "error" in outputs:
+                assert outputs["error"].tolist() == [b""]
+            if "scores" in outputs:
+                assert outputs["scores"].max() > 1 / 7
+
+
+def test_the_call_of_the_instructions(exported, served, port, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cat.jpg").write_bytes(encode(draw(5), "JPEG"))
+    source = _source((exported / "README.txt").read_text())
+    assert "localhost:8500" in source
+    exec(source.replace("localhost:8500", f"localhost:{port}"), {})
+    scores = served["serving_default"](tf.constant([(tmp_path / "cat.jpg").read_bytes()]))["scores"]
+    assert f"{np.asarray(scores)[0, 0]:.5f}"[:6] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("signature", [pytest.param("images", marks=pytest.mark.slow), "images_uint8"])
+def test_the_call_of_the_instructions_without_files(tmp_path, capsys, signature):
+    model = make_model()
+    model.name = "it's $(mine)"
+    folder = export(model, tmp_path, signatures=(signature,), check=False)
+    text = (folder / "README.txt").read_text()
+    assert "--model_name=it_s___mine_ " in text and "/models/it_s___mine_:predict" in text
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+        Service(tf.saved_model.load(str(folder)).signatures), server
+    )
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    exec(_source(text).replace("localhost:8500", f"localhost:{port}"), {})
+    assert "logits" in capsys.readouterr().out
+    server.stop(None).wait()
+
+
+def _source(text):
+    """The Python of the instructions."""
+    return re.search(r"^  import pathlib\n(.*\n)*", text, re.MULTILINE)[0].replace("\n  ", "\n").removeprefix("  ")

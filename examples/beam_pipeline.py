@@ -1,6 +1,6 @@
 """Classify large image collections: an Apache Beam pipeline around an exported SavedModel.
 
-    python -m keras_vit.serving.beam --model serving/1 --images 'data/**.jpg' --output answers/rows
+    python examples/beam_pipeline.py --model serving/1 --images 'data/**.jpg' --output answers/rows
 
 Images are files (`--images`, patterns of Beam: `*` matches within a folder, `**` across folders) or the feature
 `--image-key` of the `tf.train.Example`s in TFRecord files (`--tfrecord 'data/train-*'`). The results are Parquet files,
@@ -19,9 +19,10 @@ Options that `--help` does not list are Beam's. They run the same command in sev
     ... --runner DataflowRunner --project PROJECT --region REGION --temp_location gs://BUCKET/tmp \
         --sdk_container_image IMAGE
 
-The workers, such as those of the Docker image, need this package with its extras `beam` and `tensorflow`. Model, images
-and output must have paths that are valid on all workers, such as `gs://`. Without `--shards`, each bundle of the runner
-writes one file; Flink's bundles are small.
+Install `keras_vit` with its extras `beam` and `tensorflow`. The workers, such as those of the Docker image, need only
+what the two extras install; Beam sends them the functions of this file. Model, images and output must have paths that
+are valid on all workers, such as `gs://`. Without `--shards`, each bundle of the runner writes one file; Flink's
+bundles are small.
 
 The exit code is 0 if all rows are written, 2 on invalid arguments, and another one otherwise. Rows are written to
 `answers/beam-temp-rows-...` and renamed at the end. An interrupted run leaves only that folder, and the same command
@@ -48,6 +49,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit import checks
 
+_PROGRAM = "beam_pipeline.py"
 _COLUMNS = {
     "path": pyarrow.string(),
     "classes": pyarrow.list_(pyarrow.string()),
@@ -122,7 +124,7 @@ def classify(pipeline, *, model, images, tfrecord, image_key, output, features, 
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="python -m keras_vit.serving.beam",
+        prog=_PROGRAM,
         description="Classify images with an exported SavedModel in an Apache Beam pipeline. Options that are not "
         "listed here are Beam's, such as --runner.",
         allow_abbrev=False,
@@ -226,7 +228,7 @@ def _end_with_worker(failure):
     """
     threading.__excepthook__(failure)
     if failure.thread is not None and failure.thread.name == "run_worker":
-        print(f"python -m {__name__}: error: a worker process died", file=sys.stderr, flush=True)
+        print(f"{_PROGRAM}: error: a worker process died", file=sys.stderr, flush=True)
         os._exit(1)  # sys.exit would only end this thread
 
 
@@ -340,6 +342,4 @@ def _row(answer):
 
 
 if __name__ == "__main__":
-    from keras_vit.serving import beam as _this  # the module name under which workers import it
-
-    sys.exit(_this.main())
+    sys.exit(main())

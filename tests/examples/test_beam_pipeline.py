@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -22,12 +23,23 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # theirs
     pytest.importorskip("apache_beam")
     pytest.importorskip("tensorflow_hub")
-    from keras_vit.serving import beam
 pq = pytest.importorskip("pyarrow.parquet")
 
+PROGRAM = pathlib.Path(__file__).parents[2] / "examples" / "beam_pipeline.py"
 GOOD = {f"{seed}.{kind.lower()}": encode(draw(seed), kind) for seed, kind in enumerate(("PNG", "JPEG", "BMP", "GIF"))}
 BAD = {"text.jpg": b"hello world", "empty.jpg": b"", "cut.jpg": GOOD["1.jpeg"][:300]}
 SEVERAL = ("--direct_running_mode", "multi_processing", "--direct_num_workers", "2")
+
+
+@pytest.fixture(scope="module")
+def beam():
+    """The program as a module."""
+    spec = importlib.util.spec_from_file_location(PROGRAM.stem, PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +62,7 @@ def images(tmp_path):
 
 
 def command(*words):
-    return [sys.executable, "-m", beam.__name__, *map(str, words)]
+    return [sys.executable, str(PROGRAM), *map(str, words)]
 
 
 def run(*words, **options):
@@ -175,11 +187,11 @@ def test_without_features_from_another_folder(serving, images, tmp_path):
         ({"--batch-size": "0"}, "--batch-size must be an integer of at least 1; got --batch-size=0"),
         ({"--shards": "-1"}, "--shards must be an integer of at least 0; got --shards=-1"),
         ({"--output": "rows/"}, "must be a prefix of file names, such as answers/rows; got 'rows/'"),
-        ({"--output": "old/rows"}, "rows-00003-of-00007.parquet of an earlier run: remove"),
+        ({"--output": "old/rows"}, "rows-00003-of-00007.parquet exists from an earlier run: remove"),
         ({"--output": None}, "the following arguments are required: --output"),
     ],
 )
-def test_arguments_are_checked_first(serving, images, tmp_path, monkeypatch, capsys, changes, expected):
+def test_arguments_are_checked_first(beam, serving, images, tmp_path, monkeypatch, capsys, changes, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "serving").symlink_to(serving)
     for folder, name in (("damaged", "saved_model.pb"), ("old", "rows-00003-of-00007.parquet")):

@@ -1,0 +1,95 @@
+"""What `keras-vit train` does; its recipe: `--set FIELD=VALUE` and its short forms."""
+
+import ast
+import contextlib
+import json
+import pathlib
+import sys
+
+import keras_vit
+from keras_vit import checks
+from keras_vit.cli.failures import users_mistakes
+from keras_vit.cli.models import check_zoo_name, given
+from keras_vit.cli.sources import ANY_KIND, check_sources, open_sources
+
+_SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay", "seed", "image_size")
+_WORDS = {"none": None, "null": None, "true": True, "false": False}
+
+
+def train(args):
+    """Train by a recipe, or print the recipe."""
+    recipes = keras_vit.training.RECIPES
+    if args.recipe not in recipes:
+        hint = checks.suggestion(args.recipe, recipes, most=3, cutoff=0.4)
+        raise ValueError(f"--recipe must be one that keras-vit list --recipes shows; got {args.recipe!r}{hint}")
+    recipe = recipes[args.recipe].replace(**read_changes(args))
+    check_sources(args)
+    if args.model is not None:
+        args.model = check_zoo_name("--model must be", args.model)
+    if args.show:
+        print(json.dumps(recipe.to_dict(), indent=2))
+        return
+    if args.workdir is None:
+        raise ValueError("--workdir must be given, or --show to see the recipe")
+    if args.model is None and recipe.model is None:
+        raise ValueError(f"--model must be given: recipe {recipe.name!r} does not define one")
+    options = given(args, ("checkpoint_every", "max_corrupt"))  # keras_vit.train defines their defaults
+    training = keras_vit.training
+    failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
+    # Several workers must connect before TensorFlow creates anything, such as a source.
+    with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
+        source, validation = open_sources(args, recipe.seed)
+        if source is None and recipe.dataset is None:
+            raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no images of its own")
+        options |= {"model": args.model, "weights": args.weights, "validation": validation, "strategy": devices}
+        with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bars
+            result = keras_vit.train(recipe, source, args.workdir, **options)
+    if result.accuracy is not None:
+        print(f"accuracy: {100 * result.accuracy:.1f} %")
+    folder = pathlib.Path(args.workdir)
+    print(f"saved: {folder / 'model.keras'}")
+    if (folder / "best.keras").is_file():  # only with validation images
+        print(f"best: {folder / 'best.keras'}")
+
+
+@contextlib.contextmanager
+def _why_it_ended():
+    """Print one line about a run that was interrupted and saved; the exception sets the exit code."""
+    try:
+        yield
+    except (keras_vit.training.Preempted, keras_vit.training.Interrupted) as end:
+        print(f"keras-vit: {end}", file=sys.stderr)
+        raise
+
+
+def read_changes(args):
+    """Return the fields of the recipe that the arguments change, by name."""
+    changes = given(args, _SHORT_FORMS)
+    for name, text in args.set:
+        if name in changes:
+            raise ValueError(f"{name} must be given once; --set {name}={text} gives it again")
+        changes[name] = _texts(text) if name in ("augment", "mix") else _value(text)
+    return changes
+
+
+def _value(text):
+    """Convert `"0.01"` to 0.01, `"(0.3, 0.6)"` to a tuple and `"none"` to None; return other words unchanged."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _texts(text):
+    """Convert `"flip, randaugment(2, 15)"`, or `'["flip", "randaugment(2, 15)"]'` as printed by `--show`, to two
+    strings; `""` and `"none"` become no strings."""
+    if text.lower() in ("", "none"):
+        return ()
+    try:
+        parsed = ast.parse(text, mode="eval").body  # distinguishes commas between calls from those inside
+    except SyntaxError:
+        return (text,)  # the recipe reports what is wrong
+    parts = parsed.elts if isinstance(parsed, (ast.Tuple, ast.List)) else [parsed]
+    return tuple(ast.get_source_segment(text, part).strip("'\"") for part in parts)
