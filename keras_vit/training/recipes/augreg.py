@@ -1,19 +1,21 @@
 """AugReg (arXiv 2106.10270, "How to train your ViT?"): its pre-training grid and its fine-tuning."""
 
-from keras_vit.training.published.vit import fine_tuning
+from typing import Any
+
 from keras_vit.training.recipe import Recipe
+from keras_vit.training.recipes.vit import TABLE_4
 
 _PAPER = "arXiv 2106.10270"
 
-# level -> layers and magnitude of RandAugment (None for none), alpha of MixUp (0 for none)
-_LEVELS = {
-    "none": (None, 0.0),
-    "light1": ((2, 0), 0.0),
-    "light2": ((2, 10), 0.2),
-    "medium1": ((2, 15), 0.2),
-    "medium2": ((2, 15), 0.5),
-    "strong1": ((2, 20), 0.5),
-    "strong2": ((2, 20), 0.8),
+# level -> augmentation after the crop and the flip, ways to mix
+_LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "none": ((), ()),
+    "light1": (("randaugment(2, 0)",), ()),
+    "light2": (("randaugment(2, 10)",), ("mixup(0.2)",)),
+    "medium1": (("randaugment(2, 15)",), ("mixup(0.2)",)),
+    "medium2": (("randaugment(2, 15)",), ("mixup(0.5)",)),
+    "strong1": (("randaugment(2, 20)",), ("mixup(0.5)",)),
+    "strong2": (("randaugment(2, 20)",), ("mixup(0.8)",)),
 }
 
 _I1K = (
@@ -22,11 +24,23 @@ _I1K = (
 )
 _I21K = "big_vision/configs/vit_i21k.py"
 
-# folder of the name -> data, epochs, loss and head bias, source of these
+# also the plain ViT-S/16 of big_vision
+PRETRAINING: dict[str, Any] = {
+    "optimizer": "adamw",
+    "learning_rate": 1e-3,
+    "batch_size": 4096,
+    "warmup_steps": 10_000,
+    "weight_decay": 0.1,
+    "clip_norm": 1.0,
+    "image_size": 224,
+}
+_NO_DROPOUT = {"dropout_rate": 0.0, "drop_path_rate": 0.0}
+
+# folder of the name -> data, epochs, loss, head bias, source of these
 _DATA = {
-    "": ("ImageNet", 300, {"loss": "softmax"}, _I1K),
-    "i21k/": ("ImageNet-21k", 300, {"loss": "sigmoid", "head_bias": -10.0}, _I21K),
-    "i21k-30ep/": ("ImageNet-21k", 30, {"loss": "sigmoid", "head_bias": -10.0}, _I21K),
+    "": ("ImageNet", 300, "softmax", None, _I1K),
+    "i21k/": ("ImageNet-21k", 300, "sigmoid", -10.0, _I21K),
+    "i21k-30ep/": ("ImageNet-21k", 30, "sigmoid", -10.0, _I21K),
 }
 
 # data -> (steps, warm-up) pairs, learning rate, the paper's grid
@@ -40,8 +54,8 @@ _TRANSFERS = {
 
 
 def _pretraining(folder, level):
-    data, epochs, loss, loss_source = _DATA[folder]
-    randaugment, alpha = _LEVELS[level]
+    data, epochs, loss, head_bias, loss_source = _DATA[folder]
+    randaugment, mix = _LEVELS[level]
     return Recipe(
         name=f"augreg/{folder}{level}",
         source=(
@@ -49,34 +63,28 @@ def _pretraining(folder, level):
             "cells are .replace(weight_decay=0.03) and .replace(dropout_rate=0.1, drop_path_rate=0.1); "
             f"loss: {loss_source}"
         ),
-        optimizer="adamw",
-        learning_rate=1e-3,
-        batch_size=4096,
         epochs=epochs,
-        warmup_steps=10_000,
-        weight_decay=0.1,
-        clip_norm=1.0,
-        augment=("inception_crop", "flip", *(["randaugment({}, {})".format(*randaugment)] if randaugment else [])),
-        mix=(f"mixup({alpha})",) if alpha else (),
-        image_size=224,
-        dropout_rate=0.0,
-        drop_path_rate=0.0,
-        **loss,
+        loss=loss,
+        head_bias=head_bias,
+        augment=("inception_crop", "flip", *randaugment),
+        mix=mix,
+        **PRETRAINING,
+        **_NO_DROPOUT,
     )
 
 
 def _transfer(data, steps, warmup_steps):
     lengths, learning_rate, sweep = _TRANSFERS[data]
     chosen = "that of the recommended B/16 and S/16" if data == "imagenet" else "the middle of the grid"
-    return fine_tuning(
-        f"augreg/finetune/{data}" + (f"-{steps}" if len(lengths) > 1 else ""),
-        f"{_PAPER}, transfer; the rest as arXiv 2010.11929, Table 4; learning rate: {chosen}",
+    return Recipe(
+        name=f"augreg/finetune/{data}" + (f"-{steps}" if len(lengths) > 1 else ""),
+        source=f"{_PAPER}, transfer; the rest as arXiv 2010.11929, Table 4; learning rate: {chosen}",
         steps=steps,
         warmup_steps=warmup_steps,
         learning_rate=learning_rate,
         sweep=sweep,
-        dropout_rate=0.0,
-        drop_path_rate=0.0,
+        **TABLE_4,
+        **_NO_DROPOUT,
     )
 
 

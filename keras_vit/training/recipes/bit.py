@@ -23,9 +23,7 @@ _HYPER_RULE = {
     "large": (float("inf"), 20_000, 500, ("mixup(0.1)",)),
 }
 
-# (side before the random crop, side after it)
-_SMALL_IMAGES = (160, 128)
-_IMAGES = (448, 384)
+_SMALL_IMAGES, _IMAGES = (160, 128), (448, 384)  # side before the random crop, side after it
 _SMALL_AREA = 96 * 96
 
 
