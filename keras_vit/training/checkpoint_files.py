@@ -99,6 +99,10 @@ def write_atomically(path, write):
         replace_file(path, write)
 
 
+def write_text(path, text):
+    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
 @contextlib.contextmanager
 def disk_errors(path):
     """Turn disk errors while `path` is written into a CheckpointError that says what to do."""

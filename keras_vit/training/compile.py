@@ -24,7 +24,12 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     if recipe.microbatches > 1:
         arguments["microbatches"] = recipe.microbatches
     if recipe.loss != MASKED_PATCHES:  # a model that predicts masked patches has its own loss and metrics
-        loss = CrossEntropy(recipe.loss, _gives_logits(recipe.loss, model), recipe.label_smoothing)
+        activation = output_activation(model)
+        if activation not in ("linear", recipe.loss):
+            raise ValueError(
+                f"model must give logits or {recipe.loss} to be trained with loss={recipe.loss!r}; got {activation}"
+            )
+        loss = CrossEntropy(recipe.loss, activation == "linear", recipe.label_smoothing)
         arguments |= {"loss": loss, "metrics": [Accuracy(name="accuracy")]}
     optimizer = create_optimizer(recipe, schedule, model)
     if recipe.head_bias is not None:
@@ -76,13 +81,6 @@ def _check_model(recipe, model):
                 f"recipe {recipe.name!r} trains with {name}={value}; the model was built with {name}={built_with}: "
                 f"build it from recipe.configure(config), or use recipe.replace({name}=None)"
             )
-
-
-def _gives_logits(loss, model):
-    activation = output_activation(model)
-    if activation not in ("linear", loss):
-        raise ValueError(f"model must give logits or {loss} to be trained with loss={loss!r}; got {activation}")
-    return activation == "linear"
 
 
 def _set_head_bias(model, value):

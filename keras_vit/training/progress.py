@@ -1,7 +1,6 @@
 """Progress reports of a run: values in the progress bar, tables of steps and epochs, and the best model."""
 
 import os
-import pathlib
 import sys
 import time
 
@@ -10,7 +9,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.learning_rate import learning_rate_at
 from keras_vit.logs import LOGGER
-from keras_vit.training.checkpoint_files import disk_errors, write_atomically
+from keras_vit.training.checkpoint_files import disk_errors, write_text
 from keras_vit.training.report import csv_text, history_rows, merit
 from keras_vit.training.workers import save_model
 
@@ -71,28 +70,29 @@ class Progress(keras.callbacks.Callback):
         LOGGER.info(f"about {_duration(seconds)} left at {pace}{self._besides}")
 
 
-class StepTable(keras.callbacks.Callback):
-    """Write a CSV file with one row per step, or per call of several steps: step, epoch and the current logs.
+class Tables(keras.callbacks.Callback):
+    """Write `steps.csv`, one row per step or per call of several steps, and `history.csv`, one row per epoch.
 
-    Keras's loss and accuracy are means over the epoch so far. A resumed run repeats the steps since its checkpoint; the
-    old rows of these steps are removed first, so that every step appears once.
+    Keras's loss and accuracy of a step are means over the epoch so far. A resumed run repeats the steps since its
+    checkpoint; the old rows of these steps are removed first, so that every step appears once.
 
     Args:
-        path: of the file.
+        workdir: folder of the files.
         resume: the `Resume` of the same fit, which must come after this one among the callbacks.
         steps_per_epoch: steps of an epoch.
     """
 
-    def __init__(self, path, resume, steps_per_epoch):
+    def __init__(self, workdir, resume, steps_per_epoch):
         super().__init__()
-        self._path, self._resume, self._steps_per_epoch = pathlib.Path(path), resume, steps_per_epoch
+        self._steps, self._history = workdir / "steps.csv", workdir / "history.csv"
+        self._resume, self._steps_per_epoch = resume, steps_per_epoch
 
     def on_train_begin(self, logs=None):
         self._step = self._resume.step
-        lines = _lines_until(self._path, self._step)
+        lines = _lines_until(self._steps, self._step)
         self._columns = lines[0].strip().split(",") if lines else None
         if lines:
-            write_atomically(self._path, lambda path: path.write_text("".join(lines), encoding="utf-8"))
+            write_text(self._steps, "".join(lines))
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
@@ -106,27 +106,13 @@ class StepTable(keras.callbacks.Callback):
         new = self._columns is None
         self._columns = self._columns or list(row)
         text = csv_text(self._columns, [row], header=new)
-        with disk_errors(self._path), open(self._path, "w" if new else "a", encoding="utf-8") as file:
+        with disk_errors(self._steps), open(self._steps, "w" if new else "a", encoding="utf-8") as file:
             file.write(text)
-
-
-class EpochTable(keras.callbacks.Callback):
-    """Rewrite a CSV file with one row per epoch: epoch, step and the logs at its end.
-
-    Args:
-        path: of the file.
-        steps_per_epoch: steps of an epoch.
-    """
-
-    def __init__(self, path, steps_per_epoch):
-        super().__init__()
-        self._path, self._steps_per_epoch = path, steps_per_epoch
 
     def on_epoch_end(self, epoch, logs=None):
         history = {name: [*self.model.history.history.get(name, ()), value] for name, value in logs.items()}
         rows = history_rows(history, self._steps_per_epoch)
-        text = csv_text(list(rows[0]), rows)
-        write_atomically(self._path, lambda path: path.write_text(text, encoding="utf-8"))
+        write_text(self._history, csv_text(list(rows[0]), rows))
 
 
 class BestModel(keras.callbacks.Callback):

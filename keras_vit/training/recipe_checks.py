@@ -41,9 +41,9 @@ def check_contradictions(recipe):
     """Raise `ValueError` if fields contradict each other; the error shows the fields that its rule names."""
     for rule, is_broken in _rules(recipe).items():
         if is_broken:
-            named = dict.fromkeys(word for word in re.findall(r"\w+", rule) if hasattr(recipe, word))
-            got = ", ".join(f"{name}={getattr(recipe, name)!r}" for name in named)
-            raise ValueError(f"{rule}; got {got} (change it with recipe.replace(...), or --set NAME=VALUE)")
+            names = list(dict.fromkeys(word for word in re.findall(r"\w+", rule) if hasattr(recipe, word)))
+            got = ", ".join(f"{name}={getattr(recipe, name)!r}" for name in names)
+            raise ValueError(f"{rule}; got {got} (try recipe.replace({names[0]}=...), or --set {names[0]}=...)")
 
 
 def _rules(r):

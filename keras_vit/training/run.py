@@ -21,10 +21,10 @@ from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.rescaled import of_pixels
 from keras_vit.training.build import build
-from keras_vit.training.checkpoint_files import held, write_atomically
+from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
-from keras_vit.training.progress import BestModel, EpochTable, Progress, StepTable, verbosity
+from keras_vit.training.progress import BestModel, Progress, Tables, verbosity
 from keras_vit.training.recipe import Recipe
 from keras_vit.training.recipe_checks import DATASETS
 from keras_vit.training.recipes import RECIPES
@@ -161,7 +161,7 @@ def train(
             if devices.is_chief:
                 callbacks += _writers(workdir, resume, steps_per_epoch, validation and student_of(model))
                 remove_partial(workdir)
-                _write_json(workdir / "recipe.json", recipe.to_dict())
+                write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
             size = " x ".join(map(str, find_encoder(model).config.image_size))
             log(
                 f"{epochs * steps_per_epoch:,} steps of {recipe.batch_size} images, "
@@ -245,10 +245,7 @@ def _named(path, report):
 
 def _writers(workdir, resume, steps_per_epoch, validated):
     """Return the callbacks that write the files of a run; `validated` is the model to save, None without validation."""
-    callbacks = [
-        StepTable(workdir / "steps.csv", resume, steps_per_epoch),
-        EpochTable(workdir / "history.csv", steps_per_epoch),
-    ]
+    callbacks = [Tables(workdir, resume, steps_per_epoch)]
     if validated is not None:
         callbacks.append(BestModel(workdir / "best.keras", validated))
     if importlib.util.find_spec("tensorboard"):
@@ -261,10 +258,6 @@ def _report(result, rows, recipe, identity, workdir):
     save_model(result.model, workdir / "model.keras")
     has_curves = draw_curves(rows, workdir / "curves.png")
     values = {"recipe": recipe.to_dict(), "accuracy": result.accuracy, "history": result.history, "run": identity}
-    _write_json(workdir / "history.json", values)
+    write_text(workdir / "history.json", json.dumps(values, indent=2))
     note = "" if has_curves else " (no curves.png: pip install matplotlib)"
     return f"{summary(rows)}\nSaved in {workdir}{note}"
-
-
-def _write_json(path, values):
-    write_atomically(path, lambda partial: partial.write_text(json.dumps(values, indent=2), encoding="utf-8"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.training import progress
-from keras_vit.training.progress import Progress, StepTable, verbosity
+from keras_vit.training.progress import Progress, Tables, verbosity
 from keras_vit.training.report import shortest
 
 
@@ -141,7 +141,7 @@ class TestTimeLeft:
         assert progress._duration(seconds) == text
 
 
-class TestStepTable:
+class TestTables:
     """What is left of `steps.csv` where a run resumes at step 2, and the row of step 3 behind it."""
 
     @pytest.fixture
@@ -149,7 +149,7 @@ class TestStepTable:
         def resumed(content, step=2):
             path = tmp_path / "steps.csv"
             path.write_bytes(content)
-            table = StepTable(path, SimpleNamespace(step=step), steps_per_epoch=8)
+            table = Tables(tmp_path, SimpleNamespace(step=step), steps_per_epoch=8)
             table.on_train_begin()
             table.on_epoch_begin(0)
             table.on_train_batch_end(step, {"loss": 0.5})

@@ -123,8 +123,8 @@ def test_every_field_survives_json(model):
         ({"warmup_fraction": 1}, "warmup_fraction must be a number in [0, 1); got warmup_fraction=1"),
         (
             {"warmup_steps": 8},
-            "warmup_steps must be below steps; got warmup_steps=8, steps=8 (change it with recipe.replace(...), or "
-            "--set NAME=VALUE)",
+            "warmup_steps must be below steps; got warmup_steps=8, steps=8 (try recipe.replace(warmup_steps=...), or "
+            "--set warmup_steps=...)",
         ),
         ({"warmup_epochs": 1}, "warmup_epochs requires a recipe with epochs; got warmup_epochs=1.0, epochs=None"),
         ({"steps": None, "epochs": 3, "warmup_epochs": 3}, "warmup_epochs must be below epochs; got warmup_epochs=3.0"),
