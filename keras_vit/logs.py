@@ -1,5 +1,6 @@
 """The logger `keras_vit`, which receives all reports of the package."""
 
+import contextlib
 import logging
 import sys
 
@@ -12,7 +13,8 @@ class _UntilConfigured(logging.StreamHandler):
     def emit(self, record):
         if not logging.getLogger().handlers:
             self.stream = sys.stderr  # the current one, which a notebook or a test may have replaced
-            super().emit(record)  # which never raises
+            with contextlib.suppress(ValueError):  # logging writes its own errors to the stream, which may be closed
+                super().emit(record)
 
 
 def set_up() -> None:

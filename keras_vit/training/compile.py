@@ -42,19 +42,17 @@ def _count_steps(recipe, steps, steps_per_epoch):
     """Return the steps of the run and of its warm-up."""
     if steps_per_epoch is not None:
         checks.check_integer("steps_per_epoch", steps_per_epoch)
-    if steps is None:
-        steps = recipe.steps
-    if steps is None and steps_per_epoch is not None:
-        steps = recipe.epochs * steps_per_epoch
+    if steps is not None:
+        steps = checks.check_integer("steps", steps)
+    steps = steps or recipe.steps or (recipe.epochs * steps_per_epoch if steps_per_epoch else None)
     if steps is None:
         raise ValueError(
             f"steps must be given: recipe {recipe.name!r} counts epochs "
             f"(steps = epochs * steps_per_epoch, here epochs={recipe.epochs})"
         )
-    steps = checks.check_integer("steps", steps)
-    if not recipe.warmup_epochs:
-        return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
-    return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
+    if recipe.warmup_epochs:
+        return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
+    return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
 
 
 def _check_model(recipe, model):

@@ -116,8 +116,9 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
         with strategy.scope():
             yield Devices(name, strategy.num_model_replicas)
     else:
+        worker, worker_count = workers.place(strategy)
         with strategy.scope():
-            yield Devices(name, strategy.num_replicas_in_sync, *workers.place(strategy), strategy)
+            yield Devices(name, strategy.num_replicas_in_sync, worker, worker_count, strategy)
 
 
 def _choose():

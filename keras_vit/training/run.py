@@ -130,61 +130,67 @@ def train(
     if not isinstance(strategy, Devices):
         checks.check_choice("strategy", strategy, DISTRIBUTIONS)
     with contextlib.nullcontext(strategy) if isinstance(strategy, Devices) else distribution(strategy) as devices:
-        source, validation = _open_images(recipe, source, validation)
-        keras.utils.set_random_seed(recipe.seed)
-        model = build(recipe, source, validation, model, weights)
-        identity = run_identity(recipe, source, validation, model, weights)
-        is_rescaled = recipe.input_dtype == "uint8" and not isinstance(model, Distiller)
-        trained = of_pixels(model) if is_rescaled else model
-        epochs, steps_per_epoch = recipe.total_steps(source.size)
-        recipe.compile(trained, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
-        log = LOGGER.info if verbose and devices.is_chief else lambda report: None
-        result = _finished(workdir, identity, model)
-        if result is not None:
-            log(f"the run in {workdir} is already finished")
-            return result
-        with held(workdir) if devices.is_chief else contextlib.nullcontext():
-            resume = Resume(workdir, checkpoint_every, run=identity)
-            images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
-            drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
-            prepared = find_encoder(model).preprocessing, recipe.batch_size
-            data = devices.dataset(
-                lambda shard: train_pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
-            )
-            measured = validation and devices.dataset(
-                lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)
-            )
-            told = epochs if verbose and devices.is_chief else None
-            callbacks = [Progress(recipe.batch_size, steps_per_epoch, told, validation is not None)]
-            if recipe.ema_momentum is not None:
-                callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
-            if devices.is_chief:
-                callbacks += _writers(workdir, resume, steps_per_epoch, validation and student_of(model))
-                remove_partial(workdir)
-                write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
-            size = " x ".join(map(str, find_encoder(model).config.image_size))
-            log(
-                f"{epochs * steps_per_epoch:,} steps of {recipe.batch_size} images, "
-                f"{epochs} x {source.size:,} images of {size} pixels"
-                + (f"; resumes from the checkpoint of step {resume.step}" if resume.step else "")
-            )
-            try:
-                history = trained.fit(
-                    data,
-                    epochs=epochs,
-                    steps_per_epoch=steps_per_epoch,
-                    validation_data=measured,
-                    shuffle=False,  # the pipeline shuffles; Keras can shuffle arrays only, and warns
-                    callbacks=[*callbacks, resume],
-                    verbose=verbose if devices.is_chief else 0,
-                ).history
-            except tf.errors.OpError as error:
-                raise data_error(error) or error from None
-            history = {name: [shortest(value) for value in values] for name, values in history.items()}
-            result = TrainResult(student_of(model), history, history.get("val_accuracy", [None])[-1])
-            if devices.is_chief:
-                log(_report(result, history_rows(history, steps_per_epoch), recipe, identity, workdir))
-            return result
+        options = checkpoint_every, max_corrupt, verbose
+        return _train(recipe, source, validation, model, weights, workdir, devices, *options)
+
+
+def _train(recipe, source, validation, model, weights, workdir, devices, checkpoint_every, max_corrupt, verbose):
+    """Open the images, build and compile the model, make the pipelines, fit, and report."""
+    source, validation = _open_images(recipe, source, validation)
+    keras.utils.set_random_seed(recipe.seed)
+    model = build(recipe, source, validation, model, weights)
+    identity = run_identity(recipe, source, validation, model, weights)
+    is_rescaled = recipe.input_dtype == "uint8" and not isinstance(model, Distiller)
+    trained = of_pixels(model) if is_rescaled else model
+    epochs, steps_per_epoch = recipe.total_steps(source.size)
+    recipe.compile(trained, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
+    log = LOGGER.info if verbose and devices.is_chief else lambda report: None
+    result = _finished(workdir, identity, model)
+    if result is not None:
+        log(f"the run in {workdir} is already finished")
+        return result
+    with held(workdir) if devices.is_chief else contextlib.nullcontext():
+        resume = Resume(workdir, checkpoint_every, run=identity)
+        images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
+        drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
+        prepared = find_encoder(model).preprocessing, recipe.batch_size
+        data = devices.dataset(
+            lambda shard: train_pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
+        )
+        measured = validation and devices.dataset(
+            lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)
+        )
+        told = epochs if verbose and devices.is_chief else None
+        callbacks = [Progress(recipe.batch_size, steps_per_epoch, told, validation is not None)]
+        if recipe.ema_momentum is not None:
+            callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+        if devices.is_chief:
+            callbacks += _writers(workdir, resume, steps_per_epoch, validation and student_of(model))
+            remove_partial(workdir)
+            write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
+        size = " x ".join(map(str, find_encoder(model).config.image_size))
+        log(
+            f"{epochs * steps_per_epoch:,} steps of {recipe.batch_size} images, "
+            f"{epochs} x {source.size:,} images of {size} pixels"
+            + (f"; resumes from the checkpoint of step {resume.step}" if resume.step else "")
+        )
+        try:
+            history = trained.fit(
+                data,
+                epochs=epochs,
+                steps_per_epoch=steps_per_epoch,
+                validation_data=measured,
+                shuffle=False,  # the pipeline shuffles; Keras can shuffle arrays only, and warns
+                callbacks=[*callbacks, resume],
+                verbose=verbose if devices.is_chief else 0,
+            ).history
+        except tf.errors.OpError as error:
+            raise data_error(error) or error from None
+        history = {name: [shortest(value) for value in values] for name, values in history.items()}
+        result = TrainResult(student_of(model), history, history.get("val_accuracy", [None])[-1])
+        if devices.is_chief:
+            log(_report(result, history_rows(history, steps_per_epoch), recipe, identity, workdir))
+        return result
 
 
 def _open_images(recipe, source, validation):

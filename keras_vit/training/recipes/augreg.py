@@ -3,7 +3,7 @@
 from typing import Any
 
 from keras_vit.training.recipe import Recipe
-from keras_vit.training.recipes.vit import TABLE_4
+from keras_vit.training.recipes.vit import fine_tuning
 
 _PAPER = "arXiv 2106.10270"
 
@@ -76,16 +76,9 @@ def _pretraining(folder, level):
 def _transfer(data, steps, warmup_steps):
     lengths, learning_rate, sweep = _TRANSFERS[data]
     chosen = "that of the recommended B/16 and S/16" if data == "imagenet" else "the middle of the grid"
-    return Recipe(
-        name=f"augreg/finetune/{data}" + (f"-{steps}" if len(lengths) > 1 else ""),
-        source=f"{_PAPER}, transfer; the rest as arXiv 2010.11929, Table 4; learning rate: {chosen}",
-        steps=steps,
-        warmup_steps=warmup_steps,
-        learning_rate=learning_rate,
-        sweep=sweep,
-        **TABLE_4,
-        **_NO_DROPOUT,
-    )
+    name = f"augreg/finetune/{data}" + (f"-{steps}" if len(lengths) > 1 else "")
+    source = f"{_PAPER}, transfer; the rest as arXiv 2010.11929, Table 4; learning rate: {chosen}"
+    return fine_tuning(name, source, steps, warmup_steps, learning_rate, sweep, **_NO_DROPOUT)
 
 
 RECIPES = (

@@ -57,9 +57,8 @@ _PRETRAINING = {
     "imagenet": ("all ViT", 300, 3e-3),
 }
 
-# also AugReg's fine-tuning
-TABLE_4: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "batch_size": 512, "clip_norm": 1.0}
-TABLE_4 |= {**_CROPS, "image_size": 384}
+_TABLE_4: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "batch_size": 512, "clip_norm": 1.0}
+_TABLE_4 |= {**_CROPS, "image_size": 384}
 _SWEEP = (0.001, 0.003, 0.01, 0.03)
 _DEFAULT_RATE = "learning rate: the official code's default 0.03"
 _DEFAULT_WARMUP = "warm-up: the official code's default"
@@ -101,17 +100,15 @@ def _pretraining(name, models, epochs, learning_rate):
     )
 
 
+def fine_tuning(name, source, steps, warmup_steps, learning_rate, sweep, **changes):
+    """Return a recipe with the settings of Table 4 and the given changes."""
+    numbers = {"steps": steps, "warmup_steps": warmup_steps, "learning_rate": learning_rate, "sweep": sweep}
+    return Recipe(name=name, source=source, **_TABLE_4, **numbers).replace(**changes)
+
+
 def _fine_tuning(name, data, tables="Table 4", **changes):
-    steps, warmup_steps, learning_rate, sweep, unstated = _FINE_TUNING[data]
-    return Recipe(
-        name=f"vit/finetune/{name}",
-        source=f"{_PAPER}, {tables}; {unstated}",
-        steps=steps,
-        warmup_steps=warmup_steps,
-        learning_rate=learning_rate,
-        sweep=sweep,
-        **TABLE_4 | changes,
-    )
+    *numbers, unstated = _FINE_TUNING[data]
+    return fine_tuning(f"vit/finetune/{name}", f"{_PAPER}, {tables}; {unstated}", *numbers, **changes)
 
 
 RECIPES = (
@@ -137,13 +134,9 @@ RECIPES = (
         name="vit/masked-patches/jft",
         source=f"{_PAPER}, appendix B.1.2: ViT-B/16 on JFT-300M; weight decay: none is stated; augmentation: that of "
         "classification (google-research/vision_transformer, issue 103)",
-        optimizer="adamw",
         learning_rate=2e-4,
-        batch_size=4096,
         steps=1_000_000,
-        warmup_steps=10_000,
-        loss="masked_patches",
-        **_CROPS,
+        **_TABLE_3 | {"loss": "masked_patches"},
     ),
     Recipe(
         name="vit/masked-patches/digits",
