@@ -1,14 +1,14 @@
-"""How many images a ViT, a hybrid and a ResNet need: Figs. 3 and 4 of the paper in small, on real images.
+"""Measure how many images a ViT, a hybrid and a ResNet need: a small version of Figs. 3 and 4 of the paper.
 
     python examples/data_size_study.py [--output DIR] [--steps N] [--seeds N] [--tiny]
     python examples/data_size_study.py --data cifar10.npz --output data_size
 
-A ViT, a ViT on the feature map of a small ResNet, and a BiT ResNet, of 8.2 to 8.4 million multiply-accumulates per
-colour image, are trained on 5 to 100 % of the images and measured few-shot: a table, data_size.csv and
-data_size.png. As for the subsets of JFT in the paper's section 4.3, hyper-parameters are the same for all sizes,
-nothing more is regularised on small sets, and training stops early; here the number of steps is the same too.
-study.py says how models are trained and measured, +- is the standard deviation over the seeds, and the same command
-goes on after a kill. Needs keras_vit with TensorFlow, matplotlib and, without --data, scikit-learn.
+A ViT, a ViT on the feature map of a small ResNet, and a BiT ResNet, each with 8.2 to 8.4 million multiply-accumulates
+per colour image, are trained on 5 to 100 % of the images. A table, data_size.csv and data_size.png show their few-shot
+accuracy. As for the subsets of JFT in section 4.3 of the paper, all sizes have the same hyper-parameters and
+regularisation, and training stops early; here the number of steps is also the same. study.py describes how models are
+trained and measured; +- is the standard deviation over the seeds. The same command resumes an interrupted study.
+Requires keras_vit with TensorFlow, matplotlib and, without --data, scikit-learn.
 """
 
 import study

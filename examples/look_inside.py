@@ -1,9 +1,9 @@
-"""Looks inside a Vision Transformer: the figures of the paper's section 4.5 for a model and images of yours.
+"""Draw the figures of section 4.5 of the paper for a model and images of your own.
 
     python examples/look_inside.py [--output DIR] [--tiny]
     python examples/look_inside.py --model ViT-Ti_16 --weights ViT-Ti_16.npz --output inside cat.jpg dog.jpg
 
-Without a model it trains one on scikit-learn's handwritten digits first, in half a minute. Needs keras_vit with
+Without a model, it first trains one on scikit-learn's handwritten digits, in half a minute. Requires keras_vit with
 TensorFlow and matplotlib.
 """
 
@@ -33,7 +33,7 @@ def main():
     for name, draw in FIGURES.items():
         try:
             figure, shows = draw(model, images)
-        except ValueError as error:  # a Swin has no table of positions, a ResNet no attention
+        except ValueError as error:  # a Swin has no position embeddings, a ResNet no attention
             print(f"no {name}: {error}")
             continue
         figure.savefig(output / f"{name}.png")
@@ -43,7 +43,7 @@ def main():
 
 
 def draw_attention(model, images):
-    """Fig. 6: from the token that the head reads back through every block to the patches."""
+    """Draw Fig. 6: attention rollout from the token that the head reads to the patches."""
     inputs = keras_vit.preprocess(images[:4], model.preprocessing)
     rollout = analysis.attention_rollout(model, inputs)
     shares = np.sort(rollout.reshape(len(rollout), -1))[:, ::-1]
@@ -53,7 +53,7 @@ def draw_attention(model, images):
 
 
 def draw_filters(model, images):
-    """Fig. 7, left: what embeds the patches, or what a ResNet begins with."""
+    """Draw Fig. 7, left: the filters of the patch embedding, or of the first convolution of a ResNet."""
     found = analysis.filter_components(model)
     explained = 100 * found.explained[:8].sum()
     low = 100 * analysis.smoothness(found.filters[:8]).mean()
@@ -62,7 +62,7 @@ def draw_filters(model, images):
 
 
 def draw_positions(model, images):
-    """Fig. 7, centre."""
+    """Draw Fig. 7, centre: the similarity of position embeddings."""
     similarity = analysis.position_similarity(model)
     nearest = similarity.reshape(-1, similarity.shape[2] * similarity.shape[3]).argmax(1)
     alike = 100 * np.mean(nearest == np.arange(len(nearest)))
@@ -70,7 +70,7 @@ def draw_positions(model, images):
 
 
 def draw_distance(model, images):
-    """Fig. 7, right: how far the heads look."""
+    """Draw Fig. 7, right: the mean attention distance of the heads."""
     inputs = keras_vit.preprocess(images, model.preprocessing)
     distances = analysis.mean_attention_distance(model, inputs)
     third = max(1, len(distances) // 3)
@@ -80,7 +80,7 @@ def draw_distance(model, images):
 
 
 def draw_explanation(model, images):
-    """What `keras-vit explain` draws."""
+    """Draw the figure of `keras-vit explain`."""
     inputs = keras_vit.preprocess(images[:1], model.preprocessing)
     answers = keras_vit.predict(model, images[0])[0]
     figure = plots.explanation(
@@ -103,9 +103,9 @@ FIGURES = {
 
 
 def digits(steps):
-    """A model of 4 x 4 patches trained on handwritten digits, and images that it has not seen."""
+    """Return a model with 4 x 4 patches, trained on handwritten digits, and held-out images."""
     train, test = keras_vit.data.from_digits()
-    recipe = keras_vit.training.RECIPES["quickstart"]  # without its shifts, which cost patches this small accuracy
+    recipe = keras_vit.training.RECIPES["quickstart"]  # its shifts hurt with such small patches
     config = recipe.model.replace(patch_size=2, name="ViT-digits_2")
     model = keras_vit.VisionTransformer(config, labels=train.class_names)
     batches = keras_vit.data.train_pipeline(train, model.preprocessing, recipe.batch_size)
@@ -120,7 +120,7 @@ def parse_arguments():
     parser.add_argument("--model", metavar="NAME", help="name from keras-vit list")
     parser.add_argument("--weights", metavar="FILE", help="its weights, as of keras_vit.create_model")
     parser.add_argument("--output", metavar="DIR", help="folder for the figures (default: a new one)")
-    parser.add_argument("--tiny", action="store_true", help="a few steps, which learn little")
+    parser.add_argument("--tiny", action="store_true", help="train a few steps, to try the script")
     args = parser.parse_args()
     if bool(args.model) != bool(args.images) or bool(args.model) != bool(args.weights):
         parser.error("--model, --weights and images go together")

@@ -1,8 +1,8 @@
-"""A Vision Transformer learns to read handwriting: images to served model in a minute on two cores.
+"""Train a Vision Transformer on handwritten digits and export it, in a minute on two cores.
 
     python examples/quickstart.py [--workdir DIR] [--epochs N] [--tiny]
 
-Needs keras_vit with TensorFlow, and scikit-learn, which carries the 1797 images: nothing is downloaded.
+Requires keras_vit with TensorFlow, and scikit-learn, which includes the 1797 images. Nothing is downloaded.
 `keras_vit.train("quickstart", None, "DIR")` does the first three steps in one call.
 """
 
@@ -35,7 +35,7 @@ CONFIG = keras_vit.ViTConfig(
     classes=10,
 )
 
-# All that a serving machine needs: TensorFlow and the exported folder. Runs in a process of its own.
+# A server needs only TensorFlow and the exported folder. This runs in its own process.
 CLIENT = """
 import pathlib, sys
 import tensorflow as tf
@@ -55,7 +55,7 @@ def main():
     recipe = recipe.replace(epochs=epochs if args.epochs is None else args.epochs)
     keras.utils.set_random_seed(recipe.seed)
 
-    # 1. Images become batches, and the model knows how its images are prepared.
+    # 1. Make batches of the images; the model states how its images are preprocessed.
     train, test = keras_vit.data.from_digits()
     model = keras_vit.VisionTransformer(CONFIG, labels=train.class_names)
     train_batches = keras_vit.data.train_pipeline(
@@ -63,7 +63,7 @@ def main():
     )
     test_batches = keras_vit.data.eval_pipeline(test, model.preprocessing, recipe.batch_size)
 
-    # 2. The recipe brings optimizer, warm-up, cosine decay and loss; the training is Keras's own.
+    # 2. The recipe sets optimizer, warm-up, cosine decay and loss; Keras's fit trains.
     steps_per_epoch = train.size // recipe.batch_size
     recipe.compile(model, steps=recipe.epochs * steps_per_epoch)
     model.fit(
@@ -75,12 +75,12 @@ def main():
         verbose=1 if sys.stdout.isatty() else 2,  # a bar on a terminal, a line per epoch in a file
     )
 
-    # 3. Saved, and read back: class, preprocessing and labels are in the file.
+    # 3. Save and load the model; the file includes class, preprocessing and labels.
     model.save(workdir / "model.keras")
     model = keras.models.load_model(workdir / "model.keras")
     accuracy = model.evaluate(test_batches, verbose=0, return_dict=True)["accuracy"]
 
-    # 4. Exported, and asked by a process that knows neither Keras nor this package.
+    # 4. Export the model, and run it in a process without Keras and this package.
     exported = keras_vit.export(model, workdir / "serving")
     digits = list(test.dataset.take(32).as_numpy_iterator())
     image = workdir / "digit.png"
@@ -89,7 +89,7 @@ def main():
     [[(label, score)]] = keras_vit.predict(model, image, top=1)
     agrees = served_label == label and abs(served_score - score) < 1e-5
 
-    # 5. A look at the first of the held-out digits.
+    # 5. Draw predictions for the first held-out digits.
     answers = keras_vit.predict(model, [digit["image"] for digit in digits], top=1)
     draw_sheet(digits, [answer[0][0] for answer in answers]).save(workdir / "predictions.png")
 
@@ -105,21 +105,21 @@ def main():
     )
     print(f"accuracy: {100 * accuracy:.1f} %")
     if not agrees:
-        sys.exit("the exported model must answer as the model does")
+        sys.exit("the exported model must predict as the model does")
     if accuracy < 0.97 and not args.tiny:
-        sys.exit("at least 97 % of the held-out digits must be read rightly")
+        sys.exit("at least 97 % of the held-out digits must be classified correctly")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", metavar="DIR", help="folder for all files (default: a new temporary folder)")
     parser.add_argument("--epochs", metavar="N", type=int, help="passes over the images (default: the recipe's)")
-    parser.add_argument("--tiny", action="store_true", help="two epochs, any accuracy will do: is all in place?")
+    parser.add_argument("--tiny", action="store_true", help="train two epochs and accept any accuracy")
     return parser.parse_args()
 
 
 def ask(exported, image):
-    """Returns label and score from the exported model, in a process that imports nothing but TensorFlow."""
+    """Return label and score of the exported model, in a process that imports only TensorFlow."""
     command = [sys.executable, "-c", CLIENT, str(exported), str(image)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -129,7 +129,7 @@ def ask(exported, image):
 
 
 def draw_sheet(digits, answers, columns=8, scale=8):
-    """Draws the digits with the answers below them, wrong ones in red."""
+    """Draw the digits with the predictions below them, wrong ones in red."""
     width, height = 8 * scale + 16, 8 * scale + 32
     sheet = Image.new("RGB", (columns * width, -(-len(digits) // columns) * height), "white")
     pen = ImageDraw.Draw(sheet)

@@ -1,13 +1,13 @@
-"""What is worth scaling in a Vision Transformer: Fig. 8 of the paper in small, on real images.
+"""Compare ways to scale a Vision Transformer: a small version of Fig. 8 of the paper, on real images.
 
     python examples/scaling_study.py [--output DIR] [--steps N] [--seeds N] [--tiny]
     python examples/scaling_study.py --data cifar10.npz --output scaling
 
-From a base model, depth, width (and heads with it), MLP width and patch size are changed one at a time, and all at
-once. Multiply-accumulates stand against few-shot accuracy: a table, scaling.csv and scaling.png. The paper's base has
-8 blocks of width 1024, MLPs of 2048 and 7 x 7 patches; this one 4 blocks of width 64, MLPs of 128 and 4 x 4 patches.
-study.py says how models are trained and measured, +- is the standard deviation over the seeds, and the same command
-goes on after a kill. Needs keras_vit with TensorFlow, matplotlib and, without --data, scikit-learn.
+Depth, width (with the heads), MLP width and patch size of a base model are changed one at a time, and all at once. A
+table, scaling.csv and scaling.png show few-shot accuracy against multiply-accumulates. The paper's base has 8 blocks of
+width 1024, MLPs of 2048 and 7 x 7 patches; this base has 4 blocks of width 64, MLPs of 128 and 4 x 4 patches. study.py
+describes how models are trained and measured; +- is the standard deviation over the seeds. The same command resumes an
+interrupted study. Requires keras_vit with TensorFlow, matplotlib and, without --data, scikit-learn.
 """
 
 import study
@@ -19,7 +19,7 @@ BASE = keras_vit.ViTConfig(
     name="base", image_size=study.IMAGE_SIZE, patch_size=8, hidden_dim=64, num_layers=4, num_heads=4, mlp_dim=128
 )
 
-# what is changed -> the models that differ from the base in it alone; heads are 16 wide throughout
+# change -> models that differ from the base only in it; every head has width 16
 CHANGES = {
     "depth": [{"num_layers": 1}, {"num_layers": 2}, {"num_layers": 8}, {"num_layers": 16}],
     "width": [{"hidden_dim": 32, "num_heads": 2}, {"hidden_dim": 128, "num_heads": 8}],

@@ -1,16 +1,15 @@
-"""What scaling_study.py and data_size_study.py share: models trained alike, and measured by few images of a class.
+"""Shared code of scaling_study.py and data_size_study.py: train models alike and measure their few-shot accuracy.
 
-The paper trains on a large set, less the images that it measures on (section 4.1), and measures few-shot on others.
-In small there is one set of ten classes: a model is trained on all of them, and the probe learns from `SHOTS` images
-of each class and is measured on others, all of which the training left out. The shots come from a tenth of the training
-part that is held out, and the accuracy is that on the whole test part, the mean of `DRAWS` draws, which are the same
-for every model. Half of the classes for the training and half for the probe would be another task, but five classes are
-too few to learn from: on the digits training then makes the probe no better. What the untrained model reaches says more
-than chance does.
+The paper trains on a large set and measures few-shot accuracy on other sets (section 4.1). Here there is one set of ten
+classes. A model is trained on all of them. The probe learns from `SHOTS` images of each class, taken from a tenth of
+the training part that is held out. The accuracy is measured on the whole test part; it is the mean over `DRAWS` draws,
+which are the same for every model. Splitting the classes between training and probe would leave five classes for
+training, which are too few: on the digits, the probe then gains nothing. The untrained model is a better baseline than
+chance.
 
-Every training follows `RECIPE` for the same number of steps, so that a smaller set is seen more often. As in the
-paper's section 4.3 nothing else is changed for smaller sets, and the weights are those of the best of up to `CHECKS`
-validations (early stopping), on the tenth that is held out.
+Every model is trained by `RECIPE` for the same number of steps, so images of a smaller set are seen more often. As in
+section 4.3 of the paper, nothing else changes for smaller sets. The weights are those of the best of up to `CHECKS`
+validations on the held-out tenth (early stopping).
 """
 
 import argparse
@@ -33,7 +32,7 @@ import keras_vit
 from keras_vit.models.costs import count_macs
 
 RECIPE = keras_vit.training.RECIPES["quickstart"].replace(learning_rate=1e-3, weight_decay=0.1)
-IMAGE_SIZE = 32  # of CIFAR; the digits, of 8 pixels, are enlarged, so that both serve the same models
+IMAGE_SIZE = 32  # of CIFAR; digits have 8 pixels and are enlarged, so that the same models fit
 HELD_OUT = 0.1
 SHOTS, DRAWS, CHECKS = 5, 10, 10
 TINY_IMAGES = 128  # to measure on
@@ -43,12 +42,12 @@ _MODELS = {"vit": keras_vit.VisionTransformer, "bit": keras_vit.BiTResNet}
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A point of a figure: a model, and how much it is trained on.
+    """A point of a figure: a model and its share of the training images.
 
     Attributes:
-        curve, point: what table and figure call it, such as `"depth"` and `"8 blocks"`.
-        config: of the model; classes and channels are filled in from the images.
-        share: of the training images, drawn at random; 0 leaves the model untrained.
+        curve, point: its names in table and figure, such as `"depth"` and `"8 blocks"`.
+        config: config of the model; classes and channels come from the images.
+        share: share of the training images, drawn at random; 0 leaves the model untrained.
     """
 
     curve: str
@@ -59,7 +58,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of the CSV file: what one training of a trial gave. Accuracies are shares in [0, 1], NaN if untrained.
+    """A line of the CSV file: the results of one training. Accuracies are in [0, 1], NaN if untrained.
 
     Attributes:
         curve, point: of the trial.
@@ -67,9 +66,9 @@ class Row:
         steps, images: of the training.
         parameters, macs: of the model; multiply-accumulates per image.
         train_accuracy: on the augmented images of the steps before the best validation.
-        validation_accuracy: the best, of the model's own head.
+        validation_accuracy: the best accuracy of the model's own head.
         few_shot, few_shot_std: mean and population standard deviation over the draws.
-        settings: digest of all that decides about the rest.
+        settings: digest of everything that determines the other columns.
     """
 
     curve: str
@@ -92,10 +91,10 @@ class Images:
 
     Attributes:
         train: source of the images to train on.
-        preprocessing: of every model.
-        validation, test: batches of (inputs, labels), kept in memory: to stop early and to draw shots from, and to
-            measure on.
-        digest: stands for the contents.
+        preprocessing: `Preprocessing` of every model.
+        validation: batches of (inputs, labels) in memory, for early stopping and for the shots.
+        test: batches of (inputs, labels) in memory, to measure on.
+        digest: digest of the contents.
     """
 
     train: keras_vit.data.ImageSource
@@ -106,13 +105,13 @@ class Images:
 
 
 def parse_arguments(description):
-    """Arguments of both studies; the folder of their output is made."""
+    """Return the arguments of a study; create the folder for its output."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", metavar="FILE", help=".npz of x_train y_train x_test y_test (default: digits)")
     parser.add_argument("--output", metavar="DIR", help="folder of table and figure (default: a new one)")
     parser.add_argument("--steps", metavar="N", type=int, default=400, help="of each training (default: 400)")
     parser.add_argument("--seeds", metavar="N", type=int, default=3, help="trainings of each model (default: 3)")
-    parser.add_argument("--tiny", action="store_true", help="one step of few models, which learn nothing")
+    parser.add_argument("--tiny", action="store_true", help="train few models for one step, to try the script")
     args = parser.parse_args()
     if args.steps < 1 or args.seeds < 1:
         parser.error(f"--steps and --seeds must be at least 1; got {args.steps} and {args.seeds}")
@@ -124,11 +123,11 @@ def parse_arguments(description):
 
 
 def open_images(path=None, limit=None):
-    """Reads an `.npz` file, or scikit-learn's digits for None.
+    """Read an `.npz` file, or scikit-learn's digits for None.
 
     Args:
-        path: of the file.
-        limit: at most so many images to validate and as many to test on; None for all.
+        path: path of the file.
+        limit: maximum number of images for validation, and for test; None for all.
     """
     if path is None:
         (train, test), contents = keras_vit.data.from_digits(), b"digits"
@@ -148,18 +147,18 @@ def open_images(path=None, limit=None):
 
 
 def run(trials, images, file, steps, seeds):
-    """Trains and measures every trial once per seed, and prints a line for each.
+    """Train and measure every trial once per seed, and print a line for each.
 
-    What stands in `file` with the same settings is not trained again: a study that was killed goes on, and one more
-    seed is all that it costs. Rows of other settings stay there.
+    Rows of `file` with the same settings are not trained again, so an interrupted study resumes, and a larger number of
+    seeds trains only the new ones. Rows with other settings stay in the file.
 
     Returns:
-        {trial: list of its `Row`, one per seed}.
+        Dict from trial to its list of `Row`s, one per seed.
     """
     rows = _read(file)
     found = {trial: [] for trial in trials}
     trained = 0
-    for seed in range(seeds):  # outside, so that a study that is killed has every model of the first seed
+    for seed in range(seeds):  # the outer loop, so that an interrupted study has every model of the first seed
         recipe = RECIPE.replace(steps=steps, seed=seed)
         for trial in trials:
             classes, channels = len(images.train.class_names), images.preprocessing.channels
@@ -180,17 +179,17 @@ def run(trials, images, file, steps, seeds):
 
 
 def mean(rows, name):
-    """Mean of a column over the rows of a trial."""
+    """Return the mean of a column over the rows of a trial."""
     return float(np.mean([getattr(row, name) for row in rows]))
 
 
 def print_table(head, columns, found):
-    """Prints a line per trial: its names, columns of its own, and percentages over the seeds.
+    """Print a line per trial: its names, its own columns, and percentages over the seeds.
 
     Args:
-        head: what the two names of a trial are called.
-        columns: {name: function from a `Row` to a text}, of what is the same for every seed.
-        found: what `run` returns.
+        head: titles of the two names of a trial.
+        columns: dict from title to a function from a `Row` to a string, equal for every seed.
+        found: the result of `run`.
     """
     table = [(*head, *columns, "train %", "validation %", f"{SHOTS}-shot %", "+-")]
     for trial, rows in found.items():
@@ -217,7 +216,7 @@ def _batches(source, preprocessing, limit):
 
 
 def _measure(config, images, share, recipe):
-    """Trains a model; returns what its `Row` says of it."""
+    """Train a model; return the fields of its `Row`."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(recipe.seed)
     model = _MODELS[config.family](config, preprocessing=images.preprocessing)
@@ -240,7 +239,7 @@ def _measure(config, images, share, recipe):
 
 
 def _fit(model, train, validation, recipe):
-    """Trains a model and leaves it with the weights of the best validation; returns both accuracies there."""
+    """Train a model to the weights of the best validation; return its training and validation accuracy there."""
     epochs = max(count for count in range(1, CHECKS + 1) if recipe.steps % count == 0)
     batches = keras_vit.data.train_pipeline(
         train, model.preprocessing, recipe.batch_size, seed=recipe.seed, augment=recipe.augment
@@ -264,7 +263,7 @@ def _digest(*values):
 
 
 def _read(file):
-    """{settings: Row} of a file, if it is there."""
+    """Return a dict from settings to `Row`; it is empty if the file does not exist."""
     if not file.exists():
         return {}
     types = {field.name: field.type for field in dataclasses.fields(Row)}
@@ -279,4 +278,4 @@ def _write(file, rows):
         writer = csv.DictWriter(lines, [field.name for field in dataclasses.fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(map(dataclasses.asdict, rows))
-    os.replace(partial, file)  # whole, or not there, whenever the study is killed
+    os.replace(partial, file)  # the file is complete even if the study is interrupted

@@ -1,4 +1,4 @@
-"""Atomic writes: after an interruption, a file is either complete or absent."""
+"""Atomic writes, complete or absent after an interruption, and the lock of a folder; the standard library alone."""
 
 import contextlib
 import os
@@ -7,11 +7,24 @@ import re
 import shutil
 import socket
 import tempfile
+import threading
 import time
 import uuid
+from typing import Any
 
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+LOCK = "training.lock"
+_BEAT = 15  # seconds between two updates of a lock file by its owner
+_SILENCE = 120  # seconds without an update after which an owner on another machine counts as ended
 _PARTIAL = ".partial-"
 _STALE_SECONDS = 24 * 3600  # a write in progress has touched its folder more recently than this
+
+_held: set[tuple[str, int, int]] = set()  # path, process and thread of the locks that are held
 
 
 def replace_file(path, write):
@@ -40,7 +53,7 @@ def replace_files(writers):
         for path, write in writers.items():
             path = pathlib.Path(path)
             folder = folders.enter_context(
-                tempfile.TemporaryDirectory(prefix=_PARTIAL, suffix=_owner(), dir=path.parent)
+                tempfile.TemporaryDirectory(prefix=_PARTIAL, suffix=f"-{_me()}", dir=path.parent)
             )
             partials[path] = partial = pathlib.Path(folder) / path.name
             partial.touch()
@@ -61,7 +74,7 @@ def remove_partial(folder):
 
 def partial_name(prefix):
     """Return a new name for a temporary folder; it contains the process id and host for `remove_abandoned`."""
-    return f"{prefix}{uuid.uuid4().hex}{_owner()}"
+    return f"{prefix}{uuid.uuid4().hex}-{_me()}"
 
 
 def remove_abandoned(folder, prefix):
@@ -69,22 +82,104 @@ def remove_abandoned(folder, prefix):
 
     A process counts as ended if it ran on this machine and no longer exists, or if it has written nothing for a day.
     """
-    owned = re.compile(re.escape(prefix) + r"\w+-(\d+)@(.+)")
+    owned = re.compile(re.escape(prefix) + r"\w+-(\d+@.+)")
     for path in pathlib.Path(folder).glob(f"{prefix}*"):
         owner = owned.fullmatch(path.name)
-        if owner and (_has_ended(int(owner[1]), owner[2]) or _age(path) > _STALE_SECONDS):
+        if owner and (_has_ended(owner[1]) or _age(path) > _STALE_SECONDS):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _owner():
-    return f"-{os.getpid()}@{socket.gethostname()}"
+@contextlib.contextmanager
+def hold(folder):
+    """Hold the lock of a folder; the folder is created if absent. The same thread may enter again.
+
+    The operating system's lock (flock) is released when the process ends for any reason. The lock file also names its
+    owner, who updates its modification time regularly. These decide where flock does not work: between machines, and on
+    file systems without locks.
+
+    Raises:
+        BlockingIOError: if another process, or another thread, holds the lock.
+        OSError: if the folder or the file cannot be written.
+    """
+    folder = pathlib.Path(folder)
+    path = folder / LOCK
+    key = (os.path.realpath(path), os.getpid(), threading.get_ident())
+    if key in _held:
+        yield
+        return
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+", encoding="utf-8", errors="replace") as file:
+        text = _take(path, file)
+        ended = threading.Event()
+        beat = threading.Thread(target=_beat, args=(path, ended), daemon=True)
+        beat.start()
+        _held.add(key)
+        try:
+            yield
+        finally:
+            _held.remove(key)
+            ended.set()
+            beat.join()
+            with contextlib.suppress(OSError):  # the folder may be gone, and Windows cannot remove open files
+                if path.read_text(encoding="utf-8") == text:
+                    file.truncate(0)
+                    path.unlink()
+                if is_new:
+                    folder.rmdir()
 
 
-def _has_ended(process, host):
-    if host != socket.gethostname() or os.name != "posix":
+def _take(path, file):
+    """Lock the open lock file and write its owner into it; return what was written."""
+    is_granted = _lock(file)
+    file.seek(0)
+    owner, status = re.fullmatch(r"(\d+@\S+), since .*", file.read()), os.fstat(file.fileno())
+    may_run = owner is not None and time.time() - status.st_mtime <= _SILENCE and not _has_ended(owner[1])
+    is_free = is_granted is not False and (not may_run or (is_granted and _is_here(owner[1])))
+    is_removed = not path.exists() or not os.path.samestat(path.stat(), status)  # by an owner that has just ended
+    if is_removed or not is_free:
+        raise BlockingIOError(
+            f"another process ({owner[0] if owner else 'unknown'}) trains in {path.parent}: wait until it ends, or use "
+            f"another workdir; if it ended on another machine, its lock expires after {_SILENCE} seconds"
+        )
+    text = f"{_me()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
+    file.truncate(0)
+    file.write(text)
+    file.flush()
+    return text
+
+
+def _lock(file):
+    """Whether the system granted the lock; None if it cannot lock this file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (OSError, AttributeError):  # a file system without locks, Windows
+        return None
+    return True
+
+
+def _beat(path, ended):
+    while not ended.wait(_BEAT):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _me():
+    return f"{os.getpid()}@{socket.gethostname()}"
+
+
+def _is_here(owner):
+    return owner.endswith(f"@{socket.gethostname()}")
+
+
+def _has_ended(owner):
+    """Whether a process, given as `"id@host"`, ran on this machine and exists no longer."""
+    if not _is_here(owner) or os.name != "posix":
         return False
     try:
-        os.kill(process, 0)  # signal 0 only checks that the process exists
+        os.kill(int(owner.partition("@")[0]), 0)  # signal 0 only checks that the process exists
     except ProcessLookupError:
         return True
     except PermissionError:  # the process belongs to another user

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_vit import Model
 from keras_vit.training import Resume
 
-EPOCHS, STEPS = 4, 6
+EPOCHS, STEPS = 3, 6
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(90, 4)).astype("float32"), (np.arange(90) % 3).astype("int32")
 

@@ -3,9 +3,9 @@
 from keras_vit.training.checkpoint_files import CheckpointError
 from keras_vit.training.distribution import MissingDevicesError
 from keras_vit.training.preemption import Interrupted, Preempted
-from keras_vit.training.published.bit import bit_hyperrule
 from keras_vit.training.recipe import Recipe
 from keras_vit.training.recipes import RECIPES, list_recipes
+from keras_vit.training.recipes.bit import bit_hyperrule
 from keras_vit.training.resume import NonFiniteError, Resume
 from keras_vit.training.run import TrainResult, train
 

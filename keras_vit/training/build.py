@@ -5,61 +5,34 @@ from keras_vit.config import ImageConfig
 from keras_vit.models import MaskedPatchPrediction, base, build_model
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
-from keras_vit.training.losses import MASKED_PATCHES
+from keras_vit.training.recipe_checks import MASKED_PATCHES
 from keras_vit.zoo import VARIANTS, create_model, variant_name
 
 
-def build(recipe, source, model=None, weights=None):
+def build(recipe, source, validation=None, model=None, weights=None):
     """Return the model to train, with the class names of `source` as its labels.
 
-    A recipe that predicts masked patches gets a `MaskedPatchPrediction` around the model, unless `model` is built.
+    A recipe that predicts masked patches gets a `MaskedPatchPrediction` around the model, unless `model` is built. It
+    uses no labels, so the classes are not checked for it.
 
     Args:
         recipe: `Recipe`. A model that is built here uses the recipe's dtype, rates and image size.
-        source: `ImageSource`; the model gets its classes.
+        source, validation: `ImageSource`; the model gets the classes of `source`.
         model, weights: as in `keras_vit.train`.
-    """
-    if isinstance(model, base.Model):
-        if weights is not None:
-            raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
-        return model
-    built = _build(recipe, source.class_names, model, weights)
-    return MaskedPatchPrediction(built) if recipe.loss == MASKED_PATCHES else built
-
-
-def _build(recipe, labels, model, weights):
-    if isinstance(model, str):
-        variant = VARIANTS[variant_name("model", model)]
-        fixed = recipe.model_arguments(variant.config_class)
-        return create_model(model, weights=weights, classes=len(labels), labels=labels, **fixed)
-    if model is None and recipe.model is None:
-        raise ValueError(f"model must be given: recipe {recipe.name!r} does not define one")
-    config = recipe.model if model is None else model
-    if not isinstance(config, ImageConfig):
-        raise TypeError(
-            f"model must be a model of keras_vit, a config, a name or None; got {type(model).__name__} "
-            "(wrap other Keras layers in keras_vit.Model(inputs, outputs))"
-        )
-    built = build_model(recipe.configure(config.replace(classes=len(labels))), labels=labels)
-    if weights is not None:
-        load_weights(built, weights)
-    return built
-
-
-def check_classes(model, source, validation):
-    """Check that model, source and validation have the same classes, and set the labels of the model.
-
-    The prediction of masked patches uses no labels, so nothing is checked for it.
 
     Raises:
-        TypeError: if `model` does not contain exactly one model of this package.
-        ValueError: if the classes differ.
+        TypeError: if the model does not contain exactly one model of this package.
+        ValueError: if the classes of model, source and validation differ, or a built model is given with weights.
     """
+    if not isinstance(model, base.Model):
+        model = _build(recipe, source.class_names, model, weights)
+    elif weights is not None:
+        raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
     if isinstance(model, MaskedPatchPrediction):
-        return
+        return model
     outputs = model.output_shape[-1]
     if outputs != len(source.class_names):
         raise ValueError(
@@ -74,6 +47,28 @@ def check_classes(model, source, validation):
         )
     if encoder is student_of(model):
         encoder.labels = source.class_names
+    return model
+
+
+def _build(recipe, labels, model, weights):
+    if isinstance(model, str):
+        variant = VARIANTS[variant_name("model", model)]
+        fixed = recipe.model_arguments(variant.config_class)
+        built = create_model(model, weights=weights, classes=len(labels), **fixed)
+    else:
+        config = recipe.model if model is None else model
+        if config is None:
+            raise ValueError(f"model must be given: recipe {recipe.name!r} does not define one")
+        if not isinstance(config, ImageConfig):
+            raise TypeError(
+                f"model must be a model of keras_vit, a config, a name or None; got {type(model).__name__} "
+                "(wrap other Keras layers in keras_vit.Model(inputs, outputs))"
+            )
+        built = build_model(recipe.configure(config.replace(classes=len(labels))))
+        if weights is not None:
+            load_weights(built, weights)
+    built.labels = labels
+    return MaskedPatchPrediction(built) if recipe.loss == MASKED_PATCHES else built
 
 
 def _shortened(names):

@@ -1,7 +1,6 @@
 """Checkpoint files: one safetensors file per step, written atomically."""
 
 import contextlib
-import errno
 import json
 import os
 import pathlib
@@ -12,20 +11,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from keras_vit.files import replace_file
-from keras_vit.training.folder_lock import hold
+from keras_vit.files import hold, replace_file
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
-_FORMAT = 2
-_ERROR_NUMBER = re.compile(r"(?:os error |errno = )(\d+)")  # the errno, as safetensors and HDF5 quote it
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_REMEDIES = {
-    **dict.fromkeys(_NO_ROOM, "free some space"),
-    errno.EROFS: "the file system is read-only: make it writable",
-    errno.EACCES: "this user may not write there: change the permissions",
-    errno.EPERM: "this user may not write there: change the permissions",
-    errno.EFBIG: "the file exceeds the largest size that the process or the file system allows: raise that limit",
-}
+_FORMAT = 3
 
 
 class CheckpointError(RuntimeError):
@@ -66,18 +55,13 @@ class CheckpointFolder:
         Raises:
             CheckpointError: if the disk is full or not writable; the earlier checkpoints are kept.
         """
-        path = self.path(step)
-        dtypes = {name: array.dtype.name for name, array in arrays.items()}
         stored = {name: _as_stored(array) for name, array in arrays.items()}
-        checksums = {name: _array_checksum(array) for name, array in stored.items()}
-        values = {"format": _FORMAT, "step": step, "dtypes": dtypes, "checksums": checksums, "state": state}
-        header = json.dumps(values)
-        metadata = {"checkpoint": header, "checksum": _text_checksum(header)}
-        try:
+        forms = {name: (array.dtype.name, _checksum(stored[name])) for name, array in arrays.items()}
+        header = json.dumps({"format": _FORMAT, "step": step, "arrays": forms, "state": state})
+        metadata = {"checkpoint": header, "checksum": str(zlib.crc32(header.encode()))}
+        with disk_errors(self.path(step)):
             self.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(path, lambda partial: save_file(stored, partial, metadata))
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(self._not_written(step, error)) from error
+            replace_file(self.path(step), lambda partial: save_file(stored, partial, metadata))
         for old in self.steps()[: -1 - self._keep]:
             self.path(old).unlink()
 
@@ -87,45 +71,26 @@ class CheckpointFolder:
         Raises:
             CheckpointError: if the file was not written by `write`, or a checksum (CRC-32) does not match.
         """
-        path = self.path(step)
         try:
-            with safe_open(path, "np") as file:
+            with safe_open(self.path(step), "np") as file:
+                stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
                 metadata = file.metadata()
-                header = json.loads(metadata["checkpoint"])
-                if header["format"] != _FORMAT:
-                    raise CheckpointError(
-                        f"{path} must be of format {_FORMAT}; got format {header['format']!r}: {self._without(step)}"
-                    )
-                if metadata["checksum"] != _text_checksum(metadata["checkpoint"]):
-                    raise ValueError("the checksum of its header is wrong")
-                dtypes = header["dtypes"]
-                if set(dtypes) != set(file.keys()) or header["step"] != step:
-                    raise ValueError("its header belongs to other arrays")
-                arrays = {}
-                for name, dtype in dtypes.items():
-                    array = file.get_tensor(name)
-                    if _array_checksum(array) != header["checksums"][name]:
-                        raise ValueError(f"the checksum of its array {name} is wrong")
-                    arrays[name] = array.view(np.dtype(dtype))
-                return arrays, header["state"]
+            header = json.loads(metadata["checkpoint"])
+            forms = header["arrays"]
+            if metadata["checksum"] != str(zlib.crc32(metadata["checkpoint"].encode())):
+                raise ValueError("a header with a wrong checksum")
+            if (header["format"], header["step"], set(forms)) != (_FORMAT, step, set(stored)):
+                raise ValueError("a header of another format, another step or other arrays")
+            for name, (_, checksum) in forms.items():
+                if _checksum(stored[name]) != checksum:
+                    raise ValueError(f"an array {name} with a wrong checksum")
+            return {name: stored[name].view(np.dtype(dtype)) for name, (dtype, _) in forms.items()}, header["state"]
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path} is damaged ({error}): {self._without(step)}") from error
-
-    def _without(self, step):
-        """Return what to do about a checkpoint that cannot be used, and what happens then."""
-        earlier = [other for other in self.steps() if other < step]
-        if not earlier:
-            return "it is the only one; delete it, and the same command starts the run again"
-        return f"delete it, and the same command resumes from step {earlier[-1]}, the checkpoint before it"
-
-    def _not_written(self, step, error):
-        steps = self.steps()
-        whole = f"the checkpoint of step {steps[-1]} is intact" if steps else "there is no earlier one"
-        then = f"the same command {'resumes from it' if steps else 'starts the run again'}"
-        return (
-            f"the checkpoint of step {step} could not be written to {self.folder}: {error}; {whole}; "
-            f"{_remedy(error, then)}"
-        )
+            before = max((other for other in self.steps() if other < step), default=0)
+            raise CheckpointError(
+                f"{self.path(step)} must be a whole checkpoint of step {step} in format {_FORMAT}; got {error}: delete "
+                f"it, and the same command resumes from step {before}"
+            ) from error
 
 
 def write_atomically(path, write):
@@ -134,42 +99,37 @@ def write_atomically(path, write):
         replace_file(path, write)
 
 
+def write_text(path, text):
+    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
 @contextlib.contextmanager
 def disk_errors(path):
     """Turn disk errors while `path` is written into a CheckpointError that says what to do."""
     try:
         yield
-    except BlockingIOError:  # `folder_lock.hold` already explains itself
+    except BlockingIOError:  # `files.hold` already explains itself
         raise
-    except OSError as error:
-        remedy = _remedy(error, "the same command resumes")
-        raise CheckpointError(f"{path} could not be written: {error}; {remedy}") from error
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path} could not be written: {error}; free space, or make the folder writable: earlier files are kept, "
+            "and the same command resumes from the last checkpoint"
+        ) from error
 
 
 @contextlib.contextmanager
 def held(workdir):
-    """Call `folder_lock.hold`; raise a CheckpointError if the disk is full or not writable."""
+    """Call `files.hold`; raise a CheckpointError if the disk is full or not writable."""
     with contextlib.ExitStack() as lock:
         with disk_errors(workdir):
             lock.enter_context(hold(workdir))
         yield
 
 
-def _remedy(error, then):
-    """Return what to do about a system error, followed by `then`."""
-    quoted = _ERROR_NUMBER.search(str(error))
-    number = int(quoted[1]) if quoted else getattr(error, "errno", None)
-    return f"{_REMEDIES.get(number, 'fix that')}, then {then}"
-
-
-def _array_checksum(array):
+def _checksum(array):
     """Return the CRC-32 of the dtype, shape and bytes of an array."""
     form = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
     return zlib.crc32(array.reshape(-1).view("u1"), form)
-
-
-def _text_checksum(text):
-    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _as_stored(array):

@@ -1,52 +1,40 @@
 """Compiling a model for a recipe: optimizer, schedule, loss, metric, and a check that the model fits the recipe."""
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.graph import graph_calls
+from keras_vit.compat.label_forms import Accuracy, CrossEntropy
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import Model
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.outputs import output_activation
-from keras_vit.training.encoders import head_layers
-from keras_vit.training.losses import MASKED_PATCHES, classification_loss
-from keras_vit.training.metrics import accuracy
-from keras_vit.training.optimizers import create_optimizer
-from keras_vit.training.schedules import DECAY_FACTOR, create_schedule
+from keras_vit.training.optimizers import create_optimizer, create_schedule
+from keras_vit.training.recipe_checks import MASKED_PATCHES
 
 
 def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     """Compile `model` for a recipe; see `Recipe.compile` for arguments, result and errors."""
-    steps, warmup_steps = _count_steps(recipe, steps, steps_per_epoch)
+    schedule = create_schedule(recipe, *_count_steps(recipe, steps, steps_per_epoch))
     _check_model(recipe, model)
-    optimizer = create_optimizer(
-        recipe.optimizer,
-        create_schedule(
-            recipe.schedule,
-            recipe.learning_rate,
-            steps,
-            warmup_steps=warmup_steps,
-            warmup_learning_rate=recipe.warmup_learning_rate,
-            final_learning_rate=recipe.final_learning_rate,
-            decay_at=recipe.decay_at,
-            decay_factor=DECAY_FACTOR if recipe.decay_factor is None else recipe.decay_factor,
-        ),
-        model,
-        weight_decay=recipe.weight_decay,
-        momentum=recipe.momentum,
-        clip_norm=recipe.clip_norm,
-        layer_decay=recipe.layer_decay,
-        ema_momentum=recipe.ema_momentum,
-        gradient_accumulation_steps=recipe.gradient_accumulation_steps,
-    )
-    objective = _objective(recipe, model)
-    if recipe.head_bias is not None:
-        _set_head_bias(model, recipe.head_bias)
     arguments = {"steps_per_execution": recipe.steps_per_execution}
     if recipe.microbatches > 1:
         arguments["microbatches"] = recipe.microbatches
-    model.compile(optimizer=optimizer, **objective, **arguments)
+    if recipe.loss != MASKED_PATCHES:  # a model that predicts masked patches has its own loss and metrics
+        activation = output_activation(model)
+        if activation not in ("linear", recipe.loss):
+            raise ValueError(
+                f"model must give logits or {recipe.loss} to be trained with loss={recipe.loss!r}; got {activation}"
+            )
+        loss = CrossEntropy(recipe.loss, activation == "linear", recipe.label_smoothing)
+        arguments |= {"loss": loss, "metrics": [Accuracy(name="accuracy")]}
+    optimizer = create_optimizer(recipe, schedule, model)
+    if recipe.head_bias is not None:
+        _set_head_bias(model, recipe.head_bias)
+    model.compile(optimizer=optimizer, **arguments)
     return model
 
 
@@ -54,22 +42,21 @@ def _count_steps(recipe, steps, steps_per_epoch):
     """Return the steps of the run and of its warm-up."""
     if steps_per_epoch is not None:
         checks.check_integer("steps_per_epoch", steps_per_epoch)
-    if steps is None:
-        steps = recipe.steps
-    if steps is None and steps_per_epoch is not None:
-        steps = recipe.epochs * steps_per_epoch
+    if steps is not None:
+        steps = checks.check_integer("steps", steps)
+    steps = steps or recipe.steps or (recipe.epochs * steps_per_epoch if steps_per_epoch else None)
     if steps is None:
         raise ValueError(
             f"steps must be given: recipe {recipe.name!r} counts epochs "
             f"(steps = epochs * steps_per_epoch, here epochs={recipe.epochs})"
         )
-    steps = checks.check_integer("steps", steps)
-    if not recipe.warmup_epochs:
-        return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
-    return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
+    if recipe.warmup_epochs:
+        return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
+    return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
 
 
 def _check_model(recipe, model):
+    config = getattr(find_encoder(model), "config", None)
     if (recipe.loss == MASKED_PATCHES) != isinstance(model, MaskedPatchPrediction):
         raise ValueError(
             f"loss must be {MASKED_PATCHES!r} for a keras_vit.MaskedPatchPrediction, and for no other model; "
@@ -80,16 +67,10 @@ def _check_model(recipe, model):
             "microbatches above 1 requires a model of keras_vit, such as keras_vit.Model(inputs, outputs); "
             f"got {type(model).__name__} with microbatches={recipe.microbatches}"
         )
-    config = getattr(find_encoder(model), "config", None)
-    if recipe.input_dtype == "uint8" and isinstance(model, Distiller):
+    if recipe.input_dtype == "uint8" and (isinstance(model, Distiller) or getattr(config, "distilled", False)):
         raise ValueError(
-            "input_dtype must be 'float32' for a Distiller, whose student and teacher expect standardised images; "
-            "got input_dtype='uint8'"
-        )
-    if recipe.input_dtype == "uint8" and getattr(config, "distilled", False):
-        raise ValueError(
-            f"input_dtype must be 'float32' for a distilled model, such as {model.name!r}: "
-            "with 'uint8' it would train the mean of its two heads; got input_dtype='uint8'"
+            "input_dtype must be 'float32' for a Distiller, whose teacher expects standardised images, and for a "
+            f"distilled model, whose mean of two heads would be trained; got input_dtype='uint8' for {model.name!r}"
         )
     for name, value in recipe.model_fields.items():
         built_with = getattr(config, name, type(value)())  # a field that the config lacks counts as off
@@ -98,22 +79,6 @@ def _check_model(recipe, model):
                 f"recipe {recipe.name!r} trains with {name}={value}; the model was built with {name}={built_with}: "
                 f"build it from recipe.configure(config), or use recipe.replace({name}=None)"
             )
-
-
-def _objective(recipe, model):
-    """Return loss and metrics as arguments of `compile`; a model that predicts masked patches has its own."""
-    if recipe.loss == MASKED_PATCHES:
-        return {}
-    from_logits = _gives_logits(recipe.loss, model)
-    loss = classification_loss(recipe.loss, recipe.label_smoothing, from_logits)
-    return {"loss": loss, "metrics": [accuracy()]}
-
-
-def _gives_logits(loss, model):
-    activation = output_activation(model)
-    if activation not in ("linear", loss):
-        raise ValueError(f"model must give logits or {loss} to be trained with loss={loss!r}; got {activation}")
-    return activation == "linear"
 
 
 def _set_head_bias(model, value):
@@ -128,3 +93,23 @@ def _set_head_bias(model, value):
     for bias in biases:
         if not np.any(ops.convert_to_numpy(bias)):
             bias.assign(ops.full(bias.shape, value, dtype=bias.dtype))
+
+
+def head_layers(model):
+    """Return the last layers with weights before each output: one head, or the two of a distilled model.
+
+    The list is empty if the model is not functional.
+    """
+    nodes = graph_calls(model) or []
+    outputs = {id(tensor) for tensor in model.outputs} if nodes else set()
+    waiting = [node for node in nodes if any(id(tensor) in outputs for tensor in node.outputs)]
+    found = {}
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node.operation, keras.Model):
+            found.update((id(head), head) for head in head_layers(node.operation))
+        elif isinstance(node.operation, keras.Layer) and node.operation.weights:
+            found[id(node.operation)] = node.operation
+        else:
+            waiting += node.parent_nodes
+    return list(found.values())

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import json
 import os
 import typing
@@ -94,17 +95,30 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
     checks.check_choice("name", name, DISTRIBUTIONS)
     if name == "auto":
         name = _choose()
-    backends, allowed, enter = _DISTRIBUTIONS[name]
+    make, backends = _DISTRIBUTIONS[name]
     if backends and keras.backend.backend() not in backends:
         raise ValueError(
             f"name must be a distribution of the {keras.backend.backend()} backend; got {name!r}, which requires "
             f"KERAS_BACKEND={' or '.join(backends)}"
         )
-    unknown = sorted(set(options) - set(allowed))
-    if unknown:
-        raise ValueError(f"options of distribution({name!r}) must be among {list(allowed)}; got {unknown}")
-    with enter(**options) as devices:
-        yield dataclasses.replace(devices, name=name)
+    known = list(inspect.signature(make).parameters)
+    if not set(options) <= set(known):
+        raise ValueError(f"options of distribution({name!r}) must be among {known}; got {sorted(options)}")
+    strategy = make(**options)
+    if strategy is None:
+        yield Devices(name)
+    elif keras.backend.backend() == "jax":
+        if strategy.num_processes > 1:
+            raise ValueError(
+                "distributions of the JAX backend must run in one process; "
+                f"got {strategy.num_processes} (jax.process_count)"
+            )
+        with strategy.scope():
+            yield Devices(name, strategy.num_model_replicas)
+    else:
+        worker, worker_count = workers.place(strategy)
+        with strategy.scope():
+            yield Devices(name, strategy.num_replicas_in_sync, worker, worker_count, strategy)
 
 
 def _choose():
@@ -126,21 +140,8 @@ def _has_tpu(tf):
     return bool(tf.config.list_physical_devices("TPU") or os.environ.get("TPU_NAME"))
 
 
-@contextlib.contextmanager
-def _one():
-    yield Devices("one")
-
-
-def _mirrored(devices=None):
-    return _scope(mirrored_strategy(devices))
-
-
-def _multi_worker():
-    return _scope(_multi_worker_strategy())
-
-
 @functools.cache  # a second strategy in one process reconnects, which the other workers interpret as a crash
-def _multi_worker_strategy():
+def _multi_worker():
     import tensorflow as tf
 
     return tf.distribute.MultiWorkerMirroredStrategy()
@@ -148,7 +149,13 @@ def _multi_worker_strategy():
 
 def _tpu(address=None):
     if keras.backend.backend() == "jax":
-        return _tpu_of_jax(address)
+        if address is not None:
+            raise ValueError(
+                f"address is for the tensorflow backend, JAX finds its TPU itself; got address={address!r}"
+            )
+        if not keras.distribution.list_devices()[0].startswith("tpu"):
+            raise MissingDevicesError(_NO_TPU)
+        return _data_parallel()
     import tensorflow as tf
 
     if address is None and not _has_tpu(tf):
@@ -156,27 +163,11 @@ def _tpu(address=None):
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address or os.environ.get("TPU_NAME") or "local")
     tf.config.experimental_connect_to_cluster(resolver)
     tf.tpu.experimental.initialize_tpu_system(resolver)
-    return _scope(tf.distribute.TPUStrategy(resolver))
-
-
-def _tpu_of_jax(address):
-    if address is not None:
-        raise ValueError(f"address is for the tensorflow backend; JAX finds its TPU itself; got address={address!r}")
-    devices = keras.distribution.list_devices()
-    if not devices[0].startswith("tpu"):
-        raise MissingDevicesError(_NO_TPU)
-    return _data_parallel(devices)
-
-
-@contextlib.contextmanager
-def _scope(strategy):
-    worker, worker_count = workers.place(strategy)
-    with strategy.scope():
-        yield Devices(type(strategy).__name__, strategy.num_replicas_in_sync, worker, worker_count, strategy)
+    return tf.distribute.TPUStrategy(resolver)
 
 
 def _data_parallel(devices=None):
-    return _jax_scope(keras.distribution.DataParallel(devices=_jax_devices(devices)))
+    return keras.distribution.DataParallel(devices=_jax_devices(devices))
 
 
 def _model_parallel(mesh=None, devices=None):
@@ -184,31 +175,21 @@ def _model_parallel(mesh=None, devices=None):
     mesh = checks.check_pair("mesh", mesh) if mesh is not None else (len(devices), 1)
     if mesh[0] * mesh[1] != len(devices):
         raise ValueError(f"mesh must multiply to the number of devices; got mesh={mesh}, {len(devices)} devices")
-    return _jax_scope(ViTModelParallel(keras.distribution.DeviceMesh(mesh, ["data", "model"], devices)))
+    return ViTModelParallel(keras.distribution.DeviceMesh(mesh, ["data", "model"], devices))
 
 
 def _jax_devices(devices):
     return keras.distribution.list_devices() if devices is None else list(devices)
 
 
-@contextlib.contextmanager
-def _jax_scope(scheme):
-    if scheme.num_processes > 1:
-        raise ValueError(
-            f"distributions of the JAX backend must run in one process; got {scheme.num_processes} (jax.process_count)"
-        )
-    with scheme.scope():
-        yield Devices(type(scheme).__name__, scheme.num_model_replicas)
-
-
-# name -> backends (none: any), names of the options, function of the options that returns a context of `Devices`
-_DISTRIBUTIONS = {
-    "one": ((), (), _one),
-    "mirrored": (("tensorflow",), ("devices",), _mirrored),
-    "multi_worker": (("tensorflow",), (), _multi_worker),
-    "tpu": (("tensorflow", "jax"), ("address",), _tpu),
-    "data_parallel": (("jax",), ("devices",), _data_parallel),
-    "model_parallel": (("jax",), ("mesh", "devices"), _model_parallel),
+# name -> function from the options to a strategy or None, and its backends (none: any)
+_DISTRIBUTIONS: dict[str, tuple[Callable, tuple[str, ...]]] = {
+    "one": (lambda: None, ()),
+    "mirrored": (mirrored_strategy, ("tensorflow",)),
+    "multi_worker": (_multi_worker, ("tensorflow",)),
+    "tpu": (_tpu, ("tensorflow", "jax")),
+    "data_parallel": (_data_parallel, ("jax",)),
+    "model_parallel": (_model_parallel, ("jax",)),
 }
 DISTRIBUTIONS = ("auto", *_DISTRIBUTIONS)
 

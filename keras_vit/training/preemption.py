@@ -85,21 +85,14 @@ def watch():
     stays ignored. Python handles signals only in the main thread; in other threads this changes nothing.
     """
     requests = Requests()
+    handlers = {signal.SIGTERM: requests.terminate, signal.SIGINT: requests.interrupt}
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):  # None: installed outside Python
+        del handlers[signal.SIGINT]
     if threading.current_thread() is not threading.main_thread():
-        yield requests
-        return
-    with contextlib.ExitStack() as handlers:
-        handlers.enter_context(_handled(signal.SIGTERM, requests.terminate))
-        if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):  # None: installed outside Python
-            handlers.enter_context(_handled(signal.SIGINT, requests.interrupt))
-        yield requests
-
-
-@contextlib.contextmanager
-def _handled(number, handle):
-    """Install `handle` for a signal within the context, then restore the previous handler."""
-    before = signal.signal(number, handle)
+        handlers = {}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
-        yield
+        yield requests
     finally:
-        signal.signal(number, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

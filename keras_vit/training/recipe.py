@@ -8,12 +8,9 @@ from typing import Any, Self, TypeVar
 
 from keras_vit import checks
 from keras_vit.config import Config, ImageConfig
-from keras_vit.data.in_memory import from_digits
 from keras_vit.training.compile import compile_model
 from keras_vit.training.recipe_checks import EXCLUSIVE, RATES, check_contradictions, check_fields
 from keras_vit.typing import Pair
-
-DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
 
 ModelT = TypeVar("ModelT")
 ConfigT = TypeVar("ConfigT", bound=ImageConfig)
@@ -37,7 +34,7 @@ class Recipe(Config):
         epochs: passes over the training images. Give this or `steps`.
         steps: steps of the whole run.
         schedule: decay of the learning rate after the warm-up: `cosine`, `linear`, `step` or `constant`, see
-            `keras_vit.training.schedules.create_schedule`.
+            `keras_vit.training.optimizers.create_schedule`.
         final_learning_rate: final value of `cosine` and `linear`.
         warmup_steps: steps of the linear warm-up. Give at most one of this, `warmup_fraction` and `warmup_epochs`.
         warmup_fraction: share of all steps, in [0, 1).
@@ -64,7 +61,7 @@ class Recipe(Config):
             replace the weights when `fit` ends; `keras.callbacks.SwapEMAWeights()` also validates with them. None for
             no average.
         layer_decay: in (0, 1], factor of the learning rate per block, from the head to the embedding; see
-            `keras_vit.training.encoders.layer_rates`. None for one learning rate.
+            `keras_vit.training.optimizers.layer_rates`. None for one learning rate.
         microbatches: number of parts that a batch is split into to save memory; the update is that of the whole batch.
         gradient_accumulation_steps: Keras's own: number of steps between two updates of the weights. None updates at
             every step.
@@ -124,8 +121,6 @@ class Recipe(Config):
 
     def __post_init__(self):
         self._set(**check_fields(self))
-        if self.dataset is not None:
-            checks.check_choice("dataset", self.dataset, DATASETS)
         check_contradictions(self)
 
     def replace(self, **changes: Any) -> Self:

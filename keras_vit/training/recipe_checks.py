@@ -1,18 +1,22 @@
 """Checks of a recipe's fields, alone and in combination."""
 
+import dataclasses
+import math
 import numbers
+import re
 
 import keras
 
 from keras_vit import checks
+from keras_vit.checks import check_string
+from keras_vit.compat.label_forms import CROSS_ENTROPIES
 from keras_vit.config import ImageConfig
 from keras_vit.data.augment import parse_augment, parse_mix
+from keras_vit.data.in_memory import from_digits
 from keras_vit.models import MODELS
-from keras_vit.training.losses import LOSSES, MASKED_PATCHES
-from keras_vit.training.optimizers import OPTIMIZERS
-from keras_vit.training.schedules import SCHEDULES
 
-INPUT_DTYPES = ("float32", "uint8")
+DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
+MASKED_PATCHES = "masked_patches"  # the loss that a `keras_vit.MaskedPatchPrediction` computes itself
 RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 # at most one field of each group is set: a new value replaces the others
@@ -24,55 +28,81 @@ _CONFIGS = {config.__name__: config for config in MODELS}
 
 def check_fields(recipe):
     """Return the converted fields; raise `ValueError` on a value out of range or an unknown choice."""
-    values = {name: check(name, getattr(recipe, name)) for name, check in _CHECKS.items()}
-    given = {name: getattr(recipe, name) for name in _OPTIONAL_CHECKS if getattr(recipe, name) is not None}
-    return values | {name: _OPTIONAL_CHECKS[name](name, value) for name, value in given.items()}
+    optional = {field.name for field in dataclasses.fields(recipe) if field.default is None}
+    values = {}
+    for names, check in _CHECKS.items():
+        for name in names.split():
+            value = getattr(recipe, name)
+            values[name] = None if value is None and name in optional else check(name, value)
+    return values
 
 
 def check_contradictions(recipe):
-    """Raise `ValueError` if fields contradict each other."""
-    for is_contradiction, expectation, names in _CONTRADICTIONS:
-        if is_contradiction(recipe):
+    """Raise `ValueError` if fields contradict each other; the error shows the fields that its rule names."""
+    for rule, is_broken in _rules(recipe).items():
+        if is_broken:
+            names = list(dict.fromkeys(word for word in re.findall(r"\w+", rule) if hasattr(recipe, word)))
             got = ", ".join(f"{name}={getattr(recipe, name)!r}" for name in names)
-            raise ValueError(f"{expectation}; got {got}")
+            raise ValueError(f"{rule}; got {got} (try recipe.replace({names[0]}=...), or --set {names[0]}=...)")
 
 
-def _check_amount(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be a finite number of at least 0; got {name}={value!r}")
-    return float(value)
+def _rules(r):
+    """Return whether a recipe breaks each rule."""
+    warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
+    is_masked = r.loss == MASKED_PATCHES
+    return {
+        "exactly one of epochs and steps must be given": (r.epochs is None) == (r.steps is None),
+        "at most one of warmup_steps, warmup_fraction and warmup_epochs may be given": len(warmups) > 1,
+        "warmup_steps must be below steps": r.steps is not None and r.warmup_steps >= r.steps,
+        "warmup_epochs must be below epochs": r.epochs is not None and r.warmup_epochs >= r.epochs,
+        "warmup_epochs requires a recipe with epochs": r.epochs is None and r.warmup_epochs,
+        "warmup_learning_rate requires a warm-up": r.warmup_learning_rate and not warmups,
+        "warmup_learning_rate must not exceed learning_rate": r.warmup_learning_rate > r.learning_rate,
+        "final_learning_rate must not exceed learning_rate": r.final_learning_rate > r.learning_rate,
+        "final_learning_rate requires schedule 'cosine' or 'linear'": (
+            r.final_learning_rate and r.schedule not in ("cosine", "linear")
+        ),
+        "decay_at must be given with schedule 'step', and only with it": bool(r.decay_at) != (r.schedule == "step"),
+        "decay_factor requires schedule 'step'": r.decay_factor is not None and r.schedule != "step",
+        "momentum requires optimizer 'sgd'": r.momentum is not None and r.optimizer != "sgd",
+        "head_bias requires loss 'sigmoid', because it does not change a softmax": (
+            r.head_bias is not None and r.loss != "sigmoid"
+        ),
+        "loss 'masked_patches' uses no labels, so label_smoothing must be 0 and mix empty": (
+            is_masked and (r.label_smoothing or r.mix)
+        ),
+        "loss 'masked_patches' needs standardised images, so input_dtype must be 'float32'": (
+            is_masked and r.input_dtype != "float32"
+        ),
+        "microbatches must divide batch_size": r.batch_size % r.microbatches,
+        "repeats must not exceed batch_size": r.repeats > r.batch_size,
+        "steps_per_execution must divide steps": r.steps is not None and r.steps % r.steps_per_execution,
+    }
 
 
-def _check_number(name, value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(value) < float("inf"):
-        raise ValueError(f"{name} must be a finite number; got {name}={value!r}")
-    return float(value)
+def _number(expectation, is_valid):
+    """Return the check of a finite number that must also satisfy `is_valid`."""
+
+    def check(name, value):
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or not is_valid(value):
+            raise ValueError(f"{name} must be a finite number{expectation}; got {name}={value!r}")
+        return float(value)
+
+    return check
 
 
-def _check_count(name, value):
-    return checks.check_integer(name, value, minimum=0)
+def _integer(minimum, maximum=math.inf):
+    def check(name, value):
+        if checks.check_integer(name, value, minimum) > maximum:
+            raise ValueError(f"{name} must be an integer from {minimum} to {maximum}; got {name}={value!r}")
+        return int(value)
+
+    return check
 
 
-def _check_seed(name, value):
-    if checks.check_integer(name, value, minimum=0) > _MAX_SEED:
-        raise ValueError(f"{name} must be an integer from 0 to {_MAX_SEED}; got {name}={value!r}")
-    return int(value)
-
-
-def _check_several(name, value):
-    return checks.check_integer(name, value, minimum=2)
-
-
-def _check_factor(name, value):
-    if checks.check_positive(name, value) > 1:
-        raise ValueError(f"{name} must be a number in (0, 1]; got {name}={value!r}")
-    return float(value)
-
-
-def _check_text(name, value):
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a non-empty string; got {name}={value!r}")
-    return value
+def _choice(*choices):
+    return lambda name, value: checks.check_choice(name, value, choices)
 
 
 def _parsed_by(parse):
@@ -87,7 +117,7 @@ def _check_shares(name, value):
     is_sequence = isinstance(value, (tuple, list)) and all(isinstance(share, numbers.Real) for share in value)
     if not is_sequence or list(value) != sorted(set(value)) or not all(0 < share < 1 for share in value):
         raise ValueError(f"{name} must be an ascending tuple of shares in (0, 1); got {name}={value!r}")
-    return tuple(float(share) for share in value)
+    return tuple(map(float, value))
 
 
 def _check_sweep(name, value):
@@ -115,147 +145,29 @@ def _check_model(name, value):
     return value
 
 
-def _choice(choices):
-    return lambda name, value: checks.check_choice(name, value, choices)
-
-
-def _way_out(name):
-    return f"change it with recipe.replace({name}=...), on the command line with --set {name}=..."
-
-
+# names of fields -> their check; None is also valid where it is the default
 _CHECKS = {
-    "name": _check_text,
-    "source": _check_text,
-    "optimizer": _choice(OPTIMIZERS),
-    "learning_rate": checks.check_positive,
-    "batch_size": checks.check_integer,
-    "schedule": _choice(SCHEDULES),
-    "final_learning_rate": _check_amount,
-    "warmup_steps": _check_count,
-    "warmup_fraction": checks.check_rate,
-    "warmup_epochs": _check_amount,
-    "warmup_learning_rate": _check_amount,
+    "name source": check_string,
+    "optimizer": _choice("adamw", "sgd"),
+    "learning_rate clip_norm": checks.check_positive,
+    "batch_size epochs steps repeats microbatches steps_per_execution": checks.check_integer,
+    "schedule": _choice("cosine", "linear", "step", "constant"),
+    "warmup_steps": _integer(0),
+    "final_learning_rate warmup_epochs warmup_learning_rate weight_decay": _number(" of at least 0", lambda x: x >= 0),
+    f"warmup_fraction momentum label_smoothing ema_momentum {' '.join(RATES)}": checks.check_rate,
     "decay_at": _check_shares,
-    "weight_decay": _check_amount,
-    "loss": _choice(LOSSES),
-    "label_smoothing": checks.check_rate,
+    "decay_factor layer_decay": _number(" in (0, 1]", lambda x: 0 < x <= 1),
+    "loss": _choice(*CROSS_ENTROPIES, MASKED_PATCHES),
+    "head_bias": _number("", lambda x: True),
     "augment": _parsed_by(parse_augment),
     "mix": _parsed_by(parse_mix),
-    "repeats": checks.check_integer,
-    "microbatches": checks.check_integer,
-    "steps_per_execution": checks.check_integer,
-    "input_dtype": _choice(INPUT_DTYPES),
-    "seed": _check_seed,
-    "sweep": _check_sweep,
-}
-_OPTIONAL_CHECKS = {
-    "epochs": checks.check_integer,
-    "steps": checks.check_integer,
-    "decay_factor": _check_factor,
-    "momentum": checks.check_rate,
-    "clip_norm": checks.check_positive,
-    "head_bias": _check_number,
     "image_size": checks.check_pair,
-    **dict.fromkeys(RATES, checks.check_rate),
-    "ema_momentum": checks.check_rate,
-    "layer_decay": _check_factor,
-    "gradient_accumulation_steps": _check_several,
+    "gradient_accumulation_steps": _integer(2),
     "dtype": _check_dtype,
     "remat": checks.check_flag,
-    "dataset": _check_text,
+    "input_dtype": _choice("float32", "uint8"),
+    "seed": _integer(0, _MAX_SEED),
+    "dataset": _choice(*DATASETS),
     "model": _check_model,
+    "sweep": _check_sweep,
 }
-
-# (condition, what is expected, fields shown in the message)
-_CONTRADICTIONS = (
-    (
-        lambda r: (r.epochs is None) == (r.steps is None),
-        "exactly one of epochs and steps must be given",
-        ("epochs", "steps"),
-    ),
-    (
-        lambda r: sum(bool(getattr(r, name)) for name in EXCLUSIVE[1]) > 1,
-        "at most one of warmup_steps, warmup_fraction and warmup_epochs may be given",
-        EXCLUSIVE[1],
-    ),
-    (
-        lambda r: r.steps is not None and r.warmup_steps >= r.steps,
-        f"warmup_steps must be below steps ({_way_out('warmup_steps')})",
-        ("warmup_steps", "steps"),
-    ),
-    (
-        lambda r: r.epochs is not None and r.warmup_epochs >= r.epochs,
-        f"warmup_epochs must be below epochs ({_way_out('warmup_epochs')})",
-        ("warmup_epochs", "epochs"),
-    ),
-    (
-        lambda r: r.steps is not None and r.warmup_epochs,
-        "warmup_epochs requires a recipe with epochs",
-        ("warmup_epochs", "steps"),
-    ),
-    (
-        lambda r: r.warmup_learning_rate and not any(getattr(r, name) for name in EXCLUSIVE[1]),
-        "warmup_learning_rate requires a warm-up",
-        ("warmup_learning_rate", *EXCLUSIVE[1]),
-    ),
-    (
-        lambda r: r.warmup_learning_rate > r.learning_rate,
-        "warmup_learning_rate must not exceed learning_rate",
-        ("warmup_learning_rate", "learning_rate"),
-    ),
-    (
-        lambda r: r.final_learning_rate > r.learning_rate,
-        "final_learning_rate must not exceed learning_rate",
-        ("final_learning_rate", "learning_rate"),
-    ),
-    (
-        lambda r: r.final_learning_rate and r.schedule not in ("cosine", "linear"),
-        "final_learning_rate requires schedule 'cosine' or 'linear'",
-        ("final_learning_rate", "schedule"),
-    ),
-    (
-        lambda r: bool(r.decay_at) != (r.schedule == "step"),
-        "decay_at must be given with schedule 'step', and only with it",
-        ("decay_at", "schedule"),
-    ),
-    (
-        lambda r: r.decay_factor is not None and r.schedule != "step",
-        "decay_factor requires schedule 'step'",
-        ("decay_factor", "schedule"),
-    ),
-    (
-        lambda r: r.momentum is not None and r.optimizer != "sgd",
-        "momentum requires optimizer 'sgd'",
-        ("momentum", "optimizer"),
-    ),
-    (
-        lambda r: r.head_bias is not None and r.loss != "sigmoid",
-        "head_bias requires loss 'sigmoid': a bias that all classes share does not change a softmax",
-        ("head_bias", "loss"),
-    ),
-    (
-        lambda r: r.loss == MASKED_PATCHES and (r.label_smoothing or r.mix),
-        "loss 'masked_patches' uses no labels, so label_smoothing must be 0 and mix empty",
-        ("loss", "label_smoothing", "mix"),
-    ),
-    (
-        lambda r: r.loss == MASKED_PATCHES and r.input_dtype != "float32",
-        "loss 'masked_patches' computes its targets from standardised images, so input_dtype must be 'float32'",
-        ("loss", "input_dtype"),
-    ),
-    (
-        lambda r: r.batch_size % r.microbatches,
-        "microbatches must divide batch_size",
-        ("microbatches", "batch_size"),
-    ),
-    (
-        lambda r: r.repeats > r.batch_size,
-        "repeats must not exceed batch_size",
-        ("repeats", "batch_size"),
-    ),
-    (
-        lambda r: r.steps is not None and r.steps % r.steps_per_execution,
-        "steps_per_execution must divide steps",
-        ("steps_per_execution", "steps"),
-    ),
-)

@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +10,11 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.files import remove_partial
-from keras_vit.training import callback_states, preemption, workers
+from keras_vit.training import preemption, workers
 from keras_vit.training.checkpoint_files import CheckpointFolder, held
-from keras_vit.training.state import check_same_run, describe_optimizer, read_state, write_state
+from keras_vit.training.identity import as_read, check_same_run, describe_optimizer
+from keras_vit.training.state import read_callbacks, read_state, write_callbacks, write_state
 from keras_vit.typing import PathLike
 
 
@@ -78,13 +77,13 @@ class Resume(keras.callbacks.Callback):
         self._every = checks.check_integer("every_steps", every_steps)
         self._workdir = checks.check_workdir(workdir)
         self._files = CheckpointFolder(self._workdir / "checkpoints", checks.check_integer("keep", keep, minimum=0))
-        self._run = json.loads(json.dumps(run or {}))  # as read from a file: tuples become lists
+        self._run = as_read(run or {})
         self._thread = self._write = None
         self._is_used = False
         self.step = self._saved_step()
 
     def run_fit(self, model: keras.Model, fit: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """Call `fit` so that it resumes from the checkpoint; see `ResumableFit`.
+        """Call `fit` so that it resumes from the checkpoint; see `compat.resumable_fit`.
 
         Args:
             model: the model whose `fit` was called.
@@ -98,29 +97,28 @@ class Resume(keras.callbacks.Callback):
             ValueError, BlockingIOError, CheckpointError, NonFiniteError, Preempted, Interrupted: see the class.
         """
         if self._is_used:
-            raise ValueError(
-            "a Resume is for one fit, because its data start at its step: "
-            "create the Resume and its data again before each fit"
-            )
+            raise ValueError("a Resume is for one fit: create the Resume and its data again before each fit")
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
         with held(self._workdir) if workers.is_chief(model) else contextlib.nullcontext():
             return self._run_alone(model, fit, arguments)
 
     def _run_alone(self, model, fit, arguments):
         self._check_step(model)
-        self._optimizer = describe_optimizer(model.optimizer)  # before callbacks change its learning rate
-        others = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not self]
-        self._others, self._saved = others, self._read()
+        optimizer = describe_optimizer(model.optimizer)  # before callbacks change its learning rate
+        self._identity = {**self._run, "optimizer": optimizer, "steps_per_epoch": self._steps_per_epoch}
+        self._others = [one for one in keras.tree.flatten(arguments.get("callbacks")) if one is not self]
+        self._saved = self._read() if self.step else None
         self._validates = arguments.get("validation_data") is not None
-        epoch, steps_done = self._position()
         if workers.is_chief(model):
             remove_partial(self._files.folder)
+        epoch = max(0, self.step - 1) // self._steps_per_epoch  # one whose steps are all done is still to be validated
         # Last of the callbacks, so that the state of the checkpoint overrides what the others set.
-        arguments = {**arguments, "callbacks": [*others, self], "initial_epoch": epoch}
+        arguments = {**arguments, "callbacks": [*self._others, self], "initial_epoch": epoch}
         self._is_used = True
+        one_thread = concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
         try:
-            with preemption.watch() as self._requests, _one_thread() as self._thread:
-                history = fit(arguments, steps_done)
+            with preemption.watch() as self._requests, one_thread as self._thread:
+                history = fit(arguments, self.step - epoch * self._steps_per_epoch)
                 self._wait()
         finally:
             self._thread = self._write = None
@@ -132,18 +130,19 @@ class Resume(keras.callbacks.Callback):
     def set_model(self, model):
         super().set_model(model)
         if self._thread is None:
-            raise TypeError(_not_resumable(model))
+            raise TypeError(
+                "Resume must be passed once, in the list callbacks, to fit of a keras_vit model, which can start "
+                f"inside an epoch; got {type(model).__name__}: build one with keras_vit.Model(inputs, outputs), or "
+                "train keras_vit.Model(model.inputs[0], model.outputs[0]), which has the same layers and weights"
+            )
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
         if self._saved is not None:
             (arrays, state), self._saved = self._saved, None
             write_state(self.model, arrays)
-            callback_states.write_states(self._others, state["callbacks"], arrays)
-            if self.step == (epoch + 1) * self._steps_per_epoch:
-                callback_states.expect_last_batch_again(self._others)
-            self.model.history.history = {name: list(values) for name, values in state["history"].items()}
-            self.model.history.epoch = list(state["epochs"])
+            write_callbacks(self._others, arrays, repeats_batch=self.step == (epoch + 1) * self._steps_per_epoch)
+            self.model.history.history, self.model.history.epoch = state["history"], state["epochs"]
 
     def on_train_batch_end(self, batch, logs=None):
         before, self.step = self.step, self._epoch * self._steps_per_epoch + batch + 1
@@ -181,17 +180,9 @@ class Resume(keras.callbacks.Callback):
             )
 
     def _read(self):
-        """Return the newest checkpoint, None at the start of a run."""
-        if self.step == 0:
-            return None
+        """Return the newest checkpoint, (arrays, state), after comparing it with the run."""
         arrays, state = self._files.read(self.step)
-        check_same_run(self._files.folder, state["run"], self._run)
-        check_same_run(self._files.folder, {"optimizer": state["optimizer"]}, {"optimizer": self._optimizer})
-        if state["steps_per_epoch"] != self._steps_per_epoch:
-            raise ValueError(
-                f"steps_per_epoch must be that of the run in {self._files.folder}, {state['steps_per_epoch']}; "
-                f"got steps_per_epoch={self._steps_per_epoch}"
-            )
+        check_same_run(self._files.folder, state["run"], self._identity)
         if self.step > self._last_step:
             raise ValueError(
                 f"epochs * steps_per_epoch must be at least the {self.step} steps done in {self._files.folder}; "
@@ -199,21 +190,15 @@ class Resume(keras.callbacks.Callback):
             )
         return arrays, state
 
-    def _position(self):
-        """Return (epoch, completed steps of it); an epoch whose steps are all done is still to be validated."""
-        epoch = max(0, self.step - 1) // self._steps_per_epoch
-        return epoch, self.step - epoch * self._steps_per_epoch
-
     def _check_loss(self, loss, before):
-        if not math.isfinite(loss):
-            steps = f"step {self.step}" if self.step == before + 1 else f"steps {before + 1} to {self.step}"
-            raise NonFiniteError(f"the loss became {loss} in {steps}; {self._good_checkpoint()}")
-
-    def _good_checkpoint(self):
+        if math.isfinite(loss):
+            return
         self._wait()
-        steps = self._files.steps()
-        kept = f"the checkpoint of step {steps[-1]} is good" if steps else "there is no checkpoint yet"
-        return f"{kept}; try a lower learning rate, a longer warm-up or clipping, in a new workdir"
+        steps = f"step {self.step}" if self.step == before + 1 else f"steps {before + 1} to {self.step}"
+        raise NonFiniteError(
+            f"the loss became {loss} in {steps}, the last good checkpoint is that of step {self._saved_step()}: "
+            "try a lower learning rate, a longer warm-up or clipping, in a new workdir"
+        )
 
     def _is_due(self, before):
         ends_epoch = self.step % self._steps_per_epoch == 0
@@ -224,15 +209,11 @@ class Resume(keras.callbacks.Callback):
         self._wait()
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()
-        callbacks, weights = callback_states.read_states(self._others)
-        arrays = {**read_state(self.model), **weights}
+        arrays = read_state(self.model) | read_callbacks(self._others)
         state = {
-            "run": self._run,
-            "optimizer": self._optimizer,
-            "steps_per_epoch": self._steps_per_epoch,
+            "run": self._identity,
             "history": {name: list(map(float, values)) for name, values in self.model.history.history.items()},
             "epochs": list(self.model.history.epoch),
-            "callbacks": callbacks,
         }
         if workers.is_chief(self.model):
             self._write = self._thread.submit(self._write_checked, self.step, arrays, state)
@@ -250,41 +231,16 @@ class Resume(keras.callbacks.Callback):
             write.result()
 
 
-def _one_thread():
-    return concurrent.futures.ThreadPoolExecutor(1, "checkpoint")
-
-
-def _not_resumable(model):
-    """Return why `fit` did not call `run_fit`."""
-    if isinstance(model, ResumableFit):
-        return "Resume must be passed to fit once, in the list callbacks; got a second one, or one in a CallbackList"
-    if not (getattr(model, "built", False) and getattr(model, "inputs", None)):
-        remedy = "build it from layers with keras_vit.Model(inputs, outputs)"
-    else:  # in the structure of the model's inputs: Keras warns about a list of one
-        is_chain = isinstance(model, keras.Sequential)
-        ends = "model.inputs[0], model.outputs[0]" if is_chain else "model.input, model.output"
-        remedy = f"train keras_vit.Model({ends}), which has the same layers and weights"
-    return (
-        f"Resume needs a model of keras_vit, whose fit can start inside an epoch; got {type(model).__name__}: {remedy}"
-    )
-
-
 def _check_arguments(model, arguments):
     """Return (steps per epoch, steps of the whole run)."""
-    x = keras.tree.flatten(arguments.get("x"))
-    if arguments.get("y") is not None or any(hasattr(array, "shape") for array in x):
+    steps, first = arguments.get("steps_per_epoch"), arguments.get("initial_epoch", 0)
+    x, y = arguments.get("x"), arguments.get("y")
+    if any(hasattr(array, "shape") for array in keras.tree.flatten([x, y])) or steps is None or first:
         raise ValueError(
-            "with Resume, x must be data that start at step `resume.step`, such as "
-            f"train_pipeline(..., start_step=resume.step); got arrays ({type(x[0]).__name__}), which cannot be resumed"
+            "fit with Resume requires steps_per_epoch, no initial_epoch, and as x data that start at step resume.step, "
+            "such as train_pipeline(..., start_step=resume.step), which arrays do not; got "
+            f"steps_per_epoch={steps}, initial_epoch={first}, x={type(x).__name__}, y={type(y).__name__}"
         )
-    steps = arguments.get("steps_per_epoch")
-    if steps is None:
-        raise ValueError(
-            "steps_per_epoch must be given to fit with Resume, because its data continue from epoch to epoch, "
-            "as those of train_pipeline(..., start_step=resume.step)"
-        )
-    if arguments.get("initial_epoch"):
-        raise ValueError(f"initial_epoch must be left out with Resume, which sets it; got {arguments['initial_epoch']}")
     if steps % model.steps_per_execution:
         raise ValueError(
             "steps_per_epoch must be divisible by steps_per_execution; "

@@ -5,9 +5,7 @@ import dataclasses
 import importlib.util
 import json
 import os
-import pathlib
 import zipfile
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,30 +20,18 @@ from keras_vit.logs import LOGGER
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.rescaled import of_pixels
-from keras_vit.training.build import build, check_classes
-from keras_vit.training.checkpoint_files import held, write_atomically
-from keras_vit.training.curves import draw_curves
+from keras_vit.training.build import build
+from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
-from keras_vit.training.progress import (
-    BestModel,
-    EpochTable,
-    Progress,
-    StepTable,
-    TimeLeft,
-    history_rows,
-    merit,
-    shortest,
-    verbosity,
-)
-from keras_vit.training.recipe import DATASETS, Recipe
+from keras_vit.training.identity import check_same_run, run_identity
+from keras_vit.training.progress import BestModel, Progress, Tables, verbosity
+from keras_vit.training.recipe import Recipe
+from keras_vit.training.recipe_checks import DATASETS
 from keras_vit.training.recipes import RECIPES
+from keras_vit.training.report import draw_curves, history_rows, shortest, summary
 from keras_vit.training.resume import Resume
-from keras_vit.training.saving import save_model
-from keras_vit.training.state import check_same_run, run_identity
+from keras_vit.training.workers import save_model
 from keras_vit.typing import PathLike
-
-_METRICS = ("loss", "accuracy", "mean_absolute_error")
-_SHOWN = ("epoch", "step", *_METRICS, *(f"val_{name}" for name in _METRICS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,59 +120,60 @@ def train(
         Interrupted: after Ctrl-C during training, with everything saved; it is a `KeyboardInterrupt`. A second Ctrl-C,
             or one before the first or after the last step, raises Python's `KeyboardInterrupt` at once.
     """
-    recipe = _find_recipe(recipe)
+    if not isinstance(recipe, Recipe):
+        recipe = RECIPES[checks.check_choice("recipe", recipe, RECIPES)]
     checks.check_integer("checkpoint_every", checkpoint_every)
     verbose = verbosity(verbose)
     workdir = checks.check_workdir(workdir)
     if weights is not None:
         checks.check_path("weights", weights)
-    with _enter(strategy) as devices:
-        source, validation = _find_sources(recipe, source, validation)
-        keras.utils.set_random_seed(recipe.seed)
-        model = build(recipe, source, model, weights)
-        check_classes(model, source, validation)
-        identity = run_identity(recipe, source, validation, model, weights)
-        options: dict[str, Any] = {"checkpoint_every": checkpoint_every, "max_corrupt": max_corrupt, "verbose": verbose}
-        run = _Run(recipe, source, validation, model, workdir, devices, identity, **options)
-        return run.finished() or run.train()
+    if not isinstance(strategy, Devices):
+        checks.check_choice("strategy", strategy, DISTRIBUTIONS)
+    with contextlib.nullcontext(strategy) if isinstance(strategy, Devices) else distribution(strategy) as devices:
+        options = checkpoint_every, max_corrupt, verbose
+        return _train(recipe, source, validation, model, weights, workdir, devices, *options)
 
 
-def _enter(strategy):
-    """Return a context of `Devices`."""
-    if isinstance(strategy, Devices):
-        return contextlib.nullcontext(strategy)
-    checks.check_choice("strategy", strategy, DISTRIBUTIONS)
-    return distribution(strategy)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """One call of `train`."""
-
-    recipe: Recipe
-    source: object
-    validation: object
-    model: keras.Model
-    workdir: pathlib.Path
-    devices: object
-    identity: dict
-    checkpoint_every: int
-    max_corrupt: float
-    verbose: int
-
-    def train(self):
-        with held(self.workdir) if self.devices.is_chief else contextlib.nullcontext():
-            return self.finished() or self._train()  # another process may have finished it in the meantime
-
-    def _train(self):
-        resume = Resume(self.workdir, self.checkpoint_every, run=self.identity)
-        trained, epochs, steps_per_epoch = self._compiled()
-        data = self.devices.dataset(lambda shard: self._training_data(resume.step, shard))
-        measured = self.validation and self.devices.dataset(self._validation_data)
-        if self.devices.is_chief:
-            remove_partial(self.workdir)
-            _write_json(self.workdir / "recipe.json", self.recipe.to_dict())
-            self._say(self._plan(epochs, steps_per_epoch, resume.step))
+def _train(recipe, source, validation, model, weights, workdir, devices, checkpoint_every, max_corrupt, verbose):
+    """Open the images, build and compile the model, make the pipelines, fit, and report."""
+    source, validation = _open_images(recipe, source, validation)
+    keras.utils.set_random_seed(recipe.seed)
+    model = build(recipe, source, validation, model, weights)
+    identity = run_identity(recipe, source, validation, model, weights)
+    is_rescaled = recipe.input_dtype == "uint8" and not isinstance(model, Distiller)
+    trained = of_pixels(model) if is_rescaled else model
+    epochs, steps_per_epoch = recipe.total_steps(source.size)
+    recipe.compile(trained, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
+    log = LOGGER.info if verbose and devices.is_chief else lambda report: None
+    result = _finished(workdir, identity, model)
+    if result is not None:
+        log(f"the run in {workdir} is already finished")
+        return result
+    with held(workdir) if devices.is_chief else contextlib.nullcontext():
+        resume = Resume(workdir, checkpoint_every, run=identity)
+        images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
+        drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
+        prepared = find_encoder(model).preprocessing, recipe.batch_size
+        data = devices.dataset(
+            lambda shard: train_pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
+        )
+        measured = validation and devices.dataset(
+            lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)
+        )
+        told = epochs if verbose and devices.is_chief else None
+        callbacks = [Progress(recipe.batch_size, steps_per_epoch, told, validation is not None)]
+        if recipe.ema_momentum is not None:
+            callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
+        if devices.is_chief:
+            callbacks += _writers(workdir, resume, steps_per_epoch, validation and student_of(model))
+            remove_partial(workdir)
+            write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
+        size = " x ".join(map(str, find_encoder(model).config.image_size))
+        log(
+            f"{epochs * steps_per_epoch:,} steps of {recipe.batch_size} images, "
+            f"{epochs} x {source.size:,} images of {size} pixels"
+            + (f"; resumes from the checkpoint of step {resume.step}" if resume.step else "")
+        )
         try:
             history = trained.fit(
                 data,
@@ -194,133 +181,20 @@ class _Run:
                 steps_per_epoch=steps_per_epoch,
                 validation_data=measured,
                 shuffle=False,  # the pipeline shuffles; Keras can shuffle arrays only, and warns
-                callbacks=[*self._callbacks(epochs, steps_per_epoch, resume), resume],
-                verbose=self.verbose if self.devices.is_chief else 0,
+                callbacks=[*callbacks, resume],
+                verbose=verbose if devices.is_chief else 0,
             ).history
         except tf.errors.OpError as error:
             raise data_error(error) or error from None
         history = {name: [shortest(value) for value in values] for name, values in history.items()}
-        if self.devices.is_chief:
-            self._finish(history, history_rows(history, steps_per_epoch))
-        return TrainResult(student_of(self.model), history, _last_accuracy(history))
-
-    def finished(self):
-        """Return the result of a finished run in `workdir`, with its weights in the model; None otherwise."""
-        path = self.workdir / "history.json"
-        if not path.exists():
-            return None
-        with _named(path, path):
-            report = json.loads(path.read_text(encoding="utf-8"))
-            identity, history, accuracy = (report[name] for name in ("run", "history", "accuracy"))
-        check_same_run(self.workdir, identity, self.identity)
-        self._compiled()
-        with _named(self.workdir / "model.keras", path):
-            saved = keras.models.load_model(self.workdir / "model.keras", compile=False)
-        model = student_of(self.model)
-        for variable, value in zip(model.weights, saved.weights, strict=True):
-            variable.assign(keras.ops.convert_to_numpy(value))
-        find_encoder(model).labels = find_encoder(saved).labels
-        self._say(f"the run in {self.workdir} is already finished")
-        return TrainResult(model, history, accuracy)
-
-    def _plan(self, epochs, steps_per_epoch, step):
-        """Return the plan of the run in one line."""
-        size = " x ".join(map(str, find_encoder(self.model).config.image_size))
-        steps = f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} images"
-        images = f"{epochs} x {self.source.size:,} images of {size} pixels"
-        return f"{steps}, {images}" + (f"; resumes from the checkpoint of step {step}" if step else "")
-
-    def _say(self, sentence):
-        if self.verbose and self.devices.is_chief:
-            LOGGER.info(sentence)
-
-    def _compiled(self):
-        """Return the compiled model, which may contain the saved one, and its epochs and steps per epoch."""
-        epochs, steps_per_epoch = self.recipe.total_steps(self.source.size)
-        is_rescaled = self.recipe.input_dtype == "uint8" and not isinstance(self.model, Distiller)
-        model = of_pixels(self.model) if is_rescaled else self.model
-        self.recipe.compile(model, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
-        return model, epochs, steps_per_epoch
-
-    def _training_data(self, start_step, shard):
-        recipe = self.recipe
-        return train_pipeline(
-            self.source,
-            find_encoder(self.model).preprocessing,
-            recipe.batch_size,
-            seed=recipe.seed,
-            augment=recipe.augment,
-            mix=recipe.mix,
-            repeats=recipe.repeats,
-            start_step=start_step,
-            shard=shard,
-            dtype=recipe.input_dtype,
-            max_corrupt=self.max_corrupt,
-        )
-
-    def _validation_data(self, shard):
-        preprocessing = find_encoder(self.model).preprocessing
-        return eval_pipeline(
-            self.validation,
-            preprocessing,
-            self.recipe.batch_size,
-            shard=shard,
-            dtype=self.recipe.input_dtype,
-            max_corrupt=self.max_corrupt,
-        )
-
-    def _callbacks(self, epochs, steps_per_epoch, resume):
-        averaging = [] if self.recipe.ema_momentum is None else [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)]
-        shown = [*averaging, Progress(self.recipe.batch_size, steps_per_epoch)]
-        if not self.devices.is_chief:
-            return shown
-        if self.verbose:
-            shown.append(TimeLeft(self.recipe.batch_size, steps_per_epoch, epochs, self.validation is not None))
-        shown += [
-            StepTable(self.workdir / "steps.csv", resume, steps_per_epoch),
-            EpochTable(self.workdir / "history.csv", steps_per_epoch),
-        ]
-        if self.validation is not None:
-            shown.append(BestModel(self.workdir / "best.keras", student_of(self.model)))
-        if importlib.util.find_spec("tensorboard"):
-            shown.append(keras.callbacks.TensorBoard(self.workdir / "logs", write_graph=False))
-        return shown
-
-    def _finish(self, history, rows):
-        save_model(student_of(self.model), self.workdir / "model.keras")
-        has_curves = draw_curves(rows, self.workdir / "curves.png")
-        report = {
-            "recipe": self.recipe.to_dict(),
-            "accuracy": _last_accuracy(history),
-            "history": history,
-            "run": self.identity,
-        }
-        _write_json(self.workdir / "history.json", report)
-        self._say(_table(rows))
-        self._say(f"Saved in {self.workdir}" + ("" if has_curves else " (no curves.png: pip install matplotlib)"))
+        result = TrainResult(student_of(model), history, history.get("val_accuracy", [None])[-1])
+        if devices.is_chief:
+            log(_report(result, history_rows(history, steps_per_epoch), recipe, identity, workdir))
+        return result
 
 
-@contextlib.contextmanager
-def _named(path, report):
-    """Raise an error that names a file of a finished run that cannot be read, and how to write it again."""
-    try:
-        yield
-    except PermissionError:  # it names the file, which may be intact
-        raise
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} must be the file that a finished run wrote; got {type(error).__name__}: {error}: "
-            f"delete {report}, and the same command writes both again from the last checkpoint"
-        ) from error
-
-
-def _find_recipe(recipe: str | Recipe) -> Recipe:
-    if isinstance(recipe, Recipe):
-        return recipe
-    return RECIPES[checks.check_choice("recipe", recipe, RECIPES)]
-
-
-def _find_sources(recipe, source, validation):
+def _open_images(recipe, source, validation):
+    """Return the training and the validation images as sources; those of the recipe for None."""
     if source is None:
         if recipe.dataset is None:
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
@@ -343,26 +217,53 @@ def _open(name, images):
     return images
 
 
-def _last_accuracy(history):
-    return history["val_accuracy"][-1] if "val_accuracy" in history else None
+def _finished(workdir, identity, model):
+    """Return the result of a finished run in `workdir`, with its weights in the model; None otherwise."""
+    path = workdir / "history.json"
+    if not path.exists():
+        return None
+    with _named(path, path):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        saved_identity, history, accuracy = (report[name] for name in ("run", "history", "accuracy"))
+    check_same_run(workdir, saved_identity, identity)
+    with _named(workdir / "model.keras", path):
+        saved = keras.models.load_model(workdir / "model.keras", compile=False)
+    model = student_of(model)
+    for variable, value in zip(model.weights, saved.weights, strict=True):
+        variable.assign(keras.ops.convert_to_numpy(value))
+    find_encoder(model).labels = find_encoder(saved).labels
+    return TrainResult(model, history, accuracy)
 
 
-def _table(rows):
-    """Return a table of the last epoch, and of the best one if there was a validation."""
-    last = rows[-1]
-    named = {"last": last}
-    if merit(last) is not None:
-        named = {"best": max(rows, key=merit), **named}
-    columns = [name for name in _SHOWN if name in last]
-    lines = [["", *columns]]
-    lines += [[name, *(_figure(row[column]) for column in columns)] for name, row in named.items()]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+@contextlib.contextmanager
+def _named(path, report):
+    """Raise an error that names a file of a finished run that cannot be read, and how to write it again."""
+    try:
+        yield
+    except PermissionError:  # it names the file, which may be intact
+        raise
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} must be the file that a finished run wrote; got {type(error).__name__}: {error}: "
+            f"delete {report}, and the same command writes both again from the last checkpoint"
+        ) from error
 
 
-def _figure(value):
-    return str(value) if isinstance(value, int) else f"{value:.4f}"
+def _writers(workdir, resume, steps_per_epoch, validated):
+    """Return the callbacks that write the files of a run; `validated` is the model to save, None without validation."""
+    callbacks = [Tables(workdir, resume, steps_per_epoch)]
+    if validated is not None:
+        callbacks.append(BestModel(workdir / "best.keras", validated))
+    if importlib.util.find_spec("tensorboard"):
+        callbacks.append(keras.callbacks.TensorBoard(workdir / "logs", write_graph=False))
+    return callbacks
 
 
-def _write_json(path, values):
-    write_atomically(path, lambda partial: partial.write_text(json.dumps(values, indent=2), encoding="utf-8"))
+def _report(result, rows, recipe, identity, workdir):
+    """Write the files of a finished run, `history.json` last; return a summary."""
+    save_model(result.model, workdir / "model.keras")
+    has_curves = draw_curves(rows, workdir / "curves.png")
+    values = {"recipe": recipe.to_dict(), "accuracy": result.accuracy, "history": result.history, "run": identity}
+    write_text(workdir / "history.json", json.dumps(values, indent=2))
+    note = "" if has_curves else " (no curves.png: pip install matplotlib)"
+    return f"{summary(rows)}\nSaved in {workdir}{note}"

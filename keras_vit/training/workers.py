@@ -1,7 +1,11 @@
-"""The processes and replicas of one training run."""
+"""The processes and replicas of one training run: who they are, and what they gather and save together."""
+
+import concurrent.futures
 
 import keras
 import numpy as np
+
+from keras_vit.training.checkpoint_files import write_atomically
 
 
 def strategy_of(model):
@@ -75,3 +79,23 @@ def _gather_unordered(model, local):
     strategy, remaining = strategy_of(model), iter(local)
     values = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(next(remaining))[tf.newaxis])
     return strategy.gather(values, axis=0).numpy()
+
+
+def save_model(model, path):
+    """Write a `.keras` file atomically.
+
+    With several workers, the file contains no optimizer, and a single worker may call this. Keras's own saving would
+    create variables, which all workers of a strategy must do together; so a thread outside the strategy saves a copy.
+    """
+    if worker_count(model) == 1:
+        write_atomically(path, model.save)
+        return
+
+    def save_copy(values):
+        copy = type(model).from_config(model.get_config())
+        for variable, value in zip(copy.weights, values, strict=True):
+            variable.assign(value)
+        write_atomically(path, copy.save)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        thread.submit(save_copy, [local_parts(variable)[0].numpy() for variable in model.weights]).result()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from keras_vit.training import progress
-from keras_vit.training.progress import StepTable, TimeLeft, shortest, verbosity
+from keras_vit.training.progress import Progress, Tables, verbosity
+from keras_vit.training.report import shortest
 
 
 def stream(module="io", is_terminal=False):
@@ -89,21 +90,22 @@ class TestTimeLeft:
         def run(epochs=3, validates=False, verbose=2, speed=4.0, start=(0, 0)):
             clock = [0.0]
             monkeypatch.setattr(progress.time, "perf_counter", lambda: clock[0])
-            told = TimeLeft(10, 8, epochs, validates)
+            told = Progress(10, 8, epochs, validates)
             told.set_params({"verbose": verbose})
-            told.on_train_begin()
-            lines = {}
-            clock[0] += 1000.0  # the first call compiles
+            told.set_model(SimpleNamespace(steps_per_execution=1, optimizer=keras.optimizers.SGD(0.5)))
+            lines, seconds = {}, 1000.0  # the first call compiles
             for epoch in range(start[0], epochs):
                 told.on_epoch_begin(epoch)
                 for batch in range(start[1] if epoch == start[0] else 0, 8):
-                    told.on_train_batch_end(batch, {"images_per_second": speed})
+                    clock[0] += seconds
+                    logs, seconds = {}, 10 / speed
+                    told.on_train_batch_end(batch, logs)
+                    assert logs["learning_rate"] == 0.5
                     drawn = capsys.readouterr()
                     assert drawn.err == ""
                     if caplog.records or drawn.out:
                         lines[epoch, batch] = drawn.out + "\n".join(caplog.messages)
                     caplog.clear()
-                    clock[0] += 10 / speed
             return lines
 
         return run
@@ -139,7 +141,7 @@ class TestTimeLeft:
         assert progress._duration(seconds) == text
 
 
-class TestStepTable:
+class TestTables:
     """What is left of `steps.csv` where a run resumes at step 2, and the row of step 3 behind it."""
 
     @pytest.fixture
@@ -147,7 +149,7 @@ class TestStepTable:
         def resumed(content, step=2):
             path = tmp_path / "steps.csv"
             path.write_bytes(content)
-            table = StepTable(path, SimpleNamespace(step=step), steps_per_epoch=8)
+            table = Tables(tmp_path, SimpleNamespace(step=step), steps_per_epoch=8)
             table.on_train_begin()
             table.on_epoch_begin(0)
             table.on_train_batch_end(step, {"loss": 0.5})

@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit import MaskedPatchPrediction, VisionTransformer, ViTConfig
 from keras_vit.data import from_arrays
 from keras_vit.training import Recipe, progress, train
-from keras_vit.training.curves import draw_curves
+from keras_vit.training.report import draw_curves, merit
 
 CONFIG = ViTConfig(
     name="toy",
@@ -77,10 +77,10 @@ def test_pixels_have_no_accuracy_but_a_report(result, workdir):
 def test_best_model_is_that_of_the_lowest_loss(result, source, workdir):
     saved = keras.models.load_model(workdir / "best.keras")
     assert type(saved) is MaskedPatchPrediction and saved.target == "pixels"
-    assert progress.merit({"val_loss": 0.1}) > progress.merit({"val_loss": 0.2})
+    assert merit({"val_loss": 0.1}) > merit({"val_loss": 0.2})
     right, sure = {"val_loss": 0.3, "val_accuracy": 0.4}, {"val_loss": 0.1, "val_accuracy": 0.3}
-    assert progress.merit(right) > progress.merit(sure) > progress.merit({**sure, "val_loss": 0.2})
-    assert progress.merit({"loss": 1.0}) is None
+    assert merit(right) > merit(sure) > merit({**sure, "val_loss": 0.2})
+    assert merit({"loss": 1.0}) is None
 
 
 @pytest.mark.slow

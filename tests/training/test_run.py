@@ -27,6 +27,8 @@ RECIPE = Recipe(
     model=CONFIG,
 )
 
+ONE_STEP = RECIPE.replace(epochs=1, warmup_steps=0)  # of the images of `batch`
+
 pytestmark = pytest.mark.usefixtures("eagerly")  # killed_runs.py has the compiled ones
 
 
@@ -37,6 +39,18 @@ def source():
     labels = np.arange(40) % 2
     images = rng.integers(0, 60, size=(40, 8, 8, 1)) + 180 * labels[:, None, None, None]
     return from_arrays(images.astype("uint8"), labels, class_names=("night", "day"))
+
+
+@pytest.fixture(scope="module")
+def batch(source):
+    return source.take(range(RECIPE.batch_size))
+
+
+@pytest.fixture(scope="module")
+def one_epoch(eagerly, source, tmp_path_factory):
+    """The history of a run of one epoch."""
+    workdir = tmp_path_factory.mktemp("one_epoch")
+    return train(RECIPE.replace(epochs=1), source, workdir, validation=source, verbose=0).history
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +83,25 @@ def test_saves_and_reports(result, workdir):
     assert list(np.argmax(again.predict(images, verbose=0), -1)) == [0, 1]
 
 
-def test_the_seed_decides_the_run(result, source, tmp_path):
+def test_the_seed_decides_the_run(one_epoch, source, tmp_path):
     """That the same seed gives the same run is seen in `test_the_same_call_goes_on`."""
     other = train(RECIPE.replace(seed=4, epochs=1), source, tmp_path, verbose=0).history
-    assert abs(other["loss"][0] - result.history["loss"][0]) > 1e-3
+    assert abs(other["loss"][0] - one_epoch["loss"][0]) > 1e-3
 
 
-def test_a_recipe_of_steps_trains_a_given_model(source, tmp_path):
+def test_a_recipe_of_steps_trains_a_given_model(batch, tmp_path):
     model = VisionTransformer(CONFIG.replace(hidden_dim=8))
-    recipe = RECIPE.replace(epochs=None, steps=7, model=None)
-    result = train(recipe, source, tmp_path, model=model, verbose=0)
+    recipe = ONE_STEP.replace(epochs=None, steps=3, model=None)
+    result = train(recipe, batch, tmp_path, model=model, verbose=0)
     assert result.model is model and model.labels == ("night", "day")
-    assert int(model.optimizer.iterations) == 7
+    assert int(model.optimizer.iterations) == 3
     assert result.accuracy is None
     assert set(result.history) == {"accuracy", "loss", "learning_rate", "images_per_second"}
 
 
-def test_own_model_takes_the_classes_of_the_source_and_the_rates_of_the_recipe(source, tmp_path):
-    recipe = RECIPE.replace(epochs=1, model=CONFIG.replace(classes=7), dropout_rate=0.2)
-    model = train(recipe, source, tmp_path, verbose=0).model
+def test_own_model_takes_the_classes_of_the_source_and_the_rates_of_the_recipe(batch, tmp_path):
+    recipe = ONE_STEP.replace(model=CONFIG.replace(classes=7), dropout_rate=0.2)
+    model = train(recipe, batch, tmp_path, verbose=0).model
     assert (model.config.classes, model.config.dropout_rate) == (2, 0.2)
 
 
@@ -197,14 +211,12 @@ def test_other_data_in_the_folder_of_a_finished_run_are_refused(result, source, 
     assert train(RECIPE, source, workdir, model=built, validation=source, verbose=0).history == result.history
 
 
-def test_another_file_of_weights_of_the_same_name_is_another_run(source, tmp_path):
+def test_another_file_of_weights_of_the_same_name_is_another_run(batch, tmp_path):
     def run(seed):
         model = VisionTransformer(CONFIG)
         model.get_layer("head").kernel.assign(np.full((16, 2), seed + 1))
         model.save_weights(tmp_path / "start.weights.h5")
-        return train(
-            RECIPE.replace(epochs=1), source, tmp_path / "run", weights=tmp_path / "start.weights.h5", verbose=0
-        )
+        return train(ONE_STEP, batch, tmp_path / "run", weights=tmp_path / "start.weights.h5", verbose=0)
 
     run(0)
     with pytest.raises(ValueError, match="another run: the contents of the weights file differ"):
@@ -230,13 +242,13 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, ca
     assert again.history["loss"] == result.history["loss"]
     drawn = capsys.readouterr().out  # by Keras
     assert "Epoch 1/3" not in drawn and "Epoch 2/3" in drawn and not set("\b\r") & set(drawn)
-    plan, left, table, saved = caplog.messages
+    plan, left, table = caplog.messages
     assert plan == (
         "15 steps of 8 images, 3 x 40 images of 8 x 8 pixels; resumes from the checkpoint of step 10"
     )
     assert re.fullmatch(r"about 0 minutes left at [\d,]+ images per second, not counting validation", left)
-    assert saved.startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
     table = table.splitlines()
+    assert table[-1].startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
     assert table[0].split() == ["epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"]
     assert table[2].split()[:4] == ["last", "3", "15", f"{result.history['loss'][-1]:.4f}"]
 
@@ -254,28 +266,29 @@ def test_averaged_weights_are_validated_and_saved(source, tmp_path):
     assert abs(plain.history["val_loss"][-1] - loss) > 1e-3
 
 
-def test_pixels_are_rescaled_in_the_model(result, source, tmp_path):
-    history = train(RECIPE.replace(input_dtype="uint8"), source, tmp_path, validation=source, verbose=0).history
-    np.testing.assert_allclose(history["loss"], result.history["loss"], rtol=1e-3)
+def test_pixels_are_rescaled_in_the_model(one_epoch, source, tmp_path):
+    recipe = RECIPE.replace(epochs=1, input_dtype="uint8")
+    history = train(recipe, source, tmp_path, validation=source, verbose=0).history
+    np.testing.assert_allclose(history["loss"], one_epoch["loss"], rtol=1e-3)
     assert keras.models.load_model(tmp_path / "best.keras").input_shape == (None, 8, 8, 1)
 
 
 @pytest.mark.parametrize("input_dtype", ["float32", "uint8"])
-def test_a_model_that_includes_its_preprocessing_is_given_pixels(input_dtype, result, source, tmp_path):
-    recipe, config = RECIPE.replace(input_dtype=input_dtype), CONFIG.replace(include_preprocessing=True)
+def test_a_model_that_includes_its_preprocessing_is_given_pixels(input_dtype, one_epoch, source, tmp_path):
+    recipe, config = RECIPE.replace(epochs=1, input_dtype=input_dtype), CONFIG.replace(include_preprocessing=True)
     run = train(recipe, source, tmp_path, model=config, validation=source, verbose=0)
-    np.testing.assert_allclose(run.history["loss"], result.history["loss"], rtol=1e-3)
-    np.testing.assert_allclose(run.history["val_loss"], result.history["val_loss"], rtol=2e-3)
+    np.testing.assert_allclose(run.history["loss"], one_epoch["loss"], rtol=1e-3)
+    np.testing.assert_allclose(run.history["val_loss"], one_epoch["val_loss"], rtol=2e-3)
 
 
-def test_a_loss_that_is_no_number_ends_the_run(source, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run(batch, tmp_path):
     model = VisionTransformer(CONFIG)
     model.layers[-1].bias.assign([np.nan, 0.0])
-    with pytest.raises(NonFiniteError, match="the loss became nan in step 1; there is no checkpoint yet"):
-        train(RECIPE, source, tmp_path, model=model, verbose=0)
+    with pytest.raises(NonFiniteError, match="the loss became nan in step 1, the last good checkpoint is .* step 0"):
+        train(ONE_STEP, batch, tmp_path, model=model, verbose=0)
 
 
-def test_a_full_disk_at_the_end_of_an_epoch(source, tmp_path, monkeypatch):
+def test_a_full_disk_at_the_end_of_an_epoch(batch, tmp_path, monkeypatch):
     bring_to_disk = files._bring_to_disk
 
     def full(path):
@@ -285,7 +298,7 @@ def test_a_full_disk_at_the_end_of_an_epoch(source, tmp_path, monkeypatch):
 
     monkeypatch.setattr(files, "_bring_to_disk", full)
     with pytest.raises(CheckpointError, match="history.csv could not be written: .*No space left"):
-        train(RECIPE.replace(epochs=1), source, tmp_path, validation=source, verbose=0)
+        train(ONE_STEP, batch, tmp_path, validation=batch, verbose=0)
 
 
 @pytest.mark.slow
@@ -299,20 +312,19 @@ def test_max_corrupt_is_that_of_both_pipelines(tmp_path):
     assert np.isfinite(result.history["val_loss"]).all()
 
 
-def test_a_full_disk_at_the_end(source, tmp_path, monkeypatch):
+def test_a_full_disk_at_the_end(batch, tmp_path, monkeypatch):
     def full(self, path):
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    recipe = RECIPE.replace(epochs=1)
     with (
         monkeypatch.context() as patched,
         pytest.raises(CheckpointError, match="model.keras could not be written: .*No sp"),
     ):
         patched.setattr(VisionTransformer, "save", full)
-        train(recipe, source, tmp_path, verbose=0)
+        train(ONE_STEP, batch, tmp_path, verbose=0)
     assert not list(tmp_path.glob("model*"))
-    train(recipe, source, tmp_path, verbose=0)
+    train(ONE_STEP, batch, tmp_path, verbose=0)
     assert (tmp_path / "model.keras").exists()
 
 

@@ -2,10 +2,16 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training.schedules import create_schedule
+from keras_vit.training import Recipe, optimizers
 
 STEPS, WARMUP, PEAK, START, END = 200, 20, 0.03, 0.001, 0.002
 DECAY_AT = (0.3, 0.6, 0.9)
+
+
+def create_schedule(name, learning_rate, steps, *, warmup_steps=0, **fields):
+    fields |= {"warmup_steps": warmup_steps, "steps": steps, "schedule": name, "learning_rate": learning_rate}
+    recipe = Recipe(name="toy", source="this test", optimizer="sgd", batch_size=1, **fields)
+    return optimizers.create_schedule(recipe, steps, warmup_steps)
 
 
 def official(step, decay_type, steps=STEPS, warmup_steps=WARMUP, base=PEAK, linear_end=END):
@@ -78,45 +84,6 @@ def test_survives_serialisation(name):
     assert float(again(5)) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"learning_rate": 0.0}, "learning_rate must be a finite number above 0; got learning_rate=0.0"),
-        ({"steps": 0}, "steps must be an integer of at least 1; got steps=0"),
-        (
-            {"name": "cosines"},
-            "schedule must be one of 'cosine', 'linear', 'step', 'constant'; got schedule='cosines' "
-            "(did you mean 'cosine'?)",
-        ),
-        ({"warmup_steps": -1}, "warmup_steps must be an integer of at least 0; got warmup_steps=-1"),
-        (
-            {"warmup_steps": 100},
-            "warmup_steps must be below the steps of the run; got warmup_steps=100, steps=100",
-        ),
-        (
-            {"name": "step", "warmup_steps": 40, "decay_at": (0.3, 0.6)},
-            "decay_at must contain at least one share of the run, after its warm-up; "
-            "got decay_at=(0.3, 0.6), warmup_steps=40, steps=100",
-        ),
-        ({"decay_at": (0.5,)}, "decay_at requires schedule 'step'; got decay_at=(0.5,), schedule='cosine'"),
-        (
-            {"final_learning_rate": -0.1},
-            "final_learning_rate must be at least 0, and 0 with schedules other than cosine and linear; "
-            "got final_learning_rate=-0.1, schedule='cosine'",
-        ),
-        (
-            {"name": "constant", "final_learning_rate": 0.1},
-            "final_learning_rate must be at least 0, and 0 with schedules other than cosine and linear; "
-            "got final_learning_rate=0.1, schedule='constant'",
-        ),
-        (
-            {"name": "step"},
-            "decay_at must contain at least one share of the run, after its warm-up; "
-            "got decay_at=(), warmup_steps=0, steps=100",
-        ),
-    ],
-)
-def test_refuses(changes, message):
-    with pytest.raises(ValueError) as error:
-        create_schedule(**{"name": "cosine", "learning_rate": 0.1, "steps": 100, **changes})
-    assert str(error.value) == message
+def test_decays_come_after_the_warmup():
+    with pytest.raises(ValueError, match=r"decay_at must come after the warm-up; got decay_at=\(0.3, 0.6\), warmup"):
+        create_schedule("step", 0.1, 100, warmup_steps=40, decay_at=(0.3, 0.6))

@@ -4,7 +4,8 @@ import pytest
 
 from keras_vit import Model
 from keras_vit.training import CheckpointError
-from keras_vit.training.state import describe_optimizer, read_state, write_state
+from keras_vit.training.identity import describe_optimizer
+from keras_vit.training.state import read_state, write_state
 
 
 @pytest.fixture

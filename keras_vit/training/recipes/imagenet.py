@@ -2,31 +2,20 @@
 
 from typing import Any
 
-from keras_vit.config import ViTConfig
 from keras_vit.training.recipe import Recipe
+from keras_vit.training.recipes.augreg import PRETRAINING
+from keras_vit.zoo import VARIANTS
 
 _PLAIN = "arXiv 2205.01580 (Better plain ViT baselines), Table 1 and big_vision/configs/vit_s16_i1k.py"
 
 # Mean of the patch tokens, fixed 2-D positions, and the tanh layer before the head
-_VIT_S16 = ViTConfig(
-    name="ViT-S_16",
-    image_size=224,
-    patch_size=16,
-    hidden_dim=384,
-    num_layers=12,
-    num_heads=6,
-    mlp_dim=1536,
-    pooling="gap",
-    position_embedding="sincos2d",
-    representation_size=384,
+_VIT_S16 = VARIANTS["ViT-S_16"].config(
+    image_size=224, pooling="gap", position_embedding="sincos2d", representation_size=384
 )
 
 # epochs -> reported top-1 accuracy
 _PLAIN_EPOCHS = {90: 76.5, 150: 78.5, 300: 80.0}
 
-# The augmentation of DeiT; timm omits colour jitter when it uses RandAugment
-_DEIT_AUGMENT = ("random_resized_crop", "flip", "timm_randaugment(9, 0.5)", "random_erasing(0.25)")
-_DEIT_MIX = ("mixup(0.8)", "cutmix(1.0)")
 _DEIT: dict[str, Any] = {
     "optimizer": "adamw",
     "batch_size": 1024,
@@ -34,10 +23,20 @@ _DEIT: dict[str, Any] = {
     "epochs": 300,
     "weight_decay": 0.05,
     "label_smoothing": 0.1,
-    "augment": _DEIT_AUGMENT,
-    "mix": _DEIT_MIX,
+    # timm omits colour jitter when it uses RandAugment
+    "augment": ("random_resized_crop", "flip", "timm_randaugment(9, 0.5)", "random_erasing(0.25)"),
+    "mix": ("mixup(0.8)", "cutmix(1.0)"),
     "image_size": 224,
 }
+# two nodes of 8 with 32 images each
+_DEIT_384: dict[str, Any] = {
+    "batch_size": 512,
+    "learning_rate": 5e-6,
+    "epochs": 30,
+    "weight_decay": 1e-8,
+    "image_size": 384,
+}
+_DEIT_WARMUP: dict[str, Any] = {"warmup_epochs": 5, "warmup_learning_rate": 1e-6, "repeats": 3, "drop_path_rate": 0.1}
 
 # size -> stochastic depth rate (arXiv 2103.14030, appendix A2.1)
 _SWIN = {"t": 0.2, "s": 0.3, "b": 0.5}
@@ -47,17 +46,11 @@ RECIPES = (
         Recipe(
             name=f"plain-vit/s16-{epochs}ep",
             source=f"{_PLAIN}, {epochs} epochs, {accuracy} % top-1; its weight decay 1e-4 is 0.1 of the learning rate",
-            optimizer="adamw",
-            learning_rate=1e-3,
-            batch_size=1024,
             epochs=epochs,
-            warmup_steps=10_000,
-            weight_decay=0.1,
-            clip_norm=1.0,
             augment=("inception_crop", "flip", "randaugment(2, 10)"),
             mix=("mixup(0.2)",),
-            image_size=224,
             model=_VIT_S16,
+            **PRETRAINING | {"batch_size": 1024},
         )
         for epochs, accuracy in _PLAIN_EPOCHS.items()
     ),
@@ -69,29 +62,16 @@ RECIPES = (
             "its place; the cosine of timm 0.3.2 there begins with the run and changes by the epoch, ours begins after "
             "the warm-up, at most 1.5 % of the highest learning rate above it"
         ),
-        warmup_epochs=5,
-        warmup_learning_rate=1e-6,
         final_learning_rate=1e-5,
-        repeats=3,
-        drop_path_rate=0.1,
         **_DEIT,
+        **_DEIT_WARMUP,
     ),
     Recipe(
         name="deit/finetune-384",
         source="facebookresearch/deit, README (lr and min-lr 5e-6, so constant, 2 nodes of 8 with 32 images each)",
-        warmup_epochs=5,
-        warmup_learning_rate=1e-6,
         schedule="constant",
-        repeats=3,
-        drop_path_rate=0.1,
-        **{
-            **_DEIT,
-            "batch_size": 512,
-            "learning_rate": 5e-6,
-            "epochs": 30,
-            "weight_decay": 1e-8,
-            "image_size": 384,
-        },
+        **_DEIT | _DEIT_384,
+        **_DEIT_WARMUP,
     ),
     *(
         Recipe(

@@ -7,6 +7,7 @@ from keras_vit.training.recipe import Recipe
 from keras_vit.typing import Size
 
 _PAPER = "arXiv 1912.11370"
+_SGD: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.9, "schedule": "step"}
 
 # name -> data, epochs, epochs after which the learning rate is divided by ten, loss, source of the loss
 _SOFTMAX, _SIGMOID = {"loss": "softmax"}, {"loss": "sigmoid"}
@@ -23,9 +24,7 @@ _HYPER_RULE = {
     "large": (float("inf"), 20_000, 500, ("mixup(0.1)",)),
 }
 
-# (side before the random crop, side after it)
-_SMALL_IMAGES = (160, 128)
-_IMAGES = (448, 384)
+_SMALL_IMAGES, _IMAGES = (160, 128), (448, 384)  # side before the random crop, side after it
 _SMALL_AREA = 96 * 96
 
 
@@ -56,17 +55,15 @@ def _fine_tuning(name, sides):
             "keras_vit.training.bit_hyperrule chooses; warm-up: google-research/big_transfer, whose code decays the "
             "500 steps of small at 200, 300 and 400, and takes 512 and 480 pixels"
         ),
-        optimizer="sgd",
-        momentum=0.9,
         learning_rate=0.003,
         batch_size=512,
         steps=steps,
-        schedule="step",
         decay_at=(0.3, 0.6, 0.9),
         warmup_steps=warmup_steps,
         augment=(f"random_crop({resized})", "flip"),
         mix=mix,
         image_size=cropped,
+        **_SGD,
     )
 
 
@@ -79,17 +76,15 @@ RECIPES = (
                 "up to ten times as much: decoupled it is 1e-3, as in big_vision/configs/bit_i1k.py and bit_i21k.py; "
                 f"loss: {loss_source}; augmentation: google-research/big_vision"
             ),
-            optimizer="sgd",
-            momentum=0.9,
             learning_rate=0.03 * 4096 / 256,
             batch_size=4096,
             epochs=epochs,
-            schedule="step",
             decay_at=tuple(epoch / epochs for epoch in decays),
             warmup_steps=5_000,
             weight_decay=1e-3,
             augment=("inception_crop", "flip"),
             image_size=224,
+            **_SGD,
             **loss,
         )
         for name, (data, epochs, decays, loss, loss_source) in _PRETRAINING.items()

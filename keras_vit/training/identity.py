@@ -1,0 +1,96 @@
+"""Identity of a training run: what must be equal for a checkpoint to be resumed from."""
+
+import hashlib
+import json
+import os
+
+import keras
+
+from keras_vit.models import MaskedPatchPrediction
+from keras_vit.models.distillation import Distiller, student_of
+from keras_vit.models.encoders import find_encoder
+
+# digests in the identity of a run -> what they summarise, for messages
+_DIGESTS = {
+    "structure": "the layers of the model, or which of them are trained,",
+    "weights_file": "the contents of the weights file",
+}
+for _part, _images in (("data", "training"), ("validation", "validation")):
+    for _field in ("class names", "files", "labels", "contents"):
+        _DIGESTS[f"{_part}.{_field.replace(' ', '_')}"] = f"the {_field} of the {_images} images"
+
+
+def run_identity(recipe, source, validation, model, weights):
+    """Return the values that identify a run of `train`, as JSON values.
+
+    The arguments are those of `train`, with image sources and a built model.
+    """
+    encoder = find_encoder(model)
+    structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
+    identity = {
+        "recipe": recipe.to_dict(),
+        "model": encoder.config.to_dict(),
+        "preprocessing": encoder.preprocessing.to_dict(),
+        "weights": encoder.weights_source if weights is None else str(weights),
+        "weights_file": None,
+        "masked_patches": model.settings if isinstance(model, MaskedPatchPrediction) else None,
+        "distillation": model.identity() if isinstance(model, Distiller) else None,
+        "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
+        "data": source.fingerprint(),
+        "validation": None if validation is None else validation.fingerprint(),
+    }
+    if weights is not None and os.path.isfile(weights):  # not a published name
+        with open(weights, "rb") as file:
+            identity["weights_file"] = hashlib.file_digest(file, "blake2b").hexdigest()[:16]
+    return as_read(identity)
+
+
+def describe_optimizer(optimizer):
+    """Return the class and the settings of an optimizer, with its schedule, as JSON values without names."""
+    try:
+        description = keras.saving.serialize_keras_object(optimizer)
+    except NotImplementedError:  # a schedule without get_config
+        description = {"class_name": type(optimizer).__name__}
+    return json.loads(json.dumps(description, default=str), object_hook=_without_name)
+
+
+def _without_name(values):
+    """Return a dict without its name: Keras numbers the optimizers of a process in their names."""
+    return {key: value for key, value in values.items() if key != "name"}
+
+
+def as_read(values):
+    """Return JSON values as they are read from a file: tuples become lists."""
+    return json.loads(json.dumps(values))
+
+
+def check_same_run(folder, saved, run):
+    """Check that a saved run is the current one.
+
+    Args:
+        folder: folder of the saved run, for the message.
+        saved: dict of JSON values that was saved there, or None.
+        run: the current dict.
+
+    Raises:
+        ValueError: if they differ; the message names the first difference.
+    """
+    for path, before, now in _differences("", saved, run):
+        difference = f"{path} is {before!r} there, {now!r} here"
+        if path in _DIGESTS:
+            difference = f"{_DIGESTS[path]} differ"
+        elif path == "validation":
+            there, here = (f"{'no ' * (value is None)}validation images" for value in (before, now))
+            difference = f"it was trained with {there}, this run has {here}"
+        raise ValueError(
+            f"{folder} holds the checkpoints of another run: {difference}; "
+            "use another workdir, or delete that folder to start again"
+        )
+
+
+def _differences(path, saved, run):
+    if isinstance(saved, dict) and isinstance(run, dict):
+        for key in dict.fromkeys([*saved, *run]):
+            yield from _differences(f"{path}.{key}".lstrip("."), saved.get(key), run.get(key))
+    elif saved != run:
+        yield path, saved, run

@@ -1,8 +1,0 @@
-"""The metric of every training: the accuracy, for all forms of labels."""
-
-from keras_vit.compat.label_forms import Accuracy
-
-
-def accuracy():
-    """Return the accuracy metric, for integer labels (batch,) and mixed labels (batch, classes)."""
-    return Accuracy(name="accuracy")

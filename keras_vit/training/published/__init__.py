@@ -1,1 +1,0 @@
-"""Published recipes, one file per family."""
