@@ -19,7 +19,7 @@ from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.class_report import ClassReport, ClassTally
 from keras_vit.evaluation.real_labels import right_answers
 from keras_vit.models.base import ImageModel
-from keras_vit.models.input_range import looked_at
+from keras_vit.models.training_warnings import looked_at
 from keras_vit.typing import PathLike
 
 

@@ -10,7 +10,7 @@ from keras_vit.data.preprocessing import check
 from keras_vit.evaluation.outputs import check_who_maps
 from keras_vit.models import ImageModel, feature_extractor
 from keras_vit.models.encoders import find_encoders
-from keras_vit.models.input_range import looked_at
+from keras_vit.models.training_warnings import looked_at
 
 
 class FrozenFeatures:

@@ -9,7 +9,7 @@ from keras_vit import checks
 from keras_vit.data import images as readers
 from keras_vit.evaluation import outputs
 from keras_vit.models.base import ImageModel
-from keras_vit.models.input_range import looked_at
+from keras_vit.models.training_warnings import looked_at
 
 _BATCH_SIZE = 32
 

@@ -110,6 +110,7 @@ def _for_size(model, shapes):
     if not any(None in tensor.shape[1:] for tensor in model.inputs):
         return model
     inputs = [keras.Input(shape[1:], dtype=x.dtype) for shape, x in zip(shapes, model.inputs, strict=True)]
+    inputs = keras.tree.pack_sequence_as(model.input, inputs)
     return build_deferred(lambda: keras.models.clone_model(model, input_tensors=inputs))[0]
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.compat.graph_forms import CONVERTER, written_for
 from keras_vit.models import check_not_quantized, with_dtype
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 from keras_vit.serving.erfc import teach_tf2onnx
 from keras_vit.serving.outputs import class_scores
 from keras_vit.serving.quiet import without_bars, without_notes

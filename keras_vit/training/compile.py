@@ -7,8 +7,7 @@ from keras_vit import checks
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import Model
 from keras_vit.models.distillation import Distiller
-from keras_vit.models.encoders import find_encoder
-from keras_vit.models.outputs import output_activation
+from keras_vit.models.encoders import find_encoder, output_activation
 from keras_vit.training.encoders import head_layers
 from keras_vit.training.losses import MASKED_PATCHES, classification_loss
 from keras_vit.training.metrics import accuracy

@@ -6,8 +6,7 @@ import pytest
 from families import FAMILIES
 
 import keras_vit
-from keras_vit.models.encoders import find_encoder
-from keras_vit.models.outputs import output_activation
+from keras_vit.models.encoders import find_encoder, output_activation
 from keras_vit.training.encoders import head_layers, layer_rates
 
 # top layer or unit of a stage -> depth, of the families that are not three steps from embedding to head
