@@ -11,7 +11,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
 from keras_vit.models.base import ImageModel, described
-from keras_vit.models.input_range import looked_at
+from keras_vit.models.training_warnings import looked_at
 
 _BATCH_SIZE = 32
 

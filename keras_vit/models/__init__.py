@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from keras_vit.config import AxialResNetConfig, BiTConfig, ImageConfig, SwinConfig, ViTConfig
+from keras_vit.config import ImageConfig
 from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model
 from keras_vit.models.copies import check_not_quantized, clone, resize, with_dtype
+from keras_vit.models.derived import check_pools, feature_extractor, with_head
 from keras_vit.models.distillation import Distiller
-from keras_vit.models.feature_extractor import feature_extractor
-from keras_vit.models.freeze import freeze
-from keras_vit.models.heads import check_pools, with_head
+from keras_vit.models.layer_states import freeze
 from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
 from keras_vit.models.resnet import BiTResNet
 from keras_vit.models.swin import SwinTransformer
@@ -39,10 +38,7 @@ __all__ = [
 
 # class of a config -> class of its model
 MODELS: dict[type[ImageConfig], type[ImageModel]] = {
-    ViTConfig: VisionTransformer,
-    SwinConfig: SwinTransformer,
-    BiTConfig: BiTResNet,
-    AxialResNetConfig: AxialResNet,
+    family.config_class: family for family in (VisionTransformer, SwinTransformer, BiTResNet, AxialResNet)
 }
 
 

@@ -1,13 +1,11 @@
 """AxialResNet: the ResNet with axial attention that arXiv 2010.11929 compares AxialViT with."""
 
-from collections.abc import Sequence
-
 import keras
 
-from keras_vit.config import AxialResNetConfig, Preprocessing
+from keras_vit.config import AxialResNetConfig
 from keras_vit.layers.axial_attention import batch_norm
 from keras_vit.layers.axial_bottleneck import HE_NORMAL, AxialStage
-from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
+from keras_vit.models.base import ImageModel, make_head
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -44,38 +42,11 @@ class AxialResNet(ImageModel):
     config_class = AxialResNetConfig
     config: AxialResNetConfig
 
-    def __init__(
-        self,
-        config: AxialResNetConfig,
-        *,
-        preprocessing: Preprocessing | None = None,
-        labels: Sequence[str] | None = None,
-        name: str | None = None,
-    ) -> None:
-        config = self._check_config(config)
-        inputs = keras.Input((*config.image_size, config.channels), name="images")
-        maps = _root(with_standardisation(inputs, config), config)
-        for index, num_units in enumerate(config.stage_sizes):
-            stage = AxialStage(
-                num_units,
-                config.stage_width(index),
-                1 if index == 0 else 2,
-                config.num_heads,
-                config.epsilon,
-                dtype=config.dtype,
-                name=f"stage_{index + 1}",
-            )
-            maps = stage(maps)
-        outputs = _classify(maps, config)
-        super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
-        self._describe(config, preprocessing, labels)
-
-
-def _root(images, config):
-    """(batch, height, width, channels) -> (batch, ceil(height / 4), ceil(width / 4), width of the root)"""
-    common = {"dtype": config.dtype}
-    steps = [
-        keras.layers.Conv2D(
+    @staticmethod
+    def _steps(config):
+        """Yield all layers; the root returns (batch, ceil(height / 4), ceil(width / 4), width of the root)."""
+        common = {"dtype": config.dtype}
+        yield keras.layers.Conv2D(
             config.width,
             7,
             strides=2,
@@ -85,21 +56,14 @@ def _root(images, config):
             kernel_initializer=keras.initializers.VarianceScaling(**HE_NORMAL),
             name="root_conv",
             **common,
-        ),
-        batch_norm(name="root_norm", epsilon=config.epsilon, **common),
-        keras.layers.ReLU(name="root_relu", **common),
-        keras.layers.MaxPooling2D(
-            3, strides=2, padding="same", data_format="channels_last", name="root_pool", **common
-        ),
-    ]
-    for step in steps:
-        images = step(images)
-    return images
-
-
-def _classify(maps, config):
-    pooling = keras.layers.GlobalAveragePooling2D(data_format="channels_last", dtype=config.dtype, name="pooling")
-    features = pooling(maps)
-    if not config.include_top:
-        return features
-    return make_head(config)(features)
+        )
+        yield batch_norm(name="root_norm", epsilon=config.epsilon, **common)
+        yield keras.layers.ReLU(name="root_relu", **common)
+        yield keras.layers.MaxPooling2D(3, 2, "same", data_format="channels_last", name="root_pool", **common)
+        for index, num_units in enumerate(config.stage_sizes):
+            width, strides = config.stage_width(index), 1 if index == 0 else 2
+            name = f"stage_{index + 1}"
+            yield AxialStage(num_units, width, strides, config.num_heads, config.epsilon, name=name, **common)
+        yield keras.layers.GlobalAveragePooling2D(data_format="channels_last", name="pooling", **common)
+        if config.include_top:
+            yield make_head(config)

@@ -13,7 +13,6 @@ from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
 from keras_vit.models.layer_states import layer_states, restore_layer_states
-from keras_vit.models.loss_warnings import warn_of_loss
 from keras_vit.typing import PathLike, Tensor
 
 ADVICE = (
@@ -39,17 +38,12 @@ class Model(ResumableFit, DistributedFit, keras.Model):
     """
 
     def _checked(self, method, args, kwargs):
-        from keras_vit.models.input_range import looked_at  # that module imports this one
+        from keras_vit.models.training_warnings import looked_at  # that module imports this one
 
         arguments = super()._checked(method, args, kwargs)
         for name in ("x", "validation_data"):
-            data = arguments.get(name)
-            if arguments.get("_use_cached_eval_dataset") or data is None:
-                continue
-            if name == "validation_data" and isinstance(data, tuple):
-                arguments[name] = (looked_at(self, method, data[0]), *data[1:])
-            else:
-                arguments[name] = looked_at(self, method, data)
+            if name in arguments and not arguments.get("_use_cached_eval_dataset"):
+                arguments[name] = looked_at(self, method, arguments[name])
         return arguments
 
 
@@ -59,7 +53,14 @@ class ImageModel(Model):
     `weights_source` names the file that the weights were last loaded from, None without one; training does not change
     it.
 
-    Subclasses set `config_class` and build inputs and outputs from a config.
+    A family of models is a subclass with `config_class` and `_steps`, which lists its layers; it needs a constructor of
+    its own only if they are no chain.
+
+    Args:
+        config: a config of the class `config_class`.
+        preprocessing: `Preprocessing` of its images; None uses the official one at the config's image size.
+        labels: sequence of class names, one per logit, or None.
+        name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     A saved model loads with its frozen and quantised layers (int8, int4, float8). LoRA is the exception: Keras merges
     it into the kernels of the file, so the loaded model gives the same outputs without LoRA.
@@ -73,15 +74,46 @@ class ImageModel(Model):
 
     config_class: Any = None  # a subclass of `ImageConfig`
 
-    def _check_config(self, config):
-        """Return the config with its defaults filled in; raise `TypeError` for another architecture."""
+    def __init__(
+        self,
+        config: ImageConfig,
+        *,
+        preprocessing: Preprocessing | None = None,
+        labels: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        config, inputs, outputs = self._start(config)
+        for step in self._steps(config):
+            outputs = step(outputs)
+        self._finish(config, inputs, outputs, preprocessing, labels, name)
+
+    @staticmethod
+    def _steps(config):
+        """Yield the layers, or functions of maps, that lead from the normalised images to the outputs."""
+        raise NotImplementedError
+
+    def _start(self, config):
+        """Return the config with its defaults filled in, the input, and the images that the first layer gets.
+
+        With `include_preprocessing`, these images are normalised by the model.
+
+        Raises:
+            TypeError: for the config of another architecture.
+        """
         if not isinstance(config, self.config_class):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
-        return config.resolve().replace(dtype=policy.name)
+        config = config.resolve().replace(dtype=policy.name)
+        inputs = images = keras.Input((*config.image_size, config.channels), name="images")
+        if config.include_preprocessing:
+            # `preprocessing` sets the values. bfloat16 would lose precision of the normalised values.
+            images = keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(inputs)
+        return config, inputs, images
 
-    def _describe(self, config, preprocessing, labels):
-        """Attach config, preprocessing and labels; called once, after the functional model exists."""
+    def _finish(self, config, inputs, outputs, preprocessing, labels, name):
+        """Become the functional model of these inputs and outputs."""
+        name = name or config.name.replace("_", "").replace("-", "_").replace("+", "_").lower()  # r50_vit_b16
+        super().__init__(inputs=inputs, outputs=outputs, name=name)
         self._config = config
         self.preprocessing = preprocessing
         self.labels = labels
@@ -100,6 +132,8 @@ class ImageModel(Model):
             UserWarning: if the model ends in logits and a loss expects probabilities, or if the model has one class and
                 a loss compares several.
         """
+        from keras_vit.models.training_warnings import warn_of_loss  # that module imports this one
+
         super().compile(*args, **kwargs)
         warn_of_loss(self.loss, self._config)
 
@@ -126,15 +160,11 @@ class ImageModel(Model):
             value = Preprocessing(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
-        if value.image_size != config.image_size:
+        wanted, got = (*config.image_size, _image_channels(config)), (*value.image_size, value.channels)
+        if got != wanted:
             raise ValueError(
-                f"preprocessing must give images of the model's image_size {config.image_size}; "
-                f"got {value.image_size} (Preprocessing.at(image_size) changes it)"
-            )
-        if value.channels != _image_channels(config):
-            raise ValueError(
-                f"preprocessing must give images of the model's {_image_channels(config)} channels; "
-                f"got {value.channels}"
+                f"preprocessing must give images of the model's image_size and channels, {wanted}; got {got} "
+                "(Preprocessing.at(image_size) changes the size)"
             )
         self._preprocessing = value.replace(in_model=config.include_preprocessing)
         self._preprocessing_source = source
@@ -266,27 +296,14 @@ class ImageModel(Model):
             **cls._parts(config),
         )
         restore_layer_states(model, config["layer_states"])
-        model._preprocessing_source = config.get("preprocessing_source", "stated")
-        model.weights_source = config.get("weights_source")
+        model._preprocessing_source = config["preprocessing_source"]
+        model.weights_source = config["weights_source"]
         return model
 
     @classmethod
     def _parts(cls, config):
         """Return the constructor's arguments other than the config, from `get_config`."""
         return {}
-
-
-def model_name(variant):
-    """Convert a variant's name to an identifier: `"R50+ViT-B_16"` -> `"r50_vit_b16"`."""
-    return variant.replace("_", "").replace("-", "_").replace("+", "_").lower()
-
-
-def with_standardisation(images, config):
-    """Return the input of a model's first layer: the images, normalised first with `include_preprocessing`."""
-    if not config.include_preprocessing:
-        return images
-    # `ImageModel.preprocessing` sets the values. bfloat16 would lose precision of the normalised values.
-    return keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(images)
 
 
 def standardisation(preprocessing):

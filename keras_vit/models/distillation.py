@@ -6,6 +6,7 @@ import numbers
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit import checks
@@ -13,22 +14,21 @@ from keras_vit.compat.label_forms import CrossEntropy
 from keras_vit.compat.loss_shares import added_loss
 from keras_vit.compat.outermost import is_outermost
 from keras_vit.compat.sublayers import keep_beside_graph
-from keras_vit.models.base import Model
-from keras_vit.models.distillation_losses import LOSSES, DistillationLoss, to_logits
-from keras_vit.models.encoders import find_encoder
-from keras_vit.models.outputs import output_activation
-from keras_vit.models.teacher_images import convert, images_of
+from keras_vit.models.encoders import find_encoder, images_of, output_activation
+from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
+_MODES = ("hard", "soft")
 _ACTIVATIONS = ("linear", "softmax")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _SIGMOID_LOSSES = (keras.losses.BinaryCrossentropy, keras.losses.BinaryFocalCrossentropy)
 _SIGMOID_FUNCTIONS = (keras.losses.binary_crossentropy, keras.losses.binary_focal_crossentropy)
 _TEACHING_METRICS = ("distillation_loss", "teacher_agreement")
+_SMALLEST = float(np.finfo("float32").tiny)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Distiller(Model):
+class Distiller(TrainingModel):
     """Train a student on labels and on a teacher's outputs (DeiT, arXiv 2012.12877).
 
     ```python
@@ -84,6 +84,8 @@ class Distiller(Model):
             take the images.
     """
 
+    _models = ("student", "teacher")
+
     def __init__(
         self,
         student: keras.Model,
@@ -93,8 +95,9 @@ class Distiller(Model):
         temperature: float | None = None,
         name: str | None = None,
     ) -> None:
-        checks.check_choice("mode", mode, LOSSES)
-        _check_alpha(alpha)
+        checks.check_choice("mode", mode, _MODES)
+        if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real) or not 0 <= alpha <= 1:
+            raise ValueError(f"alpha must be a number in [0, 1]; got alpha={alpha!r}")
         if mode == "hard" and temperature is not None:
             raise ValueError(f"temperature belongs to mode 'soft'; got mode='hard', temperature={temperature!r}")
         temperature = None if temperature is None else checks.check_positive("temperature", temperature)
@@ -102,12 +105,12 @@ class Distiller(Model):
         _check_teacher(teacher, student)
         inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
         super().__init__(inputs=inputs, outputs=student(inputs), name=name or f"{student.name}_distiller")
-        self.student = student
-        self.teacher = teacher
+        self.student: keras.Model = student
+        self.teacher: keras.Model = teacher
         keep_beside_graph(self, teacher)
-        self.mode = mode
-        self.alpha = float(alpha)
-        self.temperature = temperature
+        self.mode: str = mode
+        self.alpha: float = float(alpha)
+        self.temperature: float | None = temperature
         self._is_alone = False  # True while the student runs without its teacher
         self._teaching_metrics = [keras.metrics.Mean(name=name) for name in _TEACHING_METRICS]
 
@@ -172,23 +175,16 @@ class Distiller(Model):
 
     @property
     def losses(self):
-        return _without(self.teacher.losses, super().losses)
+        of_teacher = set(map(id, self.teacher.losses))
+        return [loss for loss in super().losses if id(loss) not in of_teacher]
+
+    def _untrained(self):
+        return set(map(id, self.teacher.variables))
 
     @property
-    def trainable_variables(self):
-        return _without(self.teacher.variables, super().trainable_variables)
-
-    @property
-    def trainable_weights(self):
-        return _without(self.teacher.variables, super().trainable_weights)
-
-    @property
-    def non_trainable_variables(self):
-        return _without(self.trainable_variables, self.variables)
-
-    @property
-    def non_trainable_weights(self):
-        return _without(self.trainable_weights, self.weights)
+    def settings(self) -> dict[str, Any]:
+        """Return a dict of `mode`, `alpha` and `temperature`."""
+        return {"mode": self.mode, "alpha": self.alpha, "temperature": self.temperature}
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that define the training, as JSON values.
@@ -197,26 +193,7 @@ class Distiller(Model):
         digest = hashlib.sha256()
         for weight in self.teacher.weights:
             digest.update(keras.ops.convert_to_numpy(weight).tobytes())
-        teacher = digest.hexdigest()[:16]
-        return {"mode": self.mode, "alpha": self.alpha, "temperature": self.temperature, "teacher": teacher}
-
-    def get_config(self):
-        return {
-            "student": keras.saving.serialize_keras_object(self.student),
-            "teacher": keras.saving.serialize_keras_object(self.teacher),
-            "mode": self.mode,
-            "alpha": self.alpha,
-            "temperature": self.temperature,
-            "name": self.name,
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        models = {
-            name: keras.saving.deserialize_keras_object(config[name], custom_objects=custom_objects)
-            for name in ("student", "teacher")
-        }
-        return cls(**{**config, **models})
+        return {**self.settings, "teacher": digest.hexdigest()[:16]}
 
     def _as_teacher_takes(self, inputs):
         source, target = images_of(self.student), images_of(self.teacher)
@@ -239,20 +216,75 @@ def student_of(model):
     return model.student if isinstance(model, Distiller) else model
 
 
-def _without(others, tensors):
-    others = set(map(id, others))
-    return [tensor for tensor in tensors if id(tensor) not in others]
+class DistillationLoss(keras.losses.Loss):
+    """Difference between teacher and student, one number per image.
+
+    `hard` is the teacher's term of Eq. 3: the cross-entropy of the student with the teacher's most likely class,
+    without label smoothing. `soft` is the teacher's term of Eq. 2, T^2 KL(teacher || student) of the probabilities at
+    temperature T, divided by the number of classes, as in `losses.py` of facebookresearch/deit; `Distiller` explains
+    the difference.
+
+    Args:
+        mode: `hard` or `soft`.
+        temperature: T of `soft`.
+        **kwargs: arguments of `keras.losses.Loss`, such as `reduction`.
+
+    Shapes:
+        logits of the teacher and of the student (batch, classes) -> (batch,) before the reduction.
+    """
+
+    def __init__(self, mode, temperature=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.mode = mode
+        self.temperature = temperature
+
+    def call(self, y_true, y_pred):
+        if self.mode == "hard":
+            return ops.sparse_categorical_crossentropy(ops.argmax(y_true, axis=-1), y_pred, from_logits=True)
+        teacher, student = (ops.log_softmax(logits / self.temperature, axis=-1) for logits in (y_true, y_pred))
+        return self.temperature**2 * ops.mean(ops.exp(teacher) * (teacher - student), axis=-1)
+
+
+def to_logits(scores, activation):
+    """Return scores as float32 logits; the logits of a `softmax` are the logarithms of its probabilities."""
+    scores = ops.cast(scores, "float32")
+    return ops.log(ops.maximum(scores, _SMALLEST)) if activation == "softmax" else scores
+
+
+def convert(images, source, target):
+    """Convert standardised images to the size, mean and std of another `Preprocessing`.
+
+    The resize is linear with antialiasing, as Pillow's bilinear filter without its rounding. It uses matrix products,
+    because TPUs and XLA have no antialiased resize.
+
+    Args:
+        images: (batch, height, width, channels), prepared as `source` describes.
+        source, target: `Preprocessing` with the same number of channels.
+    """
+    if source.image_size != target.image_size:
+        vertical, horizontal = map(_triangles, source.image_size, target.image_size)
+        images = ops.cast(images, "float32")
+        images = ops.einsum("yr,brcd->bycd", vertical, images)
+        images = ops.einsum("xc,bycd->byxd", horizontal, images)
+    if source.statistics != target.statistics:
+        (old_mean, old_std), (mean, std) = source.statistics, target.statistics
+        scale = np.divide(old_std, std)
+        offset = np.subtract(old_mean, mean) / np.asarray(std)
+        images = ops.cast(images, "float32") * scale.astype("float32") + offset.astype("float32")
+    return images
+
+
+def _triangles(old, new):
+    """Return the weights (new, old) of old pixels in new ones: a triangle, wider if the size shrinks."""
+    centres = (np.arange(new) + 0.5) * old / new - 0.5
+    weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old)) / max(old / new, 1.0))
+    return (weights / weights.sum(axis=1, keepdims=True)).astype("float32")
 
 
 def _call_heads(student, inputs):
     if hasattr(student, "call_heads"):
         return student.call_heads(inputs, training=True)
     return [student(inputs, training=True)]
-
-
-def _check_alpha(alpha):
-    if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real) or not 0 <= alpha <= 1:
-        raise ValueError(f"alpha must be a number in [0, 1]; got alpha={alpha!r}")
 
 
 def _check_student(student):
@@ -273,7 +305,20 @@ def _check_teacher(teacher, student):
         raise ValueError(
             f"teacher must share no weights with the student; {teacher.name!r} does (keras_vit.clone copies a model)"
         )
-    shape = _check_images(teacher, student)
+    source, target = images_of(student), images_of(teacher)
+    if target is not None and source is None:
+        raise ValueError(
+            "student must pass its images unchanged to its keras_vit model, because the teacher "
+            f"{teacher.name!r} is a keras_vit model too; {student.name!r} changes them first"
+        )
+    shape = student.input_shape if target is None else (None, *target.image_size, student.input_shape[-1])
+    wanted, dtype = getattr(teacher, "input_shape", shape), getattr(getattr(teacher, "input", None), "dtype", None)
+    is_other = len(wanted) != len(shape) or any(a not in (None, b) for a, b in zip(wanted, shape, strict=True))
+    if is_other or dtype not in (None, *_FLOATS):
+        raise ValueError(
+            f"teacher must take the student's inputs, float images of shape {shape}; {teacher.name!r} takes "
+            f"{dtype or 'inputs'} of shape {tuple(wanted)}"
+        )
     scores = teacher.compute_output_spec(keras.KerasTensor(shape))
     classes = _check_scores("teacher", teacher, getattr(scores, "shape", None))
     if classes != student.output_shape[-1]:
@@ -281,38 +326,6 @@ def _check_teacher(teacher, student):
             f"teacher must have the student's number of classes; got {classes} in {teacher.name!r}, "
             f"{student.output_shape[-1]} in {student.name!r}"
         )
-
-
-def _check_images(teacher, student):
-    """Return the input shape of the teacher after checking that it accepts the images."""
-    source, target = images_of(student), images_of(teacher)
-    if target is None:
-        shape = tuple(student.input_shape)
-    elif source is None:
-        raise ValueError(
-            "student must pass its images unchanged to its keras_vit model, because the teacher "
-            f"{teacher.name!r} is a keras_vit model too; {student.name!r} changes them first"
-        )
-    elif source.channels != target.channels:
-        raise ValueError(
-            f"teacher must take images of the student's {source.channels} channels; got {target.channels} channels "
-            f"in {teacher.name!r}"
-        )
-    else:
-        shape = (None, *target.image_size, target.channels)
-    wanted = getattr(teacher, "input_shape", shape)
-    is_other = len(wanted) != len(shape) or any(a not in (None, b) for a, b in zip(wanted, shape, strict=True))
-    if is_other or _input_dtype(teacher) not in (None, *_FLOATS):
-        raise ValueError(
-            f"teacher must take the student's inputs, float images of shape {shape}; {teacher.name!r} takes "
-            f"{_input_dtype(teacher) or 'inputs'} of shape {tuple(wanted)}"
-        )
-    return shape
-
-
-def _input_dtype(model):
-    dtype = getattr(getattr(model, "input", None), "dtype", None)
-    return None if dtype is None else keras.backend.standardize_dtype(dtype)
 
 
 def _check_scores(name, model, shape):

@@ -1,12 +1,10 @@
-"""Search inside a Keras model: the models of this package and the layers that it calls."""
-
-import itertools
+"""Inspection of a Keras model: the models of this package inside, their images, its layers, its last activation."""
 
 import keras
 
 from keras_vit.compat.graph import graph_calls
 from keras_vit.models.base import ImageModel
-from keras_vit.models.masked_patches import MaskedPatchPrediction
+from keras_vit.models.training_model import TrainingModel
 
 
 def find_encoder(model):
@@ -22,10 +20,9 @@ def find_encoders(model):
     """
     if isinstance(model, ImageModel):
         return [model]
-    if isinstance(model, MaskedPatchPrediction):  # its graph contains the layers of its encoder, not the encoder
-        return [model.encoder]
-    layers = getattr(model, "layers", ())
-    return list(itertools.chain.from_iterable(find_encoders(layer) for layer in layers))
+    if isinstance(model, TrainingModel):  # its graph may contain the layers of the model that it trains instead
+        return find_encoders(model.trained_model())
+    return [found for layer in getattr(model, "layers", ()) for found in find_encoders(layer)]
 
 
 def called_layers(model):
@@ -40,3 +37,49 @@ def called_layers(model):
         return
     for node in nodes:
         yield from called_layers(node.operation) if isinstance(node.operation, keras.Model) else (node.operation,)
+
+
+def images_of(model):
+    """Return the `Preprocessing` of a model's inputs, or None if it is unknown.
+
+    It is known if `model` is a model of this package, or passes its inputs unchanged to exactly one.
+    """
+    encoder = find_encoder(model)
+    return encoder.preprocessing if encoder is not None and _is_fed_directly(model, encoder) else None
+
+
+def output_activation(model):
+    """Return the name of the output activation: `linear`, `softmax`, `sigmoid` and so on.
+
+    It is `linear` for a model that is neither functional nor a `keras.Sequential`, whose activation is unknown.
+    """
+    operation = _last_operation(model)
+    if isinstance(operation, keras.Model):
+        return output_activation(operation)
+    if type(operation).__name__ in ("Softmax", "Sigmoid"):  # the layer, or the operation of keras.ops
+        return type(operation).__name__.lower()
+    activation = getattr(operation, "activation", None)
+    return "linear" if activation is None else getattr(activation, "__name__", type(activation).__name__)
+
+
+def _is_fed_directly(model, encoder):
+    if isinstance(model, TrainingModel):
+        return _is_fed_directly(model.trained_model(), encoder)
+    if model is encoder:
+        return True
+    return any(isinstance(first, keras.Model) and _is_fed_directly(first, encoder) for first in _first_layers(model))
+
+
+def _first_layers(model):
+    """Return the layers whose only inputs are the inputs of the model."""
+    calls = graph_calls(model) or []
+    inputs = {call for call in calls if isinstance(call.operation, keras.layers.InputLayer)}
+    return [call.operation for call in calls if call.parent_nodes and set(call.parent_nodes) <= inputs]
+
+
+def _last_operation(model):
+    if isinstance(model, keras.Sequential):
+        return model.layers[-1] if model.layers else None
+    nodes = graph_calls(model) or []
+    outputs = {id(tensor) for tensor in model.outputs} if nodes else set()
+    return next((node.operation for node in nodes if any(id(tensor) in outputs for tensor in node.outputs)), None)

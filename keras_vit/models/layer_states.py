@@ -1,10 +1,51 @@
-"""Changes to the layers of a built model that a saved model must restore: freezing and quantisation."""
+"""Changes to the layers of a built model: `freeze`, and what a saved model restores of freezing and quantisation."""
+
+import warnings
 
 import keras
 
+from keras_vit import checks
+from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.sublayers import inner_layers
 
 QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes that need no calibration data
+
+
+def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
+    """Set `trainable = False` on a layer and on all layers that feed it.
+
+    Call it before `compile`: Keras trains the weights that were trainable when its training step was built. Layers that
+    are already frozen stay frozen. Only weights are frozen: dropout and stochastic depth stay active in frozen layers,
+    and a frozen `BatchNormalization` uses its stored statistics, as in Keras.
+
+    Args:
+        model: a model of this package, or a functional Keras model around one. An inner model counts as one layer and
+            is frozen as a whole; to freeze a part of it, pass the inner model.
+        up_to: name of a layer of the model, such as `"block_08"` or `"pooling"`; if the layer is called several times,
+            the first call counts. None freezes all but the last layers with weights before each output, for a linear
+            probe: the head, or the two heads of a distilled model, stay trainable.
+
+    Returns:
+        List of the names of the layers up to there, starting at the input, without the input layers.
+
+    Raises:
+        TypeError: if `model` is not a functional Keras model.
+        ValueError: if it has no layer of that name.
+    """
+    nodes = graph_calls(model)
+    if nodes is None:
+        raise TypeError(f"model must be a functional keras model; got {type(model).__name__}")
+    chosen = set(_ends(model, nodes, up_to))
+    for node in reversed(nodes):  # from outputs to inputs
+        if node in chosen:
+            chosen.update(node.parent_nodes)
+    calls = dict.fromkeys(node.operation for node in nodes if node in chosen)
+    layers = [x for x in calls if isinstance(x, keras.Layer) and not isinstance(x, keras.layers.InputLayer)]
+    for layer in layers:
+        layer.trainable = False
+    if getattr(model, "optimizer", None) is not None and model.optimizer.built:
+        warnings.warn(f"{model.name} was compiled before it was frozen: compile it again to train it", stacklevel=2)
+    return [layer.name for layer in layers]
 
 
 def layer_states(model):
@@ -36,12 +77,13 @@ def restore_layer_states(model, states):
             layers[path].quantize(mode, **arguments)
 
 
-def enable_lora_as_in(source, target):
-    """Enable LoRA in the layers of `target` that have it in `source`, of the same architecture; return `target`."""
-    pairs = zip(inner_layers(source), inner_layers(target), strict=True)
-    for old, new in ((old.layer, new.layer) for old, new in pairs):
-        if getattr(old, "lora_enabled", False):
-            new.enable_lora(old.lora_rank, old.lora_alpha)
+def enable_lora_as_in(source, target, skip=()):
+    """Enable LoRA in the layers of `target` that have it in `source`, except in the layers `skip`; return `target`."""
+    old = {inner.path: inner.layer for inner in inner_layers(source)}
+    for inner in inner_layers(target):
+        like = None if inner.path.partition("/")[0] in skip else old[inner.path]
+        if getattr(like, "lora_enabled", False):
+            inner.layer.enable_lora(like.lora_rank, like.lora_alpha)
     return target
 
 
@@ -60,3 +102,23 @@ def _state(inner):
         config = None if config is None else keras.saving.serialize_keras_object(config)
         state["quantization"] = {"mode": mode, "config": config}
     return state
+
+
+def _ends(model, nodes, up_to):
+    """Return the calls that end the frozen part."""
+    if up_to is None:
+        return [parent for node in nodes if getattr(node.operation, "weights", ()) for parent in node.parent_nodes]
+    names = [layer.name for layer in model.layers]
+    if up_to not in names:
+        raise ValueError(
+            f"up_to must name a layer of {model.name!r}, one of {', '.join(map(repr, names))}; "
+            f"got up_to={up_to!r}{_hint(model, names, up_to)}"
+        )
+    return [next(node for node in nodes if node.operation.name == up_to)]
+
+
+def _hint(model, names, up_to):
+    for layer in model.layers:
+        if isinstance(layer, keras.Model) and up_to in [inner.name for inner in layer.layers]:
+            return f" (a layer of the inner model {layer.name!r}: freeze(model.get_layer({layer.name!r}), {up_to!r}))"
+    return checks.suggestion(up_to, names)

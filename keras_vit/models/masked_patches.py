@@ -12,9 +12,10 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.sublayers import keep_beside_graph
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption, PatchPrediction
-from keras_vit.models.base import Model, described, head_dtype
-from keras_vit.models.feature_extractor import feature_extractor
+from keras_vit.models.base import described, head_dtype
+from keras_vit.models.derived import feature_extractor
 from keras_vit.models.patch_targets import COLORS, TARGETS, cut_patches, join_patches
+from keras_vit.models.training_model import TrainingModel
 from keras_vit.models.vit import VisionTransformer
 
 _GREY = 0.5  # shown for a patch with the learned embedding
@@ -42,7 +43,7 @@ class Reconstruction:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MaskedPatchPrediction(Model):
+class MaskedPatchPrediction(TrainingModel):
     """Pre-train by masked patch prediction, without labels (arXiv 2010.11929, B.1.2).
 
     A share of the patch embeddings of each image is corrupted, and the encoder learns to predict these patches
@@ -94,6 +95,8 @@ class MaskedPatchPrediction(Model):
             divide the images or has a single patch, or `downsampled` has patch sides that are not divisible by 4.
     """
 
+    _models = ("encoder",)
+
     def __init__(
         self,
         encoder: VisionTransformer,
@@ -104,13 +107,11 @@ class MaskedPatchPrediction(Model):
         seed: int | None = None,
         name: str | None = None,
     ) -> None:
-        patch_size = _check_encoder(encoder)
-        TARGETS[checks.check_choice("target", target, TARGETS)].check_patch(patch_size)
-        config = encoder.config
-        patch_shape = (*patch_size, config.channels)
+        patch_shape = _check_encoder(encoder)
+        target_of_patch, config = TARGETS[checks.check_choice("target", target, TARGETS)], encoder.config
         corruption = PatchCorruption(corruption_rate, shares, seed, dtype=config.dtype, name="corruption")
         head = PatchPrediction(
-            TARGETS[target].prediction_shape(patch_shape),
+            target_of_patch.prediction_shape(patch_shape),
             config.num_prefix_tokens,
             dtype=head_dtype(config),
             name="patch_prediction",
@@ -126,7 +127,7 @@ class MaskedPatchPrediction(Model):
         self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
         used = {id(variable) for variable in self.variables}
         self._idle = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
-        self.target = target
+        self.target, self._target = target, target_of_patch
         self._patch_shape = patch_shape
         self._corruption, self._blocks, self._head = corruption, blocks, head
         self.encoder = encoder  # tracked as a sub-layer, so that it is saved completely
@@ -200,42 +201,11 @@ class MaskedPatchPrediction(Model):
     @property
     def settings(self) -> dict[str, Any]:
         """Return a dict of `target`, `corruption_rate`, `shares` and `seed`."""
-        corruption = self._corruption
-        return {
-            "target": self.target,
-            "corruption_rate": corruption.corruption_rate,
-            "shares": corruption.shares,
-            "seed": corruption.seed,
-        }
+        names = ("corruption_rate", "shares", "seed")
+        return {"target": self.target, **{name: getattr(self._corruption, name) for name in names}}
 
-    @property
-    def trainable_variables(self):
-        return self._used(super().trainable_variables)
-
-    @property
-    def trainable_weights(self):
-        return self._used(super().trainable_weights)
-
-    @property
-    def non_trainable_variables(self):
-        return self._others(self.variables, self.trainable_variables)
-
-    @property
-    def non_trainable_weights(self):
-        return self._others(self.weights, self.trainable_weights)
-
-    def get_config(self):
-        encoder = keras.saving.serialize_keras_object(self.encoder)
-        return {"encoder": encoder, **self.settings, "name": self.name}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        encoder = keras.saving.deserialize_keras_object(config["encoder"], custom_objects)
-        return cls(**{**config, "encoder": encoder})
-
-    @property
-    def _target(self):
-        return TARGETS[self.target]
+    def _untrained(self):
+        return self._idle
 
     def _patches(self, images):
         """Return the patches (batch, patches, height, width, channels) with values in [0, 1]."""
@@ -253,17 +223,9 @@ class MaskedPatchPrediction(Model):
             sample_weight = ops.cast(ops.reshape(sample_weight, (-1, *[1] * (len(ones.shape) - 1))), ones.dtype) * ones
         return targets, predictions, sample_weight
 
-    def _used(self, variables):
-        return [variable for variable in variables if id(variable) not in self._idle]
-
-    @staticmethod
-    def _others(variables, taken):
-        taken = {id(variable) for variable in taken}
-        return [variable for variable in variables if id(variable) not in taken]
-
 
 def _check_encoder(encoder):
-    """Return the (height, width) in pixels that one token of the encoder covers."""
+    """Return the shape (height, width, channels) of the image area that one token of the encoder covers."""
     if not isinstance(encoder, VisionTransformer):
         raise TypeError(
             "encoder must be a keras_vit.VisionTransformer, which has an embedding for each patch; "
@@ -273,7 +235,8 @@ def _check_encoder(encoder):
     if config.channels not in (1, 3):
         raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
     checks.check_divisible("image_size of encoder", config.image_size, "its grid", config.grid_size)
-    return tuple(side // count for side, count in zip(config.image_size, config.grid_size, strict=True))
+    rows, columns = config.grid_size
+    return config.image_size[0] // rows, config.image_size[1] // columns, config.channels
 
 
 def _split(encoder):

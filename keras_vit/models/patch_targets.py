@@ -64,17 +64,19 @@ class ColorClasses:
     def __init__(self, side):
         self.side = side
 
-    def check_patch(self, size):
-        """Raise `ValueError` if a patch of this (height, width) in pixels cannot be cut into the cells."""
-        if any(length % self.side for length in size):
+    def prediction_shape(self, patch_shape):
+        """Return the shape of the prediction for one patch of this (height, width, channels).
+
+        Raises:
+            ValueError: if the patch cannot be cut into the cells.
+        """
+        height, width, channels = patch_shape
+        if height % self.side or width % self.side:
             raise ValueError(
                 f"target='downsampled' needs patches whose sides are divisible by {self.side}; got patches of "
-                f"{size[0]} x {size[1]} pixels"
+                f"{height} x {width} pixels"
             )
-
-    def prediction_shape(self, patch_shape):
-        """Return the shape of the prediction for one patch of this (height, width, channels)."""
-        return (*self._cells, BINS ** patch_shape[-1])
+        return (*self._cells, BINS**channels)
 
     def of(self, patches):
         """Return the target of patches (batch, patches, height, width, channels)."""
@@ -113,9 +115,6 @@ class Pixels:
     Shapes:
         target and prediction float32 (..., height * width * channels) in the order of an image's axes
     """
-
-    def check_patch(self, size):
-        """Accept any patch."""
 
     def prediction_shape(self, patch_shape):
         """Return the shape of the prediction for one patch of this (height, width, channels)."""

@@ -1,14 +1,14 @@
 """BiTResNet, the BiT classifiers, and `resnet_stem`, the ResNet stem of a hybrid Vision Transformer."""
 
-from collections.abc import Sequence
+import functools
 
 import keras
 from keras import ops
 
-from keras_vit.config import BiTConfig, Preprocessing
+from keras_vit.config import BiTConfig
 from keras_vit.layers.bottleneck import GROUPS, ResNetStage
 from keras_vit.layers.std_conv import StdConv2D
-from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
+from keras_vit.models.base import ImageModel, make_head
 
 # max_pool_padding of BiTConfig -> padding value. ONNX Runtime 1.31 replaces a zero padding by the minus infinity of its
 # own max-pool, which changes the logits of exported models; a tiny negative value avoids this.
@@ -70,46 +70,21 @@ class BiTResNet(ImageModel):
     config_class = BiTConfig
     config: BiTConfig
 
-    def __init__(
-        self,
-        config: BiTConfig,
-        *,
-        preprocessing: Preprocessing | None = None,
-        labels: Sequence[str] | None = None,
-        name: str | None = None,
-    ) -> None:
-        config = self._check_config(config)
-        inputs = keras.Input((*config.image_size, config.channels), name="images")
-        outputs = _classify(_body(_root(with_standardisation(inputs, config), config), config), config)
-        super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
-        self._describe(config, preprocessing, labels)
-
-
-def _root(images, config):
-    """Apply the 7 x 7 convolution and the max-pool, both of stride 2; BiT pads all sides alike, unlike SAME."""
-    conv = StdConv2D(config.width, 7, 2, "valid", config.std_epsilon, "variance", dtype=config.dtype, name="root_conv")
-    pool = keras.layers.MaxPooling2D(3, 2, "valid", data_format="channels_last", dtype=config.dtype, name="root_pool")
-    images = conv(_pad(images, 3))
-    return pool(_pad(images, 1, _POOL_BORDERS[config.max_pool_padding]))
-
-
-def _body(images, config):
-    for stage in _stages("pre_activation", config, (config.std_epsilon, "variance"), config.dtype):
-        images = stage(images)
-    return images
-
-
-def _classify(images, config):
-    steps = [
-        _norm(config, config.dtype, "final_norm"),
-        keras.layers.ReLU(dtype=config.dtype, name="final_relu"),
-        keras.layers.GlobalAveragePooling2D("channels_last", dtype=config.dtype, name="pooling"),
-    ]
-    if config.include_top:
-        steps.append(make_head(config))
-    for step in steps:
-        images = step(images)
-    return images
+    @staticmethod
+    def _steps(config):
+        """Yield all steps; unlike SAME, BiT pads all sides alike."""
+        common = {"dtype": config.dtype}
+        epsilons = (config.std_epsilon, "variance")
+        yield functools.partial(_pad, amount=3)
+        yield StdConv2D(config.width, 7, 2, "valid", *epsilons, name="root_conv", **common)
+        yield functools.partial(_pad, amount=1, value=_POOL_BORDERS[config.max_pool_padding])
+        yield keras.layers.MaxPooling2D(3, 2, "valid", data_format="channels_last", name="root_pool", **common)
+        yield from _stages("pre_activation", config, epsilons, config.dtype)
+        yield _norm(config, config.dtype, "final_norm")
+        yield keras.layers.ReLU(name="final_relu", **common)
+        yield keras.layers.GlobalAveragePooling2D("channels_last", name="pooling", **common)
+        if config.include_top:
+            yield make_head(config)
 
 
 def _stages(order, config, epsilons, dtype):

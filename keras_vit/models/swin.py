@@ -1,16 +1,14 @@
 """SwinTransformer: the hierarchical transformer of arXiv 2103.14030 as a functional Keras model."""
 
-from collections.abc import Sequence
-
 import keras
 import numpy as np
 
-from keras_vit.config import Preprocessing, SwinConfig
+from keras_vit.config import SwinConfig
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import GlobalAveragePooling
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock
-from keras_vit.models.base import ImageModel, make_head, model_name, with_standardisation
+from keras_vit.models.base import ImageModel, make_head
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -41,41 +39,25 @@ class SwinTransformer(ImageModel):
     config_class = SwinConfig
     config: SwinConfig
 
-    def __init__(
-        self,
-        config: SwinConfig,
-        *,
-        preprocessing: Preprocessing | None = None,
-        labels: Sequence[str] | None = None,
-        name: str | None = None,
-    ) -> None:
-        config = self._check_config(config)
-        inputs = keras.Input((*config.image_size, config.channels), name="images")
-        outputs = with_standardisation(inputs, config)
-        for layer in _layers(config):
-            outputs = layer(outputs)
-        super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
-        self._describe(config, preprocessing, labels)
-
-
-def _layers(config):
-    """Yield all layers in order (section 3.1 and Fig. 3)."""
-    common = {"dtype": config.dtype}
-    yield PatchEncoder(config.patch_size, config.embed_dim, name="patch_encoder", **common)
-    yield keras.layers.Reshape((*config.grid_size, config.embed_dim), name="patch_map", **common)
-    yield LayerNorm(epsilon=config.epsilon, name="patch_norm", **common)
-    if config.dropout_rate:
-        yield keras.layers.Dropout(config.dropout_rate, name="dropout", **common)
-    for stage in range(len(config.depths)):
-        yield from _blocks(config, stage)
-        yield keras.layers.Identity(name=f"stage_{stage + 1}", **common)
-        if stage + 1 < len(config.depths):
-            yield PatchMerging(config.epsilon, name=f"stage_{stage + 1}_downsample", **common)
-    yield LayerNorm(epsilon=config.epsilon, name="encoder_norm", **common)
-    yield keras.layers.Reshape((-1, config.stage_dim(len(config.depths) - 1)), name="encoder_tokens", **common)
-    yield GlobalAveragePooling(name="pooling", **common)
-    if config.include_top:
-        yield make_head(config, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02))
+    @staticmethod
+    def _steps(config):
+        """Yield all layers in order (section 3.1 and Fig. 3)."""
+        common = {"dtype": config.dtype}
+        yield PatchEncoder(config.patch_size, config.embed_dim, name="patch_encoder", **common)
+        yield keras.layers.Reshape((*config.grid_size, config.embed_dim), name="patch_map", **common)
+        yield LayerNorm(epsilon=config.epsilon, name="patch_norm", **common)
+        if config.dropout_rate:
+            yield keras.layers.Dropout(config.dropout_rate, name="dropout", **common)
+        for stage in range(len(config.depths)):
+            yield from _blocks(config, stage)
+            yield keras.layers.Identity(name=f"stage_{stage + 1}", **common)
+            if stage + 1 < len(config.depths):
+                yield PatchMerging(config.epsilon, name=f"stage_{stage + 1}_downsample", **common)
+        yield LayerNorm(epsilon=config.epsilon, name="encoder_norm", **common)
+        yield keras.layers.Reshape((-1, config.stage_dim(len(config.depths) - 1)), name="encoder_tokens", **common)
+        yield GlobalAveragePooling(name="pooling", **common)
+        if config.include_top:
+            yield make_head(config, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02))
 
 
 def _blocks(config, stage):

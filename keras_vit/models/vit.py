@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit.compat.outermost import is_outermost
-from keras_vit.config import UNPOOLED, Preprocessing, ViTConfig
+from keras_vit.config import UNPOOLED, FeatureMapConfig, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
     AttentionPooling,
@@ -20,9 +20,15 @@ from keras_vit.layers import (
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.position_embs import RelativePositions
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
-from keras_vit.models.base import ImageModel, head_dtype, make_head, model_name
-from keras_vit.models.stem import apply_stem
+from keras_vit.models.base import ImageModel, head_dtype, make_head
+from keras_vit.models.resnet import resnet_stem
 from keras_vit.typing import Tensor
+
+# arguments of a block that the config states for all blocks
+_OF_EACH_BLOCK = (
+    *("num_heads", "mlp_dim", "dropout_rate", "attention_dropout_rate", "layer_scale_init"),
+    *("qkv_bias", "qk_norm", "gelu", "epsilon", "remat", "dtype"),
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -75,16 +81,14 @@ class VisionTransformer(ImageModel):
         labels: Sequence[str] | None = None,
         name: str | None = None,
     ) -> None:
-        config = self._check_config(config)
-        inputs = keras.Input((*config.image_size, config.channels), name="images")
-        features, config = apply_stem(inputs, config, stem)
+        config, inputs, images = self._start(config)
+        features, config = _apply_stem(images, config, stem)
         tokens = _encode(_embed(features, config), config)
         outputs, heads = _classify(tokens, config)
-        super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
+        self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
         self._call_heads = keras.Model(inputs, heads).call if len(heads) > 1 else None
-        self._describe(config, preprocessing, labels)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         if self._call_heads is None or not training or not is_outermost(self):
@@ -115,13 +119,33 @@ class VisionTransformer(ImageModel):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_config(self):
-        stem = None if self._stem is None else keras.saving.serialize_keras_object(self._stem)
-        return {**super().get_config(), "stem": stem}
+        return {**super().get_config(), "stem": keras.saving.serialize_keras_object(self._stem)}
 
     @classmethod
     def _parts(cls, config):
-        stem = config.get("stem")
-        return {"stem": None if stem is None else keras.saving.deserialize_keras_object(stem)}
+        return {"stem": keras.saving.deserialize_keras_object(config["stem"])}
+
+
+def _apply_stem(images, config, stem):
+    """Return the feature map that the patches are cut from (section 3.1), and the config with its size set."""
+    if stem is None:
+        if isinstance(config.stem, FeatureMapConfig):
+            raise ValueError(f"stem must be the model that config.stem describes; got None and {config.stem}")
+        return (images if config.stem is None else resnet_stem(images, config.stem, config.dtype)), config
+    if not isinstance(stem, keras.Model):
+        raise TypeError(f"stem must be a keras model that ends in a feature map, or None; got {type(stem).__name__}")
+    if getattr(stem, "inputs", None) is None:
+        raise ValueError(f"stem must be a functional keras model, or a Sequential that is built; got {stem.name!r}")
+    if isinstance(config.stem, ResNetConfig):
+        raise ValueError(f"config.stem must be None if stem is given; got {config.stem}")
+    wanted, shape = tuple(stem.input_shape), tuple(images.shape)
+    if len(wanted) != len(shape) or any(side not in (None, got) for side, got in zip(wanted, shape, strict=True)):
+        raise ValueError(f"stem must take images of shape {shape}, the config's; it takes {wanted}")
+    features = stem(images)
+    shape = getattr(features, "shape", ())
+    if len(shape) != 4 or None in shape[1:]:
+        raise ValueError(f"stem must end in one feature map (batch, rows, columns, channels); got {features}")
+    return features, config.replace(stem=FeatureMapConfig(size=tuple(shape[1:3])))
 
 
 def _embed(features, config):
@@ -173,22 +197,10 @@ def _position_layer(config, suffix):
 
 
 def _block(config, index):
-    arguments = {
-        "num_heads": config.num_heads,
-        "mlp_dim": config.mlp_dim,
-        "dropout_rate": config.dropout_rate,
-        "attention_dropout_rate": config.attention_dropout_rate,
-        # grows linearly from 0 to the rate of the last block
-        "drop_path_rate": config.drop_path_rate * index / max(config.num_layers - 1, 1),
-        "layer_scale_init": config.layer_scale_init,
-        "qkv_bias": config.qkv_bias,
-        "qk_norm": config.qk_norm,
-        "gelu": config.gelu,
-        "epsilon": config.epsilon,
-        "remat": config.remat,
-        "dtype": config.dtype,
-        "name": f"block_{index:02d}",
-    }
+    arguments = {name: getattr(config, name) for name in _OF_EACH_BLOCK}
+    # grows linearly from 0 to the rate of the last block
+    arguments["drop_path_rate"] = config.drop_path_rate * index / max(config.num_layers - 1, 1)
+    arguments["name"] = f"block_{index:02d}"
     if config.attention == "axial":
         return AxialTransformerBlock(config.grid_size, **arguments)
     if config.token_merging:

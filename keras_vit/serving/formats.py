@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.compat.graph_forms import CONVERTER, written_for
 from keras_vit.models import check_not_quantized, with_dtype
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 from keras_vit.serving.saved_model import check_saved_model, quiet, write_saved_model
 from keras_vit.serving.signatures import DEFAULT_SIGNATURES, class_scores
 

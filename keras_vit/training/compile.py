@@ -10,8 +10,7 @@ from keras_vit.compat.label_forms import Accuracy, CrossEntropy
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import Model
 from keras_vit.models.distillation import Distiller
-from keras_vit.models.encoders import find_encoder
-from keras_vit.models.outputs import output_activation
+from keras_vit.models.encoders import find_encoder, output_activation
 from keras_vit.training.optimizers import create_optimizer, create_schedule
 from keras_vit.training.recipe_checks import MASKED_PATCHES
 

@@ -17,9 +17,9 @@ from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.files import remove_partial
 from keras_vit.logs import LOGGER
+from keras_vit.models.derived import of_pixels
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
-from keras_vit.models.rescaled import of_pixels
 from keras_vit.training.build import build
 from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution

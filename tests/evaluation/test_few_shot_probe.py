@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.evaluation import FewShotProbe, few_shot
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=12, num_layers=1, num_heads=2, mlp_dim=16, classes=3

@@ -10,7 +10,7 @@ from families import FAMILIES
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.outputs import check_preprocessing
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 
 SIZES = {"image_size": 16, "patch_size": 8, "hidden_dim": 12, "num_layers": 2, "num_heads": 2, "mlp_dim": 16}
 IMAGES = np.random.default_rng(0).normal(size=(5, 16, 16, 3)).astype(np.float32)

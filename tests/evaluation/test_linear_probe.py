@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import evaluate, few_shot, linear_probe, predict
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 
 SLOW = pytest.mark.slow
 NAMES = ("dark", "middle", "light")

@@ -14,7 +14,7 @@ from scipy import ndimage
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 
 PREPROCESSING = Preprocessing(size=20, crop=16, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
 LABELS = ("ant", "bee", "cat", "dog", "eel")

@@ -274,6 +274,15 @@ class TestFormulas:
         model = keras.Model(inputs, keras.layers.Dense(2)(tiny()(inputs)))
         assert count_macs(model) == count_macs(tiny()) + 5 * 2
 
+    @pytest.mark.parametrize("kind", ["functional", "of a list", "sequential"])
+    def test_an_inner_model_for_images_of_any_size(self, kind):
+        inner = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(4, 3, 2, "same")])
+        if kind != "sequential":
+            inside = inner.inputs[0]
+            inner = keras.Model([inside] if kind == "of a list" else inside, inner(inside))
+        inputs = keras.Input((16, 24, 3))
+        assert count_macs(keras.Model(inputs, inner(inputs))) == 8 * 12 * 4 * 9 * 3
+
     def test_costs_add_up_and_follow_the_image(self):
         model = tiny(pooling="map", num_registers=1)
         costs = layer_costs(model)
@@ -336,6 +345,11 @@ class TestNothingIsLeftOut:
     def test_harmless_operations_pass(self):
         inputs = keras.Input((7, 4))
         assert count_macs(keras.Model(inputs, ops.mean(2 * inputs + np.float32(1), axis=1))) == 0
+
+    def test_an_unknown_size(self):
+        inputs = keras.Input((None, None, 3))
+        with pytest.raises(ValueError, match=r"known size; got \(None, None, None, 3\)"):
+            count_macs(keras.Model(inputs, keras.layers.Conv2D(2, 3)(inputs)))
 
     def test_own_macs_is_asked(self):
         inputs = keras.Input((7, 4))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.models.distillation_losses import DistillationLoss, to_logits
+from keras_vit.models.distillation import DistillationLoss, to_logits
 
 RNG = np.random.default_rng(0)
 TEACHER, STUDENT = RNG.normal(size=(2, 4, 3)).astype("float32") * 3

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, clone
-from keras_vit.models.freeze import freeze
+from keras_vit.models.layer_states import freeze
 
 STEM = ["patch_encoder", "class_token", "position_embs"]
 

@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 
 CONFIG = ViTConfig(
     name="toy", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.models.input_range import looked_at
+from keras_vit.models.training_warnings import looked_at
 
 CONFIG = ViTConfig(
     name="toy", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3

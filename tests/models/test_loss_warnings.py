@@ -6,7 +6,7 @@ import keras
 import pytest
 from families import FAMILIES
 
-from keras_vit.models.loss_warnings import warn_of_loss
+from keras_vit.models.training_warnings import warn_of_loss
 
 LOSSES = keras.losses
 CONFIG = FAMILIES["plain"].build().config

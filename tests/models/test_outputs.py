@@ -4,7 +4,7 @@ import keras
 import pytest
 from keras import ops
 
-from keras_vit.models.outputs import output_activation
+from keras_vit.models.encoders import output_activation
 
 
 def dense(activation=None):

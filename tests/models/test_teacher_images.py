@@ -6,7 +6,8 @@ import PIL.Image
 import pytest
 
 import keras_vit
-from keras_vit.models.teacher_images import convert, images_of
+from keras_vit.models.distillation import convert
+from keras_vit.models.encoders import images_of
 
 HALF = keras_vit.Preprocessing(size=(12, 10))
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

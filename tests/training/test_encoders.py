@@ -6,8 +6,7 @@ import pytest
 from families import FAMILIES
 
 import keras_vit
-from keras_vit.models.encoders import find_encoder
-from keras_vit.models.outputs import output_activation
+from keras_vit.models.encoders import find_encoder, output_activation
 from keras_vit.training.compile import head_layers
 from keras_vit.training.optimizers import layer_rates
 

@@ -6,7 +6,7 @@ import pytest
 
 import keras_vit
 from keras_vit import BiTResNet, VisionTransformer, ViTConfig
-from keras_vit.models.rescaled import of_pixels
+from keras_vit.models.derived import of_pixels
 from keras_vit.training import RECIPES, Recipe
 
 PLAIN = {

@@ -1,0 +1,190 @@
+"""Models made from another one: feature_extractor and of_pixels share its weights, with_head has copies of them."""
+
+import math
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.compat.graph import graph_calls
+from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.compat.sublayers import owned_variables
+from keras_vit.config import UNPOOLED, Preprocessing
+from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
+from keras_vit.models.base import ImageModel, Model, check_model, standardisation
+from keras_vit.models.copies import ModelT
+from keras_vit.models.layer_states import enable_lora_as_in
+
+DTYPES = ("uint8", "float32")  # of pixels
+_HEADS = ("head", "head_dist")  # a distilled model has both
+
+
+def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = True) -> keras.Model:
+    """Build a model that returns several intermediate outputs of `model`.
+
+    It shares the layers and weights of `model`.
+
+    Args:
+        model: a model of this package; its docstring lists the intermediates.
+        names: names of layers, such as `["block_03", "block_11", "encoder_norm"]`; the custom stem model of a hybrid
+            counts as a layer.
+        grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
+            and register tokens, and returns outputs of another rank, such as the maps of stems, stages and Swin,
+            unchanged. False returns every output unchanged. In both cases, merged tokens (`token_merging`) are copied
+            back to the places of the original tokens.
+
+    Returns:
+        A Keras model from images to the list of outputs in the order of `names`, or to the output of a single name.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if a name is not a layer of the model (the message lists the layers), or the model calls the layer
+            several times, such as `position_embs` with `position_placement="shared"`.
+    """
+    check_model(model)
+    names = [names] if isinstance(names, str) else list(names)
+    if not names:
+        raise ValueError("names must name at least one layer; got an empty list")
+    outputs = [_output(model, name) for name in names]
+    if grid:
+        outputs = [_as_map(output, model.config) for output in outputs]
+    return keras.Model(model.input, outputs if len(outputs) > 1 else outputs[0], name=f"{model.name}_features")
+
+
+def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
+    """Return a model around `model` that takes pixel values; weights are shared.
+
+    If `model` has `include_preprocessing`, it is returned itself.
+
+    Args:
+        model: a model of this package; its `preprocessing` gives mean and std.
+        dtype: dtype of the pixels: `"uint8"`, or `"float32"` for the fractional values of resized images.
+
+    Returns:
+        `keras_vit.Model` of (batch, height, width, channels), values 0 to 255, that returns the output of `model` for
+        (pixels / 255 - mean) / std. For a distilled model this is the mean of its heads, also in training.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if the dtype is another one.
+    """
+    checks.check_choice("dtype", dtype, DTYPES)
+    if check_model(model).config.include_preprocessing:
+        return model
+    scale, offset = standardisation(model.preprocessing)
+    pixels = keras.Input(model.input_shape[1:], dtype=dtype, name="pixels")
+    # bfloat16 would lose precision of the normalised values
+    rescaling = keras.layers.Rescaling(scale, offset, dtype="float32", name="rescaling")
+    return Model(pixels, model(rescaling(pixels)), name=f"{model.name}_of_pixels")
+
+
+def with_head(
+    model: ModelT,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    labels: Sequence[str] | None = None,
+    preprocessing: Preprocessing | None = None,
+) -> ModelT:
+    """Return a copy of a model with a given linear head.
+
+    The model may have a head or not. A distilled model gets the head twice: the mean of both outputs is that of one
+    head on the mean of their inputs.
+
+    Args:
+        model: a model of this package.
+        kernel: array (dim, classes); dim is the number of features that the head reads.
+        bias: array (classes,).
+        labels: sequence of names, one per class, or None.
+        preprocessing: `Preprocessing` of its images; None uses the model's.
+
+    Returns:
+        A model of the same class and config, except for `classes`, `include_top=True` and `classifier_activation=None`.
+        Its layers are frozen, quantised or adapted with LoRA as in `model`; the head is new and trainable.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if the model does not pool its tokens, or kernel and bias have other shapes.
+    """
+    check_pools(model)
+    description = model.get_config()
+    config = model.config.replace(include_top=True, classes=len(bias), classifier_activation=None)
+    description["config"], description["labels"] = config.to_dict(), labels
+    states = description["layer_states"].items()
+    description["layer_states"] = {path: state for path, state in states if not _is_of_head(path)}
+    built, pending = build_deferred(lambda: enable_lora_as_in(model, type(model).from_config(description), _HEADS))
+    initialise(pending, _values(built, model, {"kernel": kernel, "bias": bias}))
+    if preprocessing is not None:
+        built.preprocessing = preprocessing
+    return built
+
+
+def check_pools(model: keras.Model) -> None:
+    """Raise an error unless the head of the model reads one vector per image.
+
+    Args:
+        model: a model of this package, with or without a head.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if it does not pool its tokens.
+    """
+    config = check_model(model).config
+    if getattr(config, "pooling", None) in UNPOOLED:
+        raise ValueError(
+            "model must pool its tokens before the head, as pooling 'token', 'gap' and 'map' do; "
+            f"{config.name} has pooling={config.pooling!r}"
+        )
+
+
+def _output(model, name):
+    known = [layer.name for layer in model.layers]
+    if name not in known:
+        raise ValueError(f"names must be layers of the model, among {known}; got {name!r}")
+    layer = model.get_layer(name)
+    calls = [call for call in graph_calls(model) if call.operation is layer]
+    if len(calls) > 1:
+        raise ValueError(
+            f"names must be layers that the model calls once; got {name!r}, which it calls {len(calls)} times "
+            "(name the layers after it)"
+        )
+    if isinstance(layer, MergingTransformerBlock):
+        tokens, _, groups = calls[0].outputs
+        return TokenUnmerging(dtype=layer.dtype_policy.name, name=f"{name}_unmerging")(tokens, groups)
+    return calls[0].outputs[0]
+
+
+def _as_map(tokens, config):
+    if len(tokens.shape) != 3:
+        return tokens
+    length, dim = tokens.shape[1:]
+    rows, columns = _grid(length, config)
+    num_prefix = length - rows * columns  # 0 right after the patch encoder
+    return ops.reshape(tokens[:, num_prefix:], (-1, rows, columns, dim))
+
+
+def _grid(length, config):
+    """Return the grid of this number of tokens: the patch grid, or that of a later Swin stage."""
+    grids = [config.stage_size(stage) for stage in range(len(config.depths))] if config.family == "swin" else []
+    return next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
+
+
+def _values(built, model, head):
+    """Return {id of a variable of `built`: function that returns its value}."""
+    old = {owned.stored_name: owned.variable for owned in owned_variables(model)}
+    values = {}
+    for owned in owned_variables(built):
+        new = owned.variable
+        if _is_of_head(owned.stored_name):
+            source = np.asarray(head[new.name], new.dtype)
+            if source.shape != tuple(new.shape):
+                raise ValueError(f"{new.name} of the head must have shape {tuple(new.shape)}; got {source.shape}")
+        else:
+            source = old[owned.stored_name]
+        values[id(new)] = lambda source=source: ops.convert_to_numpy(source).copy()
+    return values
+
+
+def _is_of_head(path):
+    return path.partition("/")[0] in _HEADS
