@@ -9,7 +9,7 @@ import keras
 import keras_vit
 from keras_vit import checks
 from keras_vit.checkpoints.description import describe
-from keras_vit.checkpoints.locate import locate
+from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.models.base import ImageModel, described
 from keras_vit.zoo import variant_name
@@ -134,9 +134,7 @@ def _saved_model(args, changes):
 
 def _classes_of(weights, model, image_size):
     """Return the number of classes of a file's head, None without one; download the file if necessary."""
-    size = image_size if isinstance(image_size, tuple) else (image_size, image_size)
-    path, _ = locate(weights, model, size)
-    return describe(open_checkpoint(path)).classes
+    return describe(open_checkpoint(fetch(locate(weights, model, image_size)))).classes
 
 
 def _sides(size):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.checkpoints.labels import label_set
+from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.config import Preprocessing
 from keras_vit.data import from_directory
 from keras_vit.data.pipeline import eval_batches
