@@ -125,8 +125,12 @@ def describe(checkpoint, family=None, layout="auto"):
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
         usual |= {"window_size": window_of(entries)} if family == "swin" else {}
         shown = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
-    elif _GRID in checkpoint.entries and checkpoint.entries[_GRID].shape == (2,):
-        grid_size = tuple(checkpoint.entries[_GRID].read().tolist())
+    elif _GRID in checkpoint.entries:
+        entry = checkpoint.entries[_GRID]
+        if entry.shape != (2,) or entry.is_floating:
+            got = f"{entry.dtype} of shape {entry.shape}"
+            raise ValueError(f"{_GRID} of {str(checkpoint.path)!r} must be [rows, columns] as integers; got {got}")
+        grid_size = tuple(entry.read().tolist())
     stated = read_stated(checkpoint, family, layout)
     unread = f"config.json also has {', '.join(stated.unread)}, which keras_vit does not read"
     return Description(

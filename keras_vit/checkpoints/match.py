@@ -284,7 +284,8 @@ class _File:
             wanted = f"floating point of shape (1, rows, {config.hidden_dim})"
             raise _Problem(f"{name}: {got}, the model needs {wanted}", (name,))
         _check_size(name, entry, variable)
-        num_class, num_registers = (self._num_tokens(path, own) for path, own in _tokens(config).items())
+        num_class = self._num_tokens("class_token/class_token", class_rows)
+        num_registers = self._num_tokens("class_token/registers", config.num_registers)
         counts = {"class": num_class, "class and registers": num_class + num_registers, "none": 0}
         prefixes = dict.fromkeys(counts[key] for key in tables[name])
         try:
@@ -311,10 +312,6 @@ class _File:
         entries = [self.entries.get(name) for name in rule.theirs] if rule else [None]
         is_there = all(entry and len(entry.shape) == 3 for entry in entries)
         return sum(entry.shape[1] for entry in entries) if is_there else own
-
-
-def _tokens(config):
-    return {"class_token/class_token": config.num_class_tokens, "class_token/registers": config.num_registers}
 
 
 def _check_size(name, entry, variable):
