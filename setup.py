@@ -115,7 +115,7 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
-    package_data={"keras_vit": ["py.typed", "*.pyi"], "keras_vit.checkpoints": ["*.tsv"]},
+    package_data={"keras_vit": ["py.typed", "*.pyi"], "keras_vit.checkpoints.releases": ["*.tsv"]},
     install_requires=REQUIRED,
     extras_require={**BACKENDS, **TOOLS},
     entry_points={"console_scripts": ["keras-vit = keras_vit_command:main"]},

@@ -24,7 +24,7 @@ else:  # before anything that another version may have moved is imported
 
 from keras_vit import logs as _logs
 from keras_vit.checkpoints.load import load_weights
-from keras_vit.checkpoints.report import LoadReport
+from keras_vit.checkpoints.match import LoadReport
 from keras_vit.checkpoints.save import save_weights
 from keras_vit.config import AxialResNetConfig, BiTConfig, Preprocessing, ResNetConfig, SwinConfig, ViTConfig
 from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers

@@ -15,7 +15,7 @@ from keras_vit import serving as serving
 from keras_vit import training as training
 from keras_vit import zoo as zoo
 from keras_vit.checkpoints.load import load_weights as load_weights
-from keras_vit.checkpoints.report import LoadReport as LoadReport
+from keras_vit.checkpoints.match import LoadReport as LoadReport
 from keras_vit.checkpoints.save import save_weights as save_weights
 from keras_vit.config import AxialResNetConfig as AxialResNetConfig
 from keras_vit.config import BiTConfig as BiTConfig

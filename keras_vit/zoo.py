@@ -1,5 +1,6 @@
 """The table of named variants, the constructors generated from it, and `create_model`."""
 
+import contextlib
 import dataclasses
 import fnmatch
 import functools
@@ -9,14 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_vit import checks
-from keras_vit.checkpoints import labels as label_sets
 from keras_vit.checkpoints.description import describe
-from keras_vit.checkpoints.follow import follow, followed_note
-from keras_vit.checkpoints.load import WeightsMismatch, make_plan
-from keras_vit.checkpoints.locate import locate
-from keras_vit.checkpoints.read_ahead import read_ahead
+from keras_vit.checkpoints.load import read_ahead
+from keras_vit.checkpoints.locate import fetch, locate
+from keras_vit.checkpoints.match import WeightsMismatch, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
+from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import (
     AxialResNetConfig,
@@ -242,38 +242,51 @@ def create_model(
     variant = variant_name("variant", variant)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]
-    config = row.config(image_size=image_size, **arguments)
-    about = {"preprocessing": preprocessing or _at_size(row.preprocessing, config), "labels": labels, "name": name}
     if weights is None:
-        return build_at_once(lambda: build_model(config, **about))
-    path, release = locate(weights, variant, config.image_size)
-    if release is not None:
-        arguments = {**release.arguments, **arguments}
         config = row.config(image_size=image_size, **arguments)
+        about = {"preprocessing": preprocessing or _fitting(config, row.preprocessing), "labels": labels, "name": name}
+        return build_at_once(lambda: build_model(config, **about))
+    found = locate(weights, variant, image_size)
+    arguments = {**(found.release.arguments if found.release else {}), **arguments}
+    config = row.config(image_size=image_size, **arguments)  # checks the arguments before anything is downloaded
+    path = fetch(found)
     checkpoint = open_checkpoint(path)
     description = describe(checkpoint, config.family)
-    known = release.preprocessing if release else description.preprocessing
-    about["preprocessing"] = preprocessing or _at_size(known, config) or about["preprocessing"]
-    followed = follow(config, description, row.architecture, arguments)
-    model, pending = build_deferred(lambda: build_model(followed, **about))
+    preprocessing = preprocessing or _fitting(config, (found.release or description).preprocessing, row.preprocessing)
+    stated_labels, assumption = _labels(config, description, found.release)
+    about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     try:
-        plan = make_plan(model, checkpoint)
+        model, pending, plan, notes = _build(row, config, description, arguments, **about)
     except WeightsMismatch as error:
-        raise _mismatch(error, variant, arguments, config, checkpoint, description) from None
+        raise _mismatch(error, variant, arguments, config, description) from None
     order = [id(variable) for variable in pending if id(variable) in plan.values]
     initialise(pending, read_ahead(plan.values, order))
     plan.note_on(model)
-    notes = plan.report.notes + followed_note(config, followed)
     if labels is None and plan.head_loaded:
-        model.labels, note = _labels(config, description, release)
-        notes += note
-    LOGGER.info(dataclasses.replace(plan.report, notes=notes))
+        model.labels, notes = stated_labels, notes + assumption
+    LOGGER.info(dataclasses.replace(plan.report, notes=plan.report.notes + notes))
     return model
 
 
-def _mismatch(error, variant, arguments, config, checkpoint, description):
-    """Return the error for a file that does not fit; it names the variants that the file fits, if any."""
-    fitting = [name for name, row in VARIANTS.items() if _fits(row, config, checkpoint, description)]
+def _build(row, config, description, given=None, **about):
+    """Return a model without values that follows a file, its variables, the plan to load it, and notes about it."""
+    followed, notes = description.follow(config, row.architecture, given)
+    model, pending = build_deferred(lambda: build_model(followed, **about))
+    return model, pending, make_plan(model, description), notes
+
+
+def _mismatch(error, variant, arguments, config, description):
+    """Return the error for a file that does not fit; it names the variants that the file fits, if any.
+
+    A variant of the config's family fits if its model at this image size does; no weights are read.
+    """
+    fitting, sides = [], {side for entry in description.entries.values() for side in entry.shape}
+    for name, row in VARIANTS.items():
+        widths = {row.architecture[name] for name in _WIDTHS if name in row.architecture}
+        if row.config_class.family == config.family and widths <= sides:  # avoids building most variants
+            with contextlib.suppress(ValueError):  # also raised if the patch size does not divide the image size
+                _build(row, row.config(image_size=config.image_size), description)
+                fitting.append(name)
     if variant in fitting:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         return ValueError(f"{error}\n{variant} fits this file without one or more of the arguments {given}")
@@ -283,20 +296,6 @@ def _mismatch(error, variant, arguments, config, checkpoint, description):
         f"{str(error.path)!r} holds the weights of {' or '.join(fitting)}, not of {variant}: "
         f"{len(error.problems)} differences, such as {error.problems[0].strip(' -!+')}"
     )
-
-
-def _fits(row, config, checkpoint, description):
-    """Return whether a variant of the config's family fits a file at this image size; read no weights."""
-    widths = {row.architecture[name] for name in _WIDTHS if name in row.architecture}
-    sides = {side for entry in checkpoint.entries.values() for side in entry.shape}
-    if row.config_class.family != config.family or not widths <= sides:  # avoids building most variants
-        return False
-    try:
-        candidate = follow(row.config(image_size=config.image_size), description, row.architecture)
-        make_plan(build_deferred(lambda: build_model(candidate))[0], checkpoint)
-    except ValueError:  # also raised if the patch size does not divide the image size
-        return False
-    return True
 
 
 def _check_arguments(variant, arguments):
@@ -325,10 +324,10 @@ def _signature(variant):
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
 
 
-def _at_size(preprocessing, config):
-    """Return the same protocol at the config's size; None if there is none for its number of channels."""
-    fits = preprocessing is not None and preprocessing.channels == config.channels
-    return preprocessing.at(config.image_size) if fits else None
+def _fitting(config, *protocols):
+    """Return the first protocol for the config's number of channels, at its image size; None if there is none."""
+    fitting = (p for p in protocols if p is not None and p.channels == config.channels)
+    return next((protocol.at(config.image_size) for protocol in fitting), None)
 
 
 def _labels(config, description, release):
@@ -339,7 +338,7 @@ def _labels(config, description, release):
         return description.labels, ()
     if release is not None:
         return None, ()
-    imagenet = label_sets.label_set("imagenet2012")
+    imagenet = label_set("imagenet2012")
     if description.layout != "keras" and config.classes == len(imagenet):
         return imagenet, ("1000 classes: the labels are assumed to be those of ImageNet-2012",)
     return None, ()

@@ -4,7 +4,7 @@ import numpy as np
 from bad_input_room import tiny
 
 import keras_vit
-from keras_vit.checkpoints.load import WeightsMismatch
+from keras_vit.checkpoints.match import WeightsMismatch
 
 
 def nan(room):
@@ -44,7 +44,7 @@ ROWS = {
     "text named weights.h5": (
         lambda room: room.load(room.write("t.weights.h5", b"x")),
         ValueError,
-        "whole HDF5 b'x'",
+        "whole .weights.h5 b'x'",
     ),
     "pickle of PyTorch": (
         lambda room: room.load(room.write("m.pth", b"x")),

@@ -5,7 +5,8 @@ import functools
 from tables import table
 
 import keras_vit
-from keras_vit.checkpoints.releases import list_releases, published_accuracy
+from keras_vit.checkpoints.releases import list_releases
+from keras_vit.checkpoints.releases.tables import published_accuracy
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.models.costs import count_macs
 from keras_vit.zoo import VARIANTS, constructor_name

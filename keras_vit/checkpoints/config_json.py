@@ -1,5 +1,6 @@
-"""config.json and preprocessor_config.json of Hugging Face and timm, converted to fields of our configs."""
+"""What a weights file states in JSON: our metadata, Keras's config, and the files of others beside it."""
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -8,20 +9,21 @@ from typing import Any
 from keras_vit import checks
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
+from keras_vit.config.unseen import KEY, from_text, unseen
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stated:
-    """The contents of a config.json.
+    """What a file states.
 
     Attributes:
         fields: dict from fields of our configs to values; see `config.unseen.differences`.
         grid_size: (rows, columns) of its position table, None if it states no image size.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
-        unread: keys that the package does not know.
+        unread: keys of config.json that the package does not know.
     """
 
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -31,33 +33,72 @@ class Stated:
     unread: tuple = ()
 
 
-def read_config_json(checkpoint, family):
-    """Return the contents of the `config.json` next to a file, or `Stated()` if there is none.
+def read_stated(checkpoint, family, layout):
+    """Return the `Stated` of a file: config.json wins over our metadata.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
         family: family of the arrays, `family` of a config.
+        layout: name of the layout of the arrays.
 
     Raises:
         ValueError: if a value has the wrong type or the package does not support the architecture; the message names
             the file.
     """
-    values, file = checkpoint.config, repr(str(checkpoint.path.parent / "config.json"))
-    if values is None:
-        return Stated()
+    path, values = checkpoint.path, checkpoint.config
+    if layout == "keras" and values is not None:
+        return _read_keras(path, values)
+    theirs = Stated()
+    if values is not None:
+        with _named(repr(str(path.parent / "config.json"))):
+            if any(key in values for key in _TIMM_KEYS):
+                theirs = _read_timm(values, family, layout, checkpoint.entries)
+            else:
+                theirs = _read_huggingface(values, family)
+    with _named(repr(str(path.parent / "preprocessor_config.json"))):
+        preprocessing = theirs.preprocessing or _huggingface_preprocessing(checkpoint.preprocessor)
+    with _named(f"the metadata of {str(path)!r}"):
+        ours = from_text(checkpoint.metadata.get(KEY), str(path))
+        grid_size = theirs.grid_size
+        if grid_size is None and "grid_size" in ours:
+            grid_size = checks.check_pair("grid_size", ours["grid_size"])
+        if "preprocessing" in ours:
+            # The same weights fit a model with `include_preprocessing` and one without. A preprocessor_config.json has
+            # a single bilinear interpolation, so it cannot distinguish two of ours.
+            exact = Preprocessing.from_dict({**ours["preprocessing"], "in_model": False})
+            alike = {**vars(exact), "interpolation": "bilinear_antialias"}
+            if preprocessing is None or (exact.interpolation == "bilinear" and vars(preprocessing) == alike):
+                preprocessing = exact
+    return Stated({**ours["config"], **theirs.fields}, grid_size, theirs.labels, preprocessing, theirs.unread)
+
+
+@contextlib.contextmanager
+def _named(file):
+    """Add the file to an error; the errors from Python, such as a missing key, mean an invalid structure."""
     try:
-        read = _read_timm if any(key in values for key in _TIMM_KEYS) else _read_huggingface
-        return read(values, family)
-    except _WRONG as error:
-        raise ValueError(f"{file}: {_explained(error)}") from error
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        reason = error if type(error) is ValueError else f"its structure is invalid: {error!r}"
+        raise ValueError(f"{file}: {reason}") from error
 
 
-_WRONG = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+def _read_keras(path, values):
+    """Return the contents of the config.json in a `.keras` file, which has the whole config of its model."""
+    with _named(f"config.json in {str(path)!r}"):
+        held = values.get("config", {})
+        if not isinstance(held.get("config"), dict):
+            hint = " (keras.models.load_model(path).encoder is one)" if "encoder" in held else ""
+            got = values.get("class_name")
+            raise ValueError(f"the file must hold a model of keras_vit with a config; got {got!r}{hint}")
+        labels = None if held["labels"] is None else tuple(held["labels"])
+        return Stated(unseen(held["config"]), None, labels, Preprocessing.from_dict(held["preprocessing"]))
 
 
-def _explained(error):
-    """Return the message of an error; add context to errors from Python, such as a missing key or a wrong type."""
-    return error if type(error) is ValueError else f"its structure is invalid: {error!r}"
+def _checked(values, table, irrelevant, place=""):
+    """Return ({our field: value}, sorted unknown keys); `table` has our field, or None, and the check of each key."""
+    fields = {field: check(f"{key}{place}", values[key]) for key, (field, check) in table.items() if key in values}
+    fields.pop(None, None)
+    return fields, sorted(key for key in values if key not in table and not irrelevant.fullmatch(key))
 
 
 # --- Hugging Face
@@ -84,17 +125,17 @@ def _only(*allowed):
 
 
 _HF_MODEL_TYPES = {"vit": ("vit", "deit"), "swin": ("swin",)}
-_HF_GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh"}
+HF_GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh"}
 
 # key -> our field (None for a value that is checked and needs no field), check
 _HF_SHARED = {
-    "hidden_act": ("gelu", _one_of(_HF_GELUS)),
+    "hidden_act": ("gelu", _one_of(HF_GELUS)),
     "layer_norm_eps": ("epsilon", checks.check_positive),
     "num_channels": ("channels", checks.check_integer),
     "patch_size": ("patch_size", checks.check_pair),
     "qkv_bias": ("qkv_bias", checks.check_flag),
 }
-_HF_KEYS = {
+HF_KEYS = {
     "vit": {
         **_HF_SHARED,
         "hidden_size": ("hidden_dim", checks.check_integer),
@@ -127,14 +168,7 @@ def _read_huggingface(values, family):
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be {' or '.join(map(repr, known)) or None}; got {model_type!r}")
-    table, fields = _HF_KEYS[family], {}
-    for key, (field, check) in table.items():
-        if key not in values:
-            continue
-        checked = check(key, values[key])
-        if field is not None:
-            fields[field] = checked
-    unread = sorted(key for key in values if key not in table and not _HF_IRRELEVANT.fullmatch(key))
+    fields, unread = _checked(values, HF_KEYS[family], _HF_IRRELEVANT)
     grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
     return Stated(fields, grid, _labels(values), None, tuple(unread))
 
@@ -157,19 +191,8 @@ def _labels(values):
 
 # --- timm
 
-_TIMM_HEADS = {
-    "tiny": 3,
-    "little": 5,
-    "small": 6,
-    "medium": 8,
-    "mediumd": 8,
-    "betwixt": 10,
-    "base": 12,
-    "large": 16,
-    "huge": 16,
-    "giant": 16,
-    "gigantic": 16,
-}
+_TIMM_HEADS = {"tiny": 3, "little": 5, "small": 6, "medium": 8, "mediumd": 8, "betwixt": 10, "base": 12}
+_TIMM_HEADS |= dict.fromkeys(("large", "huge", "giant", "gigantic"), 16)
 _SWIN_HEADS = {"tiny": (3, 6, 12, 24), "small": (3, 6, 12, 24), "base": (4, 8, 16, 32), "large": (6, 12, 24, 48)}
 _GAP = {"pooling": "gap"}
 
@@ -222,29 +245,22 @@ _TIMM_IRRELEVANT = re.compile(
 )
 
 
-def _read_timm(values, family):
+def _read_timm(values, family, layout, entries):
     architecture, arguments = values.get("architecture"), values.get("model_args") or {}
     fields = {} if architecture is None else _of_architecture(architecture, family)
     if values.get("global_pool") is not None:
         arguments = {"global_pool": values["global_pool"], **arguments}
-    for key, value in arguments.items():
-        name = f"{key} in model_args"
-        if key not in _TIMM_ARGUMENTS:
-            if not _TIMM_IRRELEVANT.fullmatch(key):
-                raise ValueError(f"{name} is not supported by keras_vit; got {value!r}")
-            continue
-        field, check = _TIMM_ARGUMENTS[key]
-        checked = check(name, value)
-        if field is not None:
-            fields[field] = checked
+    checked, unknown = _checked(arguments, _TIMM_ARGUMENTS, _TIMM_IRRELEVANT, " in model_args")
+    if unknown:
+        raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
+    fields |= checked
+    if layout == "timm" and "pooling" in fields:  # the array names show a class token next to another pooling
+        fields.setdefault("class_token", "cls_token" in entries)
+        fields["norm_position"] = "after_pooling" if "fc_norm.weight" in entries else "before_pooling"
+    grid = _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
     labels = values.get("label_names")
-    cfg = values.get("pretrained_cfg") or values
-    return Stated(
-        fields,
-        _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args"),
-        tuple(map(str, labels)) if isinstance(labels, list) else None,
-        _timm_preprocessing(cfg, "pretrained_cfg"),
-    )
+    labels = tuple(map(str, labels)) if isinstance(labels, list) else None
+    return Stated(fields, grid, labels, _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg"))
 
 
 def _of_architecture(architecture, family):
@@ -295,7 +311,7 @@ def _timm_preprocessing(values, name):
 
 # --- preprocessor_config.json
 
-_HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
+HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
 
 
 def _check_scale(name, value):
@@ -306,22 +322,9 @@ def _check_scale(name, value):
 _HF_STEPS = {"do_resize": _only(True), "do_rescale": _only(True), "rescale_factor": _check_scale}
 
 
-def read_preprocessor_config(checkpoint):
-    """Return the `Preprocessing` of the `preprocessor_config.json` next to a file, None if there is none.
-
-    Raises:
-        ValueError: if no `Preprocessing` can represent a value; the message names the file.
-    """
-    values, file = checkpoint.preprocessor, repr(str(checkpoint.path.parent / "preprocessor_config.json"))
+def _huggingface_preprocessing(values):
     if values is None:
         return None
-    try:
-        return _huggingface_preprocessing(values)
-    except _WRONG as error:
-        raise ValueError(f"{file}: {_explained(error)}") from error
-
-
-def _huggingface_preprocessing(values):
     for key, check in _HF_STEPS.items():
         check(key, values.get(key, True))
     size, crop = values.get("size", 224), values.get("crop_size")
@@ -331,12 +334,12 @@ def _huggingface_preprocessing(values):
         crop = (crop["height"], crop["width"])
     is_normalised = checks.check_flag("do_normalize", values.get("do_normalize", True))
     resample = values.get("resample", 2)
-    if resample not in _HF_INTERPOLATIONS:
-        raise ValueError(f"resample must be one of {list(_HF_INTERPOLATIONS)}; got {resample!r}")
+    if resample not in HF_INTERPOLATIONS:
+        raise ValueError(f"resample must be one of {list(HF_INTERPOLATIONS)}; got {resample!r}")
     return Preprocessing(
         size=size if isinstance(size, int) else tuple(size),
         crop=crop if values.get("do_center_crop") else None,
-        interpolation=_HF_INTERPOLATIONS[resample],
+        interpolation=HF_INTERPOLATIONS[resample],
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),
     )

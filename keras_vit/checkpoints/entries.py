@@ -1,11 +1,19 @@
 """Checkpoint: the contents of an open weights file, as named arrays that are read on demand."""
 
 import dataclasses
+import json
 import pathlib
 import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
+
+DEFLATE_LIMIT = 1032  # maximum compression ratio of zlib
+MAX_JSON = 16 * 2**20  # bytes; the Python objects take up to 25 times as much memory
+
+
+class Refused(ValueError):
+    """A part of a file that is not accepted; the message says which."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,31 +56,39 @@ class Checkpoint:
     preprocessor: Mapping | None = None
 
 
-def from_float8(codes, dtype):
-    """Return the values of float8 numbers as float32.
-
-    Args:
-        codes: array of bytes, one per number.
-        dtype: `F8_E4M3` (finite, as `ml_dtypes.float8_e4m3fn`) or `F8_E5M2`, arXiv 2209.05433.
-    """
-    codes = codes.astype("<u2")
-    if dtype == "F8_E5M2":
-        return (codes << 8).view("<f2").astype("float32")  # the upper half of a float16
-    values = ((codes & 0x80) << 8 | (codes & 0x7F) << 7).view("<f2").astype("float32") * 2**8  # biases 15 and 7
-    return np.where(codes & 0x7F == 0x7F, np.float32(np.nan), values)
-
-
 def as_float32(array, name):
     """Return a floating array as float32, except bfloat16, which is also restored from 2-byte void (`np.save`).
 
     Raises:
-        ValueError: if the array holds no numbers.
+        Refused: if the array holds no numbers.
     """
     if array.dtype == np.dtype("V2"):
         return (array.view("<u2").astype("<u4") << 16).view("<f4")
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
-        with np.errstate(over="ignore"):  # folding.py warns of the resulting infinity
+        with np.errstate(over="ignore"):  # description.py warns of the resulting infinity
             return array.astype("float32", copy=False)
     if array.dtype.kind not in "iub":
-        raise ValueError(f"array {name!r} must hold numbers; got dtype {array.dtype}")
+        raise Refused(f"array {name!r} must hold numbers; got dtype {array.dtype}")
     return array
+
+
+def parse_json(name, size, read):
+    """Return the dict in a JSON file next to or inside a checkpoint.
+
+    Args:
+        name: name of the file in error messages.
+        size: size of the file in bytes.
+        read: callable that returns its content; not called for a file of more than `MAX_JSON`.
+
+    Raises:
+        Refused: if the file is too large, is not JSON, or has no JSON object.
+    """
+    if size > MAX_JSON:
+        raise Refused(f"{name} must not exceed {MAX_JSON} bytes; got {size}")
+    try:
+        values = json.loads(read())
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{name} must be JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise Refused(f"{name} must hold a JSON object; got {type(values).__name__}")
+    return values

@@ -1,6 +1,5 @@
 """Readers of Keras files (.weights.h5, .keras) that never read outside of the file."""
 
-import functools
 import io
 import math
 import mmap
@@ -8,13 +7,9 @@ import zipfile
 
 import h5py
 
-from keras_vit.checkpoints import damage, json_object
-from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
-from keras_vit.checkpoints.npz import DEFLATE_LIMIT
+from keras_vit.checkpoints.entries import DEFLATE_LIMIT, Checkpoint, Entry, Refused, parse_json
 from keras_vit.config.unseen import KEY
 
-# The errors of h5py for a damaged file, in addition to damage.DAMAGE.
-_BAD_HDF5 = (ValueError, TypeError, KeyError, IndexError, AttributeError, MemoryError)
 _CHUNK_SLACK = 16  # times the array; h5py decompresses whole chunks
 _SMALL_CHUNK = 2**20  # bytes
 _HEAP = b"GCOL\1\0\0\0"  # start of a global heap collection: signature, version, reserved bytes
@@ -22,54 +17,35 @@ _HEAP = b"GCOL\1\0\0\0"  # start of a global heap collection: signature, version
 
 def read_weights_h5(path):
     """Return the `Checkpoint` of a `.weights.h5` file; see `readers.open_checkpoint`."""
-    with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=(ValueError,)):  # of mmap
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            has_endless_heap = _has_endless_heap(content)
-    return Checkpoint(path, "h5", *_content(path, path, has_endless_heap))
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        _check_heap(content)
+    return _checkpoint(path, path)
 
 
 def read_keras(path):
     """Return the `Checkpoint` of a `.keras` file; see `readers.open_checkpoint`."""
-    with damage.explained(f"{str(path)!r} must be a whole .keras file", path, more=(KeyError,)):
-        with zipfile.ZipFile(path) as archive:
-            text, weights = (_member(path, archive, name) for name in ("config.json", "model.weights.h5"))
-            if weights.compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{str(path)!r}: model.weights.h5 must be stored uncompressed, as Keras writes it")
-            config = json_object.parse(f"{str(path)!r}: config.json", text.file_size, lambda: archive.read(text))
-            content = archive.read(weights)
-    entries, _ = _content(path, io.BytesIO(content), _has_endless_heap(content))
-    return Checkpoint(path, "h5", entries, {}, config)
+    with zipfile.ZipFile(path) as archive:
+        text, weights = (archive.getinfo(name) for name in ("config.json", "model.weights.h5"))
+        for member in (text, weights):
+            if member.compress_size > path.stat().st_size:  # zipfile would allocate this many bytes
+                raise Refused(f"{member.filename} claims {member.compress_size} bytes of it")
+        if weights.compress_type != zipfile.ZIP_STORED:
+            raise Refused("model.weights.h5 must be stored uncompressed, as Keras writes it")
+        config = parse_json("config.json", text.file_size, lambda: archive.read(text))
+        content = archive.read(weights)
+    _check_heap(content)
+    return _checkpoint(path, io.BytesIO(content), config)
 
 
-def _member(path, archive, name):
-    member = archive.getinfo(name)
-    if member.compress_size > path.stat().st_size:  # zipfile would allocate this many bytes
-        raise ValueError(f"{str(path)!r} must be whole; {name} claims {member.compress_size} bytes of it")
-    return member
-
-
-class _Refused(Exception):
-    """A well-formed part of the file that is not accepted; the message says which."""
-
-
-def _content(path, source, has_endless_heap):
-    """Return ({name: Entry}, metadata) of a weights file."""
-    entries, metadata = {}, {}
-    try:
-        if has_endless_heap:
-            raise _Refused("must be a whole HDF5 file; its global heap is damaged")
-        with damage.explained(f"{str(path)!r} must be a whole HDF5 file", path, more=_BAD_HDF5):
-            file = h5py.File(source, "r")
-            if KEY in file.attrs:  # written by ImageModel.save_weights
-                metadata[KEY] = str(file.attrs[KEY])
-            if "layers" not in file:
-                raise _Refused(f"must be a file of Keras weights with a group 'layers'; got {sorted(file)}")
-            for name, dataset in _walk(_child(file, "layers"), (), set()):
-                read = functools.partial(_read, path, dataset, name)
-                entries[name] = Entry(name, tuple(dataset.shape), dataset.dtype.name, read)
-    except _Refused as refusal:
-        raise ValueError(f"{str(path)!r} {refusal}") from None
-    return entries, metadata
+def _checkpoint(path, source, config=None):
+    file = h5py.File(source, "r")
+    metadata = {KEY: str(file.attrs[KEY])} if KEY in file.attrs else {}  # written by ImageModel.save_weights
+    if "layers" not in file:
+        raise Refused(f"it must have a group 'layers', as Keras writes it; got {sorted(file)}")
+    entries = {}
+    for name, dataset in _walk(_child(file, "layers"), (), set()):
+        entries[name] = Entry(name, tuple(dataset.shape), dataset.dtype.name, lambda dataset=dataset: dataset[()])
+    return Checkpoint(path, "h5", entries, metadata, config)
 
 
 def _walk(group, names, seen, is_inner_model=False):
@@ -79,7 +55,7 @@ def _walk(group, names, seen, is_inner_model=False):
     """
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:
-        raise _Refused(f"must hold every group once; {group.name!r} is linked twice")
+        raise Refused(f"it must hold every group once; {group.name!r} is linked twice")
     seen.add(address)
     for key in group:
         child = _child(group, key)
@@ -98,8 +74,8 @@ def _walk(group, names, seen, is_inner_model=False):
         yield from _walk(child, path, seen)
 
 
-def _has_endless_heap(content):
-    """Return whether libhdf5 1.14 would loop forever in, or read beyond, a global heap, which holds layer names."""
+def _check_heap(content):
+    """Refuse a global heap, which holds layer names, in which libhdf5 1.14 would loop forever or read beyond it."""
     start = content.find(_HEAP)
     while start >= 0:
         end = start + int.from_bytes(content[start + 8 : start + 16], "little")
@@ -109,36 +85,32 @@ def _has_endless_heap(content):
             is_object = content[place : place + 2] != b"\0\0"  # otherwise the free space at the end
             step = 16 + -(-length // 8) * 8 if is_object else length
             if not 0 < step <= end - place:
-                return True
+                raise Refused("its global heap is damaged")
             place += step
         start = content.find(_HEAP, start + 1)
-    return False
 
 
 def _child(group, key):
     """Return one child of a group; reject soft links and links to other files, which HDF5 would follow silently."""
     if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-        raise _Refused(f"must hold its arrays itself; {key!r} in {group.name!r} is a link, which is not followed")
+        raise Refused(f"it must hold its arrays itself; {key!r} in {group.name!r} is a link, which is not followed")
     return group[key]
 
 
 def _check_storage(dataset):
     if dataset.external or dataset.is_virtual:
-        raise _Refused(f"must hold its arrays itself; {dataset.name!r} lies in another file, which is not opened")
+        raise Refused(f"it must hold its arrays itself; {dataset.name!r} lies in another file, which is not opened")
     if dataset.shape is None:
-        raise _Refused(f"must hold arrays; {dataset.name!r} is empty")
+        raise Refused(f"it must hold arrays; {dataset.name!r} is empty")
     stored = dataset.id.get_storage_size() * (DEFLATE_LIMIT if dataset.chunks else 1)
     try:
         itemsize = dataset.dtype.itemsize
     except TypeError as error:  # such as HDF5 types that NumPy does not have
-        raise _Refused(f"must hold numbers; array {dataset.name!r} is of another type: {error}") from error
+        raise Refused(f"it must hold numbers; array {dataset.name!r} is of another type: {error}") from error
     needed = math.prod(dataset.shape) * itemsize
     if dataset.chunks and math.prod(dataset.chunks) * itemsize > max(_CHUNK_SLACK * needed, _SMALL_CHUNK):
-        raise _Refused(f"must hold its arrays in chunks of their size; {dataset.name!r} has chunks of {dataset.chunks}")
+        raise Refused(
+            f"it must hold its arrays in chunks of their size; {dataset.name!r} has chunks of {dataset.chunks}"
+        )
     if needed > stored:
-        raise _Refused(f"must be whole; {dataset.name!r} of shape {dataset.shape} needs {needed} bytes, not {stored}")
-
-
-def _read(path, dataset, name):
-    with damage.explained(f"{str(path)!r}: array {name!r} is damaged", path, more=_BAD_HDF5):
-        return as_float32(dataset[()], name)
+        raise Refused(f"it must be whole; {dataset.name!r} of shape {dataset.shape} needs {needed} bytes, not {stored}")

@@ -6,7 +6,8 @@ import inspect
 import pathlib
 import warnings
 
-from keras_vit.checkpoints import json_object, shards
+from keras_vit.checkpoints.entries import MAX_JSON
+from keras_vit.checkpoints.readers import INDEX, parts_of
 from keras_vit.checkpoints.transfer import TooLarge
 
 PREFIX = "hf://"
@@ -23,7 +24,7 @@ def fetch_repository(address, most=_MAX_BYTES):
     It downloads `config.json`, `preprocessor_config.json` if present, and `model.safetensors` (or the files that
     `model.safetensors.index.json` lists), all of one commit. huggingface_hub controls the cache (`HF_HOME`), the
     endpoint (`HF_ENDPOINT`), the access token (`HF_TOKEN`), the progress bar and the offline mode (`HF_HUB_OFFLINE`).
-    Without a connection, the cached files are used. JSON files of more than `json_object.MAX_BYTES` and weights of more
+    Without a connection, the cached files are used. JSON files of more than `entries.MAX_JSON` and weights of more
     than `most` bytes raise an error, either when the hub states their size or during the download.
 
     Args:
@@ -49,16 +50,35 @@ def fetch_repository(address, most=_MAX_BYTES):
     if "tqdm_class" not in inspect.signature(huggingface_hub.hf_hub_download).parameters:
         found = huggingface_hub.__version__
         raise ImportError(f"{needed}>=1.2; got {found}: pip install --upgrade huggingface_hub")
-    with _explained(address, huggingface_hub.errors):
-        config = _download(huggingface_hub, repository, _CONFIG, revision)
+    errors = huggingface_hub.errors
+    with _explained(address, errors):
+        download = functools.partial(_download, huggingface_hub, repository)
+        config = download(_CONFIG, revision)
         if config is None:
             raise FileNotFoundError(f"{address} must hold {_CONFIG}; it does not")
-        folder = config.parent
-        commit = folder.name  # the cache has one folder per commit
-        download = functools.partial(_download_of_commit, huggingface_hub, repository, commit=commit)
-        _fetch_preprocessor(download, address, huggingface_hub.errors)
-        if download(_WEIGHTS, most=most) is None:
-            _fetch_parts(download, address, most)
+        folder, commit = config.parent, config.parent.name  # the cache has one folder per commit
+        try:
+            download(_PREPROCESSOR, commit, is_commit=True)
+        except errors.LocalEntryNotFoundError:
+            warnings.warn(
+                f"the cache has no {_PREPROCESSOR} of {address}, and the hub cannot be asked whether there is one: "
+                "check the preprocessing of the model",
+                stacklevel=2,
+            )
+        if download(_WEIGHTS, commit, most, is_commit=True) is not None:
+            return folder
+        index = download(INDEX, commit, is_commit=True)
+        if index is None:
+            raise FileNotFoundError(
+                f"{address} must hold {_WEIGHTS} or {INDEX}; it does not. Other files, such as PyTorch's "
+                "pytorch_model.bin, are not read from the hub: they are pickles, which can run code when read. "
+                "Convert them once with safetensors.torch.save_file, and give the path of the result as weights"
+            )
+        for name in parts_of(index):
+            part = download(name, commit, most, is_commit=True)
+            if part is None:
+                raise FileNotFoundError(f"{address} must hold {name}, which its {INDEX} lists; it does not")
+            most -= part.stat().st_size
     return folder
 
 
@@ -70,8 +90,11 @@ def _parse(address):
     return "/".join(parts), revision or None
 
 
-def _download(hub, repository, name, revision, most=json_object.MAX_BYTES):
+def _download(hub, repository, name, revision, most=MAX_JSON, is_commit=False):
     """Return the path of a file of the repository, or None if the repository does not have it."""
+    # A missing file of a commit is never requested again, because commits do not change.
+    if is_commit and hub.try_to_load_from_cache(repository, name, revision=revision) is hub._CACHED_NO_EXIST:
+        return None
     try:
         bar = _bounded(hub.utils.tqdm, f"{PREFIX}{repository}: {name}", most)
         return pathlib.Path(hub.hf_hub_download(repository, name, revision=revision, tqdm_class=bar))
@@ -103,53 +126,18 @@ def _bounded(bar, name, most):
     return Bounded
 
 
-def _download_of_commit(hub, repository, name, commit, most=json_object.MAX_BYTES):
-    """Download a file of a commit; a missing file is never requested again, because commits do not change."""
-    if hub.try_to_load_from_cache(repository, name, revision=commit) is hub._CACHED_NO_EXIST:
-        return None
-    return _download(hub, repository, name, commit, most)
-
-
-def _fetch_preprocessor(download, address, errors):
-    try:
-        download(_PREPROCESSOR)
-    except errors.LocalEntryNotFoundError:
-        warnings.warn(
-            f"the cache has no {_PREPROCESSOR} of {address}, and the hub cannot be asked whether there is one: "
-            "check the preprocessing of the model",
-            stacklevel=2,
-        )
-
-
-def _fetch_parts(download, address, most):
-    index = download(shards.INDEX)
-    if index is None:
-        raise FileNotFoundError(
-            f"{address} must hold {_WEIGHTS} or {shards.INDEX}; it does not. Other files, such as PyTorch's "
-            "pytorch_model.bin, are not read from the hub: they are pickles, which can run code when read. "
-            "Convert them once with safetensors.torch.save_file, and give the path of the result as weights"
-        )
-    for name in shards.parts_of(index):
-        part = download(name, most=most)
-        if part is None:
-            raise FileNotFoundError(f"{address} must hold {name}, which its {shards.INDEX} lists; it does not")
-        most -= part.stat().st_size
-
-
 @contextlib.contextmanager
 def _explained(address, errors):
     """Convert the errors of huggingface_hub to Python's own; the original error is the cause."""
+    table = {  # a subclass before its base
+        errors.LocalEntryNotFoundError: (ConnectionError, "is incomplete in the cache and cannot be downloaded"),
+        errors.GatedRepoError: (PermissionError, "requires you to accept its conditions on its page"),
+        errors.RepositoryNotFoundError: (FileNotFoundError, "must be an existing repository that your token may read"),
+        errors.RevisionNotFoundError: (FileNotFoundError, "must name a branch, a tag or a commit"),
+        errors.HfHubHTTPError: (ConnectionError, "cannot be fetched"),
+    }
     try:
         yield
-    except errors.LocalEntryNotFoundError as error:
-        raise ConnectionError(f"{address} is incomplete in the cache and cannot be downloaded: {error}") from error
-    except errors.GatedRepoError as error:
-        raise PermissionError(f"{address} requires you to accept its conditions on its page: {error}") from error
-    except errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(
-            f"{address} must be an existing repository that your token, if any, may read: {error}"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise FileNotFoundError(f"{address} must name a branch, a tag or a commit: {error}") from error
-    except errors.HfHubHTTPError as error:
-        raise ConnectionError(f"{address} cannot be fetched: {error}") from error
+    except tuple(table) as error:
+        kind, words = next(row for their, row in table.items() if isinstance(error, their))
+        raise kind(f"{address} {words}: {error}") from error

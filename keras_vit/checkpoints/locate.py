@@ -1,52 +1,210 @@
-"""locate: the user's `weights` argument -> a local file, downloaded if needed."""
+"""locate: the user's `weights` argument -> a local file; published checkpoints are downloaded to Keras's cache."""
 
+import errno
+import functools
+import hashlib
+import http.client
 import os
 import pathlib
+import re
+import typing
+import urllib.error
+import urllib.parse
+import warnings
 
 from keras_vit.checkpoints import hub
-from keras_vit.checkpoints.download import fetch, most_bytes
+from keras_vit.checkpoints.entries import Refused
+from keras_vit.checkpoints.npz import read_npz
+from keras_vit.checkpoints.readers import explained
 from keras_vit.checkpoints.releases import find_address, find_release
+from keras_vit.checkpoints.releases.release import Release
+from keras_vit.checkpoints.transfer import TooLarge, redacted, transfer
+from keras_vit.files import replace_file
+from keras_vit.logs import LOGGER
+
+URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"
 
 _SUFFIXES = (".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin", ".ckpt", ".pkl")
+_SCHEMES = ("https", "http", "file")
+
+
+class Located(typing.NamedTuple):
+    """Weights that were found: a path, or the address of a repository or None for a file to download; the `Release`."""
+
+    path: pathlib.Path | None = None
+    address: str | None = None
+    release: Release | None = None
 
 
 def locate(weights, model, image_size):
-    """Find the file that `weights` stands for.
+    """Find out what `weights` stands for; download nothing yet.
 
     Args:
         weights: a path; the name of a release, such as `imagenet21k+imagenet2012` or `augreg`, or of any published
-            file; or a repository of the Hugging Face hub, `hf://org/repo` or `hf://org/repo@revision`. Repositories,
-            which include the releases of DeiT and Swin, need the package huggingface_hub.
+            file; or a repository of the Hugging Face hub, `hf://org/repo` or `hf://org/repo@revision`.
         model: name of the variant, to select a release.
         image_size: (height, width) in pixels, to select the nearest published size.
 
     Returns:
-        Pair (path of the file or folder, its `Release` or None).
+        A `Located`, for `fetch`.
 
     Raises:
-        FileNotFoundError, ConnectionError, PermissionError: if the file does not exist or cannot be downloaded.
+        FileNotFoundError: if there is no such file.
         ValueError: if `weights` is neither a path nor a known release.
-        ImportError: if a repository is given and huggingface_hub is not installed.
     """
     if not isinstance(weights, (str, os.PathLike)):
         raise TypeError(f"weights must be a path, the name of a release or hf://org/repo; got {weights!r}")
     if not os.fspath(weights):
         raise ValueError("weights must not be empty ('.' is the current folder); got weights=''")
     text = os.fspath(weights)
-    if text.startswith(hub.PREFIX):
-        return _fetch_repository(text, release := find_address(model, text)), release
     path = pathlib.Path(text).expanduser()
+    if text.startswith(hub.PREFIX):
+        return Located(address=text, release=find_address(model, text))
     if path.exists() or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
-        return path, None
+        return Located(path)
     try:
         release = find_release(model, text, image_size)
     except ValueError as error:
         if path.suffix == ".npz":  # the name of a published file, or a path
             raise FileNotFoundError(f"there is no such file here, and {error}") from None
         raise
-    return (_fetch_repository(release.address, release) if release.is_on_hub else fetch(release)), release
+    return Located(address=release.address if release.is_on_hub else None, release=release)
 
 
-def _fetch_repository(address, release):
-    """Download a repository; a release may have the size that the table states."""
-    return hub.fetch_repository(address, **({} if release is None else {"most": most_bytes(release)}))
+def fetch(located):
+    """Return the path of located weights, downloaded if needed.
+
+    Raises:
+        FileNotFoundError, ConnectionError, PermissionError: if the file does not exist or cannot be downloaded.
+        ImportError: if a repository is given and huggingface_hub is not installed.
+        ValueError: see `fetch_release` and `hub.fetch_repository`.
+    """
+    path, address, release = located
+    if address is not None:
+        return hub.fetch_repository(address, **({} if release is None else {"most": most_bytes(release)}))
+    return fetch_release(release) if path is None else path
+
+
+def fetch_release(release):
+    """Return the path of a published file in the cache; download it first if needed.
+
+    The file is downloaded under a temporary name to `models/keras_vit/<directory>` of Keras's cache (`KERAS_HOME`, by
+    default `~/.keras`), within the limits of `most_bytes` and of `transfer`, checked (see `check_archive`) and renamed.
+    Each value of `KERAS_VIT_WEIGHTS_URL` has its own folder in `models/keras_vit`. A failed download leaves no file. A
+    cached file that fails the check is downloaded again, with a warning.
+
+    Args:
+        release: a `Release` that is a file, not a repository of the hub.
+
+    Returns:
+        A `pathlib.Path`.
+
+    Raises:
+        FileNotFoundError: if the base address has no such file.
+        ConnectionError: if the server cannot be reached, refuses, is too slow, or closes the connection early.
+        OSError: if the cache is not writable.
+        ValueError: if the download is too large or is not a valid checkpoint, or the base address is invalid.
+    """
+    url, login, mirror = release_url(release)
+    folder = keras_home().expanduser() / "models" / "keras_vit" / mirror / release.directory
+    path = folder / f"{release.file}.npz"
+    if path.exists():
+        try:
+            check_archive(path)
+            return path
+        except ValueError as error:
+            warnings.warn(f"{path} is damaged and is downloaded again: {error}", stacklevel=2)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, "cache must be writable; KERAS_HOME sets another", str(folder))
+    LOGGER.info("Downloading %s to %s", url, folder)
+    replace_file(path, functools.partial(_download, release, url, login, folder))
+    return path
+
+
+def most_bytes(release):
+    """Return the maximum size of a release in bytes: its stated size, which is rounded, plus 5 % and 1 MiB."""
+    return round(1.05 * release.bytes) + 2**20
+
+
+def release_url(release):
+    """Return the quoted address of a release, the login for it, and the folder of its server in the cache.
+
+    With `KERAS_VIT_WEIGHTS_URL`, the address is below that one. It never contains the user and the password of that
+    variable; the login is `"user:password"`, or None.
+
+    Raises:
+        ValueError: if the variable is not an `https`, `http` or `file` address.
+    """
+    value = os.environ.get(URL_VARIABLE)
+    if not value:
+        return urllib.parse.quote(release.address, safe="/:"), None, ""
+    try:
+        parts = urllib.parse.urlsplit(value)
+        is_valid = parts.scheme in _SCHEMES and (bool(parts.hostname) or parts.scheme == "file") and parts.port != 0
+    except ValueError:  # its message may contain the password
+        is_valid = False
+    if not is_valid or parts.query or parts.fragment:
+        shown = re.sub(r"^(\w+://)?.*@", r"\1", value, flags=re.DOTALL)
+        raise ValueError(
+            f"{URL_VARIABLE} must begin with one of {', '.join(_SCHEMES)} and ://, and have no ? or #; got {shown!r}"
+        )
+    base = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+    login = None
+    if parts.username is not None:
+        login = ":".join(urllib.parse.unquote(text or "") for text in (parts.username, parts.password))
+    digest = hashlib.sha256(f"{parts.username or ''}@{base}".encode()).hexdigest()
+    return f"{base}/{urllib.parse.quote(release.path)}", login, f"mirror-{digest[:16]}"
+
+
+def keras_home():
+    """Return the folder of Keras's cache; Keras does not publish the rule, so it is repeated here."""
+    if "KERAS_HOME" in os.environ:
+        return pathlib.Path(os.environ["KERAS_HOME"])
+    home = os.path.expanduser("~")
+    return pathlib.Path(home if os.access(home, os.W_OK) else "/tmp") / ".keras"
+
+
+def check_archive(path):
+    """Raise `ValueError` unless the file is a complete `.npz` of plain arrays.
+
+    Every member must be a `.npy` without Python objects, with the length that its header states and the checksum that
+    the archive states. Members are read in chunks to save memory.
+    """
+    with explained("a whole .npz was expected", path):
+        entries = read_npz(path).entries
+        if not entries:
+            raise Refused("the archive is empty, where arrays were expected")
+        for entry in entries.values():
+            entry.check()
+
+
+def _download(release, url, login, folder, partial):
+    most = most_bytes(release)
+    try:
+        with open(partial, "wb") as file:
+            transfer(url, file, most, login)
+    except TooLarge as error:
+        limit = f"expected at most {most} bytes, 5 % and 1 MiB above the size of the release, at {url}"
+        raise ValueError(f"{limit}; {error}") from error
+    except (OSError, http.client.HTTPException) as cause:
+        raise _transfer_error(url, folder, cause) from cause
+    try:
+        check_archive(partial)
+    except ValueError as error:
+        expected, size = f"{release.path} of about {release.bytes / 2**20:.1f} MiB", partial.stat().st_size
+        raise ValueError(f"expected {expected} from {url}; got {size} bytes in which {error}") from error
+
+
+def _transfer_error(url, folder, cause):
+    remedy = f"the environment variable {URL_VARIABLE} names another base address"
+    if isinstance(cause, urllib.error.HTTPError):
+        cause.close()
+        kind = FileNotFoundError if cause.code == 404 else ConnectionError
+        return kind(f"expected a file at {url}; the server answered {cause.code} {redacted(str(cause.msg))}; {remedy}")
+    reason = cause.reason if isinstance(cause, urllib.error.URLError) else cause
+    if isinstance(reason, FileNotFoundError):  # from a file:// address
+        return FileNotFoundError(f"expected a file at {url}; there is none; {remedy}")
+    if isinstance(cause, (urllib.error.URLError, ConnectionError, TimeoutError, http.client.HTTPException)):
+        return ConnectionError(f"expected the whole file at {url}; the transfer failed: {reason}; {remedy}")
+    return OSError(cause.errno, f"downloading {url} failed: {cause.strerror}", str(folder))

@@ -1,6 +1,8 @@
 """Readers of weights files: .npz, .safetensors, .weights.h5, .keras and folders, lazy and without pickle."""
 
-import dataclasses
+import contextlib
+import errno
+import functools
 import json
 import pathlib
 import re
@@ -8,10 +10,11 @@ import re
 import numpy as np
 import safetensors
 
-from keras_vit.checkpoints import damage, json_object, shards
-from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32, from_float8
+from keras_vit.checkpoints.entries import Checkpoint, Entry, Refused, as_float32, parse_json
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
+
+INDEX = "model.safetensors.index.json"  # weights that are split over several files
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 _FLOAT8 = ("F8_E4M3", "F8_E5M2")
@@ -22,7 +25,7 @@ def open_checkpoint(path):
     """Open a weights file, or a folder with `config.json` and `model.safetensors`; read names and shapes only.
 
     Args:
-        path: `.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder; the weights may be split, see `shards`.
+        path: `.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder, whose weights may be split, see `parts_of`.
 
     Returns:
         A `Checkpoint`.
@@ -35,39 +38,117 @@ def open_checkpoint(path):
     if not path.exists():
         raise FileNotFoundError(f"weights must be an existing file or folder; got {str(path)!r}")
     if path.is_dir():
-        folder, path = path, path / "model.safetensors"
-        if not path.is_file() and (folder / shards.INDEX).is_file():
-            return _read_parts(folder / shards.INDEX)
-        if not path.is_file():
-            raise FileNotFoundError(f"a folder of weights must hold model.safetensors; {str(path.parent)!r} does not")
-    for suffix, read in _READERS.items():
-        if path.name.endswith(suffix):
-            return read(path)
+        path = next((path / name for name in ("model.safetensors", INDEX) if (path / name).is_file()), path)
+        if path.is_dir():
+            raise FileNotFoundError(f"a folder of weights must hold model.safetensors; {str(path)!r} does not")
+    if path.name == INDEX:
+        parts = [open_checkpoint(path.with_name(name)) for name in parts_of(path)]
+        entries = {name: entry for part in parts for name, entry in part.entries.items()}
+        _check_scales(path, entries)
+        first = parts[0]
+        return Checkpoint(path, first.kind, entries, first.metadata, first.config, first.preprocessor)
     if path.suffix in _PICKLED:
         raise ValueError(
             f"weights must not be a pickle, which can run code when read; got {str(path)!r}. "
             "Convert it once with safetensors.torch.save_file"
         )
-    raise ValueError(f"weights must be one of {', '.join(_READERS)} or a folder; got {str(path)!r}")
+    suffix = next((suffix for suffix in _READERS if path.name.endswith(suffix)), None)
+    if suffix is None:
+        raise ValueError(f"weights must be one of {', '.join(_READERS)} or a folder; got {str(path)!r}")
+    with explained(f"{str(path)!r} must be a whole {suffix} file", path):
+        found = _READERS[suffix](path)
+    entries = {name: _explained_entry(entry, path) for name, entry in found.entries.items()}
+    config, preprocessor = found.config, None
+    if found.kind == "safetensors":
+        _check_scales(path, entries)
+        config, preprocessor = (_json_beside(path, name) for name in ("config.json", "preprocessor_config.json"))
+    return Checkpoint(path, found.kind, entries, found.metadata, config, preprocessor)
+
+
+@contextlib.contextmanager
+def explained(expectation, path):
+    """Convert the errors of damaged files to `ValueError("<expectation>: <reason>")`; errors of the disk stay.
+
+    Args:
+        expectation: what the file should be, in words.
+        path: path of the file, whose first bytes are added to the errors of its library.
+    """
+    try:
+        yield
+    except Refused as refusal:
+        raise ValueError(f"{expectation}: {refusal}") from refusal.__cause__
+    except Exception as error:  # numpy, zipfile, h5py and safetensors raise a dozen types for damaged files
+        # "Invalid argument" means a place outside of the file.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        with open(path, "rb") as file:
+            start = file.read(16)
+        raise ValueError(f"{expectation}: {error} (the first bytes are {start!r})") from error
+
+
+def _explained_entry(entry, path):
+    """Return the entry with clear errors and float32 for its floating numbers."""
+
+    def call(function):
+        with explained(f"{str(path)!r}: array {entry.name!r} is damaged", path):
+            return function()
+
+    check = None if entry.check is None else functools.partial(call, entry.check)
+    return Entry(entry.name, entry.shape, entry.dtype, lambda: as_float32(call(entry.read), entry.name), check)
+
+
+def parts_of(index):
+    """Return the names of the files that hold split weights, sorted; they are in the folder of the index.
+
+    Args:
+        index: path of a `model.safetensors.index.json`; its `weight_map` maps array names to file names.
+
+    Raises:
+        ValueError: if it is not such an index, or lists anything but `.safetensors` files of its own folder.
+    """
+    weight_map = _json_beside(index, index.name).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise Refused(f"{str(index)!r} must have a weight_map from arrays to files; got {weight_map!r}")
+    for name in weight_map.values():
+        if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
+            raise Refused(f"weight_map of {str(index)!r} must name .safetensors files in its folder; got {name!r}")
+    return sorted(set(weight_map.values()))
 
 
 def _read_safetensors(path):
-    checkpoint = _open_safetensors(path)
-    _check_scales(path, checkpoint.entries)
-    return checkpoint
+    file, entries = safetensors.safe_open(path, framework="numpy"), {}
+    for name in file.keys():
+        part = file.get_slice(name)
+        read = functools.partial(_read_array, path, file, name, part.get_dtype())
+        entries[name] = Entry(name, tuple(part.get_shape()), part.get_dtype(), read)
+    return Checkpoint(path, "safetensors", entries, dict(file.metadata() or {}))
 
 
-def _open_safetensors(path):
-    with damage.explained(f"{str(path)!r} must be a whole .safetensors file", path, more=_BAD_SAFETENSORS):
-        file = safetensors.safe_open(path, framework="numpy")
-        names, metadata = list(file.keys()), dict(file.metadata() or {})
-        slices = {name: file.get_slice(name) for name in names}
-        entries = {
-            name: Entry(name, tuple(part.get_shape()), part.get_dtype(), _reader(path, file, name, part.get_dtype()))
-            for name, part in slices.items()
-        }
-    config, preprocessor = (_read_json(path.parent / name) for name in ("config.json", "preprocessor_config.json"))
-    return Checkpoint(path, "safetensors", entries, metadata, config, preprocessor)
+def _read_array(path, file, name, dtype):
+    if dtype in _NUMPY_HAS:
+        return file.get_tensor(name)
+    if dtype not in _FLOAT8:
+        raise Refused(f"array {name!r} must hold numbers that NumPy has; got dtype {dtype}")
+    with open(path, "rb") as content:  # safetensors has checked the header
+        length = int.from_bytes(content.read(8), "little")
+        entry = json.loads(content.read(length))[name]
+        start, end = entry["data_offsets"]
+        content.seek(8 + length + start)
+        return from_float8(np.frombuffer(content.read(end - start), "u1").reshape(entry["shape"]), dtype)
+
+
+def from_float8(codes, dtype):
+    """Return the values of float8 numbers as float32.
+
+    Args:
+        codes: array of bytes, one per number.
+        dtype: `F8_E4M3` (finite, as `ml_dtypes.float8_e4m3fn`) or `F8_E5M2`, arXiv 2209.05433.
+    """
+    codes = codes.astype("<u2")
+    if dtype == "F8_E5M2":
+        return (codes << 8).view("<f2").astype("float32")  # the upper half of a float16
+    values = ((codes & 0x80) << 8 | (codes & 0x7F) << 7).view("<f2").astype("float32") * 2**8  # biases 15 and 7
+    return np.where(codes & 0x7F == 0x7F, np.float32(np.nan), values)
 
 
 def _check_scales(path, entries):
@@ -86,42 +167,11 @@ def _check_scales(path, entries):
             )
 
 
-def _read_parts(index):
-    parts = [_open_safetensors(index.with_name(name)) for name in shards.parts_of(index)]
-    entries = {name: entry for part in parts for name, entry in part.entries.items()}
-    _check_scales(index, entries)
-    return dataclasses.replace(parts[0], path=index, entries=entries)
+def _json_beside(path, name):
+    path = path.with_name(name)
+    return parse_json(repr(str(path)), path.stat().st_size, path.read_bytes) if path.is_file() else None
 
 
-def _reader(path, file, name, dtype):
-    def read():
-        if dtype in _FLOAT8:
-            return from_float8(_bytes_of(path, name), dtype)
-        if dtype not in _NUMPY_HAS:
-            raise ValueError(f"array {name!r} must hold numbers that NumPy has; got dtype {dtype} in {str(path)!r}")
-        with damage.explained(f"{str(path)!r}: array {name!r} cannot be read", path, more=_BAD_SAFETENSORS):
-            return as_float32(file.get_tensor(name), name)
-
-    return read
-
-
-def _bytes_of(path, name):
-    """Return the bytes of a float8 array, which NumPy has no type for; safetensors has checked the header."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        entry = json.loads(file.read(length))[name]
-        start, end = entry["data_offsets"]
-        file.seek(8 + length + start)
-        return np.frombuffer(file.read(end - start), "u1").reshape(entry["shape"])
-
-
-def _read_json(path):
-    if not path.is_file():
-        return None
-    return json_object.parse(repr(str(path)), path.stat().st_size, path.read_bytes)
-
-
-_BAD_SAFETENSORS = (safetensors.SafetensorError, TypeError, KeyError)
 _READERS = {
     ".npz": read_npz,
     ".safetensors": _read_safetensors,

@@ -1,4 +1,4 @@
-"""save_weights: writes a model's weights under the names that other libraries read."""
+"""save_weights: writes a model's weights, and Hugging Face's JSON files, as other libraries read them."""
 
 import functools
 import json
@@ -10,7 +10,9 @@ import numpy as np
 import safetensors.numpy
 
 from keras_vit import checks
-from keras_vit.checkpoints import huggingface, names
+from keras_vit.checkpoints import names
+from keras_vit.checkpoints.config_json import HF_GELUS, HF_INTERPOLATIONS, HF_KEYS
+from keras_vit.checkpoints.names.rules import to_theirs
 from keras_vit.compat.sublayers import owned_variables
 from keras_vit.config.unseen import KEY, to_text
 from keras_vit.files import replace_files
@@ -29,6 +31,13 @@ _NEEDED = {
     },
 }
 _NEEDED_ALWAYS = {"position_placement": "stem"}
+_HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # these arrays have no model prefix
+# model_type, which is also the prefix of the other arrays -> architectures with and without a head, image processor
+_HF_TYPES = {
+    "vit": ("ViTForImageClassification", "ViTModel", "ViTImageProcessor"),
+    "deit": ("DeiTForImageClassificationWithTeacher", "DeiTModel", "DeiTImageProcessor"),
+    "swin": ("SwinForImageClassification", "SwinModel", "ViTImageProcessor"),
+}
 
 
 def save_weights(model: ImageModel, path: PathLike, layout: str = "official") -> None:
@@ -75,7 +84,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
                 "preprocessing. Set model.preprocessing to the one that they were trained with",
                 stacklevel=2,
             )
-        for name, values in huggingface.describe_model(model).items():
+        for name, values in _huggingface_json(model).items():
             writers[path / name] = functools.partial(_write_json, values)
         path.mkdir(parents=True, exist_ok=True)
     replace_files(writers)
@@ -105,11 +114,14 @@ def _arrays(model, layout, rules):
         else:
             pieces = np.split(_value(owned), len(rule.theirs), axis=rule.axis)
             for name, piece in zip(rule.theirs, pieces, strict=True):
-                theirs = names.to_theirs(piece, rule.form, getattr(config, "num_heads", None))
+                theirs = to_theirs(piece, rule.form, getattr(config, "num_heads", None))
                 arrays[name] = np.ascontiguousarray(theirs)
     if homeless:
         raise ValueError(f"layout {layout!r} must have names for every variable; it has none for {homeless}")
-    return huggingface.with_prefix(arrays, config) if layout == "huggingface" else arrays
+    if layout == "huggingface" and config.include_top:
+        prefix = f"{_model_type(config)}."
+        return {name if name.startswith(_HF_HEADS) else prefix + name: value for name, value in arrays.items()}
+    return arrays
 
 
 def _is_adapter(owned):
@@ -146,11 +158,68 @@ def _check_holds(config, layout):
     needed = {**_NEEDED_ALWAYS, **_NEEDED.get(layout, {})}
     if layout == "huggingface" and config.include_top:
         needed["representation_size"] = None
-    if layout == "huggingface":
-        huggingface.check_windows(config)
+    for stage in range(len(getattr(config, "depths", ())) if layout == "huggingface" else 0):
+        rows, columns = config.stage_size(stage)
+        if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
+            raise ValueError(
+                "layout 'huggingface' needs maps of at least window_size in every stage; "
+                f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
+            )
     for name, value in needed.items():
         if hasattr(config, name) and getattr(config, name) != value:
             raise ValueError(f"layout {layout!r} needs {name}={value!r}; the model has {getattr(config, name)!r}")
+
+
+def _model_type(config):
+    return "deit" if getattr(config, "distilled", False) else config.family
+
+
+def _huggingface_json(model):
+    """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it."""
+    config, preprocessing, model_type = model.config, model.preprocessing, _model_type(model.config)
+    architecture, bare, processor = _HF_TYPES[model_type]
+    labels = model.labels or [f"LABEL_{index}" for index in range(config.classes)]
+    table = [(key, getattr(config, field), check) for key, (field, check) in HF_KEYS[config.family].items() if field]
+    fields = {key: _side(value) if check is checks.check_pair else value for key, value, check in table}
+    values = {
+        "architectures": [architecture if config.include_top else bare],
+        "model_type": model_type,
+        "image_size": _side(config.image_size),
+        "id2label": {str(index): label for index, label in enumerate(labels)},
+        "label2id": {label: index for index, label in enumerate(labels)},
+        **fields,
+        "hidden_act": next(name for name, gelu in HF_GELUS.items() if gelu == config.gelu),
+    }
+    if model_type == "swin":
+        values |= {"hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False}
+    elif config.representation_size is not None:
+        values |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    resamples = {name: number for number, name in HF_INTERPOLATIONS.items()}
+    resamples["bilinear"] = resamples["bilinear_antialias"]
+    if preprocessing.interpolation not in resamples:
+        raise ValueError(
+            f"preprocessor_config.json supports the interpolations {list(resamples)}; "
+            f"the model's is {preprocessing.interpolation!r}"
+        )
+    size, crop = preprocessing.size, preprocessing.crop
+    images = {
+        "image_processor_type": processor,
+        "do_resize": True,
+        "size": {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]},
+        "resample": resamples[preprocessing.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": preprocessing.mean,
+        "image_std": preprocessing.std,
+        "do_center_crop": crop is not None,
+        **({} if crop is None else {"crop_size": {"height": crop[0], "width": crop[1]}}),
+    }
+    return {"config.json": values, "preprocessor_config.json": images}
+
+
+def _side(size):
+    return size[0] if size[0] == size[1] else size
 
 
 def _write_json(values, file):

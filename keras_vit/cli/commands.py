@@ -15,7 +15,7 @@ from keras_vit.analysis.plots import import_figure
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, check_without_model, open_model
 from keras_vit.cli.sources import check_sources, open_source, open_sources
-from keras_vit.data.encoded import check_file
+from keras_vit.data.images import check_file
 
 _DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
 _SEED = 0  # of the draw of `probe --hold-out`

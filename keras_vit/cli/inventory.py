@@ -4,7 +4,8 @@ import itertools
 import re
 
 import keras_vit
-from keras_vit.checkpoints.releases import list_releases, published_accuracy
+from keras_vit.checkpoints.releases import list_releases
+from keras_vit.checkpoints.releases.tables import published_accuracy
 from keras_vit.cli.models import build_model
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.models.costs import count_macs, layer_costs, training_exaflops

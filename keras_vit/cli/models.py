@@ -9,7 +9,7 @@ import keras
 import keras_vit
 from keras_vit import checks
 from keras_vit.checkpoints.description import describe
-from keras_vit.checkpoints.locate import locate
+from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.models.base import ImageModel, described
 from keras_vit.zoo import variant_name
@@ -56,7 +56,7 @@ def build_model(args, needs_weights=False):
     if args.weights is not None:
         # Use the classes of the file's head; a file without a head leaves the default.
         size = checks.check_pair("--image-size", changes.get("image_size", _DEFAULT_SIZE))
-        path, _ = locate(args.weights, args.model, size)  # downloads the file if necessary
+        path = fetch(locate(args.weights, args.model, size))  # downloads the file if necessary
         classes = describe(open_checkpoint(path)).classes
         changes = {**({"classes": classes} if classes else {}), **changes}
     elif needs_weights:

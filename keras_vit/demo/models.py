@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from keras_vit import checks, data, files, training
-from keras_vit.checkpoints.download import keras_home
+from keras_vit.checkpoints.locate import keras_home
 from keras_vit.checkpoints.releases import find_release
 from keras_vit.models import VisionTransformer
 from keras_vit.zoo import create_model, list_models, list_weights

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.checkpoints.labels import label_set
+from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation import outputs

@@ -3,7 +3,7 @@
 import collections
 import re
 
-from keras_vit.checkpoints.labels import wordnet_ids
+from keras_vit.checkpoints.releases.release import wordnet_ids
 
 _WORDNET_ID = re.compile(r"(?<![a-zA-Z0-9])n\d{8}(?!\d)")
 _LEADING_INDEX = re.compile(r"(\d+)(?![a-zA-Z0-9])")

@@ -11,7 +11,7 @@ from official_files import check_equal, npz, official_arrays
 
 import keras_vit
 from keras_vit import zoo
-from keras_vit.checkpoints import download
+from keras_vit.checkpoints import locate
 from keras_vit.models import build_model
 
 TINY = {
@@ -65,7 +65,7 @@ def draw(model, seed):
     return model
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_kind():
     """Function of a key of `KINDS` and changes to its config that builds a model of random weights."""
 
@@ -76,19 +76,19 @@ def make_kind():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model(make_kind):
     """The same for a plain ViT."""
     return lambda seed=0, **changes: make_kind("vit", seed, **changes)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def weights_of():
     """Function of a model that returns {path of the variable: array}."""
     return lambda model: {variable.path: variable.numpy().copy() for variable in model.weights}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def logits_of():
     """Function of a model that returns its logits for two random images."""
 
@@ -166,7 +166,7 @@ def server(monkeypatch):
     with Server() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        monkeypatch.setenv(download.URL_VARIABLE, f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv(locate.URL_VARIABLE, f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("no_proxy", "*")
         yield server
         server.shutdown()

@@ -15,32 +15,37 @@ import numpy as np
 import pytest
 from download_server import ARRAYS, QUOTED, RELEASE, archive, files, flipped, npy, npz, send, wait_for
 
-from keras_vit.checkpoints import download, transfer
+from keras_vit.checkpoints import locate, transfer
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
 
 
 def test_missing_file(server, tmp_path):
     server.answer = lambda handler: handler.send_error(404)
     with pytest.raises(FileNotFoundError) as error:
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert f"http://127.0.0.1:{server.server_port}{QUOTED}" in str(error.value)
-    assert "404" in str(error.value) and download.URL_VARIABLE in str(error.value)
+    assert "404" in str(error.value) and locate.URL_VARIABLE in str(error.value)
     assert files(tmp_path) == []
 
 
 def test_refusing_server(server, tmp_path):
     server.answer = lambda handler: handler.send_error(503, "Busy today")
     with pytest.raises(ConnectionError, match=r"the server answered 503 Busy today"):
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert files(tmp_path) == []
 
 
 def test_no_server(tmp_path, monkeypatch):
     with socket.socket() as unused:  # bound and not listening: its port refuses connections
         unused.bind(("127.0.0.1", 0))
-        monkeypatch.setenv(download.URL_VARIABLE, f"http://127.0.0.1:{unused.getsockname()[1]}")
+        monkeypatch.setenv(locate.URL_VARIABLE, f"http://127.0.0.1:{unused.getsockname()[1]}")
         monkeypatch.setenv("no_proxy", "*")
         with pytest.raises(ConnectionError, match=r"expected the whole file at http://127.*[Rr]efused"):
-            download.fetch(RELEASE, cache_dir=tmp_path)
+            locate.fetch_release(RELEASE)
     assert files(tmp_path) == []
 
 
@@ -48,14 +53,14 @@ def test_truncated_file(server, tmp_path):
     whole = npz()
     server.answer = lambda handler: send(handler, whole[:9000], length=len(whole))
     with pytest.raises(ConnectionError, match=rf"127.*only 9000 out of {len(whole)} bytes"):
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert files(tmp_path) == []
 
 
 def test_truncated_file_of_a_server_that_states_no_length(server, tmp_path):
     server.answer = lambda handler: send(handler, npz()[:9000], length=False)
     with pytest.raises(ValueError, match=r"got 9000 bytes in which a whole \.npz was expected"):
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert files(tmp_path) == []
 
 
@@ -80,7 +85,7 @@ def test_whole_transfer_of_wrong_content(server, tmp_path, case):
     content, message = WRONG[case]
     server.answer = lambda handler: send(handler, content)
     with pytest.raises(ValueError, match=message) as error:
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     url = f"http://127.0.0.1:{server.server_port}{QUOTED}"
     assert str(error.value).startswith(
         f"expected {RELEASE.path} of about 377.6 MiB from {url}; got {len(content)} bytes in which "
@@ -106,10 +111,9 @@ def test_connection_closed_in_the_middle_shows_no_final_name_meanwhile(server, t
 
     server.answer = answer
     with pytest.raises(ConnectionError, match=r"expected the whole file at http://127"):
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert len(seen) == 1 and seen[0] != server.final
-    assert seen[0].startswith(server.final.replace("R50+ViT-B_16.npz", ".R50+ViT-B_16."))
-    assert seen[0].endswith(".partial.npz")
+    assert seen[0].startswith(server.final.replace("R50+ViT-B_16.npz", ".partial-"))
     assert files(tmp_path) == []
 
 
@@ -130,29 +134,19 @@ def test_keyboard_interrupt_in_the_middle(server, tmp_path):
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            download.fetch(RELEASE, cache_dir=tmp_path)
+            locate.fetch_release(RELEASE)
     finally:
         signal.signal(signal.SIGINT, previous)
         finished.set()
     assert files(tmp_path) == []
     server.answer = lambda handler: send(handler, npz())
-    assert download.fetch(RELEASE, cache_dir=tmp_path).read_bytes() == npz()
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, KeyError])
-def test_any_exception_of_validate_leaves_nothing(server, tmp_path, kind):
-    def validate(path):
-        raise kind("stop")
-
-    with pytest.raises(kind, match="stop"):
-        download.fetch(RELEASE, cache_dir=tmp_path, validate=validate)
-    assert files(tmp_path) == []
+    assert locate.fetch_release(RELEASE).read_bytes() == npz()
 
 
 def test_unwritable_cache_is_refused_rather_than_replaced(server, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="KERAS_HOME"):
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert server.requests == []
 
 
@@ -160,9 +154,9 @@ def test_full_disk_is_no_connection_error(server, tmp_path, monkeypatch):
     def transfer(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(download, "transfer", transfer)
+    monkeypatch.setattr(locate, "transfer", transfer)
     with pytest.raises(OSError, match=r"downloading http://127.* failed: No space left") as error:
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert not isinstance(error.value, ConnectionError)
     assert error.value.errno == errno.ENOSPC
     assert error.value.filename == str((tmp_path / server.final).parent)
@@ -187,7 +181,7 @@ def test_more_than_the_release_has_is_not_written(server, tmp_path, is_announced
 
     server.answer = answer
     with pytest.raises(ValueError, match=f"expected at most {MOST} bytes, .* at http://127.*; the server sends [0-9]+"):
-        download.fetch(SMALL, cache_dir=tmp_path)
+        locate.fetch_release(SMALL)
     assert sum(sent) < MOST + 8 * 2**20  # what the system's buffers take
     assert files(tmp_path) == []
 
@@ -196,9 +190,9 @@ def test_a_release_may_be_as_large_as_the_bound(server, tmp_path):
     array = np.zeros(MOST - 200, "uint8")
     content = npz({"a": array, "b": np.zeros(0)})
     exact = dataclasses.replace(RELEASE, bytes=round((len(content) - 2**20) / 1.05))
-    assert download.most_bytes(exact) - len(content) in (0, 1)
+    assert locate.most_bytes(exact) - len(content) in (0, 1)
     server.answer = lambda handler: send(handler, content)
-    assert download.fetch(exact, cache_dir=tmp_path).stat().st_size == len(content)
+    assert locate.fetch_release(exact).stat().st_size == len(content)
 
 
 @pytest.mark.parametrize("where", ["body", "header", "status", "chunk"])
@@ -222,7 +216,7 @@ def test_a_server_that_drips_is_left(server, tmp_path, monkeypatch, where):
     message = r"at http://127.*the transfer failed: fewer than 1024 bytes per second came during 0\.3 seconds"
     began = time.monotonic()
     with pytest.raises(ConnectionError, match=message):
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert time.monotonic() - began < 3
     released.set()
     assert files(tmp_path) == []
@@ -253,7 +247,7 @@ def test_a_redirect_to_another_kind_of_address_is_refused(server, tmp_path, targ
 
     server.answer = answer
     with pytest.raises(ConnectionError, match=r"the server answered 302 .*[Rr]edirect") as error:
-        download.fetch(RELEASE, cache_dir=tmp_path)
+        locate.fetch_release(RELEASE)
     assert "secret" not in str(error.value)
     assert files(tmp_path) == []
 
@@ -278,8 +272,8 @@ def test_a_redirect_is_followed_without_the_login(server, tmp_path, monkeypatch)
         handler.end_headers()
 
     server.answer = answer
-    monkeypatch.setenv(download.URL_VARIABLE, server.address.replace("//", "//me:secret@"))
-    download.fetch(RELEASE, cache_dir=tmp_path)
+    monkeypatch.setenv(locate.URL_VARIABLE, server.address.replace("//", "//me:secret@"))
+    locate.fetch_release(RELEASE)
     assert sent == [(QUOTED, False), ("/else", True)]
 
 
@@ -293,7 +287,7 @@ def test_every_single_wrong_byte_in_an_archive_is_a_value_error_or_harmless(tmp_
         content[index] ^= 0xFF
         path.write_bytes(content)
         try:
-            download.check_archive(path)
+            locate.check_archive(path)
         except ValueError:
             refused += 1
             continue

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.checkpoints import labels
+from keras_vit.checkpoints.releases import release as labels
 
 # index -> (WordNet id, name), of ILSVRC 2012 in sorted order; looked up by hand
 KNOWN = {

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.labels import label_set
+from keras_vit.checkpoints.releases.release import label_set
 
 
 @pytest.fixture

@@ -11,22 +11,25 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import download, locate, names, releases
-from keras_vit.checkpoints.labels import label_set
+from keras_vit.checkpoints import locate, names, releases
+from keras_vit.checkpoints.releases.release import label_set
 
 TI16 = releases.find_release("ViT-Ti_16", "augreg")
 TI16_384 = releases.find_release("ViT-Ti_16", "augreg+imagenet2012")
 
 
 def find(weights, model="ViT-Ti_16", image_size=(224, 224)):
-    return locate.locate(weights, model, image_size)
+    found = locate.locate(weights, model, image_size)
+    return locate.fetch(found), found.release
 
 
 @pytest.fixture
 def fetched(monkeypatch):
     """List of the releases that are asked for; none is downloaded."""
     asked = []
-    monkeypatch.setattr(locate, "fetch", lambda release: asked.append(release) or pathlib.Path("cache") / release.path)
+    monkeypatch.setattr(
+        locate, "fetch_release", lambda release: asked.append(release) or pathlib.Path("cache") / release.path
+    )
     return asked
 
 
@@ -138,7 +141,7 @@ def test_a_release_may_not_be_larger_than_it_is_stated(monkeypatch):
     release = releases.find_release("DeiT-Ti_16", "imagenet2012-distilled")
     most = {"most": round(1.05 * release.bytes) + 2**20}
     for weights in ("imagenet2012-distilled", release.address, "hf://org/repo"):
-        locate.locate(weights, "DeiT-Ti_16", (224, 224))
+        find(weights, "DeiT-Ti_16")
     assert asked == [(release.address, most), (release.address, most), ("hf://org/repo", {})]
 
 
@@ -166,7 +169,7 @@ def server(tmp_path, monkeypatch):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
         thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        monkeypatch.setenv(download.URL_VARIABLE, f"http://127.0.0.1:{httpd.server_port}")
+        monkeypatch.setenv(locate.URL_VARIABLE, f"http://127.0.0.1:{httpd.server_port}")
         monkeypatch.setenv("no_proxy", "*")
         monkeypatch.setenv("KERAS_HOME", str(tmp_path / "cache"))
         yield types.SimpleNamespace(root=root, asked=asked)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints import names
+from keras_vit.checkpoints.entries import Entry
+from keras_vit.checkpoints.names import rules
 
 HEADS = 3
 # end of the path of ours -> shape of one piece of it, in a model of width 12 with 3 heads
@@ -152,22 +154,22 @@ def test_every_rule_round_trips(family, layout):
     rng = np.random.default_rng(0)
     for rule in layout_of(family, layout).rules:
         ours = rng.normal(size=piece_shape(rule))
-        theirs = names.to_theirs(ours, rule.form, HEADS)
-        assert theirs.shape == names.theirs_shape(ours.shape, rule.form, HEADS), rule
-        back = names.to_ours(theirs, rule.form, ours.shape)
+        theirs = rules.to_theirs(ours, rule.form, HEADS)
+        assert theirs.shape == rules.theirs_shape(ours.shape, rule.form, HEADS), rule
+        back = rules.to_ours(theirs, rule.form, ours.shape)
         assert back.shape == ours.shape
         np.testing.assert_array_equal(back, ours, err_msg=str(rule))
 
 
 def test_forms_by_hand():
     kernel = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)  # height, width, in, out
-    assert names.to_theirs(kernel, "convolution", 1)[4, 2, 1, 0] == kernel[1, 0, 2, 4]
+    assert rules.to_theirs(kernel, "convolution", 1)[4, 2, 1, 0] == kernel[1, 0, 2, 4]
     dense = np.arange(6 * 4).reshape(6, 4)
-    assert names.to_theirs(dense, "transposed", 1)[3, 5] == dense[5, 3]
-    assert names.to_theirs(dense, "heads_last", 2)[5, 1, 0] == dense[5, 2]  # (in, heads, head_dim)
-    assert names.to_theirs(dense, "heads_first", 2)[1, 2, 3] == dense[5, 3]  # (heads, head_dim, out)
-    assert names.theirs_shape((6, 4), "heads_first", 2) == (2, 3, 4)
-    assert names.to_theirs(dense, "pointwise", None)[0, 0, 3, 2] == dense[3, 2]  # a 1 x 1 convolution
+    assert rules.to_theirs(dense, "transposed", 1)[3, 5] == dense[5, 3]
+    assert rules.to_theirs(dense, "heads_last", 2)[5, 1, 0] == dense[5, 2]  # (in, heads, head_dim)
+    assert rules.to_theirs(dense, "heads_first", 2)[1, 2, 3] == dense[5, 3]  # (heads, head_dim, out)
+    assert rules.theirs_shape((6, 4), "heads_first", 2) == (2, 3, 4)
+    assert rules.to_theirs(dense, "pointwise", None)[0, 0, 3, 2] == dense[3, 2]  # a 1 x 1 convolution
 
 
 @pytest.mark.parametrize(("family", "layout", "name"), FOLDED)
@@ -337,9 +339,12 @@ def test_the_norm_after_pooling_has_a_name_of_its_own_in_timm_alone(make_kind):
 
 
 def test_scanned_names():
-    assert names.is_scanned("Transformer/encoderblock/LayerNorm_0/scale")
-    assert not names.is_scanned("Transformer/encoderblock_0/LayerNorm_0/scale")
-    assert (
-        names.of_block("Transformer/encoderblock/LayerNorm_0/scale", 3)
-        == "Transformer/encoderblock_3/LayerNorm_0/scale"
-    )
+    stack = np.arange(12.0).reshape(3, 4)
+    entries = {
+        name: Entry(name, stack.shape, "float64", lambda: stack)
+        for name in ("Transformer/encoderblock/LayerNorm_0/scale", "Transformer/encoder_norm/scale")
+    }
+    found = names.fold_entries("a.npz", entries, names.LAYOUTS["vit"]["official"])
+    blocks = [f"Transformer/encoderblock_{block}/LayerNorm_0/scale" for block in range(3)]
+    assert list(found) == [*blocks, "Transformer/encoder_norm/scale"]
+    np.testing.assert_array_equal([found[name].read() for name in blocks], stack)

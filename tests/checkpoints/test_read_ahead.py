@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.checkpoints.entries import Entry
-from keras_vit.checkpoints.read_ahead import check_all, read_ahead
+from keras_vit.checkpoints.load import check_all, read_ahead
 
 
 def test_each_key_gets_its_own_array_in_the_given_order():

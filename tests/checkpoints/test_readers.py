@@ -136,14 +136,14 @@ def test_a_checked_npz_that_changes_is_checked_again(tmp_path):
 
 def test_npz_reads_each_array_when_it_is_asked_for(tmp_path, monkeypatch):
     np.savez(tmp_path / "a.npz", **ARRAYS)
-    asked, read_stored = [], npz._Member._read_stored
+    asked, fill = [], npz._Member._fill
 
     def watched(self, place):
-        asked.append(self.name)
-        read_stored(self, place)
+        asked.append(self._member.filename)
+        fill(self, place)
 
-    monkeypatch.setattr(npz._Member, "_read_stored", watched)
+    monkeypatch.setattr(npz._Member, "_fill", watched)
     entries = open_checkpoint(tmp_path / "a.npz").entries
     assert asked == []
     entries["a/bias"].read()
-    assert asked == ["a/bias"]
+    assert asked == ["a/bias.npy"]

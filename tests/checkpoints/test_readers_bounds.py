@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from checkpoint_files import archive, npy, read_all, refused, write
 
-from keras_vit.checkpoints import download, npz
+from keras_vit.checkpoints import locate, npz
 from keras_vit.checkpoints.readers import open_checkpoint
 
 
@@ -48,7 +48,7 @@ def test_npz_that_claims_more_than_it_holds(tmp_path, small_memory, method, comp
     path = write(tmp_path / "a.npz", with_size(content, "x.npy", 2**31 + len(header.getvalue()), compressed))
     refused(path, "'x.npy' must lie in the archive by itself; it claims")
     with pytest.raises(ValueError, match="must lie in the archive by itself"):
-        download.check_archive(path)
+        locate.check_archive(path)
 
 
 def test_members_that_share_their_bytes(tmp_path):

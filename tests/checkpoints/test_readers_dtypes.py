@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from checkpoint_files import read_all
 
-from keras_vit.checkpoints.entries import from_float8
-from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.checkpoints.readers import from_float8, open_checkpoint
 
 FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 
@@ -79,7 +78,7 @@ def test_a_scale_of_another_layer_is_none_of_float8(tmp_path):
 )
 def test_other_numbers_of_safetensors_are_refused_by_name(dtype, size, name, tmp_path):
     path = safetensors_file(tmp_path / "a.safetensors", {"x": (dtype, [4], bytes(size))})
-    with pytest.raises(ValueError, match=f"^array 'x' must hold numbers.*got dtype {name}"):
+    with pytest.raises(ValueError, match=f"array 'x' must hold numbers.*got dtype {name}"):
         read_all(path)
 
 

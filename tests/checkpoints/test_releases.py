@@ -9,6 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import zoo
 from keras_vit.checkpoints import releases
+from keras_vit.checkpoints.releases import tables
 
 DISTILLED, WINDOW = {"distilled": True}, {"window_size": 12}
 B16 = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
@@ -43,7 +44,7 @@ def test_paths_are_unique_and_every_release_is_complete():
         assert release.address.startswith("https://storage.googleapis.com/")
         assert release.address.endswith(f"/{release.path}")
         assert release.image_size in ((224, 480) if release.model.startswith("BiT") else (224, 384))
-        assert (release.classes, release.label_set) in ((21843, "imagenet21k"), (1000, "imagenet2012"))
+        assert (release.classes, release.data_set) in ((21843, "imagenet21k"), (1000, "imagenet2012"))
         assert release.preprocessing.crop is None
         assert release.preprocessing.mean == release.preprocessing.std == (0.5, 0.5, 0.5)
         assert release.preprocessing.interpolation == "bilinear"
@@ -151,8 +152,8 @@ def test_imagenet_is_the_best_file_of_the_nearest_size(model, image_size, alias,
     release = releases.find_release(model, "imagenet", image_size)
     assert (release.alias, release.image_size, release.classes) == (alias, side, 1000)
     rivals = [r for r in releases.list_releases(model) if r.data_set == "imagenet2012" and r.image_size == side]
-    known = [accuracy.top1 for accuracy in map(releases.published_accuracy, rivals) if accuracy]
-    found = releases.published_accuracy(release)
+    known = [accuracy.top1 for accuracy in map(tables.published_accuracy, rivals) if accuracy]
+    found = tables.published_accuracy(release)
     assert found is None or found.top1 == max(known)
 
 

@@ -2,19 +2,20 @@
 
 import collections
 
-from keras_vit.checkpoints.releases import accuracies, list_releases, published_accuracy
+from keras_vit.checkpoints.releases import list_releases, tables
+from keras_vit.checkpoints.releases.tables import published_accuracy
 
 
 def test_each_is_of_one_release():
     keys = [(release.model, release.alias, release.image_size) for release in list_releases()]
-    assert [key for key in accuracies._TABLE if keys.count(key) != 1] == []
+    assert [key for key in tables._ACCURACIES if keys.count(key) != 1] == []
 
 
 def test_only_heads_for_imagenet_have_one():
     known = [release for release in list_releases() if published_accuracy(release)]
     assert {release.data_set for release in known} == {"imagenet2012"}
     assert all(70 < published_accuracy(release).top1 < 90 and published_accuracy(release).source for release in known)
-    assert len(known) == len(accuracies._TABLE) > 30
+    assert len(known) == len(tables._ACCURACIES) > 30
 
 
 def test_larger_images_do_better():

@@ -40,7 +40,7 @@ def test_augreg_file_outside_the_table_is_found_by_its_name():
     file = B16.replace("medium1", "strong2") + "--resisc45-steps_2k-lr_0.001-res_384"
     release = releases.find_release("ViT-B_16", f"augreg/{file}.npz")
     assert release.file == file
-    assert (release.alias, release.classes, release.label_set, release.image_size) == (None, 45, None, 384)
+    assert (release.alias, release.classes, release.data_set, release.image_size) == (None, 45, "resisc45", 384)
 
 
 def test_parse_gives_the_tables_own_release():
@@ -60,12 +60,12 @@ def test_parse_reads_the_data_set_of_a_fine_tune(data_set, classes):
 
 
 @pytest.mark.parametrize(
-    ("upstream", "classes", "label_set"),
+    ("upstream", "classes", "data_set"),
     [("i1k", 1000, "imagenet2012"), ("i21k", 21843, "imagenet21k"), ("i21k_30", 21843, "imagenet21k")],
 )
-def test_parse_reads_the_data_set_of_pre_training(upstream, classes, label_set):
+def test_parse_reads_the_data_set_of_pre_training(upstream, classes, data_set):
     release = releases.parse_augreg(f"S_16-{upstream}-30ep-lr_0.001-aug_light0-wd_0.03-do_0.1-sd_0.1")
-    assert (release.classes, release.label_set, release.image_size) == (classes, label_set, 224)
+    assert (release.classes, release.data_set, release.image_size) == (classes, data_set, 224)
 
 
 @pytest.mark.parametrize(

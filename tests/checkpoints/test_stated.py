@@ -9,7 +9,6 @@ import safetensors.numpy
 import keras_vit
 from keras_vit.config.unseen import KEY, to_text
 
-SLOW = pytest.mark.slow  # a whole Swin-T each
 STEM = keras_vit.ResNetConfig(stage_sizes=(), style="timm", gn_epsilon=1e-4)
 
 
@@ -26,14 +25,12 @@ CASES = [
     ("DeiT-Ti_16", {}, "official", {"gelu": "erf"}),
     ("ViT-Ti_16", {}, "timm", {"gelu": "tanh"}),
     ("R+ViT-Ti_16", {}, "timm", {"gelu": "tanh", "stem": keras_vit.ResNetConfig(stage_sizes=()).resolve()}),
-    ("Swin-T", {"window_size": 2, "epsilon": 1e-3}, "microsoft", {"window_size": 2, "epsilon": 1e-3}),
-    pytest.param("Swin-T", {"window_size": 2}, "timm", {"window_size": 2}, marks=SLOW),
 ]
 
 
 @pytest.mark.parametrize(("variant", "arguments", "layout", "expected"), CASES)
 def test_our_files_are_read_as_what_they_were(tmp_path, variant, arguments, layout, expected):
-    size = {"image_size": 64 if variant.startswith("Swin") else 32, "classes": 3}
+    size = {"image_size": 32, "classes": 3}
     model = randomised(keras_vit.create_model(variant, **size, **arguments))
     path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
     keras_vit.save_weights(model, path, layout)
@@ -43,22 +40,26 @@ def test_our_files_are_read_as_what_they_were(tmp_path, variant, arguments, layo
     np.testing.assert_array_equal(again(images), model(images))
 
 
-@pytest.mark.parametrize("layout", ["huggingface", *(pytest.param(name, marks=SLOW) for name in ("timm", "microsoft"))])
-def test_files_of_others_show_their_window_in_their_tables(tmp_path, layout):
-    size = {"image_size": 64, "classes": 3}
-    keras_vit.save_weights(randomised(keras_vit.Swin_T(window_size=2, **size)), tmp_path / "a.safetensors", layout)
-    arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
-    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors")  # without our metadata
-    assert keras_vit.Swin_T(weights=tmp_path / "b.safetensors", **size).config.window_size == 2
-    larger = keras_vit.Swin_T(weights=tmp_path / "b.safetensors", window_size=4, **size)
+@pytest.mark.parametrize("layout", ["huggingface", "microsoft", "timm"])
+def test_files_state_their_window_or_show_it_in_their_tables(
+    make_kind, in_zoo, save_foreign, logits_of, tmp_path, layout
+):
+    source, create = make_kind("swin", seed=1, window_size=2, epsilon=1e-3), in_zoo("swin")
+    keras_vit.save_weights(source, tmp_path / "a.safetensors", layout)
+    ours = create(tmp_path / "a.safetensors")
+    assert (ours.config.window_size, ours.config.epsilon) == (2, 1e-3)
+    np.testing.assert_array_equal(logits_of(ours), logits_of(source))
+    save_foreign(source, tmp_path / "b.safetensors", layout)
+    theirs = create(tmp_path / "b.safetensors").config
+    assert (theirs.window_size, theirs.epsilon) == (2, 1e-5)
+    larger = create(tmp_path / "b.safetensors", window_size=4)
     assert larger.config.window_size == 4  # the user's word counts; the tables are resized
 
 
-def test_config_json_states_the_window(tmp_path):
-    model = randomised(keras_vit.Swin_T(image_size=64, classes=3, window_size=2))
-    keras_vit.save_weights(model, tmp_path / "folder", "huggingface")
+def test_config_json_states_the_window(make_kind, in_zoo, tmp_path):
+    keras_vit.save_weights(make_kind("swin", window_size=2), tmp_path / "folder", "huggingface")
     assert json.loads((tmp_path / "folder" / "config.json").read_text())["window_size"] == 2
-    assert keras_vit.Swin_T(image_size=64, classes=3, weights=tmp_path / "folder").config.window_size == 2
+    assert in_zoo("swin")(tmp_path / "folder").config.window_size == 2
 
 
 def test_config_json_wins_over_our_metadata(tmp_path):

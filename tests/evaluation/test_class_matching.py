@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.checkpoints.labels import label_set, wordnet_ids
+from keras_vit.checkpoints.releases.release import label_set, wordnet_ids
 from keras_vit.evaluation.class_matching import match_classes
 
 LABELS = ("tabby, tabby cat", "Great White_shark", "crane", "crane", "volley-ball")

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.checkpoints.labels import label_set
+from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.data import from_arrays, from_directory
 from keras_vit.evaluation import evaluate, read_real_labels
 from keras_vit.evaluation.real_labels import right_answers

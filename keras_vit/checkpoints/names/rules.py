@@ -1,6 +1,7 @@
 """Rule and Layout: how the arrays of a family of files map to the variables of a model, and their storage forms."""
 
 import dataclasses
+import re
 
 import numpy as np
 
@@ -11,7 +12,7 @@ class Rule:
 
     Attributes:
         ours: path of the variable. `{block}`, `{stage}` and `{unit}` stand for the numbers of `block_00`, `stage_1` and
-            `unit_01`; `LAYER@VARIANT` is the layer in models of that variant, see `variants_of`.
+            `unit_01`; `LAYER@VARIANT` is the layer in models of that variant, a key of `_VARIANTS` in `__init__.py`.
         theirs: one or several names in the file, with the same placeholders; `{stage0}` and `{unit0}` count from 0.
         form: how the file stores each piece of the variable, a key of `FORMS`.
         axis: axis along which several pieces are joined.
@@ -58,15 +59,25 @@ class Layout:
 
 
 def expand(form_of, rows):
-    """Expand rows `(ours, theirs, kind)` to one rule per array; a kind of layer may have several arrays."""
+    """Expand rows `(ours, theirs, kind)` to one rule per array; a kind of layer may have several arrays.
+
+    `[12]` in a row stands for two rows, with 1 and with 2; `[ab]` in its other name for a and b of the same rows.
+    `(query|key)` stands for several arrays that are the pieces of one of ours.
+    """
     rules = []
     for ours, theirs, kind in rows:
-        theirs = (theirs,) if isinstance(theirs, str) else theirs
-        for mine, other, form in form_of[kind]:
-            axis = 1 if kind == "tokens" else -1
-            rules.append(Rule(f"{ours}{mine}", tuple(f"{name}{other}" for name in theirs), form, axis))
+        numbers = _ROWS.search(ours)
+        for row in range(len(numbers[1]) if numbers else 1):
+            mine, other = (_ROWS.sub(lambda match, row=row: match[1][row], name) for name in (ours, theirs))
+            choice = re.search(r"\(([\w|]+)\)", other)
+            pieces = [other.replace(choice[0], part) for part in choice[1].split("|")] if choice else [other]
+            for our_end, their_end, form in form_of[kind]:
+                names = tuple(f"{piece}{their_end}" for piece in pieces)
+                rules.append(Rule(f"{mine}{our_end}", names, form, axis=1 if kind == "tokens" else -1))
     return tuple(rules)
 
+
+_ROWS = re.compile(r"\[(\w+)\]")
 
 # kind of layer -> its arrays: suffix of our path, suffix of theirs, form
 FLAX = {

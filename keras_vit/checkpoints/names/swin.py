@@ -3,6 +3,7 @@
 from typing import Any
 
 from keras_vit.checkpoints.names.rules import TORCH, Layout, expand
+from keras_vit.layers.position_grid import square_grid
 
 _BUFFERS = r"(\.attn_mask|\.relative_position_index)$"
 
@@ -15,13 +16,11 @@ def _torch_rules(downsample, head):
         [
             ("patch_encoder/projection", "patch_embed.proj", "conv"),
             ("patch_norm", "patch_embed.norm", "norm"),
-            ("stage_{stage}_block_{block}/norm1", block + "norm1", "norm"),
+            ("stage_{stage}_block_{block}/norm[12]", block + "norm[12]", "norm"),
             ("stage_{stage}_block_{block}/attention/qkv", block + "attn.qkv", "dense"),
             (_BIAS, block + "attn.relative_position_bias_table", "array"),
             ("stage_{stage}_block_{block}/attention/proj", block + "attn.proj", "dense"),
-            ("stage_{stage}_block_{block}/norm2", block + "norm2", "norm"),
-            ("stage_{stage}_block_{block}/mlp/dense1", block + "mlp.fc1", "dense"),
-            ("stage_{stage}_block_{block}/mlp/dense2", block + "mlp.fc2", "dense"),
+            ("stage_{stage}_block_{block}/mlp/dense[12]", block + "mlp.fc[12]", "dense"),
             ("stage_{stage}_downsample/norm", downsample + ".norm", "norm"),
             ("stage_{stage}_downsample/reduction", downsample + ".reduction", "dense_kernel"),
             ("encoder_norm", "norm", "norm"),
@@ -41,11 +40,7 @@ _HUGGINGFACE = expand(
         ("patch_encoder/projection", "embeddings.patch_embeddings.projection", "conv"),
         ("patch_norm", "embeddings.norm", "norm"),
         ("stage_{stage}_block_{block}/norm1", _HF_BLOCK + "layernorm_before", "norm"),
-        (
-            "stage_{stage}_block_{block}/attention/qkv",
-            tuple(f"{_HF_BLOCK}attention.self.{part}" for part in ("query", "key", "value")),
-            "dense",
-        ),
+        ("stage_{stage}_block_{block}/attention/qkv", _HF_BLOCK + "attention.self.(query|key|value)", "dense"),
         (_BIAS, _HF_BLOCK + "attention.self.relative_position_bias_table", "array"),
         ("stage_{stage}_block_{block}/attention/proj", _HF_BLOCK + "attention.output.dense", "dense"),
         ("stage_{stage}_block_{block}/norm2", _HF_BLOCK + "layernorm_after", "norm"),
@@ -98,3 +93,10 @@ SWIN_LAYOUTS = {
         **_FAMILY,
     ),
 }
+
+
+def window_of(entries):
+    """Return the window that the arrays show: that of the largest bias table, as small maps have smaller windows."""
+    tables = [entry.shape for name, entry in entries.items() if name.endswith("_position_bias_table")]
+    offsets = square_grid(max((shape[0] for shape in tables if len(shape) == 2), default=0))
+    return (offsets[0] + 1) // 2 if offsets else None

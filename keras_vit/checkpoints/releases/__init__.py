@@ -1,26 +1,11 @@
-"""The table of published checkpoints, one module of rows per family, and the search in all of them."""
+"""The table of published checkpoints, and the search in it."""
 
 import math
 
 from keras_vit import checks
-from keras_vit.checkpoints.releases.accuracies import PublishedAccuracy, published_accuracy
 from keras_vit.checkpoints.releases.augreg import AUGREG_RELEASES, is_augreg, parse_augreg
-from keras_vit.checkpoints.releases.bit import BIT_RELEASES
-from keras_vit.checkpoints.releases.deit import DEIT_RELEASES
-from keras_vit.checkpoints.releases.release import HUB, Release
-from keras_vit.checkpoints.releases.swin import SWIN_RELEASES
-from keras_vit.checkpoints.releases.vit import VIT_RELEASES
-
-__all__ = [
-    "PublishedAccuracy",
-    "Release",
-    "aliases_of",
-    "find_address",
-    "find_release",
-    "list_releases",
-    "parse_augreg",
-    "published_accuracy",
-]
+from keras_vit.checkpoints.releases.release import HUB
+from keras_vit.checkpoints.releases.tables import BIT_RELEASES, HUB_RELEASES, VIT_RELEASES
 
 BEST = "imagenet"  # the name in keras.applications: the best published ImageNet-1k checkpoint
 _DATA_SET = "imagenet2012"
@@ -33,7 +18,7 @@ _RANKED = (
     "imagenet2012",
     "sam",
 )
-_RELEASES = (*VIT_RELEASES, *AUGREG_RELEASES, *DEIT_RELEASES, *SWIN_RELEASES, *BIT_RELEASES)
+_RELEASES = (*VIT_RELEASES, *AUGREG_RELEASES, *HUB_RELEASES, *BIT_RELEASES)
 
 
 def list_releases(model=None):

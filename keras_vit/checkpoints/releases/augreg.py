@@ -3,7 +3,7 @@
 import re
 
 from keras_vit.checkpoints.releases.release import CLASSES, Release
-from keras_vit.checkpoints.releases.vit import BUCKET
+from keras_vit.checkpoints.releases.tables import VIT_BUCKET
 from keras_vit.config import Preprocessing
 
 
@@ -34,9 +34,8 @@ def parse_augreg(filename):
             f"got {filename!r}"
         )
     for part, choices in _CHOICES.items():
-        if match[part] is not None and match[part] not in choices:
-            listed = ", ".join(repr(choice) for choice in choices)
-            raise ValueError(f"{part} in {filename!r} must be one of {listed}; got {match[part]!r}")
+        if match[part] not in (None, *choices):
+            raise ValueError(f"{part} in {filename!r} must be one of {str(choices)[1:-1]}; got {match[part]!r}")
     size = int(match["res"] or _UPSTREAM_SIZE)
     data_set = match["data_set"] or _UPSTREAMS[match["upstream"]]
     model, width, stride, parameters = _MODELS[match["model"]]
@@ -44,7 +43,7 @@ def parse_augreg(filename):
     parameters += width * new_positions + (width + 1) * CLASSES[data_set]
     return Release(
         model=model,
-        address=f"{BUCKET}/augreg/{file}.npz",
+        address=f"{VIT_BUCKET}/augreg/{file}.npz",
         alias=_ALIASES.get(file),
         data_set=data_set,
         preprocessing=Preprocessing(size=size),

@@ -1,0 +1,354 @@
+"""Match a file and a model by names and shapes, before any array is read, with a report about both."""
+
+import dataclasses
+import functools
+import math
+import re
+import warnings
+from collections.abc import Callable
+
+import keras
+import numpy as np
+
+from keras_vit.checkpoints import names
+from keras_vit.checkpoints.description import Description
+from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
+from keras_vit.compat.initial_values import aligned_empty
+from keras_vit.compat.sublayers import owned_variables
+from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
+from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embedding, square_grid
+
+RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
+
+_HEADS = ("head", "head_dist")  # a distilled model has both
+_NEW_HEAD = " (head='reinitialise' loads the rest)"
+_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # their weights were trained with different mean and std
+_SHOWN = 6  # names of a report
+_POSITION_TABLE = re.compile(r"^position_embs(_\d+)?/embedding$")
+_KERAS_RESIZE = {"swin": "bicubic"}  # other families resize as the official ViT code does
+_MOST_TIMES = 64  # maximum size of a table, relative to the model's: eight times the side of the grid
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadReport:
+    """Report what `load_weights` did.
+
+    Attributes:
+        used: names of the file's arrays that were loaded.
+        resized: descriptions, one per resized position table.
+        reinitialised: paths of variables that got their initial value instead of the file's.
+        unused: names of the file's arrays that the model does not have and does not need.
+        missing: paths of variables that the file does not have, a subset of `reinitialised`.
+        source: file and layout of the arrays.
+        notes: notes about the file, such as another GELU or epsilon.
+        assumed: config fields, as `name=value`, that the file does not state and no shape shows.
+    """
+
+    used: tuple[str, ...]
+    resized: tuple[str, ...]
+    reinitialised: tuple[str, ...]
+    unused: tuple[str, ...]
+    missing: tuple[str, ...]
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+
+    def __str__(self):
+        lines = [f"Loaded {len(self.used)} arrays of {self.source}"]
+        for title in ("resized", "reinitialised", "unused", "missing"):
+            names = getattr(self, title)
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            lines += [f"  {title}: {', '.join(names[:_SHOWN])}{more}"] if names else []
+        lines += [f"  note: {note}" for note in self.notes]
+        if self.assumed:
+            lines.append(f"  assumed, as the file does not state them: {', '.join(self.assumed)}")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The future value of each variable of a model.
+
+    Attributes:
+        values: dict from `id(variable)` to a callable that reads its array (or makes its initial value).
+        report: the `LoadReport`.
+        description: `Description` of the file.
+        head_loaded: whether the head comes from the file.
+        warnings: differences to report for a model that already exists.
+    """
+
+    values: dict
+    report: LoadReport
+    description: Description
+    head_loaded: bool
+    warnings: tuple
+
+    def note_on(self, model):
+        """Record the source of the weights on the model, and the file's preprocessing if the model has none."""
+        model.weights_source = f"{self.description.checkpoint.path.name} ({self.description.layout} names)"
+        if not self.head_loaded or model.preprocessing_source != "default":
+            return
+        stated = self.description.preprocessing
+        if stated is not None and stated.channels == model.preprocessing.channels:
+            model.preprocessing = stated.at(model.config.image_size)
+        elif self.description.layout in _SEVERAL_PROTOCOLS:
+            model.assume_preprocessing()
+
+
+class WeightsMismatch(ValueError):
+    """The arrays of a file do not match the variables of a model; `problems` has one line per difference."""
+
+    def __init__(self, path, problems):
+        super().__init__("\n".join([f"{str(path)!r} does not fit the model:", *problems]))
+        self.path, self.problems = path, problems
+
+
+def make_plan(model, description, resize="auto", head="auto"):
+    """Match a described file and a model by names and shapes before any array is read; see `load_weights`.
+
+    Raises:
+        WeightsMismatch: if an array is missing, unexpected or of another shape, or the file states another
+            architecture.
+    """
+    config, checkpoint = model.config, description.checkpoint
+    file = _File(description, config, resize)
+    different, unusual = (differences(values, config) for values in (description.stated, description.usual))
+    assumed, owned = unseen(config.to_dict()), owned_variables(model)
+    # Tables come first: they show how many rows belong to registers.
+    tables = {id(o.variable): file.source(o, file.table) for o in owned if _POSITION_TABLE.match(o.variable.path)}
+    sources = [tables.get(id(o.variable)) or file.source(o, file.plain) for o in owned]
+
+    of_head = [source for source in sources if source.path.partition("/")[0] in _HEADS]
+    if head != "auto" and not of_head:
+        raise ValueError(f"head={head!r} is for a model with a head; {config.name} has include_top=False")
+    is_dropped = bool(description.pre_logits) and not any(source.path.startswith("pre_logits/") for source in sources)
+    does_not_fit = is_dropped or any(source.problem for source in of_head)
+    is_fresh = head == "reinitialise" or (head == "auto" and does_not_fit)
+    fresh = {source.path: source for source in of_head} if is_fresh else {}
+    head_loaded = bool(of_head) and not is_fresh
+    loaded = [source for source in sources if source.path not in fresh]
+    used = {name for source in loaded for name in source.theirs}
+    droppable = (description.pre_logits if is_dropped else set()) | (set() if head_loaded else description.heads)
+    told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
+
+    problems = [d for d in different if d not in told]
+    problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in problems]
+    problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
+    problems += [f"  ! {source.problem}" for source in loaded if source.problem and source.is_in_file]
+    problems += [f"  + extra {name}" for name in sorted(set(description.entries) - used - droppable)]
+    if problems:
+        raise WeightsMismatch(checkpoint.path, problems)
+
+    used = {description.entries[name].name for name in used}
+    if description.layout == "keras":  # sizes of tables
+        used |= {name for name in checkpoint.entries if name.endswith(("/grid", "/window_size"))}
+    notes = [*description.notes, *map(str, told)]
+    notes += [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
+    if is_dropped:
+        notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
+    known = (*description.stated, *description.shown)
+    report = LoadReport(
+        used=tuple(name for name in checkpoint.entries if name in used),
+        resized=tuple(source.resized for source in loaded if source.resized),
+        reinitialised=tuple(fresh),
+        unused=tuple(name for name in checkpoint.entries if name not in used),
+        missing=tuple(path for path, source in fresh.items() if not source.is_in_file),
+        source=f"{checkpoint.path} ({description.layout} names)",
+        notes=tuple(notes),
+        assumed=tuple(f"{name}={value!r}" for name, value in assumed.items() if name not in known),
+    )
+    values = {id(source.variable): source.read for source in loaded}
+    # A new head (kernel and bias) is zero, as in the paper's fine-tuning (section 3.2).
+    values |= {id(x.variable): functools.partial(np.zeros, x.variable.shape, "float32") for x in fresh.values()}
+    close = tuple(f"{checkpoint.path}: {difference}" for difference in told if difference.is_close)
+    return Plan(values, report, description, head_loaded, close)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """The source of one variable's value.
+
+    Attributes:
+        variable: the variable.
+        theirs: folded names of its arrays in the file.
+        read: callable that reads its value, None if there is a problem.
+        problem: why it has no value, or None.
+        resized: description of the resize, or None.
+        is_in_file: whether the file has such arrays at all.
+    """
+
+    variable: keras.Variable
+    theirs: tuple
+    read: Callable | None = None
+    problem: str | None = None
+    resized: str | None = None
+    is_in_file: bool = True
+
+    @property
+    def path(self):
+        """Return the path of the variable."""
+        return self.variable.path
+
+
+class _Problem(Exception):
+    """A variable has no value in the file; `theirs` are the names of its arrays there."""
+
+    def __init__(self, text, theirs=(), is_in_file=True):
+        super().__init__(text)
+        self.theirs, self.is_in_file = theirs, is_in_file
+
+
+class _File:
+    """A described file, the config of the model that it is loaded into, and the resize method of position tables."""
+
+    def __init__(self, description, config, method):
+        self.layout, self.entries, self._stored_grid = description.names, description.entries, description.grid_size
+        self._path, self.config, self._method = description.checkpoint.path, config, method
+        if method == "auto":
+            usual = _KERAS_RESIZE.get(config.family, "align_corners")
+            self._method = usual if self.layout is None else self.layout.resize
+        self._register_rows = None  # reads the rows of a position table that belong to registers
+
+    def source(self, owned, find):
+        """Return what `find(owned)` returns, or a `_Source` with the problem that it raises."""
+        try:
+            return find(owned)
+        except _Problem as problem:
+            return _Source(owned.variable, problem.theirs, problem=str(problem), is_in_file=problem.is_in_file)
+
+    def plain(self, owned):
+        """Return the source of a variable other than a position table."""
+        variable, rule = owned.variable, Rule(owned.variable.path, (owned.stored_name,))
+        if self.layout is not None:
+            rule = names.find_rule(self.layout, variable.path, self.config)
+        if rule is None:
+            raise _Problem(f"{variable.path}: files of this layout have no such array", is_in_file=False)
+        absent = [name for name in rule.theirs if name not in self.entries]
+        if absent:
+            raise _Problem(f"{', '.join(absent)} (for {variable.path})", rule.theirs, is_in_file=False)
+        shape, is_float = list(variable.shape), keras.backend.is_float_dtype(variable.dtype)
+        if len(rule.theirs) > 1:
+            shape[rule.axis] //= len(rule.theirs)
+        wanted = theirs_shape(shape, rule.form, getattr(self.config, "num_heads", None))
+        for name in rule.theirs:
+            if self.entries[name].is_floating != is_float:
+                hint = "convert the file with its scales to floating point" if is_float else "quantize after loading"
+                kind = f"dtype {self.entries[name].dtype}, the model needs {variable.dtype}"
+                raise _Problem(f"{name}: {kind} ({hint})", rule.theirs)
+        for name in rule.theirs:
+            if self.entries[name].shape != wanted:
+                return self._resized(owned, rule, name, wanted)
+        return _Source(variable, rule.theirs, functools.partial(self._join, variable, rule, shape))
+
+    def _resized(self, owned, rule, name, wanted):
+        """Return the source of an array of another shape; only layers that depend on the input size can resize it."""
+        variable, entry, resize = owned.variable, self.entries[name], getattr(owned.layer, "resized", None)
+        differs = f"{name}: shape {entry.shape}, the model needs {wanted}"
+        if resize is None or len(rule.theirs) > 1:
+            raise _Problem(differs, rule.theirs)
+        _check_size(name, entry, variable)
+        try:
+            shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), self._method).shape
+        except ValueError:
+            shape = None
+        if shape != tuple(wanted):  # its width is another
+            raise _Problem(differs, rule.theirs)
+        resized = f"{name}: {entry.shape} -> {wanted} ({self._method})"
+        return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), self._method), resized=resized)
+
+    def _join(self, variable, rule, shape):
+        pieces = [to_ours(self.entries[name].read(), rule.form, shape) for name in rule.theirs]
+        array = pieces[0]
+        if len(pieces) > 1:
+            array = np.concatenate(pieces, axis=rule.axis, out=aligned_empty(tuple(variable.shape), "float32"))
+        if variable.path == "head/kernel" and not array.any():
+            warnings.warn(
+                f"the head in {self._path} is all zeros, as in the raw ImageNet-21k files of 2020: every class gets "
+                "the same score until the head is trained",
+                stacklevel=2,
+            )
+        if variable.path == "class_token/registers" and self._register_rows:
+            array = array + self._register_rows()  # the file adds positions to its registers; ours have none
+        return array
+
+    def table(self, owned):
+        """Return the source of a position table."""
+        config, variable, method = self.config, owned.variable, self._method
+        tables = {owned.stored_name: ("class",)} if self.layout is None else self.layout.position_tables
+        name = next((name for name in tables if name in self.entries), None)
+        if name is None:
+            raise _Problem(f"{next(iter(tables), 'a position table')} (for {variable.path})", is_in_file=False)
+        entry, new_grid, class_rows = self.entries[name], config.grid_size, config.num_class_tokens
+        if len(entry.shape) != 3 or (entry.shape[0], entry.shape[2]) != (1, config.hidden_dim) or not entry.is_floating:
+            got = f"{entry.dtype} of shape {entry.shape}"
+            wanted = f"floating point of shape (1, rows, {config.hidden_dim})"
+            raise _Problem(f"{name}: {got}, the model needs {wanted}", (name,))
+        _check_size(name, entry, variable)
+        num_class = self._num_tokens("class_token/class_token", class_rows)
+        num_registers = self._num_tokens("class_token/registers", config.num_registers)
+        counts = {"class": num_class, "class and registers": num_class + num_registers, "none": 0}
+        prefixes = dict.fromkeys(counts[key] for key in tables[name])
+        try:
+            prefix, grid = _split_table(entry.shape[1], prefixes, new_grid, self._stored_grid)
+        except ValueError as error:
+            raise _Problem(f"{name}: {error}", (name,)) from None
+        if prefix > class_rows:
+            self._register_rows = lambda: entry.read()[:, class_rows:prefix]
+
+        def read():
+            # A file without class rows adds positions before the class token; rows of zeros give the same sum.
+            table = entry.read()
+            rows = table[:, : min(prefix, class_rows)]
+            zeros = np.zeros((1, class_rows - rows.shape[1], table.shape[2]), table.dtype)
+            resized = resize_position_embedding(table[:, prefix:], grid, new_grid, 0, method)
+            return np.concatenate([rows, zeros, resized], axis=1)
+
+        told = f"{name}: {grid[0]} x {grid[1]} -> {new_grid[0]} x {new_grid[1]} ({method})"
+        return _Source(variable, (name,), read, resized=None if grid == new_grid else told)
+
+    def _num_tokens(self, path, own):
+        """Return the number of class tokens or registers of the file; the model's if it has no such array."""
+        rule = None if self.layout is None else names.find_rule(self.layout, path, self.config)
+        entries = [self.entries.get(name) for name in rule.theirs] if rule else [None]
+        is_there = all(entry and len(entry.shape) == 3 for entry in entries)
+        return sum(entry.shape[1] for entry in entries) if is_there else own
+
+
+def _check_size(name, entry, variable):
+    """Raise a problem if a table is too large to be resized."""
+    if math.prod(entry.shape) > _MOST_TIMES * math.prod(variable.shape):
+        more = f"more than {_MOST_TIMES} times the values of the model's {tuple(variable.shape)}"
+        raise _Problem(f"{name}: shape {tuple(entry.shape)} has {more}", (name,))
+
+
+def _split_table(num_rows, prefixes, new_grid, stored_grid):
+    """Find how many rows of a table are prefix rows, and which grid the others form.
+
+    Args:
+        num_rows: number of rows of the table.
+        prefixes: numbers of prefix rows that the file may have, most likely first.
+        new_grid: (rows, columns) of the model.
+        stored_grid: (rows, columns) that the file states, or None.
+
+    Returns:
+        Pair (number of prefix rows, grid of the table).
+
+    Raises:
+        ValueError: if the rows form no such grid, or contradict the stated one. Published files have square grids; any
+            other grid must be stated or equal the model's.
+    """
+    grids = [(prefix, stored_grid or new_grid) for prefix in prefixes]
+    grids = [(prefix, tuple(grid)) for prefix, grid in grids if num_rows - prefix == math.prod(grid)]
+    if stored_grid is None:
+        squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
+        squares = [(prefix, grid) for prefix, grid in squares if grid]
+        grids = sorted(squares, key=lambda pair: pair[1] != tuple(new_grid)) or grids  # stable sort: the model's first
+    if grids:
+        return grids[0]
+    if stored_grid is not None:
+        stated = f"{stored_grid[0]} x {stored_grid[1]}"
+        raise ValueError(f"the file states a grid of {stated} patches; its table has {num_rows} rows")
+    raise ValueError(
+        f"the position table must have a square grid of rows, or the model's {new_grid[0]} x {new_grid[1]}, after "
+        f"{' or '.join(str(prefix) for prefix in prefixes)} prefix rows; got {num_rows} rows"
+    )
