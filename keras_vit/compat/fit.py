@@ -5,6 +5,7 @@ option `microbatches`, which is the only part to keep when tests/compat/test_opt
 trains correctly.
 """
 
+import contextvars
 import inspect
 from typing import Any
 
@@ -23,6 +24,7 @@ _STEPS_OF = {
     "evaluate": {"x": "steps"},
     "predict": {"x": "steps"},
 }
+_trained: Any = contextvars.ContextVar("trained", default=None)  # the model of the train_step that runs in this thread
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 _OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
 
@@ -61,7 +63,7 @@ class DistributedFit(_OwnFit):
                 f"microbatches needs the TensorFlow or the JAX backend; got microbatches={microbatches} on "
                 f"{keras.backend.backend()}"
             )
-        if microbatches > 1 and type(self).train_step is not _OwnFit.train_step:
+        if microbatches > 1 and type(self).train_step is not DistributedFit.train_step:
             raise ValueError(
                 f"microbatches must be 1 for a model with its own train_step, which does not split batches; got "
                 f"microbatches={microbatches} for {type(self).__name__}"
@@ -70,6 +72,18 @@ class DistributedFit(_OwnFit):
         super().compile(*args, **kwargs)
         self._microbatches = microbatches
         self._after_compile()
+
+    def train_step(self, *arguments):
+        token = _trained.set(self)
+        try:
+            return super().train_step(*arguments)
+        finally:
+            _trained.reset(token)
+
+    @property
+    def _in_train_step(self) -> bool:
+        """Return whether the model's own `train_step` runs, not that of a model around it."""
+        return _trained.get() is self
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if training and (self._microbatches > 1 or self._replicas > 1):

@@ -46,11 +46,6 @@ def check_parts(model, y_pred, microbatches):
         raise ValueError("loss must be a mean, not a sum, for microbatches of a model that adds losses")
 
 
-def added_loss(model):
-    """Return the losses that layers add, as `keras.Model.compute_loss` counts them."""
-    return sum(model._aggregate_additional_loss(loss) for loss in model.losses)
-
-
 def first_tensor(x):
     """Return the first tensor of a structure; its first axis is the batch."""
     return next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)

@@ -33,15 +33,6 @@ def correct_for_replicas(optimizer):
         correct_for_replicas(one)
 
 
-def faults_under_replicas(optimizer):
-    """Return the settings of a stock optimizer, as `name=value`, that fail or are wrong under several replicas."""
-    names = ["clipnorm", "clipvalue", "global_clipnorm", "gradient_accumulation_steps"]
-    if getattr(optimizer, "use_ema", False):
-        names.append("ema_overwrite_frequency")
-    own = [f"{name}={getattr(optimizer, name)}" for name in names if getattr(optimizer, name, None)]
-    return own + [fault for one in inner_optimizers(optimizer) for fault in faults_under_replicas(one)]
-
-
 def inner_optimizers(optimizer):
     """Return the inner optimizers of one of Keras's wrappers; MultiOptimizer is newer than Keras 3.12."""
     one = getattr(optimizer, "inner_optimizer", None)

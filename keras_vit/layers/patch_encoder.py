@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.plain_trainers import refuse_plain_trainer
 from keras_vit.typing import Size, Tensor
 
 
@@ -52,7 +51,6 @@ class PatchEncoder(keras.layers.Layer):
         self.built = True
 
     def call(self, images: Tensor) -> Tensor:
-        refuse_plain_trainer(self)
         rows, columns = self.grid_size(images.shape)
         patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.plain_trainers import refuse_plain_trainer
 from keras_vit.typing import Size, Tensor
 
 PADDINGS = ("same", "valid")
@@ -70,7 +69,6 @@ class StdConv2D(keras.layers.Layer):
         self.built = True
 
     def call(self, images: Tensor) -> Tensor:
-        refuse_plain_trainer(self)
         kernel = ops.cast(self.standardised_kernel(), images.dtype)
         return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
 

@@ -31,7 +31,9 @@ class Model(ResumableFit, DistributedFit, keras.Model):
     device. The models of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of
     the package with a new head or inside a larger model. Clipping, gradient accumulation, weight averages, several
     steps per execution, metrics and dropout are correct under every strategy of tf.distribute, with the stock
-    optimizers. `compile` also takes `microbatches`.
+    optimizers. `compile` also takes `microbatches`. A plain `keras.Model` around a model of the package trains as Keras
+    trains it: under several replicas, clipping, gradient accumulation, overwriting with averages and several steps per
+    execution are wrong or fail.
 
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model

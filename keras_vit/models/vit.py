@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 
-from keras_vit.compat.outermost import is_outermost
 from keras_vit.config import UNPOOLED, Preprocessing, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
@@ -43,9 +42,9 @@ class VisionTransformer(ImageModel):
     that it holds, so the later layers work as without merging. The mean over patches therefore weights merged tokens by
     size, and so does attention pooling. `keras_vit.feature_extractor` unmerges the outputs of blocks in the same way.
 
-    A distilled model returns a pair of logits, (class token, distillation token), when called with `training=True`, and
-    their mean otherwise. `fit` trains both heads on the labels, each with half the loss. A `Distiller` trains the
-    second head on a teacher. Inside another Keras model, a distilled model always returns the mean.
+    A distilled model returns the mean of the logits of its two heads, of the class token and of the distillation token;
+    `call_heads` returns both. Its `fit` trains both heads on the labels, each with half the loss. A `Distiller` trains
+    the second head on a teacher. Inside another Keras model, the mean is trained.
 
     Args:
         config: a `ViTConfig`.
@@ -88,7 +87,7 @@ class VisionTransformer(ImageModel):
         self._describe(config, preprocessing, labels)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        if self._call_heads is None or not training or not is_outermost(self):
+        if self._call_heads is None or not (training and self._in_train_step):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
 

@@ -67,7 +67,8 @@ class Devices:
 def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
     """Select devices for building, compiling and training models in this context.
 
-    Models that are built in the context train on the selected devices with plain `model.fit`.
+    Models that are built in the context train on the selected devices with `model.fit`. With several devices, use
+    `keras_vit.Model(inputs, outputs)` for layers around a model of the package: `keras.Model` has faults there.
 
     Args:
         name: one of
