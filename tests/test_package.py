@@ -138,7 +138,7 @@ def test_keras_and_tensorflow_are_bounded_as_the_import_checks(metadata):
 @pytest.mark.parametrize(
     ("package", "version"),
     [
-        ("keras", "3.16.0.dev2026102704"),
+        ("keras", "3.17.0.dev2027020304"),
         ("keras", "3.11.3"),
         ("keras", "2.15.0"),
         ("keras", "4.0"),

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import huggingface, names
-from keras_vit.compat.sublayers import owned_variables
+from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER

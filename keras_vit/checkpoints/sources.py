@@ -10,8 +10,8 @@ import numpy as np
 
 from keras_vit.checkpoints import names, position_tables
 from keras_vit.checkpoints.folding import fold_entries
+from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import aligned_empty
-from keras_vit.compat.sublayers import owned_variables
 
 _POSITION_TABLE = re.compile(r"^position_embs(_\d+)?/embedding$")
 

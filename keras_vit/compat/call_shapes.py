@@ -10,9 +10,8 @@ import typing
 
 import keras
 from keras import ops
-from keras.src import backend
 
-from keras_vit.compat.sublayers import sublayers
+from keras_vit.compat.graph import sublayers
 
 _ABSENT = object()
 
@@ -53,20 +52,22 @@ def call_shapes(model):
     inputs = model.inputs[0] if isinstance(model, keras.Sequential) else model.input
     inputs = keras.tree.map_structure(_one_image, inputs)
     with watch:
-        backend.compute_output_spec(watch.run, inputs)
+        _Run(watch)(inputs)
     return watch.calls
-
-
-def own_weights(layer):
-    """Return the weights of a layer without those of its sub-layers."""
-    inner = {id(weight) for sublayer in sublayers(layer) for weight in sublayer.weights}
-    return [weight for weight in layer.weights if id(weight) not in inner]
 
 
 def _one_image(tensor):
     if None in tensor.shape[1:]:
         raise ValueError(f"model must have inputs of known size; got {tensor.shape}")
     return keras.KerasTensor((1, *tensor.shape[1:]), dtype=tensor.dtype)
+
+
+class _Run(keras.Operation):
+    """The run of a watch as an operation, which Keras computes without numbers."""
+
+    def __init__(self, watch):
+        super().__init__()
+        self.call = watch.run
 
 
 class _Watch:
@@ -131,7 +132,7 @@ class _Watch:
 
 def _key(layer, args, kwargs):
     """Return a key that is equal for calls of equal layers on equal shapes."""
-    arguments = repr(_map_tensors(lambda x: (_shape(x), backend.standardize_dtype(x.dtype)), (args, kwargs)))
+    arguments = repr(_map_tensors(lambda x: (_shape(x), keras.backend.standardize_dtype(x.dtype)), (args, kwargs)))
     classes = tuple(type(inner) for inner in _with_sublayers(layer))
     return _config(layer), classes, tuple(tuple(weight.shape) for weight in layer.weights), arguments
 
@@ -156,4 +157,4 @@ def _shape(tensor):
 
 
 def _spec(tensor):
-    return keras.KerasTensor(_shape(tensor), dtype=backend.standardize_dtype(tensor.dtype))
+    return keras.KerasTensor(_shape(tensor), dtype=keras.backend.standardize_dtype(tensor.dtype))

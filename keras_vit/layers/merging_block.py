@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.compat.remat import recompute
+from keras_vit.compat.kernels import recompute
 from keras_vit.layers.token_merging import TokenMerging, merged_shapes, merged_spec, unmerged_scores
 from keras_vit.layers.transformer_block import TransformerBlock
 

@@ -5,8 +5,7 @@ from typing import Any
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.gelu import gelu
-from keras_vit.compat.projections import on_rows, project
+from keras_vit.compat.kernels import gelu, on_rows, project
 from keras_vit.config import GELUS
 from keras_vit.typing import Tensor
 

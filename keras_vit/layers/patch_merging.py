@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.projections import on_rows
+from keras_vit.compat.kernels import on_rows
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.typing import Tensor
 

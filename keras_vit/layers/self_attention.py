@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.projections import project, project_heads
+from keras_vit.compat.kernels import project, project_heads
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.relative_positions import relative_logits
 from keras_vit.typing import Tensor

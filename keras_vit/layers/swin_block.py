@@ -137,7 +137,10 @@ class SwinBlock(keras.layers.Layer):
             upper left corner is (y, x), token (i, j) is the map's token (y + i + shift, x + j + shift) modulo
             `padded_size`.
         """
-        return self.attention.attention_scores(self._to_windows(self.norm1(maps)), self.regions)
+        _, rows, columns, dim = maps.shape
+        tokens = self.norm1(ops.reshape(maps, (-1, rows * columns, dim)))  # the shape that it is built for
+        windows = self._to_windows(ops.reshape(tokens, (-1, rows, columns, dim)))
+        return self.attention.attention_scores(windows, self.regions)
 
     def compute_output_shape(self, input_shape):
         return input_shape

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.take_rows import take_rows
+from keras_vit.compat.kernels import take_rows
 from keras_vit.layers.self_attention import at_least_float32
 
 

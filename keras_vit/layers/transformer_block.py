@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.remat import recompute
+from keras_vit.compat.kernels import recompute
 from keras_vit.layers.drop_path import DropPath
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.layer_scale import LayerScale

@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.projections import on_rows
+from keras_vit.compat.kernels import on_rows
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.layers.self_attention import softmax_at_least_float32
 from keras_vit.typing import Size, Tensor

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from keras_vit.compat.fit import DistributedFit
-from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
@@ -24,7 +23,7 @@ _STANDARDISATION = "preprocessing"  # the layer of a model with include_preproce
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Model(ResumableFit, DistributedFit, keras.Model):
+class Model(DistributedFit, keras.Model):
     """Extend `keras.Model` with a `fit` for several devices that can be resumed.
 
     Training on several devices, or resumed after an interruption, gives the results of one uninterrupted run on one
@@ -40,19 +39,12 @@ class Model(ResumableFit, DistributedFit, keras.Model):
             expects, such as pixel values from 0 to 255.
     """
 
-    def _checked(self, method, args, kwargs):
+    def _looked_at(self, method, data):
         from keras_vit.models.input_range import looked_at  # that module imports this one
 
-        arguments = super()._checked(method, args, kwargs)
-        for name in ("x", "validation_data"):
-            data = arguments.get(name)
-            if arguments.get("_use_cached_eval_dataset") or data is None:
-                continue
-            if name == "validation_data" and isinstance(data, tuple):
-                arguments[name] = (looked_at(self, method, data[0]), *data[1:])
-            else:
-                arguments[name] = looked_at(self, method, data)
-        return arguments
+        if isinstance(data, tuple):
+            return looked_at(self, method, data[0]), *data[1:]
+        return looked_at(self, method, data)
 
 
 class ImageModel(Model):

@@ -12,9 +12,8 @@ import typing
 
 import keras
 
-from keras_vit.compat.call_shapes import call_shapes, own_weights
-from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.sublayers import sublayers
+from keras_vit.compat.call_shapes import call_shapes
+from keras_vit.compat.graph import graph_calls, own_weights, sublayers
 from keras_vit.layers import AddPositionEmbs, ClassToken
 from keras_vit.layers.relative_positions import RelativePositions
 from keras_vit.layers.std_conv import StdConv2D

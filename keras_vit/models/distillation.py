@@ -9,8 +9,8 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.label_forms import CrossEntropy
-from keras_vit.compat.sublayers import keep_beside_graph
+from keras_vit.compat.graph import keep_beside_graph
+from keras_vit.compat.saved_objects import CrossEntropy
 from keras_vit.models.base import Model
 from keras_vit.models.distillation_losses import LOSSES, DistillationLoss, to_logits
 from keras_vit.models.encoders import find_encoder

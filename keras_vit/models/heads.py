@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from keras_vit.compat.graph import inner_layers, owned_variables
 from keras_vit.compat.initial_values import build_deferred, initialise
-from keras_vit.compat.sublayers import inner_layers, owned_variables
 from keras_vit.config import UNPOOLED, Preprocessing
 from keras_vit.models.base import check_model
 from keras_vit.models.copies import ModelT

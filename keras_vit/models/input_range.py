@@ -7,7 +7,7 @@ import warnings
 import keras
 import numpy as np
 
-from keras_vit.compat.first_batch import with_look
+from keras_vit.compat.tensorflow_fit import with_look
 from keras_vit.models.base import ADVICE
 from keras_vit.models.masked_patches import MaskedPatchPrediction
 from keras_vit.models.teacher_images import images_of

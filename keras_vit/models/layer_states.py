@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.compat.sublayers import inner_layers
+from keras_vit.compat.graph import inner_layers
 
 QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes that need no calibration data
 

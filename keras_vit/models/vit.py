@@ -83,7 +83,7 @@ class VisionTransformer(ImageModel):
         super().__init__(inputs=inputs, outputs=outputs, name=name or model_name(config.name))
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
-        self._call_heads = keras.Model(inputs, heads).call if len(heads) > 1 else None
+        self._call_heads = keras.Model(inputs, heads).__call__ if len(heads) > 1 else None
         self._describe(config, preprocessing, labels)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:

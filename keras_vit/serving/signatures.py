@@ -5,7 +5,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_vit.compat.graph_forms import ONEDNN, written_for
+from keras_vit.compat.kernels import ONEDNN, written_for
 from keras_vit.data import preprocessing as ops
 from keras_vit.serving.outputs import class_scores, output_model
 from keras_vit.serving.rows import read_rows

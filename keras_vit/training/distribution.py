@@ -12,8 +12,8 @@ from typing import Any
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.collective_keys import mirrored_strategy
-from keras_vit.compat.jax_layouts import ViTModelParallel
+from keras_vit.compat.jax_fit import ViTModelParallel
+from keras_vit.compat.tensorflow_fit import mirrored_strategy
 from keras_vit.training import workers
 
 _NO_TPU = "distribution('tpu') needs a TPU, but none was found (with TensorFlow, set address=... or TPU_NAME)"

@@ -2,8 +2,7 @@
 
 import keras
 
-from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.sublayers import inner_layers
+from keras_vit.compat.graph import graph_calls, inner_layers
 from keras_vit.layers import AxialTransformerBlock, TransformerBlock
 from keras_vit.layers.axial_bottleneck import AxialBottleneck
 from keras_vit.layers.bottleneck import PreActivationUnit

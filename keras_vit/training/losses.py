@@ -1,7 +1,7 @@
 """The losses of recipes; the classification losses accept integer labels and mixed labels."""
 
 from keras_vit import checks
-from keras_vit.compat.label_forms import CROSS_ENTROPIES, CrossEntropy
+from keras_vit.compat.saved_objects import CROSS_ENTROPIES, CrossEntropy
 
 MASKED_PATCHES = "masked_patches"  # a `keras_vit.MaskedPatchPrediction` computes this loss itself
 LOSSES = (*CROSS_ENTROPIES, MASKED_PATCHES)

@@ -1,6 +1,6 @@
 """The metric of every training: the accuracy, for all forms of labels."""
 
-from keras_vit.compat.label_forms import Accuracy
+from keras_vit.compat.saved_objects import Accuracy
 
 
 def accuracy():

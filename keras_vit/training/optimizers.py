@@ -3,7 +3,7 @@
 import keras
 
 from keras_vit import checks
-from keras_vit.compat import per_variable
+from keras_vit.compat import saved_objects
 from keras_vit.training.encoders import layer_rates
 
 OPTIMIZERS = ("adamw", "sgd")
@@ -65,7 +65,7 @@ def create_optimizer(
         arguments |= {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
     else:
         arguments["momentum"] = MOMENTUM if momentum is None else momentum
-    library = per_variable if weight_decay or layer_decay else keras.optimizers
+    library = saved_objects if weight_decay or layer_decay else keras.optimizers
     if layer_decay is not None:
         arguments["rate_factors"] = layer_rates(model, layer_decay)
     return {"adamw": library.AdamW, "sgd": library.SGD}[name](**arguments)

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.compat.learning_rate import learning_rate_at
+from keras_vit.compat.saved_objects import learning_rate_at
 from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically
 from keras_vit.training.saving import save_model

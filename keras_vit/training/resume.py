@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.compat.resumable_fit import ResumableFit
+from keras_vit.compat.fit import DistributedFit
 from keras_vit.files import remove_partial
 from keras_vit.training import callback_states, preemption, workers
 from keras_vit.training.checkpoint_files import CheckpointFolder, held
@@ -84,7 +84,7 @@ class Resume(keras.callbacks.Callback):
         self.step = self._saved_step()
 
     def run_fit(self, model: keras.Model, fit: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """Call `fit` so that it resumes from the checkpoint; see `ResumableFit`.
+        """Call `fit` so that it resumes from the checkpoint; see `keras_vit.Model.fit`.
 
         Args:
             model: the model whose `fit` was called.
@@ -256,7 +256,7 @@ def _one_thread():
 
 def _not_resumable(model):
     """Return why `fit` did not call `run_fit`."""
-    if isinstance(model, ResumableFit):
+    if isinstance(model, DistributedFit):
         return "Resume must be passed to fit once, in the list callbacks; got a second one, or one in a CallbackList"
     if not (getattr(model, "built", False) and getattr(model, "inputs", None)):
         remedy = "build it from layers with keras_vit.Model(inputs, outputs)"

@@ -3,7 +3,7 @@
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.warmup import Warmup
+from keras_vit.compat.saved_objects import Warmup
 
 SCHEDULES = ("cosine", "linear", "step", "constant")
 DECAY_FACTOR = 0.1

@@ -8,9 +8,9 @@ import pytest
 from keras import ops
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.compat.call_shapes import _Watch, call_shapes, own_weights
+from keras_vit.compat.call_shapes import _Watch, call_shapes
+from keras_vit.compat.graph import own_weights, sublayers
 from keras_vit.compat.initial_values import build_deferred
-from keras_vit.compat.sublayers import sublayers
 
 CONFIG = ViTConfig(
     name="tiny", image_size=(16, 24), patch_size=8, hidden_dim=8, num_layers=3, num_heads=2, mlp_dim=12, classes=3
@@ -60,7 +60,7 @@ def test_shapes_and_depths_of_a_block():
     names = [(call.depth, call.layer.name) for call in found]
     start = names.index((0, "block_01"))
     assert names[start + 1 : start + 5] == [(1, "norm1"), (1, "attention"), (2, "qkv"), (2, "dropout")]
-    rows = tokens[1:] if keras.backend.backend() == "tensorflow" else tokens  # see compat/projections.py
+    rows = tokens[1:] if keras.backend.backend() == "tensorflow" else tokens  # see on_rows
     assert found[start + 3].input_shapes == (rows,) and found[start + 3].output_shape == (*rows[:-1], 24)
     assert found[start].output_shape == tokens
     assert found[-1].layer.name == "head" and found[-1].output_shape == (1, 3)

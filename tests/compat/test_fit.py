@@ -6,7 +6,7 @@ import pytest
 from replica_process import run_cases
 
 import keras_vit
-from keras_vit.compat.microbatches import add, take_part
+from keras_vit.compat.parts import add, take_part
 
 EQUAL = ("odd_batches", "empty_replica")
 ERRORS = {
