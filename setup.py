@@ -13,7 +13,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', PACKAGE, re.MULTILINE)[1]
 # TensorFlow are in keras_vit/versions.py as well, which refuses others at import; RELEASING.md says how to raise them.
 REQUIRED = [
     "h5py>=3.11",
-    "keras>=3.12,<3.16",  # keras_vit/compat uses private names: 3.16 moves them, and 311 of 1,286 tests fail with it
+    "keras>=3.12,<3.17",  # keras_vit/compat uses private names; 3.16 was tested as keras-nightly
     "numpy>=1.26",
     "pillow>=10.4",
     "safetensors>=0.4.5",
@@ -115,7 +115,11 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
-    package_data={"keras_vit": ["py.typed", "*.pyi"], "keras_vit.checkpoints.releases": ["*.tsv"]},
+    package_data={
+        "keras_vit": ["py.typed", "*.pyi"],
+        "keras_vit.checkpoints.releases": ["*.tsv"],
+        "keras_vit.compat": ["*.tsv"],
+    },
     install_requires=REQUIRED,
     extras_require={**BACKENDS, **TOOLS},
     entry_points={"console_scripts": ["keras-vit = keras_vit_command:main"]},

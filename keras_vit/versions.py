@@ -2,8 +2,8 @@
 
 import re
 
-# package -> oldest tested minor version, first untested minor version
-TESTED = {"keras": ("3.12", "3.16"), "tensorflow": ("2.20", "2.22")}
+# package -> oldest tested minor version, first untested minor version; Keras 3.16 was tested as keras-nightly
+TESTED = {"keras": ("3.12", "3.17"), "tensorflow": ("2.20", "2.22")}
 
 
 def check_version(package: str, version: str) -> None:
@@ -14,7 +14,7 @@ def check_version(package: str, version: str) -> None:
 
     Args:
         package: key of `TESTED`.
-        version: the installed version, such as `"3.15.1"` or `"3.16.0.dev2026102704"`.
+        version: the installed version, such as `"3.15.1"` or `"3.16.0.dev2026102704"`, which counts as 3.16.
 
     Raises:
         ImportError: if the version is not tested.

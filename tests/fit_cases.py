@@ -351,34 +351,6 @@ def _copies(weight):
     return [value.numpy() for value in (values[0], values[-1])]
 
 
-def refusals():
-    """The error of a plain keras model around a ViT, by what it was compiled with."""
-    import keras
-
-    def headed():
-        inner = small_vit(include_top=False)
-        return keras.Model(inner.input, keras.layers.Dense(CLASSES)(inner(inner.input)))
-
-    def pooled():
-        inner = small_vit()
-        return keras.Model(inner.input, keras.layers.Dense(CLASSES)(inner.get_layer("pooling").output))
-
-    def sequential():
-        return keras.Sequential([small_vit(include_top=False), keras.layers.Dense(CLASSES)])
-
-    def error(model, optimizer, **compile_arguments):
-        run = lambda: train(dataset(16, 8), model=model, optimizer=optimizer, **compile_arguments)  # noqa: E731
-        return on(2, lambda: error_of(run))
-
-    return {
-        "headed": error(headed, lambda: sgd(global_clipnorm=0.1)),
-        "pooled": error(pooled, lambda: sgd(gradient_accumulation_steps=2)),
-        "sequential": error(sequential, lambda: sgd(use_ema=True, ema_overwrite_frequency=2)),
-        "steps": error(headed, sgd, steps_per_execution=2),
-        "nothing": error(headed, sgd),
-    }
-
-
 def write(cases, file, names):
     """Writes what the named functions of a dict of them return, or the error they raise."""
     split_cpu(2)

@@ -14,7 +14,7 @@ from families import CLASSES, FAMILIES, Family, resnet50
 
 import keras_vit
 from keras_vit import ViTConfig
-from keras_vit.compat.sublayers import sublayers
+from keras_vit.compat.graph import sublayers
 from keras_vit.serving import fresh_process
 
 # Families that ask nothing that another does not, in small: the default suite leaves them out.

@@ -141,7 +141,7 @@ def test_keras_and_tensorflow_are_bounded_as_the_import_checks(metadata):
 
 
 def test_untested_versions_are_refused():
-    refused = {"keras": ("3.16.0.dev2026102704", "3.11.3", "2.15.0", "4.0"), "tensorflow": ("2.22.0-rc1", "2.19.1")}
+    refused = {"keras": ("3.17.0.dev2027020304", "3.11.3", "2.15.0", "4.0"), "tensorflow": ("2.22.0-rc1", "2.19.1")}
     for package, given in refused.items():
         oldest, end = versions.TESTED[package]
         tested = f"{package}>={oldest},<{end}"

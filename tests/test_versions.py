@@ -1,6 +1,6 @@
-"""The oldest and the newest Keras and TensorFlow that are allowed, each pair in an environment of its own.
+"""The oldest and the newest Keras and TensorFlow that are allowed, and keras-nightly, each in its own environment.
 
-The package index must be reached; a pair takes about ten minutes on two cores.
+The package index must be reached. An environment takes about three minutes on two quiet cores and two gigabytes.
 """
 
 import os
@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from built import setup_arguments
@@ -16,8 +17,10 @@ from built import setup_arguments
 from keras_vit import versions
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
-TESTS = ("tests/layers", "tests/models", "tests/compat/test_sublayers.py", "tests/test_golden.py")
+MODELS = ("axial_resnet", "resnet", "swin", "vit", "vit_distilled")
+TESTS = ("tests/layers", *(f"tests/models/test_{name}.py" for name in MODELS), "tests/test_golden.py")
 NEEDED = ("pytest", "scipy")  # of the extra test, by these tests
+VERSIONS = "import keras, tensorflow; print(keras.__version__, tensorflow.__version__)"
 FIT = """
 import numpy as np
 
@@ -36,30 +39,36 @@ assert any((new != old).any() for new, old in zip(changed, before, strict=True))
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Of the environment, which is deleted in the end: it takes two gigabytes."""
-    yield tmp_path / "environment"
-    shutil.rmtree(tmp_path / "environment", ignore_errors=True)
+def python(tmp_path):
+    """The interpreter of a new environment, which is deleted in the end."""
+    folder = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", folder)
+    yield folder / "bin" / "python"
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["oldest", "newest"])
-def test_layers_models_golden_numbers_and_a_fit(which, folder):
+@pytest.mark.parametrize("which", ["oldest", "newest", "nightly"])
+def test_layers_models_golden_numbers_and_a_fit(which, python):
     arguments = setup_arguments()
     tools = [bound for bound in arguments["extras_require"]["test"] if re.match(r"[\w-]+", bound)[0] in NEEDED]
     required = [*arguments["install_requires"], *arguments["extras_require"]["tensorflow"], *tools]
     if which == "oldest":
         required += [f"{package}=={oldest}.*" for package, (oldest, _) in versions.TESTED.items()]
-    run(sys.executable, "-m", "venv", folder)
-    python = folder / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *required)
-    program = "import keras, tensorflow; print(keras.__version__, tensorflow.__version__)"
-    found = run(python, "-c", program).splitlines()[-1].split()
-    for version, (oldest, end) in zip(found, versions.TESTED.values(), strict=True):
-        assert minor(version) == (minor(oldest) if which == "oldest" else before(end))
+    if which == "nightly":  # the same modules in another package
+        run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "keras")
+        run(python, "-m", "pip", "install", "--quiet", "--pre", "keras-nightly")
+    keras, tensorflow = run(python, "-c", VERSIONS).split()
+    start = time.monotonic()
+    for package, version in {"keras": keras, "tensorflow": tensorflow}.items():
+        versions.check_version(package, version)
+        if which == "oldest":
+            assert version.startswith(f"{versions.TESTED[package][0]}.")
+    assert ("dev" in keras) == (which == "nightly")
     run(python, "-c", FIT)
     done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
-    print(which, *found, done.splitlines()[-1])
+    print(f"{which}: Keras {keras}, TensorFlow {tensorflow}, {time.monotonic() - start:.0f} s, {done.splitlines()[-1]}")
 
 
 def run(*words):
@@ -69,12 +78,3 @@ def run(*words):
     done = subprocess.run(words, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     return done.stdout
-
-
-def minor(version):
-    return tuple(int(number) for number in version.split(".")[:2])
-
-
-def before(end):
-    major, number = minor(end)
-    return major, number - 1

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.sublayers import sublayers
+from keras_vit.compat.graph import graph_calls, sublayers
 from keras_vit.layers import (
     AttentionPooling,
     AxialTransformerBlock,

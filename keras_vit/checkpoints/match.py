@@ -13,8 +13,8 @@ import numpy as np
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
+from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import aligned_empty
-from keras_vit.compat.sublayers import owned_variables
 from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
 from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embedding, square_grid
 

@@ -13,7 +13,7 @@ from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import HF_GELUS, HF_INTERPOLATIONS, HF_KEYS
 from keras_vit.checkpoints.names.rules import to_theirs
-from keras_vit.compat.sublayers import owned_variables
+from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER

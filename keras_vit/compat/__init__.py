@@ -1,4 +1,4 @@
-"""Workarounds for Keras bugs and missing features; one file per problem."""
+"""Workarounds for Keras bugs and missing features: all private names of Keras and TensorFlow, see private_names.py."""
 
-# Imported to register their classes with Keras, so that `load_model` can load compiled models.
-from keras_vit.compat import label_forms, per_variable, warmup  # noqa: F401
+# Imported to register its classes with Keras, so that `load_model` can load compiled models.
+from keras_vit.compat import saved_objects  # noqa: F401

@@ -1,20 +1,22 @@
 """DistributedFit: fit, evaluate and predict with the same results on several replicas as on one device.
 
-The corrections are in tensorflow_fit.py, optimizers.py, replica_seeds.py and label_errors.py. This file also adds the
-option `microbatches`, which is the only part to keep when tests/compat/test_optimizers.py finds that `keras.Model`
-trains correctly.
+tensorflow_fit.py and jax_fit.py correct what the `fit` of each backend gets wrong; this file checks arguments, splits
+batches into microbatches and lets a run start inside an epoch. Keep only these when tests/compat/test_optimizers.py
+finds that `keras.Model` trains correctly.
 """
 
+import contextlib
+import contextvars
 import inspect
+import re
 from typing import Any
 
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.backend_fit import BackendFit
 from keras_vit.compat.jax_fit import JaxFit
-from keras_vit.compat.label_errors import labels_in_words
-from keras_vit.compat.loss_shares import check_parts
+from keras_vit.compat.parts import BackendFit, check_parts
+from keras_vit.compat.private_names import check_installed
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
 # method -> its data arguments, each with the argument that counts the steps, which Keras would exceed
@@ -23,6 +25,8 @@ _STEPS_OF = {
     "evaluate": {"x": "steps"},
     "predict": {"x": "steps"},
 }
+_trained: Any = contextvars.ContextVar("trained", default=None)  # the model of the train_step that runs in this thread
+_OUTSIDE = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 _OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
 
@@ -31,6 +35,7 @@ class DistributedFit(_OwnFit):
     """Mixin for `keras.Model`; it must precede `keras.Model` among the base classes."""
 
     _microbatches = 1
+    _steps_done = None  # of the epoch that fit is about to start
 
     def compile(self, *args: Any, microbatches: int = 1, **kwargs: Any) -> None:
         """Configure the model for training as `keras.Model.compile` does.
@@ -49,19 +54,21 @@ class DistributedFit(_OwnFit):
                 data end early, the last execution is shorter.
 
         Raises:
+            ImportError: if the installed Keras lacks a private name without which training could be wrong.
             ValueError: if `microbatches` is below 1, or above 1 on a backend other than TensorFlow and JAX or for a
                 class with its own `train_step`; under a strategy of tf.distribute, if `jit_compile` is True; under
                 several replicas, if the class has its own `compute_loss`. With microbatches or several replicas, `fit`
                 raises it for losses that cannot be combined from parts: different reductions of several outputs, masked
                 outputs, and with microbatches a sum together with losses that layers add.
         """
+        check_installed(self._replicas)
         checks.check_integer("microbatches", microbatches)
         if microbatches > 1 and not self._can_split:
             raise ValueError(
                 f"microbatches needs the TensorFlow or the JAX backend; got microbatches={microbatches} on "
                 f"{keras.backend.backend()}"
             )
-        if microbatches > 1 and type(self).train_step is not _OwnFit.train_step:
+        if microbatches > 1 and type(self).train_step is not DistributedFit.train_step:
             raise ValueError(
                 f"microbatches must be 1 for a model with its own train_step, which does not split batches; got "
                 f"microbatches={microbatches} for {type(self).__name__}"
@@ -70,6 +77,18 @@ class DistributedFit(_OwnFit):
         super().compile(*args, **kwargs)
         self._microbatches = microbatches
         self._after_compile()
+
+    def train_step(self, *arguments):
+        token = _trained.set(self)
+        try:
+            return super().train_step(*arguments)
+        finally:
+            _trained.reset(token)
+
+    @property
+    def _in_train_step(self) -> bool:
+        """Return whether the model's own `train_step` runs, not that of a model around it."""
+        return _trained.get() is self
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if training and (self._microbatches > 1 or self._replicas > 1):
@@ -87,8 +106,32 @@ class DistributedFit(_OwnFit):
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, *args, **kwargs):
-        with labels_in_words():
-            return super().fit(**self._checked("fit", args, kwargs))
+        """Train the model as `keras.Model.fit` does.
+
+        A callback with a method `run_fit` controls the call: `run_fit(model, fit, arguments)` gets the named arguments
+        as a dict, and returns the result of `fit(arguments, steps_done)`. The first epoch then starts after its first
+        `steps_done` steps, without reading data for them; Keras's own starts every epoch at step 0. Step numbers,
+        progress bar and epochs are those of an uninterrupted run. Optimizer and metrics are built before the first
+        callback is called. If the epoch has no steps left, the callbacks get its last step again, without training,
+        with the metrics that were set in `on_epoch_begin`.
+
+        Args:
+            *args, **kwargs: as in `keras.Model.fit`.
+        """
+        arguments = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments
+        del arguments["self"]
+        for callback in keras.tree.flatten(arguments.get("callbacks")):
+            if hasattr(callback, "run_fit"):
+                return callback.run_fit(self, self._fit_inside, arguments)
+        return self._fit_inside(arguments, None)
+
+    def _fit_inside(self, arguments, steps_done):
+        self._steps_done = steps_done
+        try:
+            with labels_in_words():
+                return super().fit(**self._checked("fit", (), arguments))
+        finally:
+            self._steps_done = None
 
     def evaluate(self, *args, **kwargs):
         with labels_in_words():
@@ -97,11 +140,19 @@ class DistributedFit(_OwnFit):
     def predict(self, *args, **kwargs):
         return super().predict(**self._checked("predict", args, kwargs))
 
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        super()._symbolic_build(iterator=iterator, data_batch=data_batch)
+        if iterator is not None and self._steps_done is not None:
+            _skip(self, iterator, self._steps_done)
+            self._steps_done = None
+
     def _checked(self, method, args, kwargs):
         """Return the arguments of a method of `keras.Model` by name, with the data adapted to the strategy."""
         arguments = inspect.signature(getattr(keras.Model, method)).bind(self, *args, **kwargs).arguments
         arguments.pop("self")
-        arguments.update(arguments.pop("kwargs", {}))
+        own = arguments.pop("kwargs", {})
+        if own:  # Keras's, for the validation inside fit, whose data are adapted already
+            return {**arguments, **own}
         for name, counted_by in _STEPS_OF[method].items():
             steps = arguments.get(counted_by)
             if steps and steps % self.steps_per_execution:
@@ -109,11 +160,15 @@ class DistributedFit(_OwnFit):
                     f"{counted_by} must be divisible by steps_per_execution; got {counted_by}={steps}, "
                     f"steps_per_execution={self.steps_per_execution}"
                 )
-            if name in arguments:
+            if arguments.get(name) is not None:
                 if steps is None:
                     _check_end(method, name, counted_by, arguments[name])
-                arguments[name] = self._shared_out(arguments[name])
+                arguments[name] = self._looked_at(method, self._shared_out(arguments[name]))
         return arguments
+
+    def _looked_at(self, method, data):
+        """Return the images, or a tuple that starts with them, such that the first batch is inspected."""
+        return data
 
 
 def _check_end(method, name, counted_by, data):
@@ -128,3 +183,45 @@ def _check_end(method, name, counted_by, data):
         f"{counted_by} must be given to {method}, as {name} is an infinite dataset (tf.data.INFINITE_CARDINALITY); "
         f"got {counted_by}=None ({known})"
     )
+
+
+def _skip(model, iterator, steps_done):
+    """Make the next epoch of an epoch iterator start after its first steps."""
+    whole_epoch = iterator._enumerate_iterator
+
+    def rest_of_epoch():
+        iterator._enumerate_iterator = whole_epoch
+        for step in whole_epoch():
+            if step[0] >= steps_done:
+                yield step
+            else:
+                iterator._steps_seen -= iterator.steps_per_execution  # no data was read for it
+        if steps_done >= iterator.steps_per_epoch:
+            _train_nothing_once(model)
+            yield step  # Keras's loop on JAX fails without any step
+
+    iterator._enumerate_iterator = rest_of_epoch
+
+
+def _train_nothing_once(model):
+    train_function, logs = model.train_function, model.get_metrics_result()
+
+    def train_nothing(*arguments):
+        model.train_function = train_function
+        return logs if len(arguments) == 1 else (logs, arguments[0])  # TensorFlow: iterator; JAX: state, iterator
+
+    model.train_function = train_nothing
+
+
+@contextlib.contextmanager
+def labels_in_words():
+    """Context that raises a short `ValueError` if a label is not a class; other errors pass unchanged."""
+    try:
+        yield
+    except Exception as error:
+        found = _OUTSIDE.search(str(error))
+        if found is None:
+            raise
+        label, classes = map(int, found.groups())
+        numbers = f"from 0 to {classes - 1}, as the model has {classes} classes" if classes > 1 else "0, the only class"
+        raise ValueError(f"labels must be {numbers}; a batch has {label}") from None

@@ -7,7 +7,7 @@ file is permanent.
 import keras
 import numpy as np
 
-from keras_vit.compat.graph_forms import ONEDNN, written_for
+from keras_vit.compat.kernels import ONEDNN, written_for
 
 
 def inference(model, compiled=True):

@@ -1,19 +1,20 @@
 """Models whose variables take given values, or no values yet, instead of random initial ones.
 
 Keras initialises every variable and then overwrites it with loaded weights, which takes a third of the loading time and
-a second copy in memory. `keras.StatelessScope` can defer this, but there is no public way to provide the values. Delete
-this file when `keras.Variable` takes its value from a scope; tests/compat/test_initial_values.py checks the private
-names used here.
+a second copy in memory. `keras.StatelessScope` can defer this, but there is no public way to provide the values. If a
+private name is missing, variables are initialised and then overwritten. Delete this file when `keras.Variable` takes
+its value from a scope; tests/compat/test_initial_values.py checks for it.
 """
 
 import math
 
 import keras
 import numpy as np
-from keras.src.backend.common import global_state
-from keras.src.backend.common.stateless_scope import in_stateless_scope
 
-_PENDING = "uninitialized_variables"
+from keras_vit.compat import private_names
+
+_GLOBAL = "keras.src.backend.common.global_state.get_global_attribute"
+_IN_SCOPE = "keras.src.backend.common.stateless_scope.in_stateless_scope"
 _ALIGNMENT = 64  # bytes; Eigen's widest vectors need this alignment
 
 
@@ -27,19 +28,22 @@ def build_deferred(build):
         Pair (result of `build`, list of its variables, which have shapes but no values yet). Pass the list to
         `initialise`, or drop both; until then even a model of gigabytes uses almost no memory.
     """
-    outer = global_state.get_global_attribute(_PENDING, [], set_to_default=True)
-    global_state.set_global_attribute(_PENDING, [])
+    if not _can_defer():
+        result = build()
+        return result, list(getattr(result, "variables", ()))
+    outer = list(_pending())
+    _pending().clear()
     try:
         with keras.StatelessScope(initialize_variables=False):
             result = build()
-        return result, global_state.get_global_attribute(_PENDING)
+        return result, list(_pending())
     finally:
-        global_state.set_global_attribute(_PENDING, outer)
+        _pending()[:] = outer
 
 
 def build_at_once(build):
     """Return `build()`, allocating all variables together at the end, which takes a fifth less time for a ViT-B/16."""
-    if in_stateless_scope():  # nothing may be allocated here
+    if not _can_defer() or private_names.find(_IN_SCOPE)():  # nothing may be allocated inside a scope
         return build()
     result, pending = build_deferred(build)
     initialise(pending)
@@ -57,8 +61,13 @@ def initialise(variables, values=None):
     """
     values = values or {}
     for variable in variables:
-        if id(variable) in values:
-            variable._initializer = _constant(values[id(variable)])
+        read = values.get(id(variable))
+        if not _can_defer():
+            if read is not None:
+                variable.assign(read())
+            continue
+        if read is not None:
+            variable._initializer = _constant(read)
         variable._deferred_initialize()
 
 
@@ -69,6 +78,15 @@ def aligned_empty(shape, dtype):
     memory = np.empty(size + _ALIGNMENT, "u1")
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _can_defer():
+    return private_names.has("get_global_attribute", "in_stateless_scope", "_initializer", "_deferred_initialize")
+
+
+def _pending():
+    """Return the list of Keras's variables without values."""
+    return private_names.find(_GLOBAL)("uninitialized_variables", [], set_to_default=True)
 
 
 def _constant(read):

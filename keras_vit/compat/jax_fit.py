@@ -1,12 +1,36 @@
-"""Training in microbatches on the JAX backend, whose `fit` needs no other correction."""
+"""What the `fit` of the JAX backend lacks: microbatches, weights that survive a failed step, layouts that fit the mesh.
 
-from keras_vit.compat.backend_fit import BackendFit
-from keras_vit.compat.jax_state import KeptState
-from keras_vit.compat.loss_shares import first_tensor, loss_weight, share
-from keras_vit.compat.microbatches import add, count_parts, take_part
+Keras's loops take weights, optimizer and metrics out of the model before the first step and put them back after the
+last one. After an error, such as an image of the wrong size or an unreadable file, the model had no weights. `fit` also
+gave the weights their averages (`use_ema`), which are zeros before the first step. Delete that part when
+tests/compat/test_jax_state.py finds that `keras.Model` keeps them.
+"""
+
+import itertools
+
+import keras
+
+from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
+
+# the state that each loop takes out of the model: predict, evaluate, fit
+_TAKEN = {
+    2: ("trainable_variables", "non_trainable_variables"),
+    3: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
+    4: ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
+}
+# path of a variable -> axes of the mesh that shard its sides: first columns, then rows, so that the two products of an
+# attention or an MLP need one exchange between the devices (arXiv 1909.08053, section 3).
+_LAYOUTS = {
+    r".*qkv/kernel": (None, "model"),
+    r".*qkv/bias": ("model",),
+    r".*proj/kernel": ("model", None),
+    r".*mlp/dense1/kernel": (None, "model"),
+    r".*mlp/dense1/bias": ("model",),
+    r".*mlp/dense2/kernel": ("model", None),
+}
 
 
-class JaxFit(KeptState, BackendFit):
+class JaxFit(BackendFit):
     """Mixin for `keras.Model`; see fit.py."""
 
     _can_split = True
@@ -15,7 +39,6 @@ class JaxFit(KeptState, BackendFit):
         if self._microbatches == 1 or not self.trainable_variables:
             return super().train_step(state, data)
         import jax
-        import keras
 
         trainable, non_trainable, optimizer_variables, metrics = state
         gradient_of = jax.value_and_grad(self.compute_loss_and_updates, has_aux=True)
@@ -23,29 +46,102 @@ class JaxFit(KeptState, BackendFit):
         total_rows, total_weight = len(first_tensor(x)), loss_weight(self, x, sample_weight)
         gradients, parts = None, count_parts(data, self._microbatches)
         for part in range(parts):
-            rows = take_part(_after(gradients, data), part, parts)
-            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(rows)
+            x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(take_part(_after(gradients, data), part, parts))
+            batch = {"x": x, "y": y, "sample_weight": sample_weight}
             (_, updates), part_gradients = gradient_of(
-                trainable,
-                non_trainable,
-                metrics,
-                x,
-                y,
-                sample_weight,
-                training=True,
-                optimizer_variables=optimizer_variables,
+                trainable, non_trainable, metrics, **batch, training=True, optimizer_variables=optimizer_variables
             )
             loss, y_pred, non_trainable, metrics = updates
             of_whole = share(loss_weight(self, x, sample_weight), total_weight)
             part_gradients = [keras.ops.cast(of_whole, gradient.dtype) * gradient for gradient in part_gradients]
             gradients = add(gradients, part_gradients)
-            loss *= of_whole * total_rows / len(first_tensor(x))  # for a metric that averages over the rows
-            logs, metrics = self._update_metrics_variables(metrics, loss, x, y, y_pred, sample_weight)
+            rows = len(first_tensor(x))
+            with keras.StatelessScope(zip(self.metrics_variables, metrics, strict=True)) as scope:
+                # the first metric averages the losses over the rows
+                self.metrics[0].update_state(loss * of_whole * total_rows / rows, sample_weight=rows)
+                logs = self.compute_metrics(**batch, y_pred=y_pred)
+            metrics = [scope.get_current_value(variable) for variable in self.metrics_variables]
         trainable, optimizer_variables = self.optimizer.stateless_apply(optimizer_variables, gradients, trainable)
         return logs, (trainable, non_trainable, optimizer_variables, metrics)
+
+    def fit(self, *args, **kwargs):
+        weights = list(self.trainable_variables)
+        before = [weight.value for weight in weights]
+        try:
+            return super().fit(*args, **kwargs)
+        except BaseException:
+            is_untrained = self.optimizer is not None and int(self.optimizer.iterations) == 0
+            if is_untrained and _is_there(before):
+                for weight, value in zip(weights, before, strict=True):
+                    weight.assign(value)
+            raise
+
+    def make_train_function(self, force=False):
+        self._make_kept("train_function", super().make_train_function, force)
+
+    def make_test_function(self, force=False):
+        self._make_kept("test_function", super().make_test_function, force)
+
+    def make_predict_function(self, force=False):
+        self._make_kept("predict_function", super().make_predict_function, force)
+
+    def _make_kept(self, name, make, force):
+        """Make one of Keras's functions of a state and an iterator, which restores the state after an error."""
+        if getattr(self, name) is not None and not force:
+            return
+        make(force=True)
+        function, steps = getattr(self, name), self.steps_per_execution
+        # Keras >= 3.16 joins the batches of an execution into one.
+        calls = steps if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16) else 1
+
+        def run(state, iterator):
+            found = []
+            try:
+                for batch in itertools.islice(iterator, calls):
+                    outputs, state = function(state, iter((batch,)))
+                    found.append(outputs)
+            except BaseException:
+                if _is_there(state):
+                    self._jax_state = dict(zip(_TAKEN[len(state)], state, strict=True))
+                    self.jax_state_sync()
+                raise
+            if not found:
+                raise StopIteration
+            if name == "predict_function":
+                outputs = keras.tree.map_structure(lambda *parts: keras.ops.concatenate(parts), *found)
+            return outputs, state
+
+        setattr(self, name, run)
+
+
+class ViTModelParallel(keras.distribution.ModelParallel):
+    """`keras.distribution.ModelParallel` that shards kernels along "model" if the devices divide them.
+
+    Keras selects a layout by the path of a variable only, and fails if the number of devices does not divide its side.
+
+    Args:
+        mesh: `keras.distribution.DeviceMesh` with the axes "data" and "model".
+    """
+
+    def __init__(self, mesh):
+        layouts = keras.distribution.LayoutMap(mesh)
+        for path, axes in _LAYOUTS.items():
+            layouts[path] = axes
+        super().__init__(layout_map=layouts, batch_dim_name="data")
+
+    def get_variable_layout(self, variable):
+        layout = super().get_variable_layout(variable)
+        parts = dict(zip(self.device_mesh.axis_names, self.device_mesh.shape, strict=True))
+        fits = all(side % parts.get(axis, 1) == 0 for side, axis in zip(variable.shape, layout.axes, strict=True))
+        return layout if fits else keras.distribution.TensorLayout([None] * len(variable.shape), self.device_mesh)
 
 
 def _after(gradients, data):
     import jax
 
     return data if gradients is None else jax.lax.optimization_barrier((gradients, data))[1]
+
+
+def _is_there(arrays):
+    """Return whether the arrays still exist, that is, no failed step has donated them."""
+    return not any(array.is_deleted() for array in keras.tree.flatten(arrays))

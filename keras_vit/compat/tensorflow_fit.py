@@ -2,24 +2,27 @@
 
 Keras fails to build a model from a batch that is distributed over replicas (keras-team/keras issue 20585) and to loop
 over several steps with such a batch (issue 19246). It distributes files instead of rows among workers, weights a
-replica with fewer rows as much as one with more, and reports the metrics of one replica during an epoch. Delete this
-file with fit.py.
+replica with fewer rows as much as one with more, reports the metrics of one replica during an epoch, and draws the same
+dropout mask on every replica. Delete a correction when tests/compat/test_optimizers.py, test_replica_seeds.py or
+test_collective_keys.py finds that Keras or TensorFlow needs it no more.
 
 Keras divides every mean of its losses and of added losses by the number of replicas, and sums over the replicas. A
 `compute_loss` in this package must do so too: combine only `super().compute_loss`, Keras's losses and numeric factors.
 """
 
 import contextlib
+import inspect
+import itertools
+import types
 
 import keras
 
-from keras_vit.compat.backend_fit import BackendFit
-from keras_vit.compat.fused_updates import fuse_updates
-from keras_vit.compat.graph_forms import ONEDNN, written_for
-from keras_vit.compat.loss_shares import first_tensor, loss_weight, share
-from keras_vit.compat.microbatches import add, count_parts, take_part
-from keras_vit.compat.optimizers import correct_for_replicas
-from keras_vit.compat.replica_seeds import separate_replica_seeds
+from keras_vit.compat.kernels import ONEDNN, written_for
+from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
+from keras_vit.compat.tensorflow_optimizers import correct_for_replicas, fuse_updates
+
+_GROUPS_PER_STRATEGY = 1000
+_starts = itertools.count(_GROUPS_PER_STRATEGY, _GROUPS_PER_STRATEGY)
 
 
 class TensorFlowFit(BackendFit):
@@ -60,21 +63,18 @@ class TensorFlowFit(BackendFit):
         rows = tf.shape(first_tensor(x))[0]
         filled_x, filled_y, filled_weight = _filled_up((x, y, sample_weight), rows)
         with tf.GradientTape() as tape:
-            y_pred = self(filled_x, training=True) if self._call_has_training_arg else self(filled_x)
+            takes_training = "training" in inspect.signature(self.call).parameters
+            y_pred = self(filled_x, training=True) if takes_training else self(filled_x)
             if whole_weight is None and sample_weight is None:  # the row added by `_filled_up` must not count in a sum
                 filled_weight = _filled_up(tf.ones([rows] + [1] * (len(first_tensor(y_pred).shape) - 2)), rows)
-            loss = self._compute_loss(x=filled_x, y=filled_y, y_pred=y_pred, sample_weight=filled_weight, training=True)
+            loss = self.compute_loss(filled_x, filled_y, y_pred, filled_weight, training=True)
             loss *= tf.cast(share(loss_weight(self, x, sample_weight), whole_weight), loss.dtype)
             by_row = tf.math.divide_no_nan(tf.cast(whole_rows, loss.dtype), tf.cast(rows, loss.dtype))
-            self._loss_tracker.update_state(loss * by_row, sample_weight=rows)  # a metric that averages over the rows
+            self.metrics[0].update_state(loss * by_row, sample_weight=rows)  # averages the losses over the rows
             loss = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(loss, self.trainable_weights)
         y_pred = _map(lambda tensor: tensor[:rows], y_pred)
         return gradients, self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-
-    @property
-    def _runs_own_function(self):
-        return self._distribute_strategy is not None or self.steps_per_execution > 1
 
     def test_step(self, data):
         with self._for_inference():
@@ -88,17 +88,27 @@ class TensorFlowFit(BackendFit):
         return contextlib.nullcontext() if self.jit_compile else written_for(ONEDNN)
 
     def make_train_function(self, force=False):
-        """Build the optimizer first, because a step that creates variables is traced twice."""
+        if self.train_function is not None and not force:
+            return
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and not optimizer.built and self.trainable_variables:
-            with self.distribute_strategy.scope():
+            with self.distribute_strategy.scope():  # a step that creates variables would be traced twice
                 optimizer.build(self.trainable_variables)
-        super().make_train_function(force)
+        if self._runs_own_function:
+            self.train_function = self._function(self.train_step)
+        else:
+            super().make_train_function(force)
 
-    def _make_function(self, step_function):
+    def make_test_function(self, force=False):
+        if self.test_function is not None and not force:
+            return
+        if self._runs_own_function:
+            self.test_function = self._function(self.test_step)
+        else:
+            super().make_test_function(force)
+
+    def _function(self, step_function):
         """Return a function of an iterator that runs `steps_per_execution` steps, or the remaining ones."""
-        if not self._runs_own_function:
-            return super()._make_function(step_function)
         import tensorflow as tf
 
         separate_replica_seeds(self)
@@ -106,19 +116,23 @@ class TensorFlowFit(BackendFit):
         compiled = (lambda function, **_: function) if self.run_eagerly else tf.function
 
         @tf.autograph.experimental.do_not_convert
-        def step(data):
+        def run(data):
             outputs = strategy.run(step_function, args=(data,))
             # Logs of a custom train_step; metrics below replace them by those of all replicas.
             return keras.tree.map_structure(lambda x: _mean(strategy.experimental_local_results(x)), outputs)
 
-        step = self._autoconvert_optionals(compiled(step, reduce_retracing=True, jit_compile=self.jit_compile))
+        run = compiled(run, reduce_retracing=True, jit_compile=self.jit_compile)
+
+        def step(data):  # a missing target or weight is an Optional
+            is_missing = lambda x: isinstance(x, tf.experimental.Optional)  # noqa: E731
+            return run(keras.tree.map_structure(lambda x: None if is_missing(x) else x, data))
 
         @tf.autograph.experimental.do_not_convert
         def steps(iterator, count):
             logs = step(iterator.get_next())
             if self.steps_per_execution > 1:
                 logs = _repeat(step, iterator, count - 1, logs)
-            return self._get_metrics_result_or_logs(logs)  # of all replicas
+            return self._results(logs)
 
         steps = compiled(steps, reduce_retracing=True)
 
@@ -127,13 +141,18 @@ class TensorFlowFit(BackendFit):
             if count:
                 return steps(data.iterator, tf.constant(count))
             logs = None
-            for _, batch in zip(range(self.steps_per_execution), data, strict=False):
+            for batch in itertools.islice(data, self.steps_per_execution):
                 logs = step(batch)
             if logs is None:
                 raise StopIteration
-            return self._get_metrics_result_or_logs(logs)
+            return self._results(logs)
 
         return function
+
+    def _results(self, logs):
+        """Return the metrics of all replicas if a step returned its metrics, else what it returned."""
+        metrics = self.get_metrics_result()
+        return metrics if isinstance(logs, dict) and logs.keys() == metrics.keys() else logs
 
     def predict_on_batch(self, x):
         outputs = super().predict_on_batch(x)
@@ -146,11 +165,22 @@ class TensorFlowFit(BackendFit):
         if iterator is None:
             super()._maybe_symbolic_build(data_batch=data_batch)
             return
-        if self._distribute_strategy is not None:
+        if self._has_strategy or self._steps_done is not None:
             with self.distribute_strategy.scope():
-                self._symbolic_build(data_batch=_specification(iterator))
+                self._symbolic_build(iterator, data_batch=_specification(iterator))
         if self._runs_own_function:
             iterator._distributed_dataset = _CountedDataset(iterator)
+
+    @property
+    def _runs_own_function(self):
+        return self._has_strategy or self.steps_per_execution > 1
+
+    @property
+    def _has_strategy(self):
+        import tensorflow as tf
+
+        with self.distribute_strategy.scope():
+            return tf.distribute.has_strategy()
 
     @property
     def _replicas(self):
@@ -165,7 +195,7 @@ class TensorFlowFit(BackendFit):
             )
         position = 7  # of jit_compile among the arguments of compile
         jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile", "auto")
-        if jit_compile is True and self._distribute_strategy is not None:
+        if jit_compile is True and self._has_strategy:
             raise ValueError(
                 "jit_compile must be 'auto' or False under a strategy of tf.distribute, which compiles where "
                 "it can; got jit_compile=True"
@@ -179,7 +209,7 @@ class TensorFlowFit(BackendFit):
             correct_for_replicas(self.optimizer)
 
     def _portable(self, config):
-        return config if self._distribute_strategy is None else {**config, "jit_compile": "auto"}
+        return {**config, "jit_compile": "auto"} if self._has_strategy else config
 
     def _shared_out(self, data):
         """Give each worker its rows of every batch; Keras would distribute files."""
@@ -278,11 +308,84 @@ def _specification(epoch_iterator):
     """Return shapes and dtypes of one replica's batch, without reading data."""
     import tensorflow as tf
 
-    dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)
-
     def of_one_replica(spec):
         if isinstance(spec, (tf.OptionalSpec, tf.NoneTensorSpec)):  # of a missing target or weight
             return None
-        return getattr(spec, "_value_specs", (spec,))[0]  # of a PerReplicaSpec
+        return tf.nest.flatten(spec, expand_composites=True)[0]  # a PerReplicaSpec has one for each
 
+    dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)
     return keras.tree.map_structure(of_one_replica, dataset.element_spec)
+
+
+def separate_replica_seeds(model):
+    """Make every seed generator inside `model` add the replica's number to its seeds.
+
+    Keras's seed generators have the same state on every replica, so Dropout draws the same mask everywhere. With one
+    replica the seeds do not change. The saved states of the generators stay equal on all replicas, so a run depends on
+    its seeds and the number of replicas.
+
+    Args:
+        model: a Keras model; only the layers that it has now are changed.
+    """
+    for layer in model._flatten_layers(include_self=True, recursive=True):
+        for generator in layer._seed_generators:
+            vars(generator)["next"] = types.MethodType(_next, generator)
+
+
+def _next(self, ordered=True):
+    import tensorflow as tf
+
+    seed = keras.random.SeedGenerator.next(self, ordered)
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return seed
+    return tf.random.experimental.stateless_fold_in(seed, tf.cast(context.replica_id_in_sync_group, seed.dtype))
+
+
+def mirrored_strategy(devices=None):
+    """Return a `tf.distribute.MirroredStrategy` over `devices` with its own numbers of collective operations.
+
+    Every strategy of TensorFlow numbers its device groups from 1, so the collective operations of a second strategy in
+    the process are mistaken for those of the first and fail if their shapes differ. As in TensorFlow's own tests, the
+    first number is changed.
+    """
+    import tensorflow as tf
+
+    base = tf.distribute.MirroredStrategy._collective_key_base
+    tf.distribute.MirroredStrategy._collective_key_base = base + next(_starts)
+    try:
+        return tf.distribute.MirroredStrategy(devices)
+    finally:
+        tf.distribute.MirroredStrategy._collective_key_base = base
+
+
+def with_look(dataset, find, look):
+    """Return the dataset such that its first batch is inspected once, when it is read.
+
+    Keras callbacks do not get the data. Taking a batch before `fit` would read files twice, remove it from a stream,
+    and change the shuffling of later epochs.
+
+    Args:
+        dataset: a `tf.data.Dataset`; anything else is returned unchanged.
+        find: function from a batch, or its specification, to the tensor to inspect, or None.
+        look: function of that tensor as a NumPy array. TensorFlow keeps a reference to it until the process ends.
+    """
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset) or find(dataset.element_spec) is None:
+        return dataset
+    seen = []
+
+    def once(images):
+        if not seen:  # every epoch starts with number 0
+            seen.append(True)
+            look(images)
+
+    @tf.autograph.experimental.do_not_convert
+    def pass_on(number, batch):
+        images = find(batch)
+        done = tf.cond(number == 0, lambda: tf.group(tf.numpy_function(once, [images], [])), tf.no_op)
+        with tf.control_dependencies([done]):
+            return tf.nest.map_structure(lambda part: tf.identity(part) if part is images else part, batch)
+
+    return dataset.enumerate().map(pass_on)

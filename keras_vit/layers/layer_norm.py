@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_vit.compat.layer_norm import layer_norm
+from keras_vit.compat.kernels import layer_norm
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -4,8 +4,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.compat.gelu import gelu
-from keras_vit.compat.projections import on_rows, project
+from keras_vit.compat.kernels import gelu, on_rows, project
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.typing import Tensor
 

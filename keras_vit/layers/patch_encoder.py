@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.plain_trainers import refuse_plain_trainer
 from keras_vit.layers.base import Layer, known_map
 from keras_vit.typing import Size, Tensor
 
@@ -49,7 +48,6 @@ class PatchEncoder(Layer):
         self.projection.build(input_shape)
 
     def call(self, images: Tensor) -> Tensor:
-        refuse_plain_trainer(self)
         rows, columns = self.grid_size(images.shape)
         patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))

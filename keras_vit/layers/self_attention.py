@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.compat.projections import project, project_heads
+from keras_vit.compat.kernels import project, project_heads
 from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.position_embs import relative_logits

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.plain_trainers import refuse_plain_trainer
 from keras_vit.config.arguments import one_of
 from keras_vit.layers.base import Layer
 from keras_vit.typing import Size, Tensor
@@ -64,7 +63,6 @@ class StdConv2D(Layer):
         self.input_spec = keras.InputSpec(ndim=4, axes={-1: input_shape[-1]})
 
     def call(self, images: Tensor) -> Tensor:
-        refuse_plain_trainer(self)
         kernel = ops.cast(self.standardised_kernel(), images.dtype)
         return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
 

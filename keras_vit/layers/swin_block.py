@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.projections import on_rows
+from keras_vit.compat.kernels import on_rows
 from keras_vit.layers.base import Layer, build_in_sequence, head_width, known_map
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock
@@ -132,7 +132,10 @@ class SwinBlock(Layer):
             upper left corner is (y, x), token (i, j) is the map's token (y + i + shift, x + j + shift) modulo
             `padded_size`.
         """
-        return self.attention.attention_scores(self._to_windows(self.norm1(maps)), self.regions)
+        _, rows, columns, dim = maps.shape
+        tokens = self.norm1(ops.reshape(maps, (-1, rows * columns, dim)))  # the shape that it is built for
+        windows = self._to_windows(ops.reshape(tokens, (-1, rows, columns, dim)))
+        return self.attention.attention_scores(windows, self.regions)
 
 
 def _roll(maps, shift):

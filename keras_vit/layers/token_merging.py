@@ -4,8 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.compat.remat import recompute
-from keras_vit.compat.take_rows import take_rows
+from keras_vit.compat.kernels import recompute, take_rows
 from keras_vit.layers.base import Layer
 from keras_vit.layers.self_attention import at_least_float32
 from keras_vit.layers.transformer_block import TransformerBlock

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.remat import recompute
+from keras_vit.compat.kernels import recompute
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.layers.layer_norm import LayerNorm
 from keras_vit.layers.mlp import MlpBlock

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from keras_vit.compat.fit import DistributedFit
-from keras_vit.compat.resumable_fit import ResumableFit
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
@@ -23,28 +22,26 @@ _STANDARDISATION = "preprocessing"  # the layer of a model with include_preproce
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Model(ResumableFit, DistributedFit, keras.Model):
+class Model(DistributedFit, keras.Model):
     """Extend `keras.Model` with a `fit` for several devices that can be resumed.
 
     Training on several devices, or resumed after an interruption, gives the results of one uninterrupted run on one
     device. The models of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of
     the package with a new head or inside a larger model. Clipping, gradient accumulation, weight averages, several
     steps per execution, metrics and dropout are correct under every strategy of tf.distribute, with the stock
-    optimizers. `compile` also takes `microbatches`.
+    optimizers. `compile` also takes `microbatches`. A plain `keras.Model` around a model of the package trains as Keras
+    trains it: under several replicas, clipping, gradient accumulation, overwriting with averages and several steps per
+    execution are wrong or fail.
 
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
             expects, such as pixel values from 0 to 255.
     """
 
-    def _checked(self, method, args, kwargs):
+    def _looked_at(self, method, data):
         from keras_vit.models.training_warnings import looked_at  # that module imports this one
 
-        arguments = super()._checked(method, args, kwargs)
-        for name in ("x", "validation_data"):
-            if name in arguments and not arguments.get("_use_cached_eval_dataset"):
-                arguments[name] = looked_at(self, method, arguments[name])
-        return arguments
+        return looked_at(self, method, data)
 
 
 class ImageModel(Model):

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 import keras
 
 from keras_vit import checks
+from keras_vit.compat.graph import sublayers
 from keras_vit.compat.initial_values import build_deferred, initialise
-from keras_vit.compat.sublayers import sublayers
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.models.base import ImageModel, check_model
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states

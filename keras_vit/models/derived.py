@@ -8,9 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls
+from keras_vit.compat.graph import graph_calls, owned_variables
 from keras_vit.compat.initial_values import build_deferred, initialise
-from keras_vit.compat.sublayers import owned_variables
 from keras_vit.config import UNPOOLED, Preprocessing
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, Model, check_model, standardisation

@@ -10,10 +10,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.label_forms import CrossEntropy
-from keras_vit.compat.loss_shares import added_loss
-from keras_vit.compat.outermost import is_outermost
-from keras_vit.compat.sublayers import keep_beside_graph
+from keras_vit.compat.graph import keep_beside_graph
+from keras_vit.compat.saved_objects import CrossEntropy
 from keras_vit.models.encoders import find_encoder, images_of, output_activation
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
@@ -131,11 +129,21 @@ class Distiller(TrainingModel):
         self._distillation_loss = DistillationLoss(self.mode, self.temperature or 1.0, reduction=reduction)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        """Return the student's output, or the training outputs of both models.
+        """Return the student's output, or `call_both` inside `train_step`."""
+        if training and self._in_train_step:
+            return self.call_both(inputs)
+        return super().call(inputs, training=training, mask=mask)
 
-        In training these are (class head, distillation head, logits of the teacher)."""
-        if not training or not is_outermost(self):
-            return super().call(inputs, training=training, mask=mask)
+    def call_both(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the outputs that training compares.
+
+        Args:
+            inputs: the student's images.
+
+        Returns:
+            The outputs of the student's class head and distillation head in training mode (the same output twice for
+            a student with one head), and the logits of the teacher in inference mode; each (batch, classes).
+        """
         heads = _call_heads(self.student, inputs)
         scores = self.teacher(self._as_teacher_takes(inputs), training=False)
         logits = to_logits(ops.stop_gradient(scores), output_activation(self.teacher))
@@ -147,8 +155,9 @@ class Distiller(TrainingModel):
         class_scores, scores, teacher = y_pred
         labels = super().compute_loss(x, y, class_scores, sample_weight, training)
         distillation = self._distillation_loss(teacher, self._student_logits(scores), sample_weight)
-        # `labels` already includes 1 - alpha of the losses that layers add.
-        return (1 - self.alpha) * labels + self.alpha * (distillation + added_loss(self))
+        # `labels` already includes 1 - alpha of the losses that layers add; like Keras's, they are sums over a replica.
+        added = sum(ops.sum(loss) for loss in self.losses) / self._replicas
+        return (1 - self.alpha) * labels + self.alpha * (distillation + added)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not isinstance(y_pred, tuple):

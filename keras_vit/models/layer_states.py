@@ -5,8 +5,7 @@ import warnings
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.sublayers import inner_layers
+from keras_vit.compat.graph import graph_calls, inner_layers
 
 QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes that need no calibration data
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.sublayers import keep_beside_graph
+from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption, PatchPrediction
 from keras_vit.models.base import described, head_dtype
 from keras_vit.models.derived import feature_extractor

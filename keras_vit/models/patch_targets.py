@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.compat.label_forms import Accuracy
+from keras_vit.compat.saved_objects import Accuracy
 
 BINS = 8  # 3 bits per channel
 COLORS = ("expected", "likeliest")

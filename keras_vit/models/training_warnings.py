@@ -8,7 +8,7 @@ import warnings
 import keras
 import numpy as np
 
-from keras_vit.compat.first_batch import with_look
+from keras_vit.compat.tensorflow_fit import with_look
 from keras_vit.models.base import ADVICE
 from keras_vit.models.encoders import images_of
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 
-from keras_vit.compat.outermost import is_outermost
 from keras_vit.config import UNPOOLED, FeatureMapConfig, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
@@ -48,9 +47,9 @@ class VisionTransformer(ImageModel):
     that it holds, so the later layers work as without merging. The mean over patches therefore weights merged tokens by
     size, and so does attention pooling. `keras_vit.feature_extractor` unmerges the outputs of blocks in the same way.
 
-    A distilled model returns a pair of logits, (class token, distillation token), when called with `training=True`, and
-    their mean otherwise. `fit` trains both heads on the labels, each with half the loss. A `Distiller` trains the
-    second head on a teacher. Inside another Keras model, a distilled model always returns the mean.
+    A distilled model returns the mean of the logits of its two heads, of the class token and of the distillation token;
+    `call_heads` returns both. Its `fit` trains both heads on the labels, each with half the loss. A `Distiller` trains
+    the second head on a teacher. Inside another Keras model, the mean is trained.
 
     Args:
         config: a `ViTConfig`.
@@ -88,10 +87,10 @@ class VisionTransformer(ImageModel):
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
-        self._call_heads = keras.Model(inputs, heads).call if len(heads) > 1 else None
+        self._call_heads = keras.Model(inputs, heads).__call__ if len(heads) > 1 else None
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        if self._call_heads is None or not training or not is_outermost(self):
+        if self._call_heads is None or not (training and self._in_train_step):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.analysis import rollout_model
 from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.graph_forms import ONEDNN, written_for
+from keras_vit.compat.kernels import ONEDNN, written_for
 from keras_vit.data import preprocessing as ops
 from keras_vit.serving.rows import read_rows
 

@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.label_forms import Accuracy, CrossEntropy
+from keras_vit.compat.saved_objects import Accuracy, CrossEntropy
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import Model
 from keras_vit.models.distillation import Distiller

@@ -13,8 +13,8 @@ from typing import Any
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.collective_keys import mirrored_strategy
-from keras_vit.compat.jax_layouts import ViTModelParallel
+from keras_vit.compat.jax_fit import ViTModelParallel
+from keras_vit.compat.tensorflow_fit import mirrored_strategy
 from keras_vit.training import workers
 
 _NO_TPU = "distribution('tpu') needs a TPU, but none was found (with TensorFlow, set address=... or TPU_NAME)"
@@ -68,7 +68,8 @@ class Devices:
 def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
     """Select devices for building, compiling and training models in this context.
 
-    Models that are built in the context train on the selected devices with plain `model.fit`.
+    Models that are built in the context train on the selected devices with `model.fit`. With several devices, use
+    `keras_vit.Model(inputs, outputs)` for layers around a model of the package: `keras.Model` has faults there.
 
     Args:
         name: one of

@@ -2,9 +2,8 @@
 
 import keras
 
-from keras_vit.compat import per_variable
-from keras_vit.compat.sublayers import inner_layers
-from keras_vit.compat.warmup import Warmup
+from keras_vit.compat.graph import inner_layers
+from keras_vit.compat.saved_objects import Warmup
 from keras_vit.layers import AxialTransformerBlock, TransformerBlock
 from keras_vit.layers.axial_bottleneck import AxialBottleneck
 from keras_vit.layers.bottleneck import PreActivationUnit
@@ -111,7 +110,7 @@ def create_optimizer(recipe, learning_rate, model):
         arguments |= {"use_ema": True, "ema_momentum": recipe.ema_momentum}
     if recipe.layer_decay is not None:
         arguments["rate_factors"] = layer_rates(model, recipe.layer_decay)
-    library = per_variable if recipe.weight_decay or recipe.layer_decay else keras.optimizers
+    library = saved_objects if recipe.weight_decay or recipe.layer_decay else keras.optimizers
     if recipe.optimizer == "adamw":
         return library.AdamW(beta_1=0.9, beta_2=0.999, epsilon=1e-8, **arguments)
     return library.SGD(momentum=_MOMENTUM if recipe.momentum is None else recipe.momentum, **arguments)

@@ -7,7 +7,7 @@ import time
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.learning_rate import learning_rate_at
+from keras_vit.compat.saved_objects import learning_rate_at
 from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_text
 from keras_vit.training.report import csv_text, history_rows, merit

@@ -9,7 +9,7 @@ import keras
 
 from keras_vit import checks
 from keras_vit.checks import check_string
-from keras_vit.compat.label_forms import CROSS_ENTROPIES
+from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config import ImageConfig
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.in_memory import from_digits

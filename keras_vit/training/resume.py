@@ -83,7 +83,7 @@ class Resume(keras.callbacks.Callback):
         self.step = self._saved_step()
 
     def run_fit(self, model: keras.Model, fit: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """Call `fit` so that it resumes from the checkpoint; see `compat.resumable_fit`.
+        """Call `fit` so that it resumes from the checkpoint; see `keras_vit.Model.fit`.
 
         Args:
             model: the model whose `fit` was called.

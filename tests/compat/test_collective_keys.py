@@ -1,6 +1,6 @@
 """Several strategies in one process: their exchanges have numbers of their own."""
 
-from keras_vit.compat.collective_keys import mirrored_strategy
+from keras_vit.compat.tensorflow_fit import mirrored_strategy
 
 
 def _first_group(strategy):

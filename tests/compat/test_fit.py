@@ -6,7 +6,7 @@ import pytest
 from replica_process import run_cases
 
 import keras_vit
-from keras_vit.compat.microbatches import add, take_part
+from keras_vit.compat.parts import add, take_part
 
 EQUAL = ("odd_batches", "empty_replica")
 ERRORS = {
@@ -15,7 +15,7 @@ ERRORS = {
     "steps_per_execution=2",
     "jit_compile": "jit_compile must be 'auto' or False under a strategy",
 }
-OTHERS = ("dense_cases", "microbatch_errors", "evaluate_and_predict", "refusals")
+OTHERS = ("dense_cases", "microbatch_errors", "evaluate_and_predict")
 OTHERS_SLOW = ("given_weights", "microbatches", "saved", "several_steps")
 EQUAL_SLOW = (
     "class_weights_and_arrays",
@@ -90,25 +90,6 @@ def test_small_models_on_two_replicas(found):
 def test_evaluate_and_predict(found):
     assert found["evaluate_and_predict"]["rows"] == 17
     assert found["evaluate_and_predict"]["difference"] < TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("case", "fault"),
-    [
-        ("headed", "global_clipnorm=0.1"),
-        ("pooled", "gradient_accumulation_steps=2"),
-        ("sequential", "ema_overwrite_frequency=2"),
-        ("steps", "steps_per_execution=2"),
-    ],
-)
-def test_plain_model_around_a_vit_is_refused(found, case, fault):
-    sentence = found["refusals"][case]
-    assert f"cannot be trained on 2 replicas with {fault}, which Keras gets wrong" in sentence
-    assert "make the model with keras_vit.Model(inputs, outputs)" in sentence
-
-
-def test_plain_model_is_left_alone_where_keras_is_right(found):
-    assert found["refusals"]["nothing"] == "no error"
 
 
 @pytest.mark.slow

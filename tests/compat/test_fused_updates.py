@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.compat import fused_updates, per_variable, tensorflow_fit
+from keras_vit.compat import saved_objects, tensorflow_fit, tensorflow_optimizers
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("kernels of TensorFlow", allow_module_level=True)
@@ -46,11 +46,11 @@ OPTIMIZERS = {
     "AdamW, accumulated": lambda: keras.optimizers.AdamW(schedule(), gradient_accumulation_steps=2, clipvalue=0.5),
     "AdamW, average": lambda: keras.optimizers.AdamW(0.1, use_ema=True, ema_overwrite_frequency=3, clipnorm=0.5),
     "AdamW, scaled": lambda: loss_scaled(keras.optimizers.AdamW(0.1, global_clipnorm=0.5)),
-    "AdamW, rates": lambda: per_variable.AdamW(schedule(), weight_decay=0.3, rate_factors=FACTORS),
+    "AdamW, rates": lambda: saved_objects.AdamW(schedule(), weight_decay=0.3, rate_factors=FACTORS),
     "SGD": lambda: keras.optimizers.SGD(0.1, weight_decay=0.1),
     "SGD, momentum": lambda: keras.optimizers.SGD(schedule(), momentum=0.9, global_clipnorm=0.5),
     "SGD, Nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "SGD, rates": lambda: per_variable.SGD(0.1, momentum=0.9, weight_decay=0.3, rate_factors=FACTORS),
+    "SGD, rates": lambda: saved_objects.SGD(0.1, momentum=0.9, weight_decay=0.3, rate_factors=FACTORS),
 }
 
 
@@ -84,7 +84,7 @@ def assert_equal(found, expected):
 
 
 def fused(optimizer):
-    fused_updates.fuse_updates(optimizer)
+    tensorflow_optimizers.fuse_updates(optimizer)
     return optimizer
 
 
@@ -127,7 +127,7 @@ def test_operations_that_a_weight_adds(name, expected):
     own = operations(fused(make()), 3) - operations(fused(make()), 2)
     assert own == collections.Counter({*expected, "Identity"})  # Identity is the sum over one replica
     stock = operations(make(), 3) - operations(make(), 2)
-    assert stock.total() > own.total()  # when this fails for all, delete compat/fused_updates.py
+    assert stock.total() > own.total()  # when this fails for all, delete the half of compat/tensorflow_optimizers.py
 
 
 class OwnStep(keras.optimizers.Adam):

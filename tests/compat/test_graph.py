@@ -36,5 +36,5 @@ def test_a_model_without_a_graph_has_none():
 
 
 def test_keras_has_no_public_list_of_calls():
-    """Delete compat/graph.py when this fails."""
+    """Delete graph_calls when this fails."""
     assert not hasattr(keras.Model, "nodes_by_depth") and not hasattr(keras.Model, "calls")

@@ -6,7 +6,6 @@ import pytest
 from keras.src.backend.common import global_state
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.compat import initial_values
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 
 CONFIG = ViTConfig(
@@ -124,7 +123,7 @@ def test_variables_that_were_pending_before_stay_pending():
     with keras.StatelessScope(initialize_variables=False):
         mine.append(keras.Variable(keras.initializers.Ones(), shape=(2,)))
         _, pending = build_deferred(lambda: keras.Variable(keras.initializers.Ones(), shape=(3,)))
-        waiting = global_state.get_global_attribute(initial_values._PENDING)
+        waiting = global_state.get_global_attribute("uninitialized_variables")
     assert [tuple(v.shape) for v in pending] == [(3,)]
     assert [tuple(v.shape) for v in waiting] == [(2,)]
     keras.src.backend.common.variables.initialize_all_variables()
@@ -132,7 +131,7 @@ def test_variables_that_were_pending_before_stay_pending():
 
 
 def _check_clean():
-    assert not global_state.get_global_attribute(initial_values._PENDING)
+    assert not global_state.get_global_attribute("uninitialized_variables")
     assert not keras.src.backend.common.stateless_scope.in_stateless_scope()
     layer = keras.layers.Dense(3)
     layer.build((None, 2))

@@ -91,5 +91,5 @@ def test_averages_before_the_first_step_are_not_taken(found):
 
 
 def test_keras_still_loses_them(found):
-    """The fault that compat/jax_state.py is for; when this fails, delete it."""
+    """The fault that that part of compat/jax_fit.py is for; when this fails, delete it."""
     assert not found["Keras"]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from families import FAMILIES
 
-from keras_vit.compat.label_errors import labels_in_words
+from keras_vit.compat.fit import labels_in_words
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 
-from keras_vit.compat.learning_rate import learning_rate_at
+from keras_vit.compat.saved_objects import learning_rate_at
 
 
 def test_of_a_schedule():
@@ -20,9 +20,3 @@ def test_of_the_optimizer_inside_a_loss_scale():
     schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
     rate = learning_rate_at(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(schedule)))
     np.testing.assert_allclose([rate(step) for step in (0, 5, 10)], [1.0, 0.5, 0.0], atol=1e-7)
-
-
-def test_keras_keeps_the_schedule_to_itself():
-    schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
-    optimizer = keras.optimizers.SGD(schedule)
-    assert optimizer._learning_rate is schedule and optimizer.learning_rate is not schedule

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from replica_process import run_cases
 
-from keras_vit.compat import optimizers
+from keras_vit.compat import tensorflow_optimizers as optimizers
 
 CASES = ("overwritten_averages", "clipped_values", "fused_adamw", "one_device_is_stock")
 SLOW_CASES = ("nadam", "loss_scale", "stock_faults")
@@ -45,7 +45,7 @@ def test_optimizers_of_one_device_stay_as_they_are(found):
 
 @pytest.mark.slow
 def test_keras_is_still_wrong(found_slowly):
-    """The faults that compat/optimizers.py and compat/tensorflow_fit.py are for; when one fails, delete its cure."""
+    """The faults that the corrections of optimizers and steps are for; when one fails, delete its cure."""
     faults = found_slowly["stock_faults"]
     assert faults["nothing"] == "no error"  # the comparison itself is sound
     assert "ZeroDivisionError" in faults["global_clipnorm"]  # the weights differ

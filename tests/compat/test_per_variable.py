@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.compat import per_variable
+from keras_vit.compat import saved_objects
 
 OPTIMIZERS = {
-    "sgd": (per_variable.SGD, keras.optimizers.SGD, {"momentum": 0.9}),
-    "adamw": (per_variable.AdamW, keras.optimizers.AdamW, {"epsilon": 1e-6}),
+    "sgd": (saved_objects.SGD, keras.optimizers.SGD, {"momentum": 0.9}),
+    "adamw": (saved_objects.AdamW, keras.optimizers.AdamW, {"epsilon": 1e-6}),
 }
 FACTORS = (0.25, 0.5, 1.0, 2.0)
 
@@ -102,13 +102,13 @@ def test_survive_load_model_in_a_process_that_only_imports_keras_vit(tmp_path):
 
 
 def test_another_number_of_variables_is_refused():
-    optimizer = per_variable.SGD(0.1, rate_factors=[1.0])
+    optimizer = saved_objects.SGD(0.1, rate_factors=[1.0])
     with pytest.raises(ValueError, match="rates for 1 trainable variables; the model has 4: compile it again"):
         optimizer.build(variables())
 
 
 def test_keras_still_forgets_what_is_not_decayed():
-    """When this fails, half of compat/per_variable.py may go."""
+    """When this fails, half of _PerVariable may go."""
     optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
     optimizer.exclude_from_weight_decay(var_names=["bias"])
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
@@ -127,7 +127,7 @@ MIRRORED = """
 import os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras, numpy as np, tensorflow as tf
-from keras_vit.compat import per_variable
+from keras_vit.compat import saved_objects
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -137,7 +137,7 @@ def run(strategy):
         rng = np.random.default_rng(0)
         names = ("kernel", "bias", "kernel")
         weights = [keras.Variable(rng.normal(size=4).astype("float32"), name=name) for name in names]
-        optimizer = per_variable.AdamW(0.1, weight_decay=0.5, epsilon=1e-6, rate_factors=[0.25, 0.5, 1.0])
+        optimizer = saved_objects.AdamW(0.1, weight_decay=0.5, epsilon=1e-6, rate_factors=[0.25, 0.5, 1.0])
         optimizer.build(weights)
 
     @tf.function

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.compat.remat import recompute
+from keras_vit.compat.kernels import recompute
 
 needs_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces with tf.function")
 
@@ -90,7 +90,7 @@ def test_compiled_gradient_uses_the_dropout_masks_of_the_forward_pass():
 
 @needs_tensorflow
 def test_keras_remat_scope_still_fails_inside_a_compiled_function():
-    """When this test fails, look whether keras_vit/compat/remat.py can give way to keras.RematScope."""
+    """When this test fails, look whether recompute can give way to keras.RematScope."""
     import tensorflow as tf
 
     with keras.RematScope("full"):

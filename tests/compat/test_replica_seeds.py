@@ -45,7 +45,7 @@ def test_one_device_draws_as_keras_does(found):
 
 
 def test_keras_still_draws_the_same_mask_everywhere(found):
-    """The fault that compat/replica_seeds.py is for; when this fails, delete it."""
+    """The fault that separate_replica_seeds is for; when this fails, delete it."""
     first, second, seed, other_seed = _drawn(found, "stock_masks")[:4]
     assert first == second and seed == other_seed
 

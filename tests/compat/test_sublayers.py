@@ -1,9 +1,10 @@
 """The walks through the layers inside a model."""
 
 import keras
+from keras.src.utils.naming import to_snake_case
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.compat.sublayers import inner_layers, keep_beside_graph, owned_variables, sublayers
+from keras_vit.compat.graph import inner_layers, keep_beside_graph, owned_variables, sublayers
 
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=12, classes=3
@@ -60,7 +61,7 @@ def test_sublayers_are_all_there_are_however_deep():
 
 
 def test_keras_has_no_public_walk_yet():
-    """Delete compat/sublayers.py when this fails."""
+    """Delete sublayers when this fails."""
     assert not hasattr(keras.Model, "flatten_layers") and not hasattr(keras.Layer, "layers")
     assert {"_flatten_layers", "_layers"} <= set(dir(keras.Layer())) and "_layers" in dir(keras.Model())
 
@@ -82,3 +83,19 @@ def test_a_layer_beside_the_graph_is_kept_once():
         keep_beside_graph(model, layer)
     assert len(model.weights) == before + 2
     assert [other for other in sublayers(model) if other is layer] == [layer]
+
+
+def test_names_of_classes_in_files_are_those_of_keras():
+    inner = [keras.layers.Dense(1), keras.layers.LayerNormalization(), keras.layers.Conv2D(1, 1), _Of2DGELUTokens()]
+    model = keras.Sequential([keras.Input((4, 4, 3)), keras.Sequential([keras.Input((4, 4, 3)), *inner])])
+    names = [owned.stored_name.split("/")[1] for owned in owned_variables(model)]
+    expected = [to_snake_case(type(layer).__name__) for layer in inner for _ in layer.weights]
+    assert names == expected and len(names) == 7
+
+
+class _Of2DGELUTokens(keras.layers.Layer):
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=())
+
+    def call(self, x):
+        return x * self.scale

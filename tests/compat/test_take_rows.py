@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.compat.take_rows import take_rows
+from keras_vit.compat.kernels import take_rows
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (4, 2)])
@@ -19,7 +19,7 @@ def test_rows_are_those_of_the_sample(shape):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="what Keras does on TensorFlow")
 def test_keras_still_takes_number_by_number():
-    """When this test fails, look whether keras_vit/compat/take_rows.py can give way to keras.ops.take_along_axis."""
+    """When this test fails, look whether take_rows can give way to keras.ops.take_along_axis."""
     import tensorflow as tf
 
     @tf.function

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.compat.warmup import Warmup
+from keras_vit.compat.saved_objects import Warmup
 
 SCHEDULES = keras.optimizers.schedules
 
@@ -25,7 +25,7 @@ def test_rises_and_hands_over(after, expected):
 
 
 def test_keras_still_has_no_warmup_but_in_cosine_decay():
-    """When this fails, compat/warmup.py may go."""
+    """When this fails, Warmup may go."""
     schedules = [kind for kind in vars(SCHEDULES).values() if inspect.isclass(kind)]
     with_warmup = [kind.__name__ for kind in schedules if "warmup_steps" in inspect.signature(kind).parameters]
     assert len(schedules) > 5 and with_warmup == ["CosineDecay"]

@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import Distiller
-from keras_vit.compat.label_forms import CrossEntropy
+from keras_vit.compat.saved_objects import CrossEntropy
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
 
@@ -94,8 +94,8 @@ def fitted(distiller, images, labels=LABELS, **arguments):
 @pytest.mark.parametrize("mode", MODES)
 def test_loss_and_figures_are_those_of_the_formulas(mode, distilled, make_student, images):
     student, teacher = make_student(distilled=distilled), make_teacher()
-    heads = student(images, training=True)
-    first, second = map(numpy, heads if distilled else (heads, heads))
+    heads = student.call_heads(images, training=True)
+    first, second = numpy(heads[0]), numpy(heads[-1])
     scores = numpy(teacher(images, training=False))
     found = fitted(compiled(Distiller(student, teacher, alpha=ALPHA, **MODES[mode])), images)
     distillation = teacher_term(mode, scores, second).mean()
@@ -116,7 +116,7 @@ def test_loss_and_figures_are_those_of_the_formulas(mode, distilled, make_studen
 def test_each_head_gets_the_gradient_of_its_term(mode, make_student, images):
     """Of the biases, from a step of gradient descent at rate 1."""
     student, teacher = make_student(distilled=True), make_teacher()
-    first, second = map(numpy, student(images, training=True))
+    first, second = map(numpy, student.call_heads(images, training=True))
     scores = numpy(teacher(images, training=False))
     before = {name: numpy(student.get_layer(name).bias) for name in ("head", "head_dist")}
     fitted(compiled(Distiller(student, teacher, alpha=ALPHA, **MODES[mode]), rate=1.0), images)
@@ -146,7 +146,7 @@ def test_teacher_stays_bit_for_bit_as_it_was(make_student, images):
     flags = [layer.trainable for layer in teacher.layers]
     distiller = Distiller(student, teacher)
     distiller.compile(keras.optimizers.AdamW(0.1, weight_decay=0.1), crossentropy())
-    class_head, dist_head = map(numpy, student(images, training=True))
+    class_head, dist_head = map(numpy, student.call_heads(images, training=True))
     found = fitted(distiller, images)
     hard = one_hot(numpy(teacher(images)).argmax(axis=-1))
     terms = cross_entropy(one_hot(LABELS), class_head), cross_entropy(hard, dist_head)
@@ -175,7 +175,7 @@ def test_teacher_is_no_part_of_what_is_trained(make_student):
 def test_teacher_is_run_as_in_inference_and_student_as_in_training(make_student, images):
     student, teacher = make_student(distilled=True, dropout_rate=0.5, remat=True), make_teacher()
     distiller = Distiller(student, teacher)
-    first, second = (distiller(images, training=True) for _ in range(2))
+    first, second = (distiller.call_both(images) for _ in range(2))
     for outputs in (first, second):
         np.testing.assert_allclose(numpy(outputs[2]), numpy(teacher(images, training=False)), atol=1e-6)
     for head in range(2):
@@ -206,7 +206,7 @@ def test_a_teacher_of_the_package_gets_its_own_images(make_student, images):
     expected = numpy(teacher(((levels - preprocessing.mean) / preprocessing.std).astype("float32")))
     for model in (teacher, around):
         distiller = Distiller(make_student(), model)
-        logits = numpy(distiller(images, training=True)[2])
+        logits = numpy(distiller.call_both(images)[2])
         np.testing.assert_allclose(softmax(logits), softmax(expected), atol=1e-4)
         assert find_encoder(distiller) is distiller.student
 
@@ -231,7 +231,7 @@ def test_mixed_and_smoothed_labels(make_student, images):
     """The labels of MixUp; smoothing is for them and not for those of the teacher."""
     labels = (0.7 * one_hot(LABELS) + 0.3 * one_hot(LABELS[::-1])).astype("float32")
     student, teacher = make_student(distilled=True), make_teacher()
-    first, second = map(numpy, student(images, training=True))
+    first, second = map(numpy, student.call_heads(images, training=True))
     distiller = compiled(Distiller(student, teacher), CrossEntropy(label_smoothing=0.1))
     terms = cross_entropy(0.9 * labels + 0.02, first), teacher_term("hard", numpy(teacher(images)), second)
     assert fitted(distiller, images, labels)["loss"] == pytest.approx(np.mean(terms), rel=1e-5)
@@ -282,10 +282,10 @@ def test_microbatches_train_and_log_as_the_whole_batch(make_student, images):
 def test_mixed_precision(make_student, images):
     student, teacher = make_student(distilled=True, dtype="mixed_bfloat16"), make_teacher(dtype="bfloat16")
     exact = make_student(distilled=True)
-    first, second = map(numpy, exact(images, training=True))
+    first, second = map(numpy, exact.call_heads(images, training=True))
     terms = cross_entropy(one_hot(LABELS), first), teacher_term("soft", numpy(make_teacher()(images)), second)
     distiller = compiled(Distiller(student, teacher, **MODES["soft"]))
-    assert {keras.backend.standardize_dtype(x.dtype) for x in distiller(images, training=True)} == {"float32"}
+    assert {keras.backend.standardize_dtype(x.dtype) for x in distiller.call_both(images)} == {"float32"}
     assert fitted(distiller, images)["loss"] == pytest.approx(np.mean(terms), rel=0.05)
 
 
@@ -304,7 +304,7 @@ def test_saved_and_loaded(make_student, images, tmp_path):
 _OPEN = """
 import sys, keras, numpy, keras_vit
 distiller = keras.models.load_model(sys.argv[1])
-numpy.save(sys.argv[2], distiller(numpy.load(sys.argv[3]), training=True)[2])
+numpy.save(sys.argv[2], distiller.call_both(numpy.load(sys.argv[3]))[2])
 """
 
 
@@ -336,7 +336,7 @@ def test_a_distiller_is_its_student_elsewhere(make_student, images):
     outer = keras.Model(distiller.input, keras.layers.Softmax()(distiller(distiller.input)))
     np.testing.assert_allclose(numpy(outer(images, training=True)), softmax(numpy(student(images))), atol=1e-5)
     pupil = Distiller(make_student(), distiller, "soft")
-    np.testing.assert_allclose(numpy(pupil(images, training=True)[2]), numpy(student(images)), atol=1e-5)
+    np.testing.assert_allclose(numpy(pupil.call_both(images)[2]), numpy(student(images)), atol=1e-5)
 
 
 def test_a_teacher_that_is_not_functional(student, images):
@@ -350,4 +350,4 @@ def test_a_teacher_that_is_not_functional(student, images):
 
     teacher = Mine()
     scores = numpy(teacher(images))
-    np.testing.assert_allclose(numpy(Distiller(student, teacher)(images, training=True)[2]), scores, atol=1e-6)
+    np.testing.assert_allclose(numpy(Distiller(student, teacher).call_both(images)[2]), scores, atol=1e-6)

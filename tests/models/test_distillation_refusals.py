@@ -5,7 +5,7 @@ import pytest
 
 import keras_vit
 from keras_vit import Distiller
-from keras_vit.compat.label_forms import CrossEntropy
+from keras_vit.compat.saved_objects import CrossEntropy
 from keras_vit.models.derived import of_pixels
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.compat.sublayers import inner_layers
+from keras_vit.compat.graph import inner_layers
 from keras_vit.models.layer_states import layer_states
 
 

@@ -24,11 +24,12 @@ def test_inference_is_the_mean_of_the_two_logits(make_model, images):
     np.testing.assert_allclose(model.predict(images, verbose=0), numpy(model(images)), atol=1e-5)
 
 
-def test_training_returns_both_logits(make_model, images):
+def test_call_heads_returns_both_logits(make_model, images):
     model = make_model(distilled=True)
-    both = model(images, training=True)
-    assert isinstance(both, tuple) and [tuple(logits.shape) for logits in both] == [(len(images), 5)] * 2
-    np.testing.assert_allclose(numpy(both[0] + both[1]) / 2, numpy(model(images, training=False)), atol=1e-6)
+    both = model.call_heads(images, training=True)
+    assert [tuple(logits.shape) for logits in both] == [(len(images), 5)] * 2
+    for training in (False, True):  # the number of outputs of a call does not depend on it
+        np.testing.assert_allclose(numpy(both[0] + both[1]) / 2, numpy(model(images, training=training)), atol=1e-6)
     assert np.abs(numpy(both[0]) - numpy(both[1])).max() > 1e-3
 
 
@@ -36,7 +37,7 @@ def test_fit_gives_each_head_half_the_loss(make_model, images):
     model = make_model(distilled=True)
     labels = np.arange(len(images)) % 5
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    expected = np.mean([numpy(loss(labels, logits)) for logits in model(images, training=True)])
+    expected = np.mean([numpy(loss(labels, logits)) for logits in model.call_heads(images, training=True)])
     predicted = numpy(model(images)).argmax(axis=-1)
     model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
     before = {name: model.get_layer(name).get_weights()[0] for name in ("head", "head_dist")}
@@ -51,7 +52,7 @@ def test_fit_gives_each_head_half_the_loss(make_model, images):
 
 def test_both_tokens_are_dropped_out_and_stochastic_in_training(make_model, images):
     model = make_model(distilled=True, dropout_rate=0.5)
-    first, second = (numpy(model(images, training=True)[1]) for _ in range(2))
+    first, second = (numpy(model.call_heads(images, training=True)[1]) for _ in range(2))
     assert np.abs(first - second).max() > 1e-3
     np.testing.assert_array_equal(numpy(model(images)), numpy(model(images)))
 
@@ -68,16 +69,15 @@ def test_saved_and_loaded(make_model, images, tmp_path):
     again = keras.models.load_model(tmp_path / "model.keras")
     assert isinstance(again, VisionTransformer) and again.config == model.config
     for training in (False, True):
-        for ours, theirs in zip(model(images, training=training), again(images, training=training), strict=True):
+        heads = model.call_heads(images, training=training), again.call_heads(images, training=training)
+        for ours, theirs in zip(*heads, strict=True):
             np.testing.assert_array_equal(numpy(ours), numpy(theirs))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_logits_are_float32(dtype, make_model, images):
     model = make_model(distilled=True, dtype=dtype)
-    assert {keras.backend.standardize_dtype(x.dtype) for x in (model(images), *model(images, training=True))} == {
-        "float32"
-    }
+    assert {keras.backend.standardize_dtype(x.dtype) for x in (model(images), *model.call_heads(images))} == {"float32"}
 
 
 def test_inside_another_model_it_gives_the_mean_and_trains_both_heads(make_model, images):

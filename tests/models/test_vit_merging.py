@@ -8,7 +8,7 @@ import keras_vit
 from keras_vit import VisionTransformer
 from keras_vit.analysis import attention_model, attention_rollout, attention_weights, mean_attention_distance
 from keras_vit.analysis import rollout_model as make_rollout_model
-from keras_vit.compat.sublayers import owned_variables
+from keras_vit.compat.graph import owned_variables
 from keras_vit.layers.token_merging import MergingTransformerBlock
 from keras_vit.models import feature_extractor
 

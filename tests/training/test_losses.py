@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.compat.label_forms import Accuracy, CrossEntropy
+from keras_vit.compat.saved_objects import Accuracy, CrossEntropy
 
 LOGITS = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
 LABELS = np.array([0, 3, 1, 1, 2])

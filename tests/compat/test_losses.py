@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.compat.label_forms import Accuracy, CrossEntropy
+from keras_vit.compat.saved_objects import Accuracy, CrossEntropy
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(5, 4)).astype("float32") * 3
@@ -73,7 +73,7 @@ def test_accuracy(labels, expected):
 
 
 def test_keras_still_has_a_class_per_form():
-    """When this fails, compat/label_forms.py may go."""
+    """When this fails, CrossEntropy and Accuracy may go."""
     with pytest.raises(Exception, match="shape|Shape|rank|Rank|integer"):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True)(MIXED, LOGITS)
     with pytest.raises(Exception, match="shape|Shape|rank|Rank"):

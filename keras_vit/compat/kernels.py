@@ -1,0 +1,265 @@
+"""Forms of operations that compilers fuse, and recomputation with the random numbers of the forward pass.
+
+TensorFlow's remapper and OpenVINO each recognise GELU and layer norm in one order of elementary operations, and these
+orders differ. An unrecognised form runs step by step, each with a pass over memory. Delete a form when
+its test in tests/compat finds that Keras needs it no more.
+"""
+
+import contextlib
+import contextvars
+import functools
+import math
+
+import keras
+from keras import ops
+
+from keras_vit.compat import private_names
+
+ONEDNN = "oneDNN"  # TensorFlow inference on a CPU
+CONVERTER = "converter"  # to ONNX, OpenVINO, LiteRT
+
+_READER = contextvars.ContextVar("reader", default=None)
+_TANH_SCALE = math.sqrt(2 / math.pi)
+_CUBIC = 0.044715
+_COMPILED_WIDTH = 512  # for smaller layers, compiling GELU costs more than it saves
+_RESERVED_DRAWS = 64  # more than a layer draws from one seed generator per call
+
+
+@contextlib.contextmanager
+def written_for(reader):
+    """Context in which graphs are traced for `ONEDNN` or a `CONVERTER`."""
+    token = _READER.set(reader)
+    try:
+        yield
+    finally:
+        _READER.reset(token)
+
+
+def is_for(reader):
+    """Return whether the graph that TensorFlow is tracing is for `reader`."""
+    if keras.backend.backend() != "tensorflow" or _READER.get() != reader:
+        return False
+    return reader != ONEDNN or (is_plain_cpu() and _has_onednn())
+
+
+def is_plain_cpu():
+    """Return whether TensorFlow traces a graph for a CPU as the only device, without several replicas."""
+    import tensorflow as tf
+
+    devices = {device.device_type for device in tf.config.list_logical_devices()}
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    return devices == {"CPU"} and replicas == 1 and not tf.executing_eagerly()
+
+
+def _has_onednn():
+    port = private_names.find("tensorflow.python.util._pywrap_util_port")
+    return port is not None and port.IsMklEnabled()
+
+
+def gelu(x, approximate, training=False):
+    """Return GELU(x) (arXiv 1606.08415), the tanh approximation if `approximate`, else with erf."""
+    if keras.backend.backend() != "tensorflow" or is_for(CONVERTER):
+        return ops.gelu(x, approximate=approximate)
+    if not training:
+        return _FORWARD[approximate](x)
+    forward, backward = _FORWARD[approximate], _BACKWARD[approximate]
+    if x.shape[-1] >= _COMPILED_WIDTH and is_plain_cpu():
+        forward, backward = _compiled(forward), _compiled(backward)
+
+    @ops.custom_gradient
+    def differentiable(x):
+        return forward(x), functools.partial(backward, x)
+
+    return differentiable(x)
+
+
+@functools.cache
+def _compiled(function):
+    """Compile a function with XLA; it reads and writes the dtype of its tensors and computes in float32."""
+    import tensorflow as tf
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(*tensors):
+        return ops.cast(function(*(ops.cast(tensor, "float32") for tensor in tensors)), tensors[0].dtype)
+
+    return compiled
+
+
+def _tanh_form(x):
+    return (ops.tanh((x + x * (_CUBIC * ops.square(x))) * _TANH_SCALE) + 1) * (0.5 * x)
+
+
+def _tanh_backward(x, upstream):
+    squared = ops.square(x)
+    tanh = ops.tanh((x + x * (_CUBIC * squared)) * _TANH_SCALE)
+    slope = (1 - ops.square(tanh)) * (x * (_TANH_SCALE / 2 + (1.5 * _CUBIC * _TANH_SCALE) * squared))
+    return upstream * (0.5 * (1 + tanh) + slope)
+
+
+def _erf_form(x):
+    return ops.gelu(x, approximate=False)
+
+
+def _erf_backward(x, upstream):
+    density = ops.exp(-0.5 * ops.square(x)) * (1 / math.sqrt(2 * math.pi))
+    return upstream * (0.5 * (1 + ops.erf(x * math.sqrt(0.5))) + x * density)
+
+
+# whether it is the tanh approximation -> function
+_FORWARD = {True: _tanh_form, False: _erf_form}
+_BACKWARD = {True: _tanh_backward, False: _erf_backward}
+
+
+def layer_norm(x, gamma, beta, epsilon, otherwise):
+    """Return `x` (..., dim) normalised over its last axis, times `gamma`, plus `beta`.
+
+    Args:
+        x: the tensor.
+        gamma, beta: (dim,) each.
+        epsilon: added to the variance.
+        otherwise: function of `x` with the same result, called if no better form is known.
+    """
+    if is_for(ONEDNN) and x.dtype in ("float32", "bfloat16") and len(x.shape) in (2, 3):  # the remapper supports these
+        return _batch_norm(x, gamma, beta, epsilon)
+    if is_for(CONVERTER) and x.dtype == "float32":
+        return _quotient(x, gamma, beta, epsilon)
+    return otherwise(x)
+
+
+def _batch_norm(x, gamma, beta, epsilon):
+    import tensorflow as tf
+
+    dim, shape = x.shape[-1], tf.shape(x)
+    # With a static number of rows, the ones would become a constant, which the remapper does not match.
+    rows = tf.raw_ops.PlaceholderWithDefault(input=tf.size(x) // dim, shape=())
+    empty = tf.constant([], "float32")
+    normalised = tf.raw_ops.FusedBatchNormV3(
+        x=tf.reshape(x, (1, -1, dim, 1)),
+        scale=tf.fill([rows], 1.0),
+        offset=tf.fill([rows], 0.0),
+        mean=empty,
+        variance=empty,
+        epsilon=epsilon,
+        data_format="NCHW",
+        is_training=True,
+    ).y
+    gamma, beta = (ops.convert_to_tensor(values, x.dtype) for values in (gamma, beta))
+    outputs = tf.add(tf.reshape(normalised, shape) * gamma, beta)  # Keras's addition may become a BiasAdd
+    outputs.set_shape(x.shape)
+    return outputs
+
+
+def _quotient(x, gamma, beta, epsilon):
+    centred = x - ops.mean(x, axis=(-1,), keepdims=True)  # OpenVINO requires a list of axes
+    deviation = ops.sqrt(ops.mean(ops.square(centred), axis=(-1,), keepdims=True) + epsilon)
+    return centred / deviation * gamma + beta
+
+
+def on_rows(call, x):
+    """Return `call(x)`, which must process every row of the last axis independently.
+
+    Args:
+        call: function from (..., dim) to (..., dim'), such as a dense layer.
+        x: (..., dim).
+    """
+    if keras.backend.backend() != "tensorflow" or len(x.shape) == 2 or is_for(CONVERTER):
+        return call(x)
+    *leading, dim = x.shape
+    rows = call(ops.reshape(x, (-1, dim)))
+    if leading.count(None) > 1:
+        leading = ops.shape(x)[:-1]
+    return ops.reshape(rows, (*(-1 if side is None else side for side in leading), rows.shape[-1]))
+
+
+def project(dense, x):
+    """Return `dense(x)` for a `keras.layers.Dense` without activation and `x` of shape (..., dim)."""
+    return _products(dense, x, (1.0,))[0] if _is_split(dense) else on_rows(dense, x)
+
+
+def project_heads(dense, x, scales, num_heads):
+    """Split `dense(x)` along its last axis into equal parts, such as query, key and value, and each into heads.
+
+    Args:
+        dense: a `keras.layers.Dense` without activation, with `len(scales) * num_heads * head_dim` units.
+        x: (batch, length, dim).
+        scales: one factor per part.
+
+    Returns:
+        List of (batch, num_heads, length, head_dim), one per part.
+    """
+    _, length, _ = ops.shape(x)
+    parts = len(scales)
+    head_dim = dense.units // (parts * num_heads)
+    if _is_split(dense):
+        shape = (-1, length, num_heads, head_dim)  # -1 for the batch, as LiteRT loses sizes computed at run time
+        return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, scales)]
+    outputs = ops.reshape(on_rows(dense, x), (-1, length, parts, num_heads, head_dim))
+    outputs = ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), parts)
+    return [_scaled(part, scale) for part, scale in zip(outputs, scales, strict=True)]
+
+
+def _is_split(dense):
+    return is_for(CONVERTER) and dense.quantization_mode is None
+
+
+def _products(dense, x, scales):
+    import tensorflow as tf
+
+    width, outputs = dense.units // len(scales), []
+    for start, scale in zip(range(0, dense.units, width), scales, strict=True):
+        # The weights are constants there, so their multiples are too.
+        outputs.append(tf.matmul(x, _scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
+        if dense.use_bias:
+            outputs[-1] += _scaled(dense.bias[start : start + width], scale)
+    return outputs
+
+
+def _scaled(x, scale):
+    return x if scale == 1.0 else x * scale
+
+
+def take_rows(x, places):
+    """Return the rows of each sample at its indices.
+
+    Args:
+        x: (batch, rows, ...).
+        places: integers (batch, taken), from 0.
+
+    Returns:
+        (batch, taken, ...)
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.gather(x, places, batch_dims=1)
+    return ops.take_along_axis(x, ops.reshape(places, (*places.shape, *[1] * (x.ndim - 2))), axis=1)
+
+
+def recompute(layer, call, *inputs):
+    """Return `call(*inputs)`; only the inputs are stored for the backward pass.
+
+    Args:
+        layer: a built layer.
+        call: function of tensors that reads no other tensors than the variables of `layer`.
+        *inputs: the tensors.
+    """
+    weights, states = layer.weights, _seed_states(layer)
+    seeds = [ops.copy(state) for state in states]
+
+    def forward(*arguments):
+        values = arguments[len(inputs) :]
+        # Values are arguments, so that gradients flow to them; the seeds are those before the call.
+        mapping = zip([*weights, *states], [*values, *seeds], strict=True)
+        with keras.StatelessScope(state_mapping=mapping):
+            return call(*arguments[: len(inputs)])
+
+    # Copies, because TensorFlow also watches the variables and would count their gradients twice.
+    outputs = keras.remat(forward)(*inputs, *(ops.copy(weight) for weight in weights))
+    for state, seed in zip(states, seeds, strict=True):
+        state.assign(seed + ops.convert_to_tensor([0, _RESERVED_DRAWS], dtype=seed.dtype))
+    return outputs
+
+
+def _seed_states(layer):
+    weights = {id(weight) for weight in layer.weights}
+    return [variable for variable in layer.variables if id(variable) not in weights]

@@ -1,0 +1,115 @@
+"""Parts of a batch: microbatches and the rows of a replica, and the share of the batch's loss that belongs to each.
+
+Keras averages the loss over a part and weights all parts equally. Keep only the microbatches when
+tests/compat/test_optimizers.py finds that `keras.Model` trains correctly under several replicas.
+"""
+
+import keras
+from keras import ops
+
+from keras_vit.compat import private_names
+
+_REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum")
+
+
+def count_parts(data, parts):
+    """Return the number of parts of a batch: `parts`, or the number of rows if it is known to be smaller."""
+    rows = first_tensor(data).shape[0]
+    return parts if rows is None else max(1, min(parts, rows))
+
+
+def take_part(data, part, parts):
+    """Return part number `part` of a batch: every `parts`-th row from row `part`.
+
+    Strided rows keep a batch that is distributed over devices distributed.
+
+    Args:
+        data: structure of tensors (batch, ...) and None.
+        part: 0 to `parts` - 1.
+        parts: number of parts; 1 returns `data` itself.
+    """
+    if parts == 1:
+        return data
+    return keras.tree.map_structure(lambda tensor: tensor if tensor is None else tensor[part::parts], data)
+
+
+def add(total, gradients):
+    """Add two lists of gradients, which have None for unused variables; `total` may be None."""
+    if total is None:
+        return gradients
+    return [more if sum_ is None else sum_ + more for sum_, more in zip(total, gradients, strict=True)]
+
+
+def first_tensor(x):
+    """Return the first tensor of a structure; its first axis is the batch."""
+    return next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)
+
+
+def loss_weight(model, x, sample_weight):
+    """Return the weight of some rows' mean loss in the mean loss of all rows; None if the loss is a sum.
+
+    Raises:
+        ValueError: if the losses of a model have different reductions, or average over weights of several outputs.
+    """
+    reduction = _reduction(model)
+    if reduction == "sum":
+        return None
+    if reduction == "mean_with_sample_weight" and sample_weight is not None:
+        if keras.tree.is_nested(sample_weight):
+            raise ValueError(
+                "sample_weight must be one tensor to be trained in parts with the reduction 'mean_with_sample_weight'"
+            )
+        return ops.sum(ops.cast(sample_weight, "float32"))
+    return ops.cast(ops.shape(first_tensor(x))[0], "float32")
+
+
+def share(part, whole):
+    """Return the factor of a part's loss in that of the whole, from their weights; 0 if the whole has weight 0."""
+    return 1.0 if part is None else ops.divide_no_nan(part, whole)
+
+
+def check_parts(model, y_pred, microbatches):
+    """Reject losses that cannot be combined from parts; called inside `compute_loss`.
+
+    Raises:
+        ValueError: if outputs are masked, because Keras averages over the unmasked values of each part; or with
+            `microbatches` if layers add losses to a sum over the rows, because they would count once per part.
+    """
+    get_mask = private_names.find("keras.src.backend.common.masking.get_keras_mask")
+    if any(get_mask(output) is not None for output in keras.tree.flatten(y_pred)):
+        raise ValueError("outputs must have no mask to be trained in parts (microbatches, replicas); got masked ones")
+    if microbatches > 1 and model.losses and _reduction(model) == "sum":
+        raise ValueError("loss must be a mean, not a sum, for microbatches of a model that adds losses")
+
+
+def _reduction(model):
+    losses = [loss for loss in keras.tree.flatten(model.loss) if loss is not None]
+    # A loss given by name or as a function is averaged.
+    reductions = sorted({getattr(loss, "reduction", "sum_over_batch_size") for loss in losses} or {"mean"})
+    if len(reductions) > 1 or reductions[0] not in _REDUCTIONS:
+        raise ValueError(
+            "loss must have one reduction for all outputs to be trained in parts (microbatches, replicas), of "
+            f"{list(_REDUCTIONS)}; got {reductions}"
+        )
+    return reductions[0]
+
+
+class BackendFit:
+    """What DistributedFit needs from a backend; these defaults correct nothing."""
+
+    _can_split = False  # whether train_step supports microbatches
+    _replicas = 1  # number of replicas that compute separate losses
+
+    def _before_compile(self, args, kwargs):
+        """Reject arguments of `compile` that the strategy of the model does not support."""
+
+    def _after_compile(self):
+        """Adapt compiled objects to the strategy of the model."""
+
+    def _portable(self, config):
+        """Return the arguments of `compile` from a file, without settings of the machine that wrote it."""
+        return config
+
+    def _shared_out(self, data):
+        """Return the data such that each worker of the strategy gets its own rows."""
+        return data

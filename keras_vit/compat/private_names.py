@@ -1,0 +1,96 @@
+"""The private names of Keras and TensorFlow that the package uses, with the reason for each: private_names.tsv.
+
+`tests/test_private_names.py` compares the table with the sources and with CONTRIBUTING.md. If the installed Keras lacks
+a name, `speed` turns itself off, and `compile` raises an error for the others.
+"""
+
+import csv
+import dis
+import importlib
+import inspect
+import pathlib
+import typing
+
+import keras
+
+
+class PrivateName(typing.NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        name: an attribute or method, or an object of a private module.
+        holder: path of the class or module that has it; after `tensorflow:` or `jax:`, for this backend only. Empty if
+            it is optional.
+        needed: `speed`: turns itself off without the name; `always`: for every training; `replicas`: for training on
+            several replicas of tf.distribute.
+        why: what it is used for.
+        issue: address of the upstream issue, or "none known".
+        test: the test below tests/ that fails, or should be looked at, when the name can go.
+    """
+
+    name: str
+    holder: str
+    needed: str
+    why: str
+    issue: str
+    test: str
+
+
+def _read():
+    file = pathlib.Path(__file__).with_name("private_names.tsv")
+    with file.open(encoding="utf-8", newline="") as lines:
+        return tuple(PrivateName(**row) for row in csv.DictReader(lines, delimiter="\t"))
+
+
+TABLE = _read()
+
+
+def check_installed(replicas: int) -> None:
+    """Raise an error if a private name that training needs is missing.
+
+    Args:
+        replicas: number of replicas of tf.distribute.
+
+    Raises:
+        ImportError: if one is missing; it names the first one and the version of Keras.
+    """
+    for row in TABLE:
+        if (row.needed == "always" or (row.needed == "replicas" and replicas > 1)) and not exists(row):
+            raise ImportError(
+                f"keras_vit needs {row.name} of {row.holder.split(':')[-1]} for {row.why}; Keras {keras.__version__} "
+                "does not have it (install a version of Keras that keras_vit was tested with)"
+            )
+
+
+def exists(row: PrivateName) -> bool:
+    """Return whether the installed packages have a private name, or the backend or the caller does not need it."""
+    backend, _, path = row.holder.rpartition(":")
+    if not path or backend not in ("", keras.backend.backend()):
+        return True
+    holder = find(path)
+    if inspect.ismodule(holder) or holder is None:
+        return find(f"{path}.{row.name}") is not None
+    methods = (inspect.unwrap(method) for kind in holder.__mro__ for method in vars(kind).values())
+    codes = (method.__code__ for method in methods if inspect.isfunction(method))
+    return hasattr(holder, row.name) or any(row.name in code.co_names and _sets(code, row.name) for code in codes)
+
+
+def _sets(code, name):
+    return any(step.opname == "STORE_ATTR" and step.argval == name for step in dis.get_instructions(code))
+
+
+def has(*names: str) -> bool:
+    """Return whether all private names of these names exist."""
+    return all(exists(row) for row in TABLE if row.name in names)
+
+
+def find(path: str) -> typing.Any:
+    """Return the object at a dotted path, None if there is none."""
+    parts = path.split(".")
+    found = importlib.import_module(parts[0])
+    for end, name in enumerate(parts[1:], 2):
+        try:
+            found = getattr(found, name) if hasattr(found, name) else importlib.import_module(".".join(parts[:end]))
+        except ImportError:
+            return None
+    return found

@@ -1,0 +1,206 @@
+"""Losses, metrics, optimizers and schedules that Keras lacks; a compiled model is saved with them.
+
+Delete a class when Keras has its like; test_losses.py, test_per_variable.py and test_warmup.py in tests/compat check.
+"""
+
+import numbers
+
+import keras
+from keras import ops
+
+CROSS_ENTROPIES = ("softmax", "sigmoid")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class CrossEntropy(keras.losses.Loss):
+    """Softmax or sigmoid cross-entropy, one number per example.
+
+    A model that trains on mixed labels (batch, classes) is validated on integer labels (batch,), with one loss and one
+    metric. Keras has separate classes for the two, no sigmoid cross-entropy that is summed over the classes, and no
+    label smoothing for integer labels.
+
+    Args:
+        kind: `softmax`, one class per image, or `sigmoid`, independent classes, summed over the classes.
+        from_logits: whether predictions are logits; False for probabilities.
+        label_smoothing: e in [0, 1); targets become (1 - e) * target + e / classes.
+        **kwargs: arguments of `keras.losses.Loss`: `reduction`, `name`, `dtype`.
+
+    Shapes:
+        predictions (..., classes); labels: integer classes (...) or (..., 1), or one target in [0, 1] per class (...,
+        classes), which sum to 1 for `softmax` -> (...) before the reduction. With one class, labels (..., 1) are
+        targets.
+    """
+
+    def __init__(self, kind="softmax", from_logits=True, label_smoothing=0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.kind = kind
+        self.from_logits = from_logits
+        self.label_smoothing = label_smoothing
+
+    def call(self, y_true, y_pred):
+        classes = y_pred.shape[-1]
+        targets = y_true if _has_target_per_class(y_true, y_pred) else ops.one_hot(_indices(y_true, y_pred), classes)
+        targets = ops.cast(targets, y_pred.dtype)
+        if self.label_smoothing:
+            targets = (1.0 - self.label_smoothing) * targets + self.label_smoothing / classes
+        if self.kind == "softmax":
+            return ops.categorical_crossentropy(targets, y_pred, from_logits=self.from_logits)
+        return ops.sum(ops.binary_crossentropy(targets, y_pred, from_logits=self.from_logits), axis=-1)
+
+    def get_config(self):
+        own = {"kind": self.kind, "from_logits": self.from_logits, "label_smoothing": self.label_smoothing}
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Accuracy(keras.metrics.Accuracy):
+    """Share of the examples whose most likely class is correct.
+
+    The correct class is that of an integer label. If the label has one target per class, any class with the highest
+    target is correct: each true class of a multi-label image, the larger part of a mixed one.
+
+    Shapes: as `CrossEntropy`.
+    """
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        return keras.metrics.Mean.update_state(self, _is_right(y_true, y_pred), sample_weight)
+
+
+def _is_right(y_true, y_pred):
+    answers = ops.argmax(y_pred, axis=-1)
+    if not _has_target_per_class(y_true, y_pred):
+        return ops.cast(ops.equal(ops.cast(answers, "int32"), _indices(y_true, y_pred)), "float32")
+    of_answers = ops.take_along_axis(y_true, ops.expand_dims(answers, -1), axis=-1)
+    return ops.cast(ops.squeeze(of_answers, -1) >= ops.max(y_true, axis=-1), "float32")
+
+
+def _has_target_per_class(y_true, y_pred):
+    # Decided by shape only, because Keras casts labels to floats before a loss gets them.
+    return len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] in (y_pred.shape[-1], None)
+
+
+def _indices(y_true, y_pred):
+    return ops.reshape(ops.cast(y_true, "int32"), ops.shape(y_pred)[:-1])
+
+
+class _PerVariable:
+    """Mixin for a Keras optimizer: one learning rate factor per variable, and weight decay of kernels only.
+
+    Keras can exclude variables from weight decay, but does not save which: a reloaded model would decay its biases,
+    norms and positions. It has no layer-wise learning rates, and scaling gradients does not replace them, because Adam
+    divides by the scale.
+
+    The learning rate of a variable is `LR(t) * factor`. The weight decay is decoupled: `LR(t) * factor * weight_decay *
+    kernel`. Both act inside `update_step`, so replicas and microbatches do not change the result. The optimizer needs
+    only an `update_step` that takes the learning rate.
+
+    Args:
+        rate_factors: one number per trainable variable, in their order; None means 1 for all.
+        **kwargs: arguments of the optimizer.
+    """
+
+    def __init__(self, *args, rate_factors=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.rate_factors = None if rate_factors is None else tuple(float(factor) for factor in rate_factors)
+
+    def build(self, variables):
+        if self.built:
+            return
+        if self.rate_factors is not None and len(self.rate_factors) != len(variables):
+            raise ValueError(
+                f"the optimizer has learning rates for {len(self.rate_factors)} trainable variables; "
+                f"the model has {len(variables)}: compile it again after freezing or unfreezing layers"
+            )
+        super().build(variables)
+        self._is_kernel = tuple(variable.name == "kernel" for variable in variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, variable.dtype)
+        if self.rate_factors is not None:
+            rate = rate * ops.cast(self.rate_factors[index], variable.dtype)
+        if self.weight_decay and self._use_weight_decay(variable):
+            self.assign_sub(variable, ops.multiply(variable, rate * ops.cast(self.weight_decay, variable.dtype)))
+        super().update_step(gradient, variable, rate)
+
+    def _apply_weight_decay(self, variables):
+        """Do nothing, because `update_step` applies the weight decay."""
+
+    def _use_weight_decay(self, variable):
+        return self._is_kernel[self._get_variable_index(variable)]
+
+    def get_config(self):
+        return {**super().get_config(), "rate_factors": self.rate_factors and list(self.rate_factors)}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SGD(_PerVariable, keras.optimizers.SGD):
+    """`keras.optimizers.SGD` with weight decay of kernels only and a learning rate per variable."""
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AdamW(_PerVariable, keras.optimizers.AdamW):
+    """`keras.optimizers.AdamW` with weight decay of kernels only and a learning rate per variable."""
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    """Increase linearly from `start` to `peak`, then follow another schedule from its step 0.
+
+        LR(t) = start + (peak - start) * t / warmup_steps    for t < warmup_steps
+        LR(t) = after(t - warmup_steps)                      otherwise
+
+    Args:
+        start: learning rate of step 0.
+        peak: learning rate at the end of the warm-up.
+        warmup_steps: length of the warm-up in steps, at least 1.
+        after: Keras schedule, or a number for a constant learning rate.
+    """
+
+    def __init__(self, start, peak, warmup_steps, after):
+        super().__init__()
+        self.start = start
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.after = after
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        rising = self.start + (self.peak - self.start) * step / self.warmup_steps
+        return ops.where(step < self.warmup_steps, rising, self._later(ops.maximum(step - self.warmup_steps, 0.0)))
+
+    def _later(self, step):
+        return self.after if isinstance(self.after, numbers.Real) else self.after(step)
+
+    def get_config(self):
+        after = self.after
+        if not isinstance(after, numbers.Real):
+            after = keras.optimizers.schedules.serialize(after)
+        return {"start": self.start, "peak": self.peak, "warmup_steps": self.warmup_steps, "after": after}
+
+    @classmethod
+    def from_config(cls, config):
+        after = config["after"]
+        if isinstance(after, dict):
+            after = keras.optimizers.schedules.deserialize(after)
+        return cls(**{**config, "after": after})
+
+
+def learning_rate_at(optimizer):
+    """Return a function from a step, counted from 0, to the learning rate of a compiled optimizer.
+
+    `optimizer.learning_rate` uses the step that the optimizer has counted; during `fit` on JAX, the optimizer does not
+    have that count. Without a schedule, every step has the current rate. A `LossScaleOptimizer` has the rate of its
+    inner optimizer.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(optimizer.learning_rate, keras.Variable):
+        rate = float(optimizer.learning_rate)
+        return lambda step: rate
+
+    def at(step):
+        iterations = optimizer.variables[0]
+        with keras.StatelessScope(state_mapping=[(iterations, ops.convert_to_tensor(step, iterations.dtype))]):
+            return float(optimizer.learning_rate)
+
+    return at
