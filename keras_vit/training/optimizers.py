@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_vit.compat import saved_objects
 from keras_vit.compat.graph import inner_layers
 from keras_vit.compat.saved_objects import Warmup
 from keras_vit.layers import AxialTransformerBlock, TransformerBlock
