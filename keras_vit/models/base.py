@@ -151,17 +151,16 @@ class ImageModel(Model):
     @preprocessing.setter
     def preprocessing(self, value: Preprocessing | None) -> None:
         config = self._config
+        channels = _image_channels(config)
         source = "default" if value is None else "stated"
         if value is None:
-            channels = _image_channels(config)
             value = Preprocessing(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
-        wanted, got = (*config.image_size, _image_channels(config)), (*value.image_size, value.channels)
-        if got != wanted:
+        if (value.image_size, value.channels) != (config.image_size, channels):
             raise ValueError(
-                f"preprocessing must give images of the model's image_size and channels, {wanted}; got {got} "
-                "(Preprocessing.at(image_size) changes the size)"
+                f"preprocessing must give images of the model's image_size {config.image_size} and {channels} "
+                f"channels; got {value.image_size} and {value.channels} (Preprocessing.at(image_size) changes the size)"
             )
         self._preprocessing = value.replace(in_model=config.include_preprocessing)
         self._preprocessing_source = source

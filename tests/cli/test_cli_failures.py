@@ -78,7 +78,7 @@ MISTAKES = [
     ("probe --arrays drawings.npz --validation x --model model.keras", "--validation must be omitted with --arrays"),
     (
         "probe --arrays drawings.npz --model model.keras",
-        "got shots=25, and train has 10 of class '0'; 2 classes have too few",
+        "got shots=25, and train has 10 of class '0'; 2 of 2 classes have too few",
     ),
     ("probe --arrays drawings.npz --model model.keras --shots 1,x", "expected an integer of at least 1; got 'x'"),
     ("probe --arrays drawings.npz --model model.keras --seeds 0", "--seeds: expected an integer of at least 1"),

@@ -15,18 +15,8 @@ from keras_vit.training import RECIPES, CheckpointError, NonFiniteError, Recipe,
 
 NUMBERS = {"patch_size": 4, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 16}
 CONFIG = ViTConfig(name="toy", image_size=8, classes=2, channels=1, **NUMBERS)
-RECIPE = Recipe(
-    name="toy",
-    source="this test",
-    optimizer="adamw",
-    learning_rate=1e-2,
-    batch_size=8,
-    epochs=3,
-    warmup_steps=2,
-    seed=3,
-    model=CONFIG,
-)
-
+SETTINGS = {"optimizer": "adamw", "learning_rate": 1e-2, "batch_size": 8, "epochs": 3, "warmup_steps": 2, "seed": 3}
+RECIPE = Recipe(name="toy", source="this test", model=CONFIG, **SETTINGS)
 ONE_STEP = RECIPE.replace(epochs=1, warmup_steps=0)  # of the images of `batch`
 
 pytestmark = pytest.mark.usefixtures("eagerly")  # killed_runs.py has the compiled ones
