@@ -37,6 +37,7 @@ def data(tmp_path):
     return tmp_path / "data.npz"
 
 
+@pytest.mark.slow
 def test_each_arm_and_seed_is_trained_alike_and_printed(data, tmp_path, monkeypatch, capsys):
     config = {"patch_size": 4, "hidden_dim": 8, "num_layers": 1, "num_heads": 2, "mlp_dim": 8, "classes": 3}
     teacher = keras_vit.VisionTransformer(keras_vit.ViTConfig(name="toy", image_size=8, **config))

@@ -22,7 +22,7 @@ SLOW = (pytest.mark.slow,)
 ALIKE = ("registers", "merging", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT", "DeiT-III")
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 FORMATS = [
-    pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name in ALIKE else ())
+    pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name != "Swin" else ())
     for runtime in ("onnx", "litert", "openvino")
     for name in FAMILIES
 ]

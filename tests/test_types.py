@@ -1,4 +1,4 @@
-"""The types of the public surface: none is missing, mypy agrees with them, and the stub says what is there."""
+"""The types of the public surface: none is missing, and the stub says what is there; .ci/run calls mypy."""
 
 import ast
 import dataclasses
@@ -8,7 +8,6 @@ import runpy
 
 import pytest
 from faults import assert_no_faults
-from mypy import api
 from public_surface import public_surface
 
 import keras_vit
@@ -55,12 +54,6 @@ def test_every_field_says_what_it_holds():
         return field.type in (tuple, list, dict, object) and f"{field.type.__name__} of what?"
 
     assert_no_faults(rule, {f"{name}.{field.name}": field for name, field in FIELDS})
-
-
-def test_mypy_finds_nothing(monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
-    report, errors, status = api.run(["--cache-dir", "/dev/null"])
-    assert (errors, status) == ("", 0), report
 
 
 def test_package_says_that_it_is_typed():

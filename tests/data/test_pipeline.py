@@ -59,6 +59,7 @@ def test_every_source_gives_the_same_batches_bit_for_bit(sources):
         assert_equal(batches(eval_pipeline(source, PROTOCOL, 16)), expected)
 
 
+@pytest.mark.slow
 def test_training_batches_are_the_same_too(sources):
     options = {"seed": 2, "augment": ("flip",), "mix": ("mixup(0.2)",)}
     expected = batches(train_pipeline(sources["arrays"], PROTOCOL, 16, **options), 5)

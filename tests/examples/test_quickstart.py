@@ -69,6 +69,7 @@ def guess(model, *_, **__):
     model.layers[-1].kernel.assign(np.random.default_rng(0).normal(size=model.layers[-1].kernel.shape))
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize(
     ("arguments", "ask", "message"),
     [

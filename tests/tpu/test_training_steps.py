@@ -39,7 +39,8 @@ needs_libtpu = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("steps", [OPTIONS, pytest.param(tuple(FAMILIES), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [OPTIONS, tuple(FAMILIES)])
 def test_every_step_lowers_for_a_tpu_without_custom_calls(steps):
     calls = _run("jax", "lower", *steps, CONTROL)
     # The control shows that the search can find. Without a call, Keras may have mended its attention on TPUs.

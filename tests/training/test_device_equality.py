@@ -67,12 +67,14 @@ def test_tensorflow(weights_of, run):
         _check_equal(one, weights, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", _all("jax"))
 def test_jax(weights_of, run):
     (several,), one = weights_of("jax", run)
     _check_equal(one, several, run)
 
 
+@pytest.mark.slow
 def test_model_parallel_cuts_the_kernels(weights_of):
     (several,), _ = weights_of("jax", "model_parallel:adamw:vit")
     block = "part of block_00/"

@@ -13,6 +13,8 @@ from killed_runs import STEPS, Runs, check_equal, step_rows
 
 from keras_vit.files import LOCK
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -60,7 +62,6 @@ def test_a_kill_a_preemption_and_control_c(runs, unbroken, tmp_path):
     check_reads(workdir, starts=4)
 
 
-@pytest.mark.slow
 def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     workdir = tmp_path / "run"
     assert runs.run(workdir, die_in="step", step=5, delay=0.004)[0] == -signal.SIGKILL
@@ -84,7 +85,6 @@ def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     check_reads(workdir, starts=6)
 
 
-@pytest.mark.slow
 def test_twenty_kills(runs, unbroken, tmp_path):
     """A third each: inside a step, inside a write, at an epoch's end; and as many from outside, at any time."""
     workdir, draw = tmp_path / "run", random.Random(0)
