@@ -119,6 +119,7 @@ setup(
         "keras_vit": ["py.typed", "*.pyi"],
         "keras_vit.checkpoints.releases": ["*.tsv"],
         "keras_vit.compat": ["*.tsv"],
+        "keras_vit.training": ["*.tsv"],
     },
     install_requires=REQUIRED,
     extras_require={**BACKENDS, **TOOLS},

@@ -1,6 +1,5 @@
 """What `keras-vit train` does; its recipe: `--set FIELD=VALUE` and its short forms."""
 
-import ast
 import contextlib
 import json
 import pathlib
@@ -13,7 +12,6 @@ from keras_vit.cli.models import check_zoo_name, given
 from keras_vit.cli.sources import ANY_KIND, check_sources, open_sources
 
 _SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay", "seed", "image_size")
-_WORDS = {"none": None, "null": None, "true": True, "false": False}
 
 
 def train(args):
@@ -68,28 +66,5 @@ def read_changes(args):
     for name, text in args.set:
         if name in changes:
             raise ValueError(f"{name} must be given once; --set {name}={text} gives it again")
-        changes[name] = _texts(text) if name in ("augment", "mix") else _value(text)
+        changes[name] = keras_vit.training.recipes.read_field(name, text)
     return changes
-
-
-def _value(text):
-    """Convert `"0.01"` to 0.01, `"(0.3, 0.6)"` to a tuple and `"none"` to None; return other words unchanged."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _texts(text):
-    """Convert `"flip, randaugment(2, 15)"`, or `'["flip", "randaugment(2, 15)"]'` as printed by `--show`, to two
-    strings; `""` and `"none"` become no strings."""
-    if text.lower() in ("", "none"):
-        return ()
-    try:
-        parsed = ast.parse(text, mode="eval").body  # distinguishes commas between calls from those inside
-    except SyntaxError:
-        return (text,)  # the recipe reports what is wrong
-    parts = parsed.elts if isinstance(parsed, (ast.Tuple, ast.List)) else [parsed]
-    return tuple(ast.get_source_segment(text, part).strip("'\"") for part in parts)

@@ -1,0 +1,100 @@
+"""RECIPES: the published recipes by name, read from recipes.tsv, one row per recipe with its source.
+
+The columns are fields of `Recipe`; an empty cell is the field's default. The sources state the learning rates of DeiT
+and Swin per 512 images and those of BiT per 256; the table has them for the whole batch. As in timm, DeiT and Swin use
+no colour jitter beside RandAugment.
+"""
+
+import ast
+import csv
+import fnmatch
+import pathlib
+from typing import Any
+
+from keras_vit import checks
+from keras_vit.training.recipe import Recipe
+from keras_vit.typing import Size
+
+_WORDS = {"none": None, "null": None, "true": True, "false": False}
+
+# row of the HyperRule -> fewer training images than
+_HYPER_RULE = {"small": 20_000, "medium": 500_000, "large": float("inf")}
+_SMALL_AREA = 96 * 96
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """Return the names of the recipes, in the order of the table.
+
+    Args:
+        pattern: shell-style pattern for the names, such as `"augreg/*"`; case-sensitive.
+    """
+    return [name for name in RECIPES if fnmatch.fnmatchcase(name, pattern)]
+
+
+def bit_hyperrule(examples: int, image_size: Size) -> Recipe:
+    """Return the fine-tuning recipe of the HyperRule (arXiv 1912.11370, section 3.3).
+
+    Args:
+        examples: number of training images.
+        image_size: (height, width) of the images in pixels, or one integer. Images with an area below 96 x 96 are
+            resized to 160 and cropped to 128, others are resized to 448 and cropped to 384.
+
+    Raises:
+        ValueError: if `examples` is not an integer above 0, or `image_size` is not a valid size.
+    """
+    examples = checks.check_integer("examples", examples)
+    height, width = checks.check_pair("image_size", image_size)
+    recipe = RECIPES[f"bit/finetune/{next(name for name, limit in _HYPER_RULE.items() if examples < limit)}"]
+    if height * width >= _SMALL_AREA:
+        return recipe
+    source = recipe.source.replace("images of 384 pixels", "images of 128 pixels")
+    return recipe.replace(augment=("random_crop(160)", "flip"), image_size=128, source=source)
+
+
+def read_field(name: str, text: str) -> Any:
+    """Return the value of a field of `Recipe` that is given as text.
+
+    `"0.01"` gives 0.01, `"(0.3, 0.6)"` a tuple, `"none"` None; other words stay strings. For `augment` and `mix`,
+    `"flip, randaugment(2, 15)"` gives two strings, and so does `'["flip", "randaugment(2, 15)"]'`.
+
+    Args:
+        name: name of the field.
+        text: its value as text.
+    """
+    if name in ("augment", "mix"):
+        return _strings(text)
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _strings(text):
+    if text.lower() in ("", "none"):
+        return ()
+    try:
+        parsed = ast.parse(text, mode="eval").body  # distinguishes commas between calls from those inside
+    except SyntaxError:
+        return (text,)  # the recipe reports what is wrong
+    parts = parsed.elts if isinstance(parsed, (ast.Tuple, ast.List)) else [parsed]
+    return tuple(ast.get_source_segment(text, part).strip("'\"") for part in parts)
+
+
+class _Recipes(dict[str, Recipe]):
+    """A dict whose `KeyError` suggests similar names."""
+
+    def __missing__(self, name):
+        hint = checks.suggestion(name, self, most=3, cutoff=0.4)
+        raise KeyError(f"there is no recipe {name!r}{hint}; keras_vit.training.list_recipes() lists them")
+
+
+def _read_table():
+    with pathlib.Path(__file__).with_suffix(".tsv").open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines, delimiter="\t"):
+            recipe = Recipe(**{name: read_field(name, text) for name, text in row.items() if text})
+            yield recipe.name, recipe
+
+
+RECIPES: dict[str, Recipe] = _Recipes(_read_table())
