@@ -22,6 +22,7 @@ class Config:
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a dataclass
     own_checks: ClassVar[Mapping[str, Check]] = {}
+    rule_hint: ClassVar[str] = ""  # ends the error of a broken rule; {0} is the first field that the rule names
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -77,7 +78,8 @@ class Config:
         for rule, is_broken in rules.items():
             if is_broken:
                 named = [word for word in dict.fromkeys(re.findall(r"(?<!')\b\w+", rule)) if word in fields]
-                raise ValueError(f"{rule}; got {', '.join(f'{name}={getattr(self, name)!r}' for name in named)}")
+                got = ", ".join(f"{name}={getattr(self, name)!r}" for name in named)
+                raise ValueError(f"{rule}; got {got}{self.rule_hint.format(named[0])}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from keras_vit import checks
 from keras_vit.config import Config, ImageConfig
 from keras_vit.training.compile import compile_model
-from keras_vit.training.recipe_checks import EXCLUSIVE, RATES, check_contradictions, check_fields
+from keras_vit.training.recipe_checks import CHECKS, EXCLUSIVE, RATES, rules
 from keras_vit.typing import Pair
 
 ModelT = TypeVar("ModelT")
@@ -78,6 +78,9 @@ class Recipe(Config):
         ValueError: on a value out of range, an unknown choice or contradicting arguments.
     """
 
+    own_checks = CHECKS
+    rule_hint = " (try recipe.replace({0}=...), or --set {0}=...)"
+
     name: str
     source: str
     optimizer: str
@@ -120,8 +123,8 @@ class Recipe(Config):
     sweep: Sequence[float] = ()
 
     def __post_init__(self):
-        self._set(**check_fields(self))
-        check_contradictions(self)
+        super().__post_init__()
+        self._check_rules(rules(self))
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the named fields changed.

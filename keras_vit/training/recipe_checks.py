@@ -1,16 +1,14 @@
 """Checks of a recipe's fields, alone and in combination."""
 
-import dataclasses
-import math
 import numbers
-import re
+from functools import partial
 
 import keras
 
 from keras_vit import checks
-from keras_vit.checks import check_string
 from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config import ImageConfig
+from keras_vit.config.arguments import Check, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.in_memory import from_digits
 from keras_vit.models import MODELS
@@ -26,28 +24,8 @@ _MAX_SEED = 2**32 - 1  # NumPy's
 _CONFIGS = {config.__name__: config for config in MODELS}
 
 
-def check_fields(recipe):
-    """Return the converted fields; raise `ValueError` on a value out of range or an unknown choice."""
-    optional = {field.name for field in dataclasses.fields(recipe) if field.default is None}
-    values = {}
-    for names, check in _CHECKS.items():
-        for name in names.split():
-            value = getattr(recipe, name)
-            values[name] = None if value is None and name in optional else check(name, value)
-    return values
-
-
-def check_contradictions(recipe):
-    """Raise `ValueError` if fields contradict each other; the error shows the fields that its rule names."""
-    for rule, is_broken in _rules(recipe).items():
-        if is_broken:
-            names = list(dict.fromkeys(word for word in re.findall(r"\w+", rule) if hasattr(recipe, word)))
-            got = ", ".join(f"{name}={getattr(recipe, name)!r}" for name in names)
-            raise ValueError(f"{rule}; got {got} (try recipe.replace({names[0]}=...), or --set {names[0]}=...)")
-
-
-def _rules(r):
-    """Return whether a recipe breaks each rule."""
+def rules(r):
+    """Return a dict from rules to whether a recipe breaks them, as `Config._check_rules` takes it."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
     is_masked = r.loss == MASKED_PATCHES
     return {
@@ -80,29 +58,14 @@ def _rules(r):
     }
 
 
-def _number(expectation, is_valid):
-    """Return the check of a finite number that must also satisfy `is_valid`."""
-
-    def check(name, value):
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or not is_valid(value):
-            raise ValueError(f"{name} must be a finite number{expectation}; got {name}={value!r}")
-        return float(value)
-
-    return check
+def _number(kind, is_valid):
+    return partial(checks.check_number, kind=kind, is_valid=is_valid)
 
 
-def _integer(minimum, maximum=math.inf):
-    def check(name, value):
-        if checks.check_integer(name, value, minimum) > maximum:
-            raise ValueError(f"{name} must be an integer from {minimum} to {maximum}; got {name}={value!r}")
-        return int(value)
-
-    return check
-
-
-def _choice(*choices):
-    return lambda name, value: checks.check_choice(name, value, choices)
+def _check_seed(name, value):
+    if checks.check_integer(name, value, 0) > _MAX_SEED:
+        raise ValueError(f"{name} must be an integer from 0 to {_MAX_SEED}; got {name}={value!r}")
+    return int(value)
 
 
 def _parsed_by(parse):
@@ -113,17 +76,17 @@ def _parsed_by(parse):
     return check
 
 
+def _check_sweep(name, value):
+    if not isinstance(value, (tuple, list)):
+        raise ValueError(f"{name} must be a tuple of learning rates; got {name}={value!r}")
+    return tuple(checks.check_positive(name, rate) for rate in value)
+
+
 def _check_shares(name, value):
     is_sequence = isinstance(value, (tuple, list)) and all(isinstance(share, numbers.Real) for share in value)
     if not is_sequence or list(value) != sorted(set(value)) or not all(0 < share < 1 for share in value):
         raise ValueError(f"{name} must be an ascending tuple of shares in (0, 1); got {name}={value!r}")
     return tuple(map(float, value))
-
-
-def _check_sweep(name, value):
-    if not isinstance(value, (tuple, list)):
-        raise ValueError(f"{name} must be a tuple of learning rates; got {name}={value!r}")
-    return tuple(checks.check_positive(name, rate) for rate in value)
 
 
 def _check_dtype(name, value):
@@ -145,29 +108,31 @@ def _check_model(name, value):
     return value
 
 
-# names of fields -> their check; None is also valid where it is the default
-_CHECKS = {
-    "name source": check_string,
-    "optimizer": _choice("adamw", "sgd"),
-    "learning_rate clip_norm": checks.check_positive,
-    "batch_size epochs steps repeats microbatches steps_per_execution": checks.check_integer,
-    "schedule": _choice("cosine", "linear", "step", "constant"),
-    "warmup_steps": _integer(0),
-    "final_learning_rate warmup_epochs warmup_learning_rate weight_decay": _number(" of at least 0", lambda x: x >= 0),
-    f"warmup_fraction momentum label_smoothing ema_momentum {' '.join(RATES)}": checks.check_rate,
-    "decay_at": _check_shares,
-    "decay_factor layer_decay": _number(" in (0, 1]", lambda x: 0 < x <= 1),
-    "loss": _choice(*CROSS_ENTROPIES, MASKED_PATCHES),
-    "head_bias": _number("", lambda x: True),
+_NAMES = {
+    checks.check_string: "source",
+    checks.check_positive: "learning_rate clip_norm",
+    checks.check_integer: "batch_size epochs steps repeats microbatches steps_per_execution",
+    checks.check_rate: "warmup_fraction momentum label_smoothing ema_momentum",
+    _number("finite number of at least 0", lambda x: x >= 0): "final_learning_rate warmup_epochs warmup_learning_rate "
+    "weight_decay",
+    _number("finite number in (0, 1]", lambda x: 0 < x <= 1): "decay_factor layer_decay",
+}
+
+# the checks of the fields of `Recipe` that are not in `ARGUMENTS`, or are narrower than there
+CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
     "augment": _parsed_by(parse_augment),
-    "mix": _parsed_by(parse_mix),
-    "image_size": checks.check_pair,
-    "gradient_accumulation_steps": _integer(2),
+    "dataset": one_of(DATASETS),
+    "decay_at": _check_shares,
     "dtype": _check_dtype,
-    "remat": checks.check_flag,
-    "input_dtype": _choice("float32", "uint8"),
-    "seed": _integer(0, _MAX_SEED),
-    "dataset": _choice(*DATASETS),
+    "gradient_accumulation_steps": partial(checks.check_integer, minimum=2),
+    "head_bias": _number("finite number", lambda x: True),
+    "input_dtype": one_of(("float32", "uint8")),
+    "loss": one_of((*CROSS_ENTROPIES, MASKED_PATCHES)),
+    "mix": _parsed_by(parse_mix),
     "model": _check_model,
+    "optimizer": one_of(("adamw", "sgd")),
+    "schedule": one_of(("cosine", "linear", "step", "constant")),
+    "seed": _check_seed,
     "sweep": _check_sweep,
+    "warmup_steps": partial(checks.check_integer, minimum=0),
 }
