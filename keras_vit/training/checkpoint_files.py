@@ -11,10 +11,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from keras_vit.files import hold, replace_file
+from keras_vit.files import hold, remove_partial, replace_file
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 _FORMAT = 3
+CHECKPOINTS = "checkpoints"  # the folder of the checkpoints in that of the run
 
 
 class CheckpointError(RuntimeError):
@@ -118,11 +119,19 @@ def disk_errors(path):
 
 
 @contextlib.contextmanager
-def held(workdir):
-    """Call `files.hold`; raise a CheckpointError if the disk is full or not writable."""
+def held(workdir, is_chief):
+    """Hold the lock of a run's folder in its first worker, and delete what interrupted processes left there.
+
+    Raises:
+        BlockingIOError: if another process holds the lock.
+        CheckpointError: if the disk is full or not writable.
+    """
     with contextlib.ExitStack() as lock:
-        with disk_errors(workdir):
-            lock.enter_context(hold(workdir))
+        if is_chief:
+            with disk_errors(workdir):
+                lock.enter_context(hold(workdir))
+            remove_partial(workdir)
+            remove_partial(workdir / CHECKPOINTS)
         yield
 
 

@@ -168,19 +168,15 @@ def _tpu(address=None):
 
 
 def _data_parallel(devices=None):
-    return keras.distribution.DataParallel(devices=_jax_devices(devices))
+    return keras.distribution.DataParallel(devices=devices)  # None: all of them
 
 
 def _model_parallel(mesh=None, devices=None):
-    devices = _jax_devices(devices)
+    devices = keras.distribution.list_devices() if devices is None else list(devices)
     mesh = checks.check_pair("mesh", mesh) if mesh is not None else (len(devices), 1)
     if mesh[0] * mesh[1] != len(devices):
         raise ValueError(f"mesh must multiply to the number of devices; got mesh={mesh}, {len(devices)} devices")
     return ViTModelParallel(keras.distribution.DeviceMesh(mesh, ["data", "model"], devices))
-
-
-def _jax_devices(devices):
-    return keras.distribution.list_devices() if devices is None else list(devices)
 
 
 # name -> function from the options to a strategy or None, and its backends (none: any)

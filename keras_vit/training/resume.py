@@ -1,7 +1,6 @@
 """Resume: continue an interrupted run from the step of its last checkpoint, with identical results."""
 
 import concurrent.futures
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +9,8 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.files import remove_partial
 from keras_vit.training import preemption, workers
-from keras_vit.training.checkpoint_files import CheckpointFolder, held
+from keras_vit.training.checkpoint_files import CHECKPOINTS, CheckpointFolder, held
 from keras_vit.training.identity import as_read, check_same_run, describe_optimizer
 from keras_vit.training.state import read_callbacks, read_state, write_callbacks, write_state
 from keras_vit.typing import PathLike
@@ -76,7 +74,7 @@ class Resume(keras.callbacks.Callback):
         super().__init__()
         self._every = checks.check_integer("every_steps", every_steps)
         self._workdir = checks.check_workdir(workdir)
-        self._files = CheckpointFolder(self._workdir / "checkpoints", checks.check_integer("keep", keep, minimum=0))
+        self._files = CheckpointFolder(self._workdir / CHECKPOINTS, checks.check_integer("keep", keep, minimum=0))
         self._run = as_read(run or {})
         self._thread = self._write = None
         self._is_used = False
@@ -99,7 +97,7 @@ class Resume(keras.callbacks.Callback):
         if self._is_used:
             raise ValueError("a Resume is for one fit: create the Resume and its data again before each fit")
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
-        with held(self._workdir) if workers.is_chief(model) else contextlib.nullcontext():
+        with held(self._workdir, workers.is_chief(model)):
             return self._run_alone(model, fit, arguments)
 
     def _run_alone(self, model, fit, arguments):
@@ -109,8 +107,6 @@ class Resume(keras.callbacks.Callback):
         self._others = [one for one in keras.tree.flatten(arguments.get("callbacks")) if one is not self]
         self._saved = self._read() if self.step else None
         self._validates = arguments.get("validation_data") is not None
-        if workers.is_chief(model):
-            remove_partial(self._files.folder)
         epoch = max(0, self.step - 1) // self._steps_per_epoch  # one whose steps are all done is still to be validated
         # Last of the callbacks, so that the state of the checkpoint overrides what the others set.
         arguments = {**arguments, "callbacks": [*self._others, self], "initial_epoch": epoch}

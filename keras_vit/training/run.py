@@ -15,20 +15,18 @@ from keras_vit.config import ImageConfig
 from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
-from keras_vit.files import remove_partial
 from keras_vit.logs import LOGGER
 from keras_vit.models.derived import of_pixels
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
+from keras_vit.training import progress
 from keras_vit.training.build import build
 from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
-from keras_vit.training.progress import BestModel, Progress, Tables, verbosity
 from keras_vit.training.recipe import Recipe
 from keras_vit.training.recipe_checks import DATASETS
 from keras_vit.training.recipes import RECIPES
-from keras_vit.training.report import draw_curves, history_rows, shortest, summary
 from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
 from keras_vit.typing import PathLike
@@ -123,7 +121,7 @@ def train(
     if not isinstance(recipe, Recipe):
         recipe = RECIPES[checks.check_choice("recipe", recipe, RECIPES)]
     checks.check_integer("checkpoint_every", checkpoint_every)
-    verbose = verbosity(verbose)
+    verbose = progress.verbosity(verbose)
     workdir = checks.check_workdir(workdir)
     if weights is not None:
         checks.check_path("weights", weights)
@@ -149,7 +147,7 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
     if result is not None:
         log(f"the run in {workdir} is already finished")
         return result
-    with held(workdir) if devices.is_chief else contextlib.nullcontext():
+    with held(workdir, devices.is_chief):
         resume = Resume(workdir, checkpoint_every, run=identity)
         images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
         drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
@@ -161,12 +159,15 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
             lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)
         )
         told = epochs if verbose and devices.is_chief else None
-        callbacks = [Progress(recipe.batch_size, steps_per_epoch, told, validation is not None)]
+        callbacks = [progress.Progress(recipe.batch_size, steps_per_epoch, told, validation is not None)]
         if recipe.ema_momentum is not None:
             callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
         if devices.is_chief:
-            callbacks += _writers(workdir, resume, steps_per_epoch, validation and student_of(model))
-            remove_partial(workdir)
+            callbacks.append(progress.Tables(workdir, resume, steps_per_epoch))
+            if validation is not None:
+                callbacks.append(progress.BestModel(workdir / "best.keras", student_of(model)))
+            if importlib.util.find_spec("tensorboard"):
+                callbacks.append(keras.callbacks.TensorBoard(workdir / "logs", write_graph=False))
             write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
         size = " x ".join(map(str, find_encoder(model).config.image_size))
         log(
@@ -186,10 +187,10 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
             ).history
         except tf.errors.OpError as error:
             raise data_error(error) or error from None
-        history = {name: [shortest(value) for value in values] for name, values in history.items()}
+        history = {name: [progress.shortest(value) for value in values] for name, values in history.items()}
         result = TrainResult(student_of(model), history, history.get("val_accuracy", [None])[-1])
         if devices.is_chief:
-            log(_report(result, history_rows(history, steps_per_epoch), recipe, identity, workdir))
+            log(_report(result, progress.history_rows(history, steps_per_epoch), recipe, identity, workdir))
         return result
 
 
@@ -249,21 +250,11 @@ def _named(path, report):
         ) from error
 
 
-def _writers(workdir, resume, steps_per_epoch, validated):
-    """Return the callbacks that write the files of a run; `validated` is the model to save, None without validation."""
-    callbacks = [Tables(workdir, resume, steps_per_epoch)]
-    if validated is not None:
-        callbacks.append(BestModel(workdir / "best.keras", validated))
-    if importlib.util.find_spec("tensorboard"):
-        callbacks.append(keras.callbacks.TensorBoard(workdir / "logs", write_graph=False))
-    return callbacks
-
-
 def _report(result, rows, recipe, identity, workdir):
     """Write the files of a finished run, `history.json` last; return a summary."""
     save_model(result.model, workdir / "model.keras")
-    has_curves = draw_curves(rows, workdir / "curves.png")
+    has_curves = progress.draw_curves(rows, workdir / "curves.png")
     values = {"recipe": recipe.to_dict(), "accuracy": result.accuracy, "history": result.history, "run": identity}
     write_text(workdir / "history.json", json.dumps(values, indent=2))
     note = "" if has_curves else " (no curves.png: pip install matplotlib)"
-    return f"{summary(rows)}\nSaved in {workdir}{note}"
+    return f"{progress.summary(rows)}\nSaved in {workdir}{note}"

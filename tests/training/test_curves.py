@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from keras_vit.training.report import draw_curves
+from keras_vit.training.progress import draw_curves
 
 
 def test_curves_need_matplotlib(tmp_path, monkeypatch):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from keras_vit.training import progress
-from keras_vit.training.progress import Progress, Tables, verbosity
-from keras_vit.training.report import shortest
+from keras_vit.training.progress import Progress, Tables, shortest, verbosity
 
 
 def stream(module="io", is_terminal=False):

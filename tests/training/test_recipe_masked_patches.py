@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit import MaskedPatchPrediction, VisionTransformer, ViTConfig
 from keras_vit.data import from_arrays
 from keras_vit.training import Recipe, progress, train
-from keras_vit.training.report import draw_curves, merit
+from keras_vit.training.progress import draw_curves, merit
 
 CONFIG = ViTConfig(
     name="toy",
