@@ -140,7 +140,7 @@ class Recipe(Config):
         """
         for group in EXCLUSIVE:
             if any(changes.get(name) is not None for name in group):  # 0 counts as given: no warm-up
-                changes = {**{name: _DEFAULTS[name] for name in group}, **changes}
+                changes = {**{name: getattr(type(self), name) for name in group}, **changes}  # their defaults
         return super().replace(**changes)
 
     def compile(self, model: ModelT, steps: int | None = None, steps_per_epoch: int | None = None) -> ModelT:
@@ -255,6 +255,3 @@ class Recipe(Config):
         Use them as `config.replace(**recipe.regularisation)`.
         """
         return {name: value for name, value in self.model_fields.items() if name in RATES}
-
-
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Recipe)}
