@@ -6,7 +6,6 @@ from tables import table
 
 import keras_vit
 from keras_vit.checkpoints.releases import list_releases
-from keras_vit.checkpoints.releases.tables import published_accuracy
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.models.costs import count_macs
 from keras_vit.zoo import VARIANTS, constructor_name
@@ -45,6 +44,5 @@ def _models():
 
 def _weights():
     for release in list_releases():
-        found = published_accuracy(release)
-        top1, source = ("-", "") if found is None else (f"{found.top1:.1f}", found.source)
-        yield release.model, f"`{release.alias}`", str(release.image_size), top1, source, f"`{release.path}`"
+        top1 = "-" if release.top1 is None else f"{release.top1:.1f}"
+        yield release.model, f"`{release.alias}`", str(release.image_size), top1, release.top1_source, f"`{release.path}`"

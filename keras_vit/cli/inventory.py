@@ -5,7 +5,6 @@ import re
 
 import keras_vit
 from keras_vit.checkpoints.releases import list_releases
-from keras_vit.checkpoints.releases.tables import published_accuracy
 from keras_vit.cli.models import build_model
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.models.costs import count_macs, layer_costs, training_exaflops
@@ -95,8 +94,7 @@ def _model_row(name):
 def _weight_rows(name):
     for release in list_releases(name):
         size = f"{release.bytes / 2**20:,.0f}"
-        known = published_accuracy(release)
-        top1 = "-" if known is None else f"{known.top1:.1f}"
+        top1 = "-" if release.top1 is None else f"{release.top1:.1f}"
         yield name, release.alias, release.path, release.image_size, release.classes, size, top1
 
 

@@ -1,5 +1,7 @@
 """AugReg's files, whose names tell what they are: the fine-tunes of the table and others."""
 
+import dataclasses
+
 import pytest
 
 from keras_vit.checkpoints import releases
@@ -46,7 +48,8 @@ def test_augreg_file_outside_the_table_is_found_by_its_name():
 def test_parse_gives_the_tables_own_release():
     for release in releases.list_releases():
         if release.directory == "augreg":
-            assert releases.parse_augreg(release.path) == release
+            listed = dataclasses.replace(release, alias=None, top1=None, top1_source="")
+            assert releases.parse_augreg(release.path) == listed
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,17 @@
 """The table of published checkpoints, and the search in it."""
 
+import functools
+import json
 import math
 
 from keras_vit import checks
-from keras_vit.checkpoints.releases.augreg import AUGREG_RELEASES, is_augreg, parse_augreg
-from keras_vit.checkpoints.releases.release import HUB
-from keras_vit.checkpoints.releases.tables import BIT_RELEASES, HUB_RELEASES, VIT_RELEASES
+from keras_vit.checkpoints.releases.augreg import is_augreg, parse_augreg
+from keras_vit.checkpoints.releases.release import HUB, Release, read_table
+from keras_vit.config import Preprocessing
 
 BEST = "imagenet"  # the name in keras.applications: the best published ImageNet-1k checkpoint
 _DATA_SET = "imagenet2012"
-# Best first, by the published top-1 of ViT-B/16, DeiT-B and BiT-R152x4 at one size (accuracies.py).
+# Best first, by the published top-1 of ViT-B/16, DeiT-B and BiT-R152x4 at one size (top1 in the table).
 _RANKED = (
     "augreg+imagenet2012",
     "imagenet21k+imagenet2012",
@@ -18,7 +20,21 @@ _RANKED = (
     "imagenet2012",
     "sam",
 )
-_RELEASES = (*VIT_RELEASES, *AUGREG_RELEASES, *HUB_RELEASES, *BIT_RELEASES)
+# column of the table -> its value; the others are strings
+_VALUES = {
+    "arguments": json.loads,
+    "bytes": int,
+    "preprocessing": lambda text: Preprocessing(**json.loads(text)),
+    "representation_size": int,
+    "top1": float,
+}
+
+
+@functools.cache
+def _releases():
+    columns, *rows = read_table("releases.tsv")
+    cells = ({name: text for name, text in zip(columns, row, strict=True) if text} for row in rows)
+    return tuple(Release(**{name: _VALUES.get(name, str)(text) for name, text in row.items()}) for row in cells)
 
 
 def list_releases(model=None):
@@ -27,7 +43,7 @@ def list_releases(model=None):
     Args:
         model: name of a model, such as `"ViT-B_16"`, or None for all.
     """
-    return tuple(release for release in _RELEASES if model in (None, release.model))
+    return tuple(release for release in _releases() if model in (None, release.model))
 
 
 def find_release(model, weights, image_size=None):
@@ -36,7 +52,7 @@ def find_release(model, weights, image_size=None):
     Args:
         model: name of the model, such as `"ViT-B_16"`.
         weights: `"imagenet"`, the best ImageNet-1k file of the nearest size; an alias (`"imagenet21k"`,
-            `"imagenet21k+imagenet2012"`, `"imagenet2012"` and others, see `alias` in the tables; `"augreg"` is the
+            `"imagenet21k+imagenet2012"`, `"imagenet2012"` and others, see `alias` in the table; `"augreg"` is the
             recommended ImageNet-21k file of AugReg and `"augreg+imagenet2012"` its fine-tuned versions); or the name of
             a published file, with or without its directory and `.npz`. AugReg files outside the table are recognised by
             their names, see `parse_augreg`.
@@ -73,7 +89,7 @@ def find_address(model, address):
 
 def _find_by_name(model, weights):
     directory, _, file = weights.removeprefix(HUB).removesuffix(".npz").rpartition("/")
-    named = [r for r in _RELEASES if r.file == file and directory in ("", r.directory)]
+    named = [r for r in _releases() if r.file == file and directory in ("", r.directory)]
     if not named and directory in ("", "augreg") and is_augreg(file):
         try:
             named = [parse_augreg(file)]
@@ -100,7 +116,7 @@ def _names(model):
 def _published(model):
     releases = list_releases(model)
     if not releases:
-        models = ", ".join(dict.fromkeys(release.model for release in _RELEASES))
+        models = ", ".join(dict.fromkeys(release.model for release in _releases()))
         return f"nothing is published for {model!r}; models with published files are {models}"
     listed = ", ".join(f"{r.path!r} (alias {r.alias!r}, {r.image_size} px)" for r in releases)
     return f"published for it are {listed}"

@@ -1,9 +1,8 @@
-"""The AugReg files (arXiv 2106.10270): the recommended ones, and the naming scheme of all others."""
+"""The AugReg files (arXiv 2106.10270) outside of the table, by their naming scheme."""
 
 import re
 
 from keras_vit.checkpoints.releases.release import CLASSES, Release
-from keras_vit.checkpoints.releases.tables import VIT_BUCKET
 from keras_vit.config import Preprocessing
 
 
@@ -43,22 +42,13 @@ def parse_augreg(filename):
     parameters += width * new_positions + (width + 1) * CLASSES[data_set]
     return Release(
         model=model,
-        address=f"{VIT_BUCKET}/augreg/{file}.npz",
-        alias=_ALIASES.get(file),
+        address=f"https://storage.googleapis.com/vit_models/augreg/{file}.npz",
+        alias=None,
         data_set=data_set,
         preprocessing=Preprocessing(size=size),
         bytes=4 * parameters,
         source="arXiv 2106.10270 (AugReg), github.com/google-research/vision_transformer",
     )
-
-
-def _recommended_files():
-    for model, level, decay, dropout, rate, size in _RECOMMENDED:
-        upstream = f"{model}-i21k-300ep-lr_0.001-aug_{level}-wd_{decay}-do_{dropout}-sd_{dropout}"
-        yield upstream, "augreg"
-        yield f"{upstream}--imagenet2012-steps_20k-lr_{rate}-res_{size}", "augreg+imagenet2012"
-    for upstream, rate in _AT_224:
-        yield f"{upstream}--imagenet2012-steps_20k-lr_{rate}-res_224", "augreg+imagenet2012"
 
 
 # model in AugReg's names -> zoo model, width D, pixels per token, parameters at 224 without the head
@@ -75,34 +65,6 @@ _MODELS = {
     "R50_L_32": ("R50+ViT-L_32", 1024, 32, 327_969_856),
 }
 
-# For each model, the ImageNet-21k file with the highest validation accuracy: augmentation, weight decay, dropout (and
-# equal stochastic depth); then learning rate and image size of its best fine-tuning on ImageNet 2012
-_RECOMMENDED = (
-    ("L_16", "strong1", "0.1", "0.0", "0.01", 384),
-    ("B_16", "medium1", "0.1", "0.0", "0.03", 384),
-    ("S_16", "light1", "0.03", "0.0", "0.03", 384),
-    ("R50_L_32", "medium1", "0.1", "0.1", "0.01", 384),
-    ("R26_S_32", "light1", "0.1", "0.0", "0.01", 384),
-    ("Ti_16", "none", "0.03", "0.0", "0.03", 384),
-    ("B_32", "light1", "0.1", "0.0", "0.01", 384),
-    ("S_32", "none", "0.1", "0.0", "0.01", 384),
-    ("R_Ti_16", "none", "0.03", "0.0", "0.03", 384),
-    ("B_8", "medium2", "0.1", "0.0", "0.03", 224),
-)
-
-# The files fine-tuned at 224 that timm publishes as `*.augreg_in21k_ft_in1k`: upstream file, then learning rate
-_AT_224 = (
-    ("L_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", "0.01"),
-    ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0", "0.01"),
-    ("S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0", "0.03"),
-    ("R50_L_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1", "0.01"),
-    ("R26_S_32-i21k-300ep-lr_0.001-aug_light0-wd_0.03-do_0.0-sd_0.0", "0.03"),
-    ("Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", "0.03"),
-    ("B_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.03-do_0.0-sd_0.0", "0.03"),
-    ("S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0", "0.03"),
-    ("R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", "0.03"),
-)
-
 _UPSTREAM_SIZE = 224
 _UPSTREAMS = {"i1k": "imagenet2012", "i21k": "imagenet21k", "i21k_30": "imagenet21k"}
 _CHOICES = {
@@ -118,5 +80,3 @@ _NAME = re.compile(
     r"(?P<model>\w+)-(?P<upstream>\w+)-(?P<epochs>\d+)ep-lr_[\d.]+-aug_(?P<level>\w+)-wd_[\d.]+-do_[\d.]+-sd_[\d.]+"
     r"(--(?P<data_set>\w+)-steps_(?P<steps>\w+)-lr_[\d.]+-res_(?P<res>\d+))?"
 )
-_ALIASES = dict(_recommended_files())
-AUGREG_RELEASES = tuple(parse_augreg(file) for file in _ALIASES)

@@ -36,6 +36,8 @@ class Release:
         source: paper and place of publication.
         representation_size: width of its `pre_logits` layer, None without this layer.
         arguments: dict of arguments that the model needs, such as `distilled`; `create_model` uses them as defaults.
+        top1: published top-1 accuracy in percent on the ImageNet-2012 validation images, None if it is unknown.
+        top1_source: publication of this number.
     """
 
     model: str
@@ -47,6 +49,8 @@ class Release:
     source: str
     representation_size: int | None = None
     arguments: dict = dataclasses.field(default_factory=dict, hash=False)
+    top1: float | None = None
+    top1_source: str = ""
 
     @property
     def is_on_hub(self):
@@ -104,7 +108,7 @@ def label_set(name):
         ValueError: if there is no such label set.
     """
     file = LABEL_SETS[checks.check_choice("name", name, LABEL_SETS)]
-    return None if file is None else tuple(label for _, label in _read(file))
+    return None if file is None else tuple(label for _, label in read_table(file))
 
 
 def wordnet_ids(labels):
@@ -118,10 +122,11 @@ def wordnet_ids(labels):
     """
     if labels is None or tuple(labels) != label_set("imagenet2012"):
         return None
-    return tuple(wordnet_id for wordnet_id, _ in _read(LABEL_SETS["imagenet2012"]))
+    return tuple(wordnet_id for wordnet_id, _ in read_table(LABEL_SETS["imagenet2012"]))
 
 
 @functools.cache
-def _read(file):
+def read_table(file):
+    """Return the cells of a `.tsv` file of this folder, line by line, without its comments."""
     text = importlib.resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return tuple(tuple(line.split("\t")) for line in text.splitlines())
+    return tuple(tuple(line.split("\t")) for line in text.splitlines() if not line.startswith("#"))
