@@ -117,6 +117,7 @@ setup(
     py_modules=["keras_vit_command"],
     package_data={
         "keras_vit": ["py.typed", "*.pyi"],
+        "keras_vit.checkpoints.names": ["*.tsv"],
         "keras_vit.checkpoints.releases": ["*.tsv"],
         "keras_vit.compat": ["*.tsv"],
         "keras_vit.training": ["*.tsv"],

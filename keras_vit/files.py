@@ -1,6 +1,10 @@
-"""Atomic writes, complete or absent after an interruption, and the lock of a folder; the standard library alone."""
+"""Tables and JSON, atomic writes, and the lock of a folder; the standard library alone.
+
+A written file is complete or absent after an interruption.
+"""
 
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -18,6 +22,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
+MAX_JSON = 16 * 2**20  # bytes; the Python objects take up to 25 times as much memory
 LOCK = "training.lock"
 _BEAT = 15  # seconds between two updates of a lock file by its owner
 _SILENCE = 120  # seconds without an update after which an owner on another machine counts as ended
@@ -25,6 +30,42 @@ _PARTIAL = ".partial-"
 _STALE_SECONDS = 24 * 3600  # a write in progress has touched its folder more recently than this
 
 _held: set[tuple[str, int, int]] = set()  # path, process and thread of the locks that are held
+
+
+def read_table(path):
+    """Return the lines of a `.tsv` file of the package as dicts from column to cell, without empty cells.
+
+    Its first line names the columns; lines that begin with # are comments.
+    """
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    columns, *rows = (line.split("\t") for line in lines if not line.startswith("#"))
+    return [{name: cell for name, cell in zip(columns, row, strict=True) if cell} for row in rows]
+
+
+class Refused(ValueError):
+    """A part of a file that is not accepted; the message says which."""
+
+
+def parse_json(name, size, read):
+    """Return the dict in a JSON file, or in a member of an archive.
+
+    Args:
+        name: name of the file in error messages.
+        size: size of the file in bytes.
+        read: callable that returns its content; not called for a file of more than `MAX_JSON`.
+
+    Raises:
+        Refused: if the file is too large, is not JSON, or has no JSON object.
+    """
+    if size > MAX_JSON:
+        raise Refused(f"{name} must not exceed {MAX_JSON} bytes; got {size}")
+    try:
+        values = json.loads(read())
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{name} must be JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise Refused(f"{name} must hold a JSON object; got {type(values).__name__}")
+    return values
 
 
 def replace_file(path, write):

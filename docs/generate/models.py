@@ -45,4 +45,11 @@ def _models():
 def _weights():
     for release in list_releases():
         top1 = "-" if release.top1 is None else f"{release.top1:.1f}"
-        yield release.model, f"`{release.alias}`", str(release.image_size), top1, release.top1_source, f"`{release.path}`"
+        yield (
+            release.model,
+            f"`{release.alias}`",
+            str(release.image_size),
+            top1,
+            release.top1_source,
+            f"`{release.path}`",
+        )

@@ -7,12 +7,13 @@ from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import read_stated
 from keras_vit.checkpoints.entries import Checkpoint
+from keras_vit.checkpoints.names.layouts import LAYOUT_NAMES
 from keras_vit.checkpoints.names.rules import Layout
-from keras_vit.checkpoints.names.swin import window_of
 from keras_vit.config import Preprocessing, ViTConfig
 from keras_vit.config.unseen import differences
+from keras_vit.layers.position_grid import square_grid
 
-LAYOUT_CHOICES = ("auto", *names.LAYOUT_NAMES, "keras")
+LAYOUT_CHOICES = ("auto", *LAYOUT_NAMES, "keras")
 
 _FAMILIES = {
     "vit": "a Vision Transformer",
@@ -123,7 +124,7 @@ def describe(checkpoint, family=None, layout="auto"):
     usual, shown = {}, ()
     if rules is not None:
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
-        usual |= {"window_size": window_of(entries)} if family == "swin" else {}
+        usual |= {"window_size": _window_of(entries)} if family == "swin" else {}
         shown = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
     elif _GRID in checkpoint.entries:
         entry = checkpoint.entries[_GRID]
@@ -164,7 +165,14 @@ def _recognise(checkpoint, family):
             return held, layout
     arrays = ", ".join(sorted(checkpoint.entries)[:5]) or "no array at all"
     is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
-    known = ", ".join((*names.LAYOUTS.get(family, names.LAYOUT_NAMES), "keras"))
+    known = ", ".join((*names.LAYOUTS.get(family, LAYOUT_NAMES), "keras"))
     raise ValueError(
         f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} with names of {known}; it {is_of}"
     )
+
+
+def _window_of(entries):
+    """Return the window that the arrays show: that of the largest bias table, as small maps have smaller windows."""
+    tables = [entry.shape for name, entry in entries.items() if name.endswith("_position_bias_table")]
+    offsets = square_grid(max((shape[0] for shape in tables if len(shape) == 2), default=0))
+    return (offsets[0] + 1) // 2 if offsets else None

@@ -1,19 +1,15 @@
 """Checkpoint: the contents of an open weights file, as named arrays that are read on demand."""
 
 import dataclasses
-import json
 import pathlib
 import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from keras_vit.files import Refused
+
 DEFLATE_LIMIT = 1032  # maximum compression ratio of zlib
-MAX_JSON = 16 * 2**20  # bytes; the Python objects take up to 25 times as much memory
-
-
-class Refused(ValueError):
-    """A part of a file that is not accepted; the message says which."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,25 +66,3 @@ def as_float32(array, name):
     if array.dtype.kind not in "iub":
         raise Refused(f"array {name!r} must hold numbers; got dtype {array.dtype}")
     return array
-
-
-def parse_json(name, size, read):
-    """Return the dict in a JSON file next to or inside a checkpoint.
-
-    Args:
-        name: name of the file in error messages.
-        size: size of the file in bytes.
-        read: callable that returns its content; not called for a file of more than `MAX_JSON`.
-
-    Raises:
-        Refused: if the file is too large, is not JSON, or has no JSON object.
-    """
-    if size > MAX_JSON:
-        raise Refused(f"{name} must not exceed {MAX_JSON} bytes; got {size}")
-    try:
-        values = json.loads(read())
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"{name} must be JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise Refused(f"{name} must hold a JSON object; got {type(values).__name__}")
-    return values

@@ -7,8 +7,9 @@ import zipfile
 
 import h5py
 
-from keras_vit.checkpoints.entries import DEFLATE_LIMIT, Checkpoint, Entry, Refused, parse_json
+from keras_vit.checkpoints.entries import DEFLATE_LIMIT, Checkpoint, Entry
 from keras_vit.config.unseen import KEY
+from keras_vit.files import Refused, parse_json
 
 _CHUNK_SLACK = 16  # times the array; h5py decompresses whole chunks
 _SMALL_CHUNK = 2**20  # bytes

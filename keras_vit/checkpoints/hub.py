@@ -6,9 +6,9 @@ import inspect
 import pathlib
 import warnings
 
-from keras_vit.checkpoints.entries import MAX_JSON
 from keras_vit.checkpoints.readers import INDEX, parts_of
 from keras_vit.checkpoints.transfer import TooLarge
+from keras_vit.files import MAX_JSON
 
 PREFIX = "hf://"
 
@@ -24,7 +24,7 @@ def fetch_repository(address, most=_MAX_BYTES):
     It downloads `config.json`, `preprocessor_config.json` if present, and `model.safetensors` (or the files that
     `model.safetensors.index.json` lists), all of one commit. huggingface_hub controls the cache (`HF_HOME`), the
     endpoint (`HF_ENDPOINT`), the access token (`HF_TOKEN`), the progress bar and the offline mode (`HF_HUB_OFFLINE`).
-    Without a connection, the cached files are used. JSON files of more than `entries.MAX_JSON` and weights of more
+    Without a connection, the cached files are used. JSON files of more than `files.MAX_JSON` and weights of more
     than `most` bytes raise an error, either when the hub states their size or during the download.
 
     Args:

@@ -13,13 +13,12 @@ import urllib.parse
 import warnings
 
 from keras_vit.checkpoints import hub
-from keras_vit.checkpoints.entries import Refused
 from keras_vit.checkpoints.npz import read_npz
 from keras_vit.checkpoints.readers import explained
 from keras_vit.checkpoints.releases import find_address, find_release
 from keras_vit.checkpoints.releases.release import Release
 from keras_vit.checkpoints.transfer import TooLarge, redacted, transfer
-from keras_vit.files import replace_file
+from keras_vit.files import Refused, replace_file
 from keras_vit.logs import LOGGER
 
 URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"

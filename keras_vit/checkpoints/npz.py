@@ -12,8 +12,9 @@ import zlib
 
 import numpy as np
 
-from keras_vit.checkpoints.entries import DEFLATE_LIMIT, Checkpoint, Entry, Refused, as_float32
+from keras_vit.checkpoints.entries import DEFLATE_LIMIT, Checkpoint, Entry, as_float32
 from keras_vit.compat.initial_values import aligned_empty
+from keras_vit.files import Refused
 
 # NumPy evaluates a header as a Python literal and passes on most of the resulting errors.
 _BAD_HEADER = (ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)

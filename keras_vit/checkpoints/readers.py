@@ -10,9 +10,10 @@ import re
 import numpy as np
 import safetensors
 
-from keras_vit.checkpoints.entries import Checkpoint, Entry, Refused, as_float32, parse_json
+from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
+from keras_vit.files import Refused, parse_json
 
 INDEX = "model.safetensors.index.json"  # weights that are split over several files
 

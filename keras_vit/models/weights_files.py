@@ -7,10 +7,8 @@ import zipfile
 import h5py
 
 from keras_vit.config.unseen import KEY, from_text, unseen
-from keras_vit.files import replace_file
+from keras_vit.files import parse_json, replace_file
 from keras_vit.layers import AddPositionEmbs
-
-_MAX_JSON = 16 * 2**20  # bytes
 
 
 def state(filepath, text):
@@ -35,22 +33,17 @@ def stated(filepath):
     try:
         if path.suffix == ".keras" and zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                config = _parse(archive.getinfo("config.json").file_size, lambda: archive.read("config.json"))["config"]
+                member = archive.getinfo("config.json")
+                config = parse_json("config.json", member.file_size, lambda: archive.read(member))["config"]
             return unseen(config["config"]) if isinstance(config.get("config"), dict) else {}
         if path.name.endswith(".weights.json") and path.is_file():
-            text = _parse(path.stat().st_size, path.read_bytes)["metadata"].get(KEY)
+            text = parse_json("it", path.stat().st_size, path.read_bytes)["metadata"].get(KEY)
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{str(path)!r} must be a file that Keras wrote: {error}") from error
     if path.name.endswith(".weights.h5") and h5py.is_hdf5(path):
         with h5py.File(path, "r") as file:
             text = file.attrs.get(KEY)
     return from_text(text, str(path))["config"]
-
-
-def _parse(size, read):
-    if size > _MAX_JSON:
-        raise ValueError(f"its configuration must not exceed {_MAX_JSON} bytes; got {size}")
-    return json.loads(read())
 
 
 def has_other_slots(filepath, model):

@@ -15,7 +15,8 @@ import pytest
 import safetensors.numpy
 
 import keras_vit
-from keras_vit.checkpoints import entries, hub
+from keras_vit import files
+from keras_vit.checkpoints import hub
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import find_release
 from keras_vit.checkpoints.releases.release import label_set
@@ -319,7 +320,7 @@ def test_an_endpoint_that_is_no_hub(monkeypatch):
 def test_a_file_above_its_bound_is_not_fetched(name, publish, make_model, tmp_path):
     folder = publish(make_model())
     if name.endswith(".json"):
-        (folder / name).write_bytes(b" " * (entries.MAX_JSON + 1))
+        (folder / name).write_bytes(b" " * (files.MAX_JSON + 1))
     with pytest.raises(ValueError, match=rf"hf://org/repo: {name} must not exceed \d+ bytes; the hub sends \d+"):
         hub.fetch_repository("hf://org/repo", most=4000)
     assert name not in cached(tmp_path)

@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 from checkpoint_files import ARRAYS, archive, npy, read_all, refused, write
 
-from keras_vit.checkpoints import entries as entries_module
+from keras_vit import files
 from keras_vit.checkpoints.readers import open_checkpoint
 
 
@@ -146,7 +146,7 @@ def test_a_config_that_is_none(tmp_path, content, words):
 def test_a_config_that_is_too_large(tmp_path, monkeypatch):
     safetensors.numpy.save_file(ARRAYS, tmp_path / "model.safetensors")
     write(tmp_path / "config.json", json.dumps({"a": "b" * 1000}).encode())
-    monkeypatch.setattr(entries_module, "MAX_JSON", 1000)
+    monkeypatch.setattr(files, "MAX_JSON", 1000)
     with pytest.raises(ValueError, match=r"config\.json' must not exceed 1000 bytes; got 1009"):
         open_checkpoint(tmp_path)
 

@@ -1,7 +1,7 @@
 """The mapping between our variable paths and the array names of other libraries, for every family.
 
-The tables are in `vit.py`, `bit.py` and `swin.py`; `rules.py` defines their rows. Loading and saving use the same
-tables.
+Each family has a table; `rules.py` reads it, `layouts.py` says what else its files have in common. Loading and saving
+use the same tables.
 """
 
 import dataclasses
@@ -13,13 +13,7 @@ import warnings
 import numpy as np
 
 from keras_vit.checkpoints.entries import Entry
-from keras_vit.checkpoints.names.bit import BIT_LAYOUTS
-from keras_vit.checkpoints.names.swin import SWIN_LAYOUTS
-from keras_vit.checkpoints.names.vit import VIT_LAYOUTS
-
-# family of a config -> name of a layout -> Layout
-LAYOUTS = {"vit": VIT_LAYOUTS, "bit": BIT_LAYOUTS, "swin": SWIN_LAYOUTS, "axial_resnet": {}}
-LAYOUT_NAMES = tuple(dict.fromkeys(name for layouts in LAYOUTS.values() for name in layouts))
+from keras_vit.checkpoints.names.layouts import LAYOUTS
 
 _KERAS_ONLY = r"/grid$|/window_size$|seed_generator"  # sizes of tables, and dropout state
 _MOST_BLOCKS = 1000

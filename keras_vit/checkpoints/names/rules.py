@@ -1,9 +1,11 @@
 """Rule and Layout: how the arrays of a family of files map to the variables of a model, and their storage forms."""
 
 import dataclasses
-import re
+import pathlib
 
 import numpy as np
+
+from keras_vit.files import read_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,31 +60,12 @@ class Layout:
     shows: dict = dataclasses.field(default_factory=dict)
 
 
-def expand(form_of, rows):
-    """Expand rows `(ours, theirs, kind)` to one rule per array; a kind of layer may have several arrays.
-
-    `[12]` in a row stands for two rows, with 1 and with 2; `[ab]` in its other name for a and b of the same rows.
-    `(query|key)` stands for several arrays that are the pieces of one of ours.
-    """
-    rules = []
-    for ours, theirs, kind in rows:
-        numbers = _ROWS.search(ours)
-        for row in range(len(numbers[1]) if numbers else 1):
-            mine, other = (_ROWS.sub(lambda match, row=row: match[1][row], name) for name in (ours, theirs))
-            choice = re.search(r"\(([\w|]+)\)", other)
-            pieces = [other.replace(choice[0], part) for part in choice[1].split("|")] if choice else [other]
-            for our_end, their_end, form in form_of[kind]:
-                names = tuple(f"{piece}{their_end}" for piece in pieces)
-                rules.append(Rule(f"{mine}{our_end}", names, form, axis=1 if kind == "tokens" else -1))
-    return tuple(rules)
-
-
-_ROWS = re.compile(r"\[(\w+)\]")
-
-# kind of layer -> its arrays: suffix of our path, suffix of theirs, form
-FLAX = {
+# kind of layer -> its arrays: suffix of our path, suffix of theirs, form; in JAX's and TensorFlow's files, in PyTorch's
+_OFFICIAL = {
     "array": [("", "", "same")],
-    "kernel": [("/kernel", "/kernel", "same")],
+    "tokens": [("", "", "same")],
+    "conv": [("/kernel", "/kernel", "same"), ("/bias", "/bias", "same")],
+    "conv_kernel": [("/kernel", "/kernel", "same")],
     "dense": [("/kernel", "/kernel", "same"), ("/bias", "/bias", "same")],
     "heads_out": [("/kernel", "/kernel", "heads_last"), ("/bias", "/bias", "heads_last")],
     "heads_in": [("/kernel", "/kernel", "heads_first"), ("/bias", "/bias", "same")],
@@ -90,16 +73,35 @@ FLAX = {
     "norm": [("/gamma", "/scale", "same"), ("/beta", "/bias", "same")],
     "keras_norm": [("/gamma", "/gamma", "same"), ("/beta", "/beta", "same")],
 }
-TORCH = {
+_TORCH_DENSE = [("/kernel", ".weight", "transposed"), ("/bias", ".bias", "same")]
+_TORCH = {
     "array": [("", "", "same")],
     "tokens": [("", "", "same")],
     "gamma": [("/gamma", "", "same")],
     "conv": [("/kernel", ".weight", "convolution"), ("/bias", ".bias", "same")],
     "conv_kernel": [("/kernel", ".weight", "convolution")],
-    "dense": [("/kernel", ".weight", "transposed"), ("/bias", ".bias", "same")],
-    "dense_kernel": [("/kernel", ".weight", "transposed")],
+    **dict.fromkeys(("dense", "heads_out", "heads_in"), _TORCH_DENSE),
+    "dense_kernel": _TORCH_DENSE[:1],
     "norm": [("/gamma", ".weight", "same"), ("/beta", ".bias", "same")],
 }
+
+
+def read_rules(family, layout):
+    """Return the rules of a layout, one per array, from the family's table.
+
+    A line of the table is one of our layers, or a single variable: its name, its name in the files of each layout, and
+    its kind. `(query|key)` stands for several arrays that are the pieces of one of ours.
+    """
+    rules, kinds = [], _OFFICIAL if layout == "official" else _TORCH
+    for row in read_table(pathlib.Path(__file__).with_name(f"{family}.tsv")):
+        if layout in row:
+            start, _, choice = row[layout].partition("(")
+            parts, _, end = choice.partition(")")
+            for our_end, their_end, form in kinds[row["kind"]]:
+                theirs = tuple(f"{start}{part}{end}{their_end}" for part in parts.split("|"))
+                rules.append(Rule(row["layer"] + our_end, theirs, form, axis=1 if row["kind"] == "tokens" else -1))
+    return tuple(rules)
+
 
 FORMS = {
     "same": lambda array, heads: array,

@@ -3,11 +3,13 @@
 import functools
 import json
 import math
+import pathlib
 
 from keras_vit import checks
 from keras_vit.checkpoints.releases.augreg import is_augreg, parse_augreg
-from keras_vit.checkpoints.releases.release import HUB, Release, read_table
+from keras_vit.checkpoints.releases.release import HUB, Release
 from keras_vit.config import Preprocessing
+from keras_vit.files import read_table
 
 BEST = "imagenet"  # the name in keras.applications: the best published ImageNet-1k checkpoint
 _DATA_SET = "imagenet2012"
@@ -32,9 +34,8 @@ _VALUES = {
 
 @functools.cache
 def _releases():
-    columns, *rows = read_table("releases.tsv")
-    cells = ({name: text for name, text in zip(columns, row, strict=True) if text} for row in rows)
-    return tuple(Release(**{name: _VALUES.get(name, str)(text) for name, text in row.items()}) for row in cells)
+    rows = read_table(pathlib.Path(__file__).with_name("releases.tsv"))
+    return tuple(Release(**{name: _VALUES.get(name, str)(cell) for name, cell in row.items()}) for row in rows)
 
 
 def list_releases(model=None):

@@ -2,10 +2,11 @@
 
 import dataclasses
 import functools
-import importlib.resources
+import pathlib
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
+from keras_vit.files import read_table
 
 HUB = "hf://"
 
@@ -88,8 +89,7 @@ class Release:
         return label_set(self.data_set) if self.data_set in LABEL_SETS else None
 
 
-# label set -> file in this folder, with lines `WordNet id <tab> name` in the order of the logits, or None
-LABEL_SETS = {"imagenet2012": "imagenet2012.tsv", "imagenet21k": None}
+LABEL_SETS = ("imagenet2012", "imagenet21k")
 
 
 def label_set(name):
@@ -107,8 +107,8 @@ def label_set(name):
     Raises:
         ValueError: if there is no such label set.
     """
-    file = LABEL_SETS[checks.check_choice("name", name, LABEL_SETS)]
-    return None if file is None else tuple(label for _, label in read_table(file))
+    checks.check_choice("name", name, LABEL_SETS)
+    return tuple(_imagenet2012().values()) if name == "imagenet2012" else None
 
 
 def wordnet_ids(labels):
@@ -122,11 +122,10 @@ def wordnet_ids(labels):
     """
     if labels is None or tuple(labels) != label_set("imagenet2012"):
         return None
-    return tuple(wordnet_id for wordnet_id, _ in read_table(LABEL_SETS["imagenet2012"]))
+    return tuple(_imagenet2012())
 
 
 @functools.cache
-def read_table(file):
-    """Return the cells of a `.tsv` file of this folder, line by line, without its comments."""
-    text = importlib.resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return tuple(tuple(line.split("\t")) for line in text.splitlines() if not line.startswith("#"))
+def _imagenet2012():
+    """Return the names of the classes by their WordNet ids, in the order of the logits."""
+    return {row["id"]: row["name"] for row in read_table(pathlib.Path(__file__).with_name("imagenet2012.tsv"))}
