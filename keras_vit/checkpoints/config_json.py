@@ -19,18 +19,18 @@ class Stated:
     """What a file states.
 
     Attributes:
-        fields: dict from fields of our configs to values; see `config.unseen.differences`.
+        stated: dict from fields of our configs to values; a stem's fields are `stem.NAME`. See `config.unseen`.
         grid_size: (rows, columns) of its position table, None if it states no image size.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
-        unread: keys of config.json that the package does not know.
+        notes: tuple of strings about the file.
     """
 
-    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    stated: dict[str, Any] = dataclasses.field(default_factory=dict)
     grid_size: tuple | None = None
     labels: tuple | None = None
     preprocessing: Preprocessing | None = None
-    unread: tuple = ()
+    notes: tuple = ()
 
 
 def read_stated(checkpoint, family, layout):
@@ -69,7 +69,7 @@ def read_stated(checkpoint, family, layout):
             alike = {**vars(exact), "interpolation": "bilinear_antialias"}
             if preprocessing is None or (exact.interpolation == "bilinear" and vars(preprocessing) == alike):
                 preprocessing = exact
-    return Stated({**ours["config"], **theirs.fields}, grid_size, theirs.labels, preprocessing, theirs.unread)
+    return Stated({**ours["config"], **theirs.stated}, grid_size, theirs.labels, preprocessing, theirs.notes)
 
 
 @contextlib.contextmanager
@@ -170,7 +170,8 @@ def _read_huggingface(values, family):
         raise ValueError(f"model_type must be {' or '.join(map(repr, known)) or None}; got {model_type!r}")
     fields, unread = _checked(values, HF_KEYS[family], _HF_IRRELEVANT)
     grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
-    return Stated(fields, grid, _labels(values), None, tuple(unread))
+    notes = (f"config.json also has {', '.join(unread)}, which keras_vit does not read",) if unread else ()
+    return Stated(fields, grid, _labels(values), None, notes)
 
 
 def _grid(image_size, patch_size, name):

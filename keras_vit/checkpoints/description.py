@@ -5,11 +5,11 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import read_stated
+from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.names.layouts import LAYOUT_NAMES
 from keras_vit.checkpoints.names.rules import Layout
-from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import differences
 from keras_vit.layers.position_grid import square_grid
 
@@ -28,23 +28,17 @@ _GRID = "position_embs/grid"  # entry of a Keras file next to our table: its row
 _REPORTED = ("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
 
 
-@dataclasses.dataclass(frozen=True)
-class Description:
-    """A weights file that was identified.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Description(Stated):
+    """A weights file that was identified, and what it states.
 
     Attributes:
         checkpoint: the open `Checkpoint`.
         layout: name of the layout, or `keras` for files from Keras.
         names: its `Layout`, None for `keras`.
         entries: dict from the names that the rules of the layout use to `Entry`, without buffers and optimizer state.
-        stated: dict from config fields to the values that the file states; a stem's fields are `stem.NAME`. See
-            `config.unseen`.
-        usual: the same for values that the layout implies and the file does not state, such as `gelu`.
+        usual: as `stated`, for values that the layout implies and the file does not state, such as `gelu`.
         shown: fields that the names and shapes of the arrays show, but not as a value.
-        grid_size: (rows, columns) of its position table if stated, or None.
-        notes: tuple of strings about the file.
-        labels: tuple of class names, or None.
-        preprocessing: `Preprocessing` that the file states, or None.
         heads: set of names in `entries` of the arrays of its heads.
         pre_logits: the same of its `pre_logits`.
         classes: number of logits of its head, None without a head.
@@ -55,13 +49,8 @@ class Description:
     layout: str
     names: Layout | None
     entries: dict
-    stated: dict
     usual: dict
     shown: tuple
-    grid_size: tuple | None
-    notes: tuple
-    labels: tuple | None
-    preprocessing: Preprocessing | None
     heads: set
     pre_logits: set
     classes: int | None
@@ -114,7 +103,7 @@ def describe(checkpoint, family=None, layout="auto"):
     if layout not in (*layouts, "keras"):
         known = ", ".join((*layouts, "keras"))
         raise ValueError(f"layout must be one of {known} for this model; got layout={layout!r}")
-    rules, grid_size = layouts.get(layout), None
+    rules, stated = layouts.get(layout), vars(read_stated(checkpoint, family, layout))
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, rules)
     parts, widths = {}, {}
     for layer in ("head", "head_dist", "pre_logits"):
@@ -131,21 +120,15 @@ def describe(checkpoint, family=None, layout="auto"):
         if entry.shape != (2,) or entry.is_floating:
             got = f"{entry.dtype} of shape {entry.shape}"
             raise ValueError(f"{_GRID} of {str(checkpoint.path)!r} must be [rows, columns] as integers; got {got}")
-        grid_size = tuple(entry.read().tolist())
-    stated = read_stated(checkpoint, family, layout)
-    unread = f"config.json also has {', '.join(stated.unread)}, which keras_vit does not read"
+        stated["grid_size"] = tuple(entry.read().tolist())
     return Description(
+        **stated,
         checkpoint=checkpoint,
         layout=layout,
         names=rules,
         entries=entries,
-        stated=stated.fields,
-        usual={name: value for name, value in usual.items() if value is not None and name not in stated.fields},
+        usual={name: value for name, value in usual.items() if value is not None and name not in stated["stated"]},
         shown=shown,
-        grid_size=grid_size or stated.grid_size,
-        notes=(unread,) if stated.unread else (),
-        labels=stated.labels,
-        preprocessing=stated.preprocessing,
         heads=parts["head"] | parts["head_dist"],
         pre_logits=parts["pre_logits"],
         classes=widths["head"],
