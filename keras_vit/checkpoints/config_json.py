@@ -106,7 +106,7 @@ def _checked(values, table, irrelevant, place=""):
 
 def _one_of(choices):
     def check(name, value):
-        if not isinstance(value, str) or value not in choices:
+        if not isinstance(value, (str, int)) or value not in choices:
             raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}")
         return choices[value]
 
@@ -334,13 +334,10 @@ def _huggingface_preprocessing(values):
     if isinstance(crop, dict):
         crop = (crop["height"], crop["width"])
     is_normalised = checks.check_flag("do_normalize", values.get("do_normalize", True))
-    resample = values.get("resample", 2)
-    if resample not in HF_INTERPOLATIONS:
-        raise ValueError(f"resample must be one of {list(HF_INTERPOLATIONS)}; got {resample!r}")
     return Preprocessing(
         size=size if isinstance(size, int) else tuple(size),
         crop=crop if values.get("do_center_crop") else None,
-        interpolation=HF_INTERPOLATIONS[resample],
+        interpolation=_one_of(HF_INTERPOLATIONS)("resample", values.get("resample", 2)),
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),
     )

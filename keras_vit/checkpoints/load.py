@@ -88,11 +88,7 @@ def read_ahead(reads, order):
 def check_all(entries):
     """Check each `Entry` in threads and raise its error; an entry without `check` is read and dropped."""
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(_check, entries))
-
-
-def _check(entry):
-    (entry.check or entry.read)()
+        list(pool.map(lambda entry: (entry.check or entry.read)(), entries))
 
 
 def _stream(reads):

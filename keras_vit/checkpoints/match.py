@@ -1,5 +1,6 @@
 """Match a file and a model by names and shapes, before any array is read, with a report about both."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -115,8 +116,8 @@ def make_plan(model, description, resize="auto", head="auto"):
     different, unusual = (differences(values, config) for values in (description.stated, description.usual))
     assumed, owned = unseen(config.to_dict()), owned_variables(model)
     # Tables come first: they show how many rows belong to registers.
-    tables = {id(o.variable): file.source(o, file.table) for o in owned if _POSITION_TABLE.match(o.variable.path)}
-    sources = [tables.get(id(o.variable)) or file.source(o, file.plain) for o in owned]
+    tables = {id(o.variable): file.table(o) for o in owned if _POSITION_TABLE.match(o.variable.path)}
+    sources = [tables.get(id(o.variable)) or file.plain(o) for o in owned]
 
     of_head = [source for source in sources if source.path.partition("/")[0] in _HEADS]
     if head != "auto" and not of_head:
@@ -178,7 +179,7 @@ class _Source:
     """
 
     variable: keras.Variable
-    theirs: tuple
+    theirs: tuple = ()
     read: Callable | None = None
     problem: str | None = None
     resized: str | None = None
@@ -188,14 +189,6 @@ class _Source:
     def path(self):
         """Return the path of the variable."""
         return self.variable.path
-
-
-class _Problem(Exception):
-    """A variable has no value in the file; `theirs` are the names of its arrays there."""
-
-    def __init__(self, text, theirs=(), is_in_file=True):
-        super().__init__(text)
-        self.theirs, self.is_in_file = theirs, is_in_file
 
 
 class _File:
@@ -209,23 +202,18 @@ class _File:
             self._method = usual if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
 
-    def source(self, owned, find):
-        """Return what `find(owned)` returns, or a `_Source` with the problem that it raises."""
-        try:
-            return find(owned)
-        except _Problem as problem:
-            return _Source(owned.variable, problem.theirs, problem=str(problem), is_in_file=problem.is_in_file)
-
     def plain(self, owned):
         """Return the source of a variable other than a position table."""
         variable, rule = owned.variable, Rule(owned.variable.path, (owned.stored_name,))
         if self.layout is not None:
             rule = names.find_rule(self.layout, variable.path, self.config)
         if rule is None:
-            raise _Problem(f"{variable.path}: files of this layout have no such array", is_in_file=False)
+            problem = f"{variable.path}: files of this layout have no such array"
+            return _Source(variable, problem=problem, is_in_file=False)
         absent = [name for name in rule.theirs if name not in self.entries]
         if absent:
-            raise _Problem(f"{', '.join(absent)} (for {variable.path})", rule.theirs, is_in_file=False)
+            problem = f"{', '.join(absent)} (for {variable.path})"
+            return _Source(variable, rule.theirs, problem=problem, is_in_file=False)
         shape, is_float = list(variable.shape), keras.backend.is_float_dtype(variable.dtype)
         if len(rule.theirs) > 1:
             shape[rule.axis] //= len(rule.theirs)
@@ -234,7 +222,7 @@ class _File:
             if self.entries[name].is_floating != is_float:
                 hint = "convert the file with its scales to floating point" if is_float else "quantize after loading"
                 kind = f"dtype {self.entries[name].dtype}, the model needs {variable.dtype}"
-                raise _Problem(f"{name}: {kind} ({hint})", rule.theirs)
+                return _Source(variable, rule.theirs, problem=f"{name}: {kind} ({hint})")
         for name in rule.theirs:
             if self.entries[name].shape != wanted:
                 return self._resized(owned, rule, name, wanted)
@@ -243,16 +231,15 @@ class _File:
     def _resized(self, owned, rule, name, wanted):
         """Return the source of an array of another shape; only layers that depend on the input size can resize it."""
         variable, entry, resize = owned.variable, self.entries[name], getattr(owned.layer, "resized", None)
-        differs = f"{name}: shape {entry.shape}, the model needs {wanted}"
-        if resize is None or len(rule.theirs) > 1:
-            raise _Problem(differs, rule.theirs)
-        _check_size(name, entry, variable)
-        try:
-            shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), self._method).shape
-        except ValueError:
-            shape = None
-        if shape != tuple(wanted):  # its width is another
-            raise _Problem(differs, rule.theirs)
+        shape = None
+        if resize is not None and len(rule.theirs) == 1:
+            if too_large := _too_large(name, entry, variable):
+                return _Source(variable, rule.theirs, problem=too_large)
+            with contextlib.suppress(ValueError):  # its width is another
+                shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), self._method).shape
+        if shape != tuple(wanted):
+            problem = f"{name}: shape {entry.shape}, the model needs {wanted}"
+            return _Source(variable, rule.theirs, problem=problem)
         resized = f"{name}: {entry.shape} -> {wanted} ({self._method})"
         return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), self._method), resized=resized)
 
@@ -277,13 +264,15 @@ class _File:
         tables = {owned.stored_name: ("class",)} if self.layout is None else self.layout.position_tables
         name = next((name for name in tables if name in self.entries), None)
         if name is None:
-            raise _Problem(f"{next(iter(tables), 'a position table')} (for {variable.path})", is_in_file=False)
+            problem = f"{next(iter(tables), 'a position table')} (for {variable.path})"
+            return _Source(variable, problem=problem, is_in_file=False)
         entry, new_grid, class_rows = self.entries[name], config.grid_size, config.num_class_tokens
         if len(entry.shape) != 3 or (entry.shape[0], entry.shape[2]) != (1, config.hidden_dim) or not entry.is_floating:
             got = f"{entry.dtype} of shape {entry.shape}"
             wanted = f"floating point of shape (1, rows, {config.hidden_dim})"
-            raise _Problem(f"{name}: {got}, the model needs {wanted}", (name,))
-        _check_size(name, entry, variable)
+            return _Source(variable, (name,), problem=f"{name}: {got}, the model needs {wanted}")
+        if too_large := _too_large(name, entry, variable):
+            return _Source(variable, (name,), problem=too_large)
         num_class = self._num_tokens("class_token/class_token", class_rows)
         num_registers = self._num_tokens("class_token/registers", config.num_registers)
         counts = {"class": num_class, "class and registers": num_class + num_registers, "none": 0}
@@ -291,7 +280,7 @@ class _File:
         try:
             prefix, grid = _split_table(entry.shape[1], prefixes, new_grid, self._stored_grid)
         except ValueError as error:
-            raise _Problem(f"{name}: {error}", (name,)) from None
+            return _Source(variable, (name,), problem=f"{name}: {error}")
         if prefix > class_rows:
             self._register_rows = lambda: entry.read()[:, class_rows:prefix]
 
@@ -314,11 +303,12 @@ class _File:
         return sum(entry.shape[1] for entry in entries) if is_there else own
 
 
-def _check_size(name, entry, variable):
-    """Raise a problem if a table is too large to be resized."""
-    if math.prod(entry.shape) > _MOST_TIMES * math.prod(variable.shape):
-        more = f"more than {_MOST_TIMES} times the values of the model's {tuple(variable.shape)}"
-        raise _Problem(f"{name}: shape {tuple(entry.shape)} has {more}", (name,))
+def _too_large(name, entry, variable):
+    """Return the problem of a table that is too large to be resized, or None."""
+    if math.prod(entry.shape) <= _MOST_TIMES * math.prod(variable.shape):
+        return None
+    more = f"more than {_MOST_TIMES} times the values of the model's {tuple(variable.shape)}"
+    return f"{name}: shape {tuple(entry.shape)} has {more}"
 
 
 def _split_table(num_rows, prefixes, new_grid, stored_grid):

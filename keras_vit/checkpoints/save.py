@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pathlib
 import warnings
 import zipfile
 
@@ -18,6 +19,7 @@ from keras_vit.config.unseen import KEY, to_text
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
+from keras_vit.models.copies import check_not_quantized
 from keras_vit.typing import PathLike
 
 # layout -> required config values: the layout cannot express others, so a reader would misinterpret the file
@@ -69,6 +71,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     suffix = ".npz" if layout == "official" else ".safetensors"
     if not is_folder and path.suffix != suffix:
         raise ValueError(f"path must end in {suffix} for layout={layout!r}; got {str(path)!r}")
+    check_not_quantized(model, "save_weights, as other libraries read float weights (save it before quantize)")
     arrays = _arrays(model, layout, known[layout])
     is_known = model.preprocessing_source != "assumed"
     metadata = {KEY: to_text(model.config, model.preprocessing if is_known else None)}
@@ -85,7 +88,8 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
                 stacklevel=2,
             )
         for name, values in _huggingface_json(model).items():
-            writers[path / name] = functools.partial(_write_json, values)
+            text = json.dumps(values, indent=2)
+            writers[path / name] = functools.partial(pathlib.Path.write_text, data=text)
         path.mkdir(parents=True, exist_ok=True)
     replace_files(writers)
     if not is_folder:
@@ -103,17 +107,17 @@ def _arrays(model, layout, rules):
     _check_holds(config, layout)
     arrays, homeless = {}, []
     for owned in owned_variables(model):
-        path = owned.variable.path
-        if _is_adapter(owned):
-            continue
-        rule = names.find_rule(rules, path, config)
-        if path == "position_embs/embedding":
-            arrays[next(iter(rules.position_tables))] = _position_table(owned.variable, config, layout)
+        variable, has_lora = owned.variable, getattr(owned.layer, "lora_enabled", False)
+        if has_lora and "lora" in variable.name:
+            continue  # merged into the kernel
+        value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
+        rule = names.find_rule(rules, variable.path, config)
+        if variable.path == "position_embs/embedding":
+            arrays[next(iter(rules.position_tables))] = _position_table(value, config, layout)
         elif rule is None:
-            homeless.append(path)
+            homeless.append(variable.path)
         else:
-            pieces = np.split(_value(owned), len(rule.theirs), axis=rule.axis)
-            for name, piece in zip(rule.theirs, pieces, strict=True):
+            for name, piece in zip(rule.theirs, np.split(value, len(rule.theirs), axis=rule.axis), strict=True):
                 theirs = to_theirs(piece, rule.form, getattr(config, "num_heads", None))
                 arrays[name] = np.ascontiguousarray(theirs)
     if homeless:
@@ -124,26 +128,12 @@ def _arrays(model, layout, rules):
     return arrays
 
 
-def _is_adapter(owned):
-    """Return whether a variable belongs to LoRA, which is merged into the kernel."""
-    return getattr(owned.layer, "lora_enabled", False) and "lora" in owned.variable.name
-
-
-def _value(owned):
-    layer, variable = owned.layer, owned.variable
-    if getattr(layer, "quantization_mode", None) is not None:
-        raise ValueError(f"other libraries read float weights; {variable.path} is quantised (save it before quantize)")
-    is_merged = getattr(layer, "lora_enabled", False) and variable.name == "kernel"
-    return keras.ops.convert_to_numpy(layer.kernel if is_merged else variable)
-
-
-def _position_table(variable, config, layout):
+def _position_table(table, config, layout):
     """Return the position table with the rows that the layout needs.
 
     With registers, timm's has rows for class tokens and registers, or for neither (`no_embed_class`, as in its
     published models).
     """
-    table = keras.ops.convert_to_numpy(variable)
     if layout != "timm" or not config.num_registers:
         return table
     class_rows, patches = np.split(table, [config.num_class_tokens], axis=1)
@@ -220,10 +210,6 @@ def _huggingface_json(model):
 
 def _side(size):
     return size[0] if size[0] == size[1] else size
-
-
-def _write_json(values, file):
-    file.write_text(json.dumps(values, indent=2))
 
 
 def _write_npz(path, arrays, metadata):

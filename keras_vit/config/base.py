@@ -118,9 +118,13 @@ class ImageConfig(Config):
         rule = "include_preprocessing=True needs images of 1 or 3 channels (scale other images yourself)"
         self._check_rules({rule: is_broken})
 
-    def resolve(self) -> Self:
-        """Return a copy in which defaults replace the fields that are None."""
-        return self
+    def resolve(self, **changes: Any) -> Self:
+        """Return a copy in which defaults replace the fields that are None.
+
+        Args:
+            **changes: new values of other fields, as in `replace`.
+        """
+        return self.replace(**changes)
 
 
 def _plain(value):

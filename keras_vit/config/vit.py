@@ -1,7 +1,7 @@
 """ViTConfig: the architecture of a Vision Transformer: plain, hybrid, axial or distilled."""
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import ImageConfig
@@ -131,10 +131,14 @@ class ViTConfig(ImageConfig):
         """Return the number of class, distillation and register tokens."""
         return self.num_class_tokens + self.num_registers
 
-    def resolve(self) -> Self:
-        """Return a copy in which the paper's values replace a `gelu` or epsilon of None."""
-        stem = self.stem and self.stem.resolve()
-        return self.replace(gelu=self.gelu or PAPER_GELU, epsilon=self.epsilon or PAPER_EPSILON, stem=stem)
+    def resolve(self, **changes: Any) -> Self:
+        """Return a copy in which the paper's values replace a `gelu` or epsilon of None.
+
+        Args:
+            **changes: new values of other fields, as in `replace`.
+        """
+        filled = {"gelu": self.gelu or PAPER_GELU, "epsilon": self.epsilon or PAPER_EPSILON}
+        return self.replace(**filled, stem=self.stem and self.stem.resolve(), **changes)
 
 
 def _rules(c):

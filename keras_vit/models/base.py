@@ -100,7 +100,7 @@ class ImageModel(Model):
         if not isinstance(config, self.config_class):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
-        config = config.resolve().replace(dtype=policy.name)
+        config = config.resolve(dtype=policy.name)
         inputs = images = keras.Input((*config.image_size, config.channels), name="images")
         if config.include_preprocessing:
             # `preprocessing` sets the values. bfloat16 would lose precision of the normalised values.

@@ -30,13 +30,11 @@ def fold(layout, name):
 
 def detect(names, family):
     """Return the name of the layout of this family that matches these array names, or None."""
-    return next((key for key, layout in LAYOUTS[family].items() if _is_of(layout, names)), None)
-
-
-def _is_of(layout, names):
-    if layout.foreign is not None and any(re.search(layout.foreign, name) for name in names):
-        return False
-    return any(re.search(layout.marker, fold(layout, name)) for name in names)
+    for key, layout in LAYOUTS[family].items():
+        is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
+        if not is_foreign and any(re.search(layout.marker, fold(layout, name)) for name in names):
+            return key
+    return None
 
 
 def fold_entries(path, entries, layout):
