@@ -116,7 +116,7 @@ setup(
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
     package_data={
-        "keras_vit": ["py.typed", "*.pyi"],
+        "keras_vit": ["py.typed", "*.pyi", "*.tsv"],
         "keras_vit.checkpoints.names": ["*.tsv"],
         "keras_vit.checkpoints.releases": ["*.tsv"],
         "keras_vit.compat": ["*.tsv"],

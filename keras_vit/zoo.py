@@ -5,6 +5,8 @@ import dataclasses
 import fnmatch
 import functools
 import inspect
+import json
+import pathlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,41 +20,14 @@ from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
-from keras_vit.config import (
-    AxialResNetConfig,
-    BiTConfig,
-    ImageConfig,
-    Preprocessing,
-    ResNetConfig,
-    SwinConfig,
-    ViTConfig,
-)
+from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
+from keras_vit.files import read_table
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import Pair, PathLike, Size
 
-_VIT = "arXiv 2010.11929, Table 1"
-_AUGREG = "arXiv 2106.10270, Table 2"
-_SCALING = "arXiv 2106.04560, Table 2"
-_AXIAL = "arXiv 2010.11929, appendix D.6"
-_AXIAL_RESNET = "arXiv 2003.07853, in arXiv 2010.11929, appendix D.6"
-_DEIT = "arXiv 2012.12877, Table 1"
-_SWIN = "arXiv 2103.14030, section 3.3"
-_BIT = "arXiv 1912.11370, section 3"
-
-# letter -> width, MLP width, heads, layers, source
-_SIZES = {
-    "Ti": (192, 768, 3, 12, _AUGREG),
-    "S": (384, 1536, 6, 12, _AUGREG),
-    "B": (768, 3072, 12, 12, _VIT),
-    "L": (1024, 4096, 16, 24, _VIT),
-    "H": (1280, 5120, 16, 32, _VIT),
-    "g": (1408, 6144, 16, 40, _SCALING),
-    "G": (1664, 8192, 16, 48, _SCALING),
-}
 _WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # fields of an architecture that appear as sizes of its weight arrays
-_IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,83 +56,25 @@ class Variant:
         return self.config_class(**{"name": self.name, **self.architecture, **arguments, **defaults})
 
 
-def _vit(name, size, patch, source=None, defaults=None, preprocessing=None, **more):
-    hidden_dim, mlp_dim, num_heads, num_layers, size_source = _SIZES[size]
-    architecture = {
-        "patch_size": patch,
-        "hidden_dim": hidden_dim,
-        "num_layers": num_layers,
-        "num_heads": num_heads,
-        "mlp_dim": mlp_dim,
-        "attention": "global",
-        "stem": None,
-        **more,
-    }
-    return Variant(name, ViTConfig, source or size_source, architecture, defaults or {}, preprocessing)
-
-
-def _hybrid(name, size, stage_sizes, patch=1):
-    return _vit(name, size, patch, source=f"{_VIT} and section 3.1", stem=ResNetConfig(stage_sizes=stage_sizes))
-
-
-def _axial(name, size, patch):
-    return _vit(name, size, patch, source=_AXIAL, defaults={"pooling": "gap"}, attention="axial")
-
-
-def _deit(name, size):
-    protocol = Preprocessing(size=256, crop=224, **_IMAGENET)  # arXiv 2012.12877: crop of 0.875
-    return _vit(name, size, 16, _DEIT, defaults={"gelu": "erf", "epsilon": 1e-6}, preprocessing=protocol)
-
-
-def _swin(name, embed_dim, depths, num_heads):
-    architecture = {"embed_dim": embed_dim, "depths": depths, "num_heads": num_heads}
-    protocol = Preprocessing(size=256, crop=224, **_IMAGENET)
-    return Variant(name, SwinConfig, _SWIN, architecture, {"window_size": 7}, protocol)
-
-
-def _bit(name, stage_sizes, width_factor):
-    return Variant(name, BiTConfig, _BIT, {"stage_sizes": stage_sizes, "width_factor": width_factor})
-
-
-VARIANTS: dict[str, Variant] = {
-    variant.name: variant
-    for variant in (
-        _vit("ViT-Ti_16", "Ti", 16),
-        _vit("ViT-S_16", "S", 16),
-        _vit("ViT-S_32", "S", 32),
-        _vit("ViT-B_8", "B", 8),
-        _vit("ViT-B_16", "B", 16),
-        _vit("ViT-B_32", "B", 32),
-        _vit("ViT-L_16", "L", 16),
-        _vit("ViT-L_32", "L", 32),
-        _vit("ViT-H_14", "H", 14),
-        _vit("ViT-g_14", "g", 14),
-        _vit("ViT-G_14", "G", 14),
-        _hybrid("R+ViT-Ti_16", "Ti", (), patch=8),  # one token covers 32 x 32 pixels, in spite of the name
-        _hybrid("R26+ViT-S_32", "S", (2, 2, 2, 2)),
-        _hybrid("R26+ViT-B_32", "B", (2, 2, 2, 2)),
-        _hybrid("R50+ViT-B_16", "B", (3, 4, 9)),  # the units of stage 4 are part of stage 3
-        _hybrid("R50+ViT-B_32", "B", (3, 4, 6, 3)),
-        _hybrid("R50+ViT-L_16", "L", (3, 4, 9)),
-        _hybrid("R50+ViT-L_32", "L", (3, 4, 6, 3)),
-        _axial("AxialViT-B_16", "B", 16),
-        _axial("AxialViT-B_32", "B", 32),
-        Variant("AxialResNet-50", AxialResNetConfig, _AXIAL_RESNET, {"stage_sizes": (3, 4, 6, 3)}),
-        _deit("DeiT-Ti_16", "Ti"),
-        _deit("DeiT-S_16", "S"),
-        _deit("DeiT-B_16", "B"),
-        _swin("Swin-T", 96, (2, 2, 6, 2), (3, 6, 12, 24)),
-        _swin("Swin-S", 96, (2, 2, 18, 2), (3, 6, 12, 24)),
-        _swin("Swin-B", 128, (2, 2, 18, 2), (4, 8, 16, 32)),
-        _swin("Swin-L", 192, (2, 2, 18, 2), (6, 12, 24, 48)),
-        _bit("BiT-R50x1", (3, 4, 6, 3), 1),
-        _bit("BiT-R50x3", (3, 4, 6, 3), 3),
-        _bit("BiT-R101x1", (3, 4, 23, 3), 1),
-        _bit("BiT-R101x3", (3, 4, 23, 3), 3),
-        _bit("BiT-R152x2", (3, 8, 36, 3), 2),
-        _bit("BiT-R152x4", (3, 8, 36, 3), 4),
+def _read_variant(row):
+    """Return the `Variant` of a line of variants.tsv."""
+    values = {name: json.loads(row[name]) for name in ("architecture", "defaults", "preprocessing") if name in row}
+    architecture = {name: tuple(v) if isinstance(v, list) else v for name, v in values["architecture"].items()}
+    if architecture.get("stem"):
+        architecture["stem"] = ResNetConfig(**architecture["stem"])
+    return Variant(
+        name=row["name"],
+        config_class=_CONFIGS[row["config_class"]],
+        source=row["source"],
+        architecture=architecture,
+        defaults=values.get("defaults", {}),
+        preprocessing=Preprocessing(**values["preprocessing"]) if "preprocessing" in values else None,
     )
-}
+
+
+_CONFIGS = {config.__name__: config for config in MODELS}
+_ROWS = read_table(pathlib.Path(__file__).with_name("variants.tsv"))
+VARIANTS: dict[str, Variant] = {row["name"]: _read_variant(row) for row in _ROWS}
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -177,7 +177,10 @@ def test_constructors_have_name_signature_and_docstring(name):
 
 
 def test_a_row_of_the_table_is_all_that_a_variant_needs(monkeypatch, capsys):
-    row = zoo._hybrid("R26+ViT-Ti_32", "Ti", (2, 2, 2, 2))  # the widths of Ti on a ResNet-26: nowhere else in the table
+    # the widths of Ti on a ResNet-26: nowhere else in the table
+    tiny, hybrid = zoo.VARIANTS["ViT-Ti_16"], zoo.VARIANTS["R26+ViT-S_32"]
+    architecture = {**tiny.architecture, "patch_size": 1, "stem": hybrid.architecture["stem"]}
+    row = dataclasses.replace(hybrid, name="R26+ViT-Ti_32", architecture=architecture)
     monkeypatch.setitem(zoo.VARIANTS, row.name, row)
     assert keras_vit.list_models("R26*") == ["R26+ViT-S_32", "R26+ViT-B_32", "R26+ViT-Ti_32"]
     assert keras_vit.list_weights(row.name) == []
@@ -210,10 +213,11 @@ class TestWeightsOfAnotherModel:
     @pytest.fixture
     def tiny(self, monkeypatch, tmp_path):
         """A file of the variant tiny; wide, deep, twin and a Swin Transformer are there beside it."""
-        sizes = {"tiny": (8, 16, 2, 1), "wide": (16, 16, 2, 1), "deep": (8, 16, 2, 2), "twin": (8, 16, 2, 1)}
-        monkeypatch.setattr(zoo, "_SIZES", {name: (*size, "this test") for name, size in sizes.items()})
-        rows = [*(zoo._vit(name, name, 8) for name in sizes), zoo.VARIANTS["Swin-T"]]
-        monkeypatch.setattr(zoo, "VARIANTS", {row.name: row for row in rows})
+        plain = zoo.VARIANTS["ViT-B_8"]
+        tiny = {**plain.architecture, "hidden_dim": 8, "mlp_dim": 16, "num_heads": 2, "num_layers": 1}
+        rows = {"tiny": tiny, "wide": {**tiny, "hidden_dim": 16}, "deep": {**tiny, "num_layers": 2}, "twin": tiny}
+        variants = {name: dataclasses.replace(plain, name=name, architecture=row) for name, row in rows.items()}
+        monkeypatch.setattr(zoo, "VARIANTS", {**variants, "Swin-T": zoo.VARIANTS["Swin-T"]})
         path = tmp_path / "tiny.npz"
         keras_vit.save_weights(keras_vit.create_model("tiny", **SMALL), path)
         return path
