@@ -32,14 +32,19 @@ _STALE_SECONDS = 24 * 3600  # a write in progress has touched its folder more re
 _held: set[tuple[str, int, int]] = set()  # path, process and thread of the locks that are held
 
 
-def read_table(path):
+def read_table(path, parsed=()):
     """Return the lines of a `.tsv` file of the package as dicts from column to cell, without empty cells.
 
     Its first line names the columns; lines that begin with # are comments.
+
+    Args:
+        path: path of the file.
+        parsed: columns whose cells are JSON; the others are strings.
     """
     lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
     columns, *rows = (line.split("\t") for line in lines if not line.startswith("#"))
-    return [{name: cell for name, cell in zip(columns, row, strict=True) if cell} for row in rows]
+    cells = ([(name, cell) for name, cell in zip(columns, row, strict=True) if cell] for row in rows)
+    return [{name: json.loads(cell) if name in parsed else cell for name, cell in row} for row in cells]
 
 
 class Refused(ValueError):

@@ -5,7 +5,6 @@ import dataclasses
 import fnmatch
 import functools
 import inspect
-import json
 import pathlib
 import re
 from collections.abc import Callable, Sequence
@@ -56,25 +55,20 @@ class Variant:
         return self.config_class(**{"name": self.name, **self.architecture, **arguments, **defaults})
 
 
-def _read_variant(row):
-    """Return the `Variant` of a line of variants.tsv."""
-    values = {name: json.loads(row[name]) for name in ("architecture", "defaults", "preprocessing") if name in row}
-    architecture = {name: tuple(v) if isinstance(v, list) else v for name, v in values["architecture"].items()}
-    if architecture.get("stem"):
-        architecture["stem"] = ResNetConfig(**architecture["stem"])
-    return Variant(
-        name=row["name"],
-        config_class=_CONFIGS[row["config_class"]],
-        source=row["source"],
-        architecture=architecture,
-        defaults=values.get("defaults", {}),
-        preprocessing=Preprocessing(**values["preprocessing"]) if "preprocessing" in values else None,
-    )
+def _read_variants():
+    """Yield the `Variant` of each line of variants.tsv."""
+    configs = {config.__name__: config for config in MODELS}
+    parsed = ("architecture", "defaults", "preprocessing")
+    for row in read_table(pathlib.Path(__file__).with_name("variants.tsv"), parsed):
+        architecture = {name: tuple(v) if isinstance(v, list) else v for name, v in row["architecture"].items()}
+        if architecture.get("stem"):
+            architecture["stem"] = ResNetConfig(**architecture["stem"])
+        if "preprocessing" in row:
+            row["preprocessing"] = Preprocessing(**row["preprocessing"])
+        yield Variant(**{**row, "config_class": configs[row["config_class"]], "architecture": architecture})
 
 
-_CONFIGS = {config.__name__: config for config in MODELS}
-_ROWS = read_table(pathlib.Path(__file__).with_name("variants.tsv"))
-VARIANTS: dict[str, Variant] = {row["name"]: _read_variant(row) for row in _ROWS}
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _read_variants()}
 
 
 def list_models(pattern: str = "*") -> list[str]:

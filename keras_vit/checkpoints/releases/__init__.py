@@ -1,7 +1,6 @@
 """The table of published checkpoints, and the search in it."""
 
 import functools
-import json
 import math
 import pathlib
 
@@ -22,20 +21,13 @@ _RANKED = (
     "imagenet2012",
     "sam",
 )
-# column of the table -> its value; the others are strings
-_VALUES = {
-    "arguments": json.loads,
-    "bytes": int,
-    "preprocessing": lambda text: Preprocessing(**json.loads(text)),
-    "representation_size": int,
-    "top1": float,
-}
+_PARSED = ("arguments", "bytes", "preprocessing", "representation_size", "top1")
 
 
 @functools.cache
 def _releases():
-    rows = read_table(pathlib.Path(__file__).with_name("releases.tsv"))
-    return tuple(Release(**{name: _VALUES.get(name, str)(cell) for name, cell in row.items()}) for row in rows)
+    rows = read_table(pathlib.Path(__file__).with_name("releases.tsv"), _PARSED)
+    return tuple(Release(**{**row, "preprocessing": Preprocessing(**row["preprocessing"])}) for row in rows)
 
 
 def list_releases(model=None):
