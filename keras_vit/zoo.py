@@ -247,10 +247,8 @@ def _labels(config, description, release):
         return release.labels, ()
     if description.labels is not None and len(description.labels) == config.classes:
         return description.labels, ()
-    if release is not None:
-        return None, ()
     imagenet = label_set("imagenet2012")
-    if description.layout != "keras" and config.classes == len(imagenet):
+    if release is None and description.layout != "keras" and config.classes == len(imagenet):
         return imagenet, ("1000 classes: the labels are assumed to be those of ImageNet-2012",)
     return None, ()
 

@@ -1,5 +1,6 @@
 """Copies of a model: clone, resize, with_dtype."""
 
+import functools
 from typing import Any, TypeVar
 
 import keras
@@ -89,18 +90,13 @@ def _copy(model, description, method):
     copied, pending = build_deferred(lambda: enable_lora_as_in(model, type(model).from_config(description)))
     values = {}
     for new, old in zip(copied.weights, model.weights, strict=True):
-        values[id(new)] = _value(old) if new.shape == old.shape else _zeros(new)
+        if new.shape == old.shape:
+            values[id(new)] = lambda old=old: keras.ops.convert_to_numpy(old).copy()
+        else:  # resized below
+            values[id(new)] = functools.partial(keras.ops.zeros, new.shape, new.dtype)
     initialise(pending, values)
     method = {} if method == "auto" else {"method": method}
     for new, old in zip(sublayers(copied), sublayers(model), strict=True):
         if new.weights and hasattr(new, "resize_from"):
             new.resize_from(old, **method)
     return copied
-
-
-def _value(variable):
-    return lambda: keras.ops.convert_to_numpy(variable).copy()
-
-
-def _zeros(variable):
-    return lambda: keras.ops.zeros(variable.shape, variable.dtype)
