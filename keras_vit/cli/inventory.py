@@ -7,31 +7,10 @@ import keras_vit
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.models import build_model
 from keras_vit.compat.initial_values import build_deferred
-from keras_vit.models.costs import count_macs, layer_costs, training_exaflops
+from keras_vit.models.costs import count_macs, layer_costs
 
 _SHOWN_LABELS = 5
 _LISTED_SIZE = 224
-
-# Training runs in Table 6 of arXiv 2010.11929 for models of the zoo: name -> epochs of JFT-300M.
-_JFT_EPOCHS = {
-    "ViT-B_32": (7,),
-    "ViT-B_16": (7,),
-    "ViT-L_32": (7,),
-    "ViT-L_16": (7, 14),
-    "ViT-H_14": (14,),
-    "R50+ViT-B_32": (7,),
-    "R50+ViT-B_16": (7,),
-    "R50+ViT-L_32": (7,),
-    "R50+ViT-L_16": (7, 14),
-    "BiT-R50x1": (7,),
-    "BiT-R101x1": (7,),
-    "BiT-R152x2": (7, 14),
-}
-_JFT_IMAGES = 303_000_000
-_IMAGES = {"digits": 1438}  # training images of the recipes' own data sets
-_RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
-# Fields of a config that training may change: configs that differ only in these describe the same model.
-_CHOSEN = ("name", "classes", "gelu", "epsilon", "dtype", "remat", *_RATES)
 
 
 def list_models(args):
@@ -72,11 +51,6 @@ def info(args):
         print(f"{name:<{width}}  {' '.join(map(str, value)) if isinstance(value, list) else value}")
     print()
     _print_table(("layer", "output", "parameters", "multiply-accumulates"), list(_stage_rows(costs)), left=(0, 1))
-    trainings = list(_trainings(model))
-    if trainings:
-        print()
-        rows = [(*names, f"{training_exaflops(macs, examples):.4g}") for *names, examples in trainings]
-        _print_table(("training of this model", "images", "exaFLOPs"), rows, left=(0, 1))
 
 
 def _matching(names, known, pattern):
@@ -122,21 +96,3 @@ def _shape_text(shape):
     if shape and isinstance(shape[0], tuple):
         return ", ".join(map(_shape_text, shape))
     return " x ".join(str(side) for side in shape if side is not None)
-
-
-def _trainings(model):
-    """Yield name, images as text and number of examples of the trainings of the paper, and of the model's recipes."""
-    config = model.config
-    for epochs in _JFT_EPOCHS.get(config.name, ()):
-        yield "arXiv 2010.11929, Table 6", f"JFT-300M, {epochs} epochs", epochs * _JFT_IMAGES
-    chosen = {name: getattr(config, name) for name in _CHOSEN if hasattr(config, name)}
-    for recipe in keras_vit.training.RECIPES.values():
-        own = recipe.model and recipe.configure(recipe.model)
-        if type(own) is not type(config) or own.replace(**chosen) != config:
-            continue
-        if recipe.steps is not None:
-            yield f"recipe {recipe.name}", f"{recipe.steps:,} x {recipe.batch_size:,}", recipe.steps * recipe.batch_size
-        else:
-            images = _IMAGES.get(recipe.dataset, 1_000_000)
-            text = f"{images:,}" if recipe.dataset else "each million"
-            yield f"recipe {recipe.name}", f"{text}, {recipe.epochs} epochs", recipe.epochs * images

@@ -1,4 +1,4 @@
-"""The cost of a model: multiply-accumulates per image, and floating-point operations of a training run.
+"""The cost of a model: multiply-accumulates per image.
 
 By convention, only matrix products and convolutions count; norms, activations, additions and pooling do not.
 
@@ -19,8 +19,6 @@ from keras_vit.compat.initial_values import build_deferred
 from keras_vit.layers.patch_corruption import PatchPrediction
 from keras_vit.layers.position_embs import RelativePositions
 from keras_vit.layers.token_merging import MergingTransformerBlock
-
-_FORWARD_AND_BACKWARD = 6  # per multiply-accumulate: 2 operations forward, 4 backward
 
 
 class LayerCost(typing.NamedTuple):
@@ -68,18 +66,6 @@ def layer_costs(model):
             macs[layer] = macs.get(layer, 0) + count
             shapes[layer] = outputs if len(outputs) > 1 else outputs[0]
     return [LayerCost(layer.name, shapes[layer], layer.count_params(), count) for layer, count in macs.items()]
-
-
-def training_exaflops(macs, examples):
-    """Return the cost of a training run in exaFLOPs (10^18 operations): 6 * macs * examples.
-
-    The formula agrees with Table 6 of arXiv 2010.11929, where `examples` is epochs times 303 million images.
-
-    Args:
-        macs: multiply-accumulates of the model per example, see `count_macs`.
-        examples: number of examples that the model trains on, repetitions included.
-    """
-    return _FORWARD_AND_BACKWARD * macs * examples / 1e18
 
 
 def _of_one_image(tensor, layer):
