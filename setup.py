@@ -119,6 +119,7 @@ setup(
         "keras_vit": ["py.typed", "*.pyi", "*.tsv"],
         "keras_vit.checkpoints.names": ["*.tsv"],
         "keras_vit.checkpoints.releases": ["*.tsv"],
+        "keras_vit.cli": ["*.toml"],
         "keras_vit.compat": ["*.tsv"],
         "keras_vit.training": ["*.tsv"],
     },

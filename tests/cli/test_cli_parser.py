@@ -6,12 +6,14 @@ import shlex
 import types
 
 import pytest
-from command_line import examples_of, help_of, run
+from command_line import SAVED, examples_of, help_of, run
 
 import keras_vit
+from keras_vit.checkpoints.description import LAYOUT_CHOICES
 from keras_vit.cli import VERBS, parser
 from keras_vit.config.arguments import GELUS
 from keras_vit.config.preprocessing import INTERPOLATIONS
+from keras_vit.serving.formats import FORMATS
 
 LONG = dict.fromkeys(("evaluate", "export", "train"), pytest.mark.slow)  # the guides show more of these
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -50,12 +52,14 @@ class TestHelp:
             code, out, err = run(capsys, *shlex.split(command)[1:])
             assert code == 0 and out, (command, err)
 
-    def test_strategies_are_those_of_the_package(self):
-        with pytest.raises(ValueError) as error, keras_vit.distribution("bogus"):
-            pass
-        assert ", ".join(map(repr, parser.STRATEGIES)) in str(error.value)
-
     def test_choices_in_the_help_are_those_of_the_package(self, capsys):
         text = " ".join(help_of("predict", capsys).split())
         assert f"--interpolation NAME {', '.join(INTERPOLATIONS[:-1])} or {INTERPOLATIONS[-1]}" in text
         assert " or ".join(GELUS) in text
+        assert f"--format NAME {', '.join(FORMATS)} (default" in " ".join(help_of("export", capsys).split())
+        with pytest.raises(ValueError) as error, keras_vit.distribution("bogus"):
+            pass
+        strategies = re.search(r"devices: (.*) \(default: auto\)", " ".join(help_of("train", capsys).split()))[1]
+        assert ", ".join(map(repr, strategies.split(", "))) in str(error.value)
+        for layout in set(LAYOUT_CHOICES) - {"auto"}:
+            assert parser.parse(["convert", *SAVED, "--layout", layout, "--output", "x"]).layout == layout
