@@ -1,8 +1,10 @@
 """Vision Transformers for Keras and TensorFlow.
 
 The core (configs, layers, models, checkpoints, zoo) is here on import, so that `keras.models.load_model` finds it. The
-rooms above it (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`) open on first touch.
+other packages (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`) are imported when they are first used.
 """
+
+# ruff: noqa: F401, F403 - what is imported here is public
 
 import importlib
 import sys
@@ -27,8 +29,7 @@ from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.match import LoadReport
 from keras_vit.checkpoints.save import save_weights
 from keras_vit.config import AxialResNetConfig, BiTConfig, Preprocessing, ResNetConfig, SwinConfig, ViTConfig
-from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers
-from keras_vit.layers import __all__ as _layers
+from keras_vit.layers import *
 from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models import (
     AxialResNet,
@@ -51,59 +52,29 @@ _logs.set_up()
 
 __version__ = "0.1.0"
 
-# name -> module that is imported when the name is first used
-_ON_FIRST_TOUCH = {
-    "analysis": "keras_vit.analysis",
-    "data": "keras_vit.data",
-    "demo": "keras_vit.demo",
+# imported when they are first used: packages, and functions -> the module of each
+_PACKAGES = ("analysis", "data", "demo", "evaluation", "serving", "training")
+_FUNCTIONS = {
     "distribution": "keras_vit.training.distribution",
-    "evaluation": "keras_vit.evaluation",
     "evaluate": "keras_vit.evaluation",
     "export": "keras_vit.serving",
     "predict": "keras_vit.evaluation",
     "preprocess": "keras_vit.data.images",
-    "serving": "keras_vit.serving",
     "train": "keras_vit.training",
-    "training": "keras_vit.training",
 }
 
-__all__ = [
-    "AxialResNet",
-    "AxialResNetConfig",
-    "BiTConfig",
-    "BiTResNet",
-    "Distiller",
-    "LoadReport",
-    "MaskedPatchPrediction",
-    "Model",
-    "Preprocessing",
-    "ResNetConfig",
-    "SwinConfig",
-    "SwinTransformer",
-    "ViTConfig",
-    "VisionTransformer",
-    "clone",
-    "create_model",
-    "feature_extractor",
-    "freeze",
-    "list_models",
-    "list_weights",
-    "load_weights",
-    "resize",
-    "resize_position_embedding",
-    "save_weights",
-]
-__all__ += list(_layers) + list(_CONSTRUCTORS) + list(_ON_FIRST_TOUCH)
+# the classes and functions above, which are imported at once, and what is imported later
+__all__ = [name for name, value in globals().items() if callable(value) and not name.startswith("_")]
+__all__ += [*_PACKAGES, *_FUNCTIONS]
 
 
 def __getattr__(name):
-    if name not in _ON_FIRST_TOUCH:
-        # with its name and this module, Python adds what may have been meant
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    module = importlib.import_module(_ON_FIRST_TOUCH[name])
-    value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
-    globals()[name] = value
-    return value
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")  # it becomes an attribute of this module
+    if name in _FUNCTIONS:
+        return globals().setdefault(name, getattr(importlib.import_module(_FUNCTIONS[name]), name))
+    # with its name and this module, Python adds what may have been meant
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__():
