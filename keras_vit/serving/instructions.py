@@ -1,10 +1,12 @@
 """README.txt of an exported SavedModel: the commands that serve this model, and a call of each signature."""
 
+import pathlib
 import re
 
 from keras_vit.serving.signatures import SIGNATURES
 
-_BYTES = """\
+_TEMPLATE = pathlib.Path(__file__).with_suffix(".txt")
+_FILES = """\
 image_bytes contains complete files: JPEG, PNG, BMP, the first frame of a GIF, or WebP that is not animated. An image
 with more than {max_pixels:,} pixels in its header, or a third as many in a progressive JPEG, is rejected before it is
 decoded."""
@@ -13,34 +15,9 @@ _ERRORS = {
     "of its batch are not affected; their error is empty.",
     "raise": "An unreadable image fails its request.",
 }
-_SERVE = """\
-To serve the model, run this in the folder that contains this version folder:
-
-  docker run -p 8500:8500 -p 8501:8501 -v "$PWD:/models/{name}" -e MODEL_NAME={name} tensorflow/serving
-
-or, if the server is installed:
-
-  tensorflow_model_server --port=8500 --rest_api_port=8501 --model_name={name} --model_base_path="$PWD"
-"""
-_REST = """\
+_REQUEST = """\
   echo '{{"signature_name": "{signature}", "instances": [{instance}]}}' |
     curl -d @- http://localhost:8501/v1/models/{name}:predict
-"""
-_GRPC = """\
-With gRPC (pip install tensorflow-serving-api):
-
-  import pathlib
-
-  import grpc
-  import tensorflow as tf
-  from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-  request = predict_pb2.PredictRequest()
-  request.model_spec.name, request.model_spec.signature_name = "{name}", "{signature}"
-  request.inputs["{key}"].CopyFrom(tf.make_tensor_proto({value}, tf.{dtype}))
-  channel = grpc.insecure_channel("localhost:8500")
-  answer = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict(request, timeout=60)
-  print({{name: tf.make_ndarray(tensor) for name, tensor in answer.outputs.items()}})
 """
 
 
@@ -59,17 +36,22 @@ def instructions(name, functions, *, on_error, max_pixels):
     """
     calls = {signature: _call(function) for signature, function in functions.items()}
     of_files = [signature for signature, (spec, *_) in calls.items() if spec.name == "image_bytes"]
-    parts = [f"{name}: a SavedModel for TensorFlow Serving. It does not need keras_vit.\n", "Signatures:\n"]
-    parts += [_signature(signature, function) for signature, function in functions.items()]
-    if of_files:
-        parts += [_BYTES.format(max_pixels=max_pixels), _ERRORS[on_error], ""]
-    parts += [_SERVE.format(name=name), "With REST:\n"]
-    for signature, (_, instance, _) in calls.items():
-        parts.append(_REST.format(name=name, signature=signature, instance=instance))
+    requests = [
+        _REQUEST.format(name=name, signature=signature, instance=instance)
+        for signature, (_, instance, _) in calls.items()
+    ]
     signature = (of_files or list(functions))[0]
     spec, _, value = calls[signature]
-    parts.append(_GRPC.format(name=name, signature=signature, key=spec.name, value=value, dtype=spec.dtype.name))
-    return "\n".join(parts)
+    return _TEMPLATE.read_text(encoding="utf-8").format(
+        name=name,
+        signatures="\n".join(_signature(signature, function) for signature, function in functions.items()),
+        files=f"{_FILES.format(max_pixels=max_pixels)}\n{_ERRORS[on_error]}\n\n" if of_files else "",
+        requests="\n".join(requests),
+        signature=signature,
+        key=spec.name,
+        value=value,
+        dtype=spec.dtype.name,
+    )
 
 
 def _call(function):
