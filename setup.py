@@ -122,6 +122,7 @@ setup(
         "keras_vit.cli": ["*.toml"],
         "keras_vit.compat": ["*.tsv"],
         "keras_vit.training": ["*.tsv"],
+        "keras_vit.demo": ["*.css"],
         "keras_vit.serving": ["*.txt"],
     },
     install_requires=REQUIRED,

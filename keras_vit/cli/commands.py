@@ -13,8 +13,8 @@ from keras_vit import demo as demo_page
 from keras_vit.analysis import plots
 from keras_vit.analysis.plots import import_figure
 from keras_vit.cli.failures import users_mistakes
-from keras_vit.cli.models import build_model, check_without_model, open_model
-from keras_vit.cli.sources import check_sources, open_source, open_sources
+from keras_vit.cli.models import build_model, check_without_model, given, open_model
+from keras_vit.cli.sources import open_source, open_sources
 from keras_vit.data.images import check_file
 
 _DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
@@ -62,14 +62,14 @@ def _reported(accuracy):
     """Return what `--report` adds to the JSON; null if the scores of the head are not probabilities."""
     found, classes = accuracy.calibration, accuracy.classes
     return {
-        "mean_confidence": None if found is None else found.mean_confidence,
-        "calibration_error": None if found is None else found.error,
-        "negative_log_likelihood": None if found is None else found.negative_log_likelihood,
+        "mean_confidence": found and found.mean_confidence,
+        "calibration_error": found and found.error,
+        "negative_log_likelihood": found and found.negative_log_likelihood,
         "mean_class_accuracy": classes.mean,
         "classes": [
             {
                 "class": classes.names[n],
-                "label": None if classes.labels is None else classes.labels[n],
+                "label": classes.labels and classes.labels[n],
                 "images": int(classes.counts[n]),
                 "correct": int(classes.correct[n]),
             }
@@ -83,7 +83,6 @@ def _reported(accuracy):
 
 def probe(args):
     """Print the few-shot accuracy, and write it as a table and as a plot."""
-    check_sources(args)
     _check_output("--table", args.table, (".csv",))
     _check_output("--plot", args.plot, _DRAWINGS)
     train, test = open_sources(args, _SEED)
@@ -97,12 +96,9 @@ def probe(args):
             model,
             train,
             test,
-            shots=args.shots,
             seeds=range(args.seeds),
-            layer=args.layer,
-            batch_size=args.batch_size,
             verbose=sys.stderr.isatty(),
-            **({} if args.l2 is None else {"l2": args.l2}),
+            **given(args, ("shots", "layer", "l2", "batch_size")),
         )
     if args.table is not None:
         result.write_csv(args.table)
@@ -150,8 +146,6 @@ def demo(args):
 
 def export(args):
     """Export a model for other programs and print its folder."""
-    if args.no_check and args.check:
-        raise ValueError("--no-check must be omitted with --check")
     model = open_model(args)
     names = inspect.signature(keras_vit.serving.export).parameters.keys() - {"model", "check"}
     options = {name: value for name, value in vars(args).items() if name in names}

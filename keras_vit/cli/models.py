@@ -1,6 +1,5 @@
 """The model of a command: named or saved, with the changes that the arguments request."""
 
-import contextlib
 import os
 import warnings
 
@@ -32,8 +31,8 @@ def open_model(args):
 
 
 def given(args, names):
-    """Return the arguments among `names` that are not None, by name."""
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    """Return the arguments among `names` that are given, by name."""
+    return {name: value for name in names if (value := vars(args).get(name)) is not None}
 
 
 def check_without_model(args):
@@ -52,7 +51,10 @@ def build_model(args, needs_weights=False):
         if args.weights is not None:
             raise ValueError(f"--weights must be omitted with --model {args.model}: the file contains its weights")
         return _open_saved(args.model, changes)
-    args.model = check_zoo_name(f"{option} must be a {_SAVED} file or", args.model)
+    try:
+        args.model = variant_name(option, args.model)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a {_SAVED} file") from error
     if args.weights is not None:
         # Use the classes of the file's head; a file without a head leaves the default.
         size = checks.check_pair("--image-size", changes.get("image_size", _DEFAULT_SIZE))
@@ -64,20 +66,6 @@ def build_model(args, needs_weights=False):
             f"--weights must be given with --model {args.model}: a file, or a name from keras-vit list --weights"
         )
     return keras_vit.create_model(args.model, weights=args.weights, **changes)
-
-
-def check_zoo_name(expectation, name):
-    """Return the zoo's name of a model; raise an error with the names if there is none.
-
-    Args:
-        expectation: beginning of the message, such as `--model must be`.
-        name: the name of the model, or of its constructor.
-    """
-    with contextlib.suppress(ValueError):
-        return variant_name("model", name)
-    names = keras_vit.list_models()
-    hint = checks.suggestion(name, names)
-    raise ValueError(f"{expectation} one of {checks.listed(names, bool(hint))}; got {name!r}{hint}")
 
 
 def change_preprocessing(preprocessing, image_size, args):

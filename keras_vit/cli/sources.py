@@ -9,40 +9,31 @@ from keras_vit.cli.models import given
 ANY_KIND = "--folder, --tfds, --tfrecord or --arrays"
 _KINDS = ("folder", "tfds", "tfrecord", "arrays")
 _KEYS = ("image_key", "label_key")  # the defaults depend on the kind
+# argument -> the kinds that it belongs to
 _BELONGS_TO = {
     "split": ("tfds",),
     "data_dir": ("tfds",),
     "class_names": ("tfrecord", "arrays"),
     "label_offset": ("tfrecord",),
+    "validation": ("folder", "tfds", "tfrecord"),
+    "hold_out": _KINDS,
     **dict.fromkeys(_KEYS, ("tfds", "tfrecord")),
 }
 
 
 def open_source(args):
     """Return the `ImageSource` of the arguments; for arrays the test images."""
-    return _open(args, _kind(args), "test")
-
-
-def check_sources(args):
-    """Raise on contradicting arguments of `train` and `probe`, without opening files."""
-    kind = _kind(args)
-    for name in given(args, ("validation", "hold_out")):
-        if kind is None:
-            raise ValueError(f"{_option(name)} requires training images: {ANY_KIND}")
-    if args.validation is not None and args.hold_out is not None:
-        raise ValueError("at most one of --validation and --hold-out may be given; got both")
-    if args.validation is not None and kind == "arrays":
-        raise ValueError("--validation must be omitted with --arrays: x_test and y_test of the file are used")
+    return _open(args, kind_of(args), "test")
 
 
 def open_sources(args, seed):
     """Return the `ImageSource` to train on and the one to measure on, each None if there is none.
 
     Args:
-        args: parsed arguments, checked by `check_sources`.
+        args: parsed arguments.
         seed: of the draw of `--hold-out`.
     """
-    kind = _kind(args)
+    kind = kind_of(args)
     if kind is None:
         return None, None
     source = _open(args, kind, "train")
@@ -65,11 +56,15 @@ def _split(source, hold_out, seed):
     return rest, held_out
 
 
-def _kind(args):
+def kind_of(args):
+    """Return the name of the argument that gives images, None without one; raise if others do not go with it."""
     kind = next(iter(given(args, _KINDS)), None)
     for name in given(args, _BELONGS_TO):
         if kind not in _BELONGS_TO[name]:
-            raise ValueError(f"{_option(name)} requires {' or '.join(map(_option, _BELONGS_TO[name]))}")
+            raise ValueError(
+                f"{_option(name)} requires {' or '.join(map(_option, _BELONGS_TO[name]))}; "
+                f"got {'no images' if kind is None else _option(kind)}"
+            )
     if kind == "tfds" and args.split is None:
         raise ValueError("--split must be given with --tfds, such as 'train' or 'train[:80%]'")
     return kind

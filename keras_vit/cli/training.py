@@ -8,8 +8,9 @@ import sys
 import keras_vit
 from keras_vit import checks
 from keras_vit.cli.failures import users_mistakes
-from keras_vit.cli.models import check_zoo_name, given
-from keras_vit.cli.sources import ANY_KIND, check_sources, open_sources
+from keras_vit.cli.models import given
+from keras_vit.cli.sources import ANY_KIND, kind_of, open_sources
+from keras_vit.zoo import variant_name
 
 _SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay", "seed", "image_size")
 
@@ -21,9 +22,9 @@ def train(args):
         hint = checks.suggestion(args.recipe, recipes, most=3, cutoff=0.4)
         raise ValueError(f"--recipe must be one that keras-vit list --recipes shows; got {args.recipe!r}{hint}")
     recipe = recipes[args.recipe].replace(**read_changes(args))
-    check_sources(args)
+    kind = kind_of(args)
     if args.model is not None:
-        args.model = check_zoo_name("--model must be", args.model)
+        args.model = variant_name("--model", args.model)
     if args.show:
         print(json.dumps(recipe.to_dict(), indent=2))
         return
@@ -31,14 +32,14 @@ def train(args):
         raise ValueError("--workdir must be given, or --show to see the recipe")
     if args.model is None and recipe.model is None:
         raise ValueError(f"--model must be given: recipe {recipe.name!r} does not define one")
+    if kind is None and recipe.dataset is None:
+        raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no images of its own")
     options = given(args, ("checkpoint_every", "max_corrupt"))  # keras_vit.train defines their defaults
     training = keras_vit.training
     failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
     # Several workers must connect before TensorFlow creates anything, such as a source.
     with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
-        if source is None and recipe.dataset is None:
-            raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no images of its own")
         options |= {"model": args.model, "weights": args.weights, "validation": validation, "strategy": devices}
         with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bars
             result = keras_vit.train(recipe, source, args.workdir, **options)

@@ -3,6 +3,7 @@
 import contextlib
 import html
 import os
+import pathlib
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import, which looks for a newer version
 
@@ -18,14 +19,7 @@ _FORGET = 3600  # seconds after which uploads, figures and answers are deleted
 _QUEUED = {"concurrency_limit": 1, "concurrency_id": "model", "api_visibility": "private"}
 _AT_ONCE = {"api_visibility": "private", "show_progress": "hidden", "trigger_mode": "always_last"}
 _GALLERY = {"show_label": False, "interactive": False, "allow_preview": False, "format": "png", "buttons": []}
-# Galleries as high as their images, which keep their shape, with the whole caption below each.
-_STYLE = """
-.grid-wrap { max-height: none !important; min-height: 0 !important; overflow: visible !important; }
-.grid-container { grid-template-columns: repeat(var(--grid-cols), minmax(0, 1fr)) !important; }
-.thumbnail-item { aspect-ratio: auto !important; height: auto !important; }
-.thumbnail-item .caption-label { position: static; max-width: none; white-space: normal; opacity: 1 !important; }
-.secondary-wrap input { text-overflow: ellipsis; padding-right: 1.75rem !important; }
-"""
+_STYLE = pathlib.Path(__file__).with_suffix(".css")
 
 
 def build(offers):
@@ -70,7 +64,7 @@ def appearance():
     """Return the arguments of `gradio.Blocks.launch` for the look of the page; its fonts are the system's."""
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", **fonts)
-    return {"theme": theme, "css": _STYLE, "footer_links": []}
+    return {"theme": theme, "css_paths": _STYLE, "footer_links": []}
 
 
 class _Handlers:

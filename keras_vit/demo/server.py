@@ -86,7 +86,7 @@ def launch(
         state_session_capacity=_SESSIONS,
         ssr_mode=False,
         enable_monitoring=False,
-        app_kwargs={"middleware": [(_OwnHostOnly, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
+        app_kwargs={"middleware": [(_own_host_only, (), {})], "docs_url": None, "redoc_url": None, "openapi_url": None},
         **_page().appearance(),
     )
     if block:
@@ -114,16 +114,15 @@ def _page():
     return page
 
 
-class _OwnHostOnly:
+def _own_host_only(app):
     """ASGI middleware that tells the browser to load nothing from other hosts."""
 
-    def __init__(self, app):
-        self._app = app
-
-    async def __call__(self, scope, receive, send):
+    async def call(scope, receive, send):
         async def send_with_policy(message):
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), (b"content-security-policy", _POLICY)]
             await send(message)
 
-        await self._app(scope, receive, send_with_policy if scope["type"] == "http" else send)
+        await app(scope, receive, send_with_policy if scope["type"] == "http" else send)
+
+    return call

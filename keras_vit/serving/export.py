@@ -150,8 +150,7 @@ def export(
         raise NotADirectoryError(f"path must be a folder or not exist yet; {path} is a file")
     version = _next_version(path) if version is None else checks.check_integer("version", version)
     target = path / str(version)
-    if target.exists():
-        raise _exists(target)
+    _check_new(target)
     is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     files.remove_abandoned(path, _PARTIAL)
@@ -162,7 +161,11 @@ def export(
             card |= self_check(model, partial, format, samples, pixels, tolerance)
         text = json.dumps(card, indent=1, ensure_ascii=False)
         (partial / "model_card.json").write_text(text + "\n", encoding="utf-8")
-        _publish(partial, target)
+        try:
+            os.rename(partial, target)
+        except OSError:
+            _check_new(target)  # another process may have written it in the meantime
+            raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if is_new and not target.exists():
@@ -240,11 +243,12 @@ def _next_version(path):
     return 1 + max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
 
-def _exists(target):
-    return FileExistsError(
-        f"version must be new, an exported version is never overwritten; {target} exists "
-        "(version=None uses the next number)"
-    )
+def _check_new(target):
+    if target.exists():
+        raise FileExistsError(
+            f"version must be new, an exported version is never overwritten; {target} exists "
+            "(version=None uses the next number)"
+        ) from None
 
 
 def _write(model, folder, format, options):
@@ -259,15 +263,6 @@ def _write(model, folder, format, options):
         raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
     if format != "saved_model":  # a SavedModel has its labels in assets/
         (folder / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
-
-
-def _publish(partial, target):
-    try:
-        os.rename(partial, target)
-    except OSError:
-        if target.exists():  # written by another process in the meantime
-            raise _exists(target) from None
-        raise
 
 
 def _write_in_tensorflow(model, folder, format, options):

@@ -79,7 +79,7 @@ def test_the_browser_is_told_to_load_from_here_alone():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(server._OwnHostOnly(app)({"type": "http"}, None, send))
+    asyncio.run(server._own_host_only(app)({"type": "http"}, None, send))
     headers = dict(sent[0]["headers"])
     assert headers[b"a"] == b"b" and headers[b"content-security-policy"].startswith(b"default-src 'self'")
     assert b"http" not in headers[b"content-security-policy"] and len(sent) == 2
