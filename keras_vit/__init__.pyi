@@ -1,4 +1,4 @@
-"""What type checkers see of `keras_vit`: its names, also those made from tables or opened on first touch."""
+"""What type checkers see of `keras_vit`: its names, also those made from tables or imported on first use."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -36,6 +36,11 @@ def parse(argv=None):
     return parser.parse_args(sys.argv[1:] if argv is None else list(argv))
 
 
+def numbers(text):
+    """Convert `"0.5"` to (0.5,), and `"0.485,0.456,0.406"` to three numbers; argparse shows the function's name."""
+    return tuple(float(part) for part in text.split(","))
+
+
 def _add(command, takes, shared):
     """Add arguments to a command or to a group of its arguments, see commands.toml."""
     for item in takes:
@@ -78,11 +83,6 @@ def _count(text):
 def _counts(text):
     """Convert `"1,5,10"` to (1, 5, 10); the minimum is 1."""
     return tuple(_count(part.strip()) for part in text.split(","))
-
-
-def numbers(text):
-    """Convert `"0.5"` to (0.5,), and `"0.485,0.456,0.406"` to three numbers; argparse shows the function's name."""
-    return tuple(float(part) for part in text.split(","))
 
 
 def _share(text):

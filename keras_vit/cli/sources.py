@@ -45,17 +45,6 @@ def open_sources(args, seed):
     return source, None if args.validation is None else _open(args, kind, where=args.validation)
 
 
-def _split(source, hold_out, seed):
-    if not 0 < round(hold_out * source.size) < source.size:
-        raise ValueError(
-            f"--hold-out must leave both parts at least one image; got --hold-out={hold_out:g} of {source.size} images"
-        )
-    rest, held_out = source.split(hold_out, seed=seed)
-    drawn = "drawn from all" if source.labels is None else "stratified by class"
-    print(f"{rest.size:,} training images, {held_out.size:,} held out, {drawn}", file=sys.stderr)
-    return rest, held_out
-
-
 def kind_of(args):
     """Return the name of the argument that gives images, None without one; raise if others do not go with it."""
     kind = next(iter(given(args, _KINDS)), None)
@@ -68,6 +57,17 @@ def kind_of(args):
     if kind == "tfds" and args.split is None:
         raise ValueError("--split must be given with --tfds, such as 'train' or 'train[:80%]'")
     return kind
+
+
+def _split(source, hold_out, seed):
+    if not 0 < round(hold_out * source.size) < source.size:
+        raise ValueError(
+            f"--hold-out must leave both parts at least one image; got --hold-out={hold_out:g} of {source.size} images"
+        )
+    rest, held_out = source.split(hold_out, seed=seed)
+    drawn = "drawn from all" if source.labels is None else "stratified by class"
+    print(f"{rest.size:,} training images, {held_out.size:,} held out, {drawn}", file=sys.stderr)
+    return rest, held_out
 
 
 def _open(args, kind, part=None, where=None):
