@@ -124,6 +124,7 @@ setup(
         "keras_vit.training": ["*.tsv"],
         "keras_vit.demo": ["*.css"],
         "keras_vit.serving": ["*.txt"],
+        "keras_vit.data": ["*.tsv"],
     },
     install_requires=REQUIRED,
     extras_require={**BACKENDS, **TOOLS},

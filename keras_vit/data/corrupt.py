@@ -1,12 +1,12 @@
 """Unreadable images in a pipeline: skip, count and log them, and raise an error if there are too many."""
 
 import logging
-import numbers
 import re
 import threading
 
 import tensorflow as tf
 
+from keras_vit import checks
 from keras_vit.data import images
 
 _LOG = logging.getLogger("keras_vit.data")
@@ -37,19 +37,18 @@ class Unreadable:
         source: the `ImageSource` of the pipeline.
         channels: channels of the model input, needed to find the reason.
         max_corrupt: maximum share of unreadable images, in [0, 1].
+        needed: number of images that must be readable whatever `max_corrupt` is: 1 if they replace others, else 0.
 
     Attributes:
-        allowed: `max_corrupt` as a number of images; at least one image must be readable.
+        allowed: the number of unreadable images that are skipped.
     """
 
-    def __init__(self, source, channels, max_corrupt):
-        is_number = isinstance(max_corrupt, numbers.Real) and not isinstance(max_corrupt, bool)
-        if not is_number or not 0.0 <= max_corrupt <= 1.0:
-            raise ValueError(f"max_corrupt must be a number in [0, 1]; got max_corrupt={max_corrupt!r}")
+    def __init__(self, source, channels, max_corrupt, needed=0):
+        checks.check_number("max_corrupt", max_corrupt, "number in [0, 1]", lambda share: 0.0 <= share <= 1.0)
         # Not the source itself: TensorFlow keeps everything a numpy_function refers to until the process ends.
         self._name_of = source.describe or (source.files.__getitem__ if source.files else "image {}".format)
         self._size, self._channels, self._max_corrupt = source.size, channels, float(max_corrupt)
-        self.allowed = min(int(self._max_corrupt * self._size), self._size - 1)
+        self.allowed = min(int(self._max_corrupt * self._size), self._size - needed)
         self._found, self._lock = {}, threading.Lock()
 
     @property
@@ -90,8 +89,8 @@ class Unreadable:
         reasons = [self._found[position] for position in self.positions]
         listed = "; ".join(reasons[:_NAMED]) + ("; ..." if len(reasons) > _NAMED else "")
         return (
-            f"{len(reasons)} of {self._size} images cannot be read, which is more than "
-            f"max_corrupt={self._max_corrupt:g} allows: {listed}. Repair or remove these, or raise max_corrupt"
+            f"{len(reasons)} of {self._size} images cannot be read; max_corrupt={self._max_corrupt:g} "
+            f"allows {self.allowed}: {listed}. Repair or remove these, or raise max_corrupt"
         )
 
 

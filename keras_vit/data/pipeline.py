@@ -67,8 +67,8 @@ def train_pipeline(
         shard: `(index, count)`: selects rows index * batch_size / count to (index + 1) * batch_size / count of every
             batch; they equal those of the whole batch. A last batch that is not full may leave a shard without rows.
         dtype: `"float32"`, or `"uint8"` for rounded pixel values 0 to 255, for a model that rescales its input.
-        max_corrupt: maximum share of unreadable images in the source, in [0, 1]. With more, the pipeline raises an
-            error; `data_error` extracts its message from what `model.fit` raises.
+        max_corrupt: maximum share of unreadable images in the source, in [0, 1]. With more, or if no image is readable,
+            the pipeline raises an error; `data_error` extracts its message from what `model.fit` raises.
 
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)). With `mix` the labels are
@@ -124,7 +124,7 @@ def train_pipeline(
         images, labels = mixer(*rows, _fold(_fold(key_of(number), _BATCH), len(operations)))
         return _convert(preprocessing, dtype, images), labels
 
-    unreadable = Unreadable(source, preprocessing.channels, max_corrupt)
+    unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
     image_spec = tf.TensorSpec(shape, dtype if mixer is None else "float32")
     dataset = read_batches(order, start_step, augmented, image_spec, unreadable)
     if mixer is not None:
@@ -151,7 +151,8 @@ def eval_pipeline(
         source: an `ImageSource`.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
         batch_size: images per batch, over all workers.
-        shard, dtype, max_corrupt: as in `train_pipeline`.
+        shard, dtype: as in `train_pipeline`.
+        max_corrupt: as in `train_pipeline`; with 1 and no readable image, all batches are empty.
 
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)).

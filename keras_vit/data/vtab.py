@@ -5,8 +5,10 @@ Sources: Zhai et al. 2019, arXiv 1910.04867; the splits and label rules of googl
 `scripts/run_all_tasks.sh`, which lists the tasks); the names and order of Table 9 of arXiv 2010.11929.
 """
 
+import csv
 import dataclasses
 import fnmatch
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -46,9 +48,9 @@ class VtabTask:
     group: str
     dataset: str
     classes: int
-    label: str | LabelRule = "label"
-    validation: tuple[str, int] = ("validation", 0)
-    test: tuple[str, int] = ("test", 0)
+    label: str | LabelRule
+    validation: tuple[str, int]
+    test: tuple[str, int]
     image: Callable[[Tensor], Tensor] | None = None
 
 
@@ -103,40 +105,28 @@ def _stretched(encoded):
     return tf.io.decode_png(encoded, channels=1) * tf.constant(255, tf.uint8)
 
 
-_NATURAL, _SPECIALIZED, _STRUCTURED = "natural", "specialized", "structured"
-_CLEVR: dict[str, Any] = {"dataset": "clevr:3.*.*", "validation": ("train", 90), "test": ("validation", 0)}
-_DSPRITES: dict[str, Any] = {
-    "dataset": "dsprites:2.*.*",
-    "classes": _DSPRITES_CLASSES,
-    "validation": ("train", 80),
-    "test": ("train", 90),
-    "image": _stretched,
+_LABEL_RULES = {
+    "clevr_count": _clevr_count(),
+    "clevr_distance": _clevr_distance(),
+    "dsprites_location": _dsprites("label_x_position", 32),
+    "dsprites_orientation": _dsprites("label_orientation", 40),
+    "kitti_distance": _kitti_distance(),
 }
-_SMALLNORB: dict[str, Any] = {"dataset": "smallnorb:2.*.*", "validation": ("test", 0), "test": ("test", 50)}
 
-_ROWS = (
-    VtabTask("Caltech", _NATURAL, "caltech101:3.*.*", 102, validation=("train", 90)),
-    VtabTask("CIFAR-100", _NATURAL, "cifar100:3.*.*", 100, validation=("train", 90)),
-    VtabTask("DTD", _NATURAL, "dtd:3.*.*", 47),
-    VtabTask("Flowers", _NATURAL, "oxford_flowers102:2.*.*", 102),
-    VtabTask("Pets", _NATURAL, "oxford_iiit_pet:4.*.*", 37, validation=("train", 80)),
-    VtabTask("Sun397", _NATURAL, "sun397/tfds:4.*.*", 397),
-    VtabTask("SVHN", _NATURAL, "svhn_cropped:3.*.*", 10, validation=("train", 90)),
-    VtabTask("Camelyon", _SPECIALIZED, "patch_camelyon:2.*.*", 2),
-    VtabTask("EuroSAT", _SPECIALIZED, "eurosat/rgb:2.*.*", 10, validation=("train", 60), test=("train", 80)),
-    VtabTask("Resisc45", _SPECIALIZED, "resisc45:3.*.*", 45, validation=("train", 60), test=("train", 80)),
-    VtabTask("Retinopathy", _SPECIALIZED, "diabetic_retinopathy_detection/btgraham-300:3.*.*", 5),
-    VtabTask("Clevr-Count", _STRUCTURED, classes=8, label=_clevr_count(), **_CLEVR),
-    VtabTask("Clevr-Dist", _STRUCTURED, classes=6, label=_clevr_distance(), **_CLEVR),
-    VtabTask("DMLab", _STRUCTURED, "dmlab:2.*.*", 6),
-    VtabTask("dSpr-Loc", _STRUCTURED, label=_dsprites("label_x_position", 32), **_DSPRITES),
-    VtabTask("dSpr-Ori", _STRUCTURED, label=_dsprites("label_orientation", 40), **_DSPRITES),
-    VtabTask("KITTI", _STRUCTURED, "kitti:3.*.*", 4, label=_kitti_distance()),
-    VtabTask("sNORB-Azim", _STRUCTURED, classes=18, label="label_azimuth", **_SMALLNORB),
-    VtabTask("sNORB-Elev", _STRUCTURED, classes=9, label="label_elevation", **_SMALLNORB),
-)
 
-VTAB_TASKS: dict[str, VtabTask] = {row.name: row for row in _ROWS}
+def _read_tasks():
+    """Return `{name: VtabTask}` of the rows of vtab.tsv; its `source` is a file of task_adaptation."""
+    with pathlib.Path(__file__).with_name("vtab.tsv").open(encoding="utf-8", newline="") as lines:
+        return {row["name"]: _task(**row) for row in csv.DictReader(lines, delimiter="\t")}
+
+
+def _task(name, group, dataset, classes, label, validation, test, source):
+    parts = [(split, int(percent)) for split, percent in (part.split() for part in (validation, test))]
+    image = _stretched if source == "dsprites.py" else None
+    return VtabTask(name, group, dataset, int(classes), _LABEL_RULES.get(label, label), *parts, image)
+
+
+VTAB_TASKS: dict[str, VtabTask] = _read_tasks()
 
 
 @dataclasses.dataclass(frozen=True)

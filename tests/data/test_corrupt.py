@@ -94,7 +94,7 @@ def test_beyond_the_share_fit_stops_with_one_sentence(source):
         model.fit(train_pipeline(source, LEVELS, 6, max_corrupt=0.1), steps_per_epoch=4, shuffle=False, verbose=0)
     error = data_error(raised.value)
     assert isinstance(error, UnusableDataError) and isinstance(error, ValueError)
-    assert str(error).startswith("2 of 12 images cannot be read, which is more than max_corrupt=0.1 allows: ")
+    assert str(error).startswith("2 of 12 images cannot be read; max_corrupt=0.1 allows 1: ")
     assert "4.png must be" in str(error) and str(error).endswith("Repair or remove these, or raise max_corrupt")
     assert "\n" not in str(error)
 
@@ -121,17 +121,19 @@ def test_a_run_of_unreadable_images_stops(folder):
     dataset = train_pipeline(from_directory(folder), LEVELS, 1, shuffle=False, max_corrupt=0.3)
     with pytest.raises(tf.errors.OpError) as raised:
         batches(dataset, 5)
-    assert str(data_error(raised.value)).startswith("5 of 12 images cannot be read, which is more than max_corrupt=0.3")
+    assert str(data_error(raised.value)).startswith("5 of 12 images cannot be read; max_corrupt=0.3 allows 3")
 
 
 @pytest.mark.parametrize("make", [lambda source: source, stream], ids=["lookup", "stream"])
-def test_nothing_readable_stops_whatever_is_allowed(folder, make):
+def test_nothing_readable_stops_training_and_leaves_evaluation_empty(folder, make):
     for path in folder.glob("*/*"):
         path.write_bytes(b"no image")
-    dataset = train_pipeline(make(from_directory(folder)), LEVELS, 2, max_corrupt=1.0)
+    source = make(from_directory(folder))
+    assert labels_of(eval_pipeline(source, LEVELS, 6, max_corrupt=1.0)) == [[], []]
+    dataset = train_pipeline(source, LEVELS, 2, max_corrupt=1.0)
     with pytest.raises(tf.errors.OpError) as raised:
         batches(dataset, 1)
-    assert str(data_error(raised.value)).startswith("12 of 12 images cannot be read")
+    assert str(data_error(raised.value)).startswith("12 of 12 images cannot be read; max_corrupt=1 allows 11: ")
 
 
 def test_evaluate_is_strict_and_names_the_file(source, folder):
