@@ -17,8 +17,8 @@ def check(name, array, value_range, ranks):
             values outside `value_range`; if that is None, outside the range of the dtype.
     """
     array = _numeric(name, array)
-    _check_shape(name, array.shape, ranks)
-    low, high = _range_of(name, array.dtype) if value_range is None else _check_range(value_range)
+    check_shape(name, array.shape, ranks)
+    low, high = _range_of(name, array.dtype, value_range)
     # Only the extremes are checked: they show NaN and infinity, and a large batch is not copied.
     least, greatest = float(array.min()), float(array.max())
     if not (math.isfinite(least) and math.isfinite(greatest)):
@@ -65,7 +65,8 @@ def _numeric(name, array):
     return array
 
 
-def _check_shape(name, shape, ranks):
+def check_shape(name, shape, ranks):
+    """Raise a `ValueError` unless an array of this shape holds one image (rank 2 or 3) or several (rank 4)."""
     forms = {2: "(height, width)", 3: "(height, width, channels)", 4: "(images, height, width, channels)"}
     if len(shape) not in ranks:
         raise ValueError(f"{name} must have shape {' or '.join(forms[rank] for rank in ranks)}; got {shape}")
@@ -77,26 +78,22 @@ def _check_shape(name, shape, ranks):
         raise ValueError(f"{name} must have 1, 3 or 4 channels on its last axis; got shape {shape}{hint}")
 
 
-def _range_of(name, dtype):
-    if dtype.kind == "u":
-        return 0, np.iinfo(dtype).max
+def _range_of(name, dtype, value_range):
+    if value_range is not None:
+        pair = tuple(value_range) if isinstance(value_range, (tuple, list)) else ()
+        is_pair = len(pair) == 2 and all(isinstance(v, numbers.Real) and math.isfinite(v) for v in pair)
+        if not is_pair or pair[0] >= pair[1]:
+            raise ValueError(
+                "value_range must be None or a pair of numbers (darkest, brightest) such as (0, 255); "
+                f"got value_range={value_range!r}"
+            )
+        return pair
     if dtype.kind == "i":
         raise ValueError(
             f"{name} must be uint8, uint16 or float, or come with value_range=(darkest, brightest); "
             f"got {dtype}, which has no standard range for images"
         )
-    return 0, 1
-
-
-def _check_range(value_range):
-    pair = tuple(value_range) if isinstance(value_range, (tuple, list)) else ()
-    is_pair = len(pair) == 2 and all(isinstance(v, numbers.Real) and math.isfinite(v) for v in pair)
-    if not is_pair or pair[0] >= pair[1]:
-        raise ValueError(
-            "value_range must be None or a pair of numbers (darkest, brightest) such as (0, 255); "
-            f"got value_range={value_range!r}"
-        )
-    return pair
+    return (0, np.iinfo(dtype).max) if dtype.kind == "u" else (0, 1)
 
 
 def _advice(dtype, least, greatest):

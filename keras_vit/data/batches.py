@@ -10,7 +10,7 @@ from keras_vit.data.order import END
 _AHEAD = 2  # batches that are filled at the same time: with only one, cores would be idle at its end
 
 
-def read_batches(order, start_step, prepare, image_spec, unreadable, fill=True):
+def read_batches(order, start_step, prepare, image_spec, unreadable):
     """Read the batches of an `Order`.
 
     Args:
@@ -18,14 +18,13 @@ def read_batches(order, start_step, prepare, image_spec, unreadable, fill=True):
         start_step: number of the first batch.
         prepare: function of (running number, encoded file or pixels) to an image.
         image_spec: `tf.TensorSpec` of this image.
-        unreadable: an `Unreadable`.
-        fill: whether an unreadable image is replaced by the first readable one of its `Order.candidates`; all other
-            images keep their place. With False it is left out, and its batch is smaller.
+        unreadable: an `Unreadable`. If it needs readable images, an unreadable one is replaced by the first readable
+            one of its `Order.candidates`, and all other images keep their place. Else it is left out of its batch.
 
     Returns:
         `tf.data.Dataset` of (images, labels), in a fixed order.
     """
-    source, count = order.source, order.rows_per_batch
+    source, count, fill = order.source, order.rows_per_batch, unreadable.needed > 0
     nothing = tf.zeros(image_spec.shape, image_spec.dtype), tf.zeros((), source.dataset.element_spec["label"].dtype)
 
     def read(row):

@@ -41,13 +41,14 @@ class Unreadable:
 
     Attributes:
         allowed: the number of unreadable images that are skipped.
+        needed: see the argument.
     """
 
     def __init__(self, source, channels, max_corrupt, needed=0):
         checks.check_number("max_corrupt", max_corrupt, "number in [0, 1]", lambda share: 0.0 <= share <= 1.0)
         # Not the source itself: TensorFlow keeps everything a numpy_function refers to until the process ends.
         self._name_of = source.describe or (source.files.__getitem__ if source.files else "image {}".format)
-        self._size, self._channels, self._max_corrupt = source.size, channels, float(max_corrupt)
+        self.needed, self._size, self._channels, self._max_corrupt = needed, source.size, channels, float(max_corrupt)
         self.allowed = min(int(self._max_corrupt * self._size), self._size - needed)
         self._found, self._lock = {}, threading.Lock()
 

@@ -55,7 +55,12 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
         )
     files = tuple(itertools.chain(*found))
     for name in itertools.chain((entry.path for entry in classes), files):
-        _check_name(name)
+        try:
+            name.encode()
+        except UnicodeEncodeError:  # Python reads such a name with lone surrogates
+            raise ValueError(
+                f"names of folders and files must be UTF-8; got {os.fsencode(name)!r}: rename it"
+            ) from None
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(inside) for inside in found])
     with tf.device("CPU"):
         paths, numbers = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
@@ -64,14 +69,6 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
         return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
 
     return from_lookup(lookup, [entry.name for entry in classes], len(files), files, labels=labels)
-
-
-def _check_name(path):
-    """Raise on a name that is not UTF-8, which Python reads with lone surrogates."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"names of folders and files must be UTF-8; got {os.fsencode(path)!r}: rename it") from None
 
 
 def _visible(folder):

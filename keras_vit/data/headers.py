@@ -52,8 +52,7 @@ def jpeg_shape(contents, max_pixels=None):
     Raises:
         tf.errors.InvalidArgumentError: when run on a JPEG with more pixels.
     """
-    shape = tf.image.extract_jpeg_shape(contents)
-    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    shape, max_pixels = tf.image.extract_jpeg_shape(contents), max_pixels or MAX_PIXELS
     sides = tf.cast(shape[:2], tf.float64)
 
     def checked():
@@ -79,9 +78,7 @@ def limited_other(contents, max_pixels=None):
     """
     sides = header_sides(contents)
     is_known = (tf.strings.substr(contents, 0, 4) != b"\x89PNG") | (tf.reduce_min(sides) > 0)
-    check = tf.raw_ops.Assert(condition=is_known, data=["a PNG must start with its header"])
-    with tf.control_dependencies([check]):
-        return limited(contents, sides, max_pixels)
+    return limited(_if(is_known, "a PNG must start with its header", contents), sides, max_pixels)
 
 
 def header_sides(contents):
@@ -97,12 +94,15 @@ def header_sides(contents):
 
 def limited(value, sides, max_pixels=None):
     """Return `value`; raise if the product of `sides` exceeds `max_pixels` (None: `MAX_PIXELS`)."""
-    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    max_pixels = max_pixels or MAX_PIXELS
     pixels = tf.abs(tf.reduce_prod(tf.cast(sides, tf.float64)))  # 65,500 x 65,500 exceeds int32
+    return _if(pixels <= max_pixels, f"an image must have at most {max_pixels:,} pixels", value)
+
+
+def _if(condition, message, value):
+    """Return `value`; raise an error with this message unless the condition holds."""
     # tf.debugging uses a conditional, which adds a fifth to the time of an image of 64 pixels.
-    message = f"an image must have at most {max_pixels:,} pixels"
-    check = tf.raw_ops.Assert(condition=pixels <= max_pixels, data=[message])
-    with tf.control_dependencies([check]):
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=[message])]):
         return tf.identity(value)
 
 
@@ -110,11 +110,6 @@ def is_progressive(contents):
     """Whether the bytes contain the marker of a progressive frame; coded pixels never contain it, a thumbnail may."""
     data = tf.io.decode_raw(contents, tf.uint8)
     return tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xC2))
-
-
-def is_gif(contents):
-    """Whether an encoded file (scalar string) starts as a GIF."""
-    return tf.strings.substr(contents, 0, 4) == b"GIF8"
 
 
 def first_frame(contents, max_pixels=None):
@@ -131,8 +126,8 @@ def first_frame(contents, max_pixels=None):
         tf.errors.InvalidArgumentError: when run on a frame with more pixels, or with more than 65,536 data blocks; a
             block can expand to a thousand times its length.
     """
-    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
-    return _cut(tf.convert_to_tensor(contents), max_pixels, _MAX_BLOCKS)  # each bytes object would be traced again
+    # each bytes object would be traced again
+    return _cut(tf.convert_to_tensor(contents), max_pixels or MAX_PIXELS, _MAX_BLOCKS)
 
 
 def is_turned(contents, is_jpeg):
@@ -178,25 +173,19 @@ def _cut(contents, max_pixels, max_blocks):
         place, blocks = tf.while_loop(is_more, lambda at, seen: (at + 1 + byte(at), seen + 1), (place, blocks))
         return place + 1, blocks + 1
 
-    def skip_extension(place, blocks):
-        return behind_blocks(place + 2, blocks)
-
     start = _SCREEN_SIZE + color_table(byte(10))
-    extensions = tf.while_loop(
-        lambda place, blocks: (byte(place) == _EXTENSION) & (blocks < max_blocks), skip_extension, (start, 0)
+    descriptor, blocks = tf.while_loop(
+        lambda place, blocks: (byte(place) == _EXTENSION) & (blocks < max_blocks),
+        lambda place, blocks: behind_blocks(place + 2, blocks),
+        (start, 0),
     )
-    descriptor, blocks = extensions
     sides = [byte(descriptor + at) + 256 * byte(descriptor + at + 1) for at in (5, 7)]
     behind_table = descriptor + 10 + color_table(byte(descriptor + 9))
     end, blocks = behind_blocks(behind_table + 1, blocks)  # one byte is the size of the codes
     is_whole = (byte(descriptor) == _IMAGE) & (end <= length)
-    few = tf.raw_ops.Assert(
-        condition=blocks <= max_blocks, data=[f"a frame of a GIF must have at most {max_blocks:,} blocks"]
-    )
-    with tf.control_dependencies([few]):
-        frame = tf.strings.join([tf.strings.substr(contents, 0, end), _TRAILER])
-        frame = limited(frame, sides, max_pixels)
-        return tf.where(is_whole, frame, contents)
+    end = _if(blocks <= max_blocks, f"a frame of a GIF must have at most {max_blocks:,} blocks", end)
+    frame = tf.strings.join([tf.strings.substr(contents, 0, end), _TRAILER])
+    return tf.where(is_whole, limited(frame, sides, max_pixels), contents)
 
 
 def _searched(contents, is_jpeg):

@@ -7,7 +7,6 @@ import collections.abc
 import contextlib
 import dataclasses
 import io
-import itertools
 import os
 import pathlib
 import warnings
@@ -88,12 +87,10 @@ def as_images(images, value_range=None):
             "value_range is for arrays, and there is none: files and PIL images have a known range; "
             f"got value_range={value_range!r}"
         )
-    ranks = (2, 3) if is_list else (2, 3, 4)
-    lists = [
-        _from_array(name, image, value_range, ranks) if one is None else [one]
-        for (name, image), one in zip(named, found, strict=True)
-    ]
-    return list(itertools.chain(*lists))
+    listed = []
+    for (name, image), one in zip(named, found, strict=True):
+        listed += _from_array(name, image, value_range, is_list) if one is None else [one]
+    return listed
 
 
 def stack(images, preprocessing):
@@ -174,14 +171,10 @@ def _no_array(name, image):
     return None
 
 
-def _from_array(name, array, value_range, ranks):
-    array, value_range = arrays.check(name, array, value_range, ranks)
-    if array.ndim < 4:
-        return [Image(name, lambda channels: arrays.to_levels(array, value_range))]
-    return [
-        Image(f"{name}[{place}]", lambda channels, image=image: arrays.to_levels(image, value_range))
-        for place, image in enumerate(array)
-    ]
+def _from_array(name, array, value_range, is_in_list):
+    array, value_range = arrays.check(name, array, value_range, (2, 3) if is_in_list else (2, 3, 4))
+    named = [(f"{name}[{place}]", image) for place, image in enumerate(array)] if array.ndim == 4 else [(name, array)]
+    return [Image(name, lambda channels, image=image: arrays.to_levels(image, value_range)) for name, image in named]
 
 
 def _upright(image):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.data import arrays
 from keras_vit.data.sources import ImageSource, check_class_names, from_lookup
 from keras_vit.typing import PathLike
 
@@ -40,11 +41,7 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
             "np.round(images * 255).astype('uint8') if they are on [0, 1]"
         )
     images = images[..., None] if images.ndim == 3 else images
-    if images.ndim != 4 or images.shape[-1] not in (1, 3, 4) or 0 in images.shape:
-        raise ValueError(
-            "images must have shape (images, height, width) or (images, height, width, channels) "
-            f"with 1, 3 or 4 channels and no side of 0; got {images.shape}"
-        )
+    arrays.check_shape("images", images.shape, (4,))
     if labels.dtype.kind not in "iu" or labels.shape not in ((len(images),), (len(images), 1)):
         raise ValueError(
             f"labels must be {len(images)} integers, one per image; got {labels.dtype} of shape {labels.shape}"

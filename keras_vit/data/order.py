@@ -94,7 +94,8 @@ class Order:
     def _in_batch(self, step, batch):
         """Return the rows of this shard in the order of a batch, and the end mark, stacked."""
         length = tf.size(batch["position"], tf.int64)
-        first, end = (tf.minimum(place * self.batch_size // self.shard[1], length) for place in self._bounds())
+        bounds = tf.constant((self.shard[0], self.shard[0] + 1), tf.int64) * self.batch_size // self.shard[1]
+        first, end = tf.unstack(tf.minimum(bounds, length))
         places = tf.range(first - int(self.has_partner) * tf.cast(end > first, tf.int64), end) % length
         chosen = tf.gather(tf.argsort(tf.range(length) % self.repeats, stable=True), places)
         rows = {name: tf.gather(values, chosen) for name, values in batch.items()}
@@ -102,9 +103,6 @@ class Order:
         mark = {name: "" if values.dtype == tf.string else END for name, values in rows.items()}
         rows = {name: tf.concat([values, tf.constant([mark[name]], values.dtype)], 0) for name, values in rows.items()}
         return {**rows, "row": step * self.rows_per_batch + tf.range(tf.size(rows["number"], tf.int64))}
-
-    def _bounds(self):
-        return tf.constant(self.shard[0], tf.int64), tf.constant(self.shard[0] + 1, tf.int64)
 
     def _positions(self, number):
         """Return the positions of a pass: int64 (size,)."""

@@ -95,41 +95,12 @@ def train_pipeline(
         raise ValueError(
             f"repeats above 1 requires shuffle=True, or every pass would skip the same images; got repeats={repeats}"
         )
-    _check_output(shard, batch_size, dtype)
     operations, mixer = parse_augment(augment, with_functions=True), parse_mix(mix)
+    _check_output(shard, batch_size, dtype)
     has_partner = mixer is not None and shard[1] > 1
     order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
-    shape = (*preprocessing.image_size, preprocessing.channels)
-
-    def key_of(number):
-        return tf.stack([tf.constant(seed, tf.int64), number])
-
-    def augmented(number, image):
-        crops = bool(operations) and operations[0].kind == "crop"
-        if crops:
-            image = operations[0](image, size=shape[:2], channels=shape[2], seed=_fold(key_of(number), 0))
-        else:
-            image = ops.resize(preprocessing, _pixels(preprocessing, image))
-        for place, operation in enumerate(operations[crops:], start=crops):
-            image = operation(image, _fold(key_of(number), place))
-        # Without a mix, an image is converted while it is in the processor's cache.
-        return _convert(preprocessing, dtype, image) if mixer is None else image
-
-    def mixed(number, pair):
-        images, labels = pair[0], tf.one_hot(pair[1], len(source.class_names))
-        if has_partner:
-            rows = images[1:], labels[1:], images[:-1], labels[:-1]
-        else:
-            rows = images, labels, tf.roll(images, 1, 0), tf.roll(labels, 1, 0)
-        images, labels = mixer(*rows, _fold(_fold(key_of(number), _BATCH), len(operations)))
-        return _convert(preprocessing, dtype, images), labels
-
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
-    image_spec = tf.TensorSpec(shape, dtype if mixer is None else "float32")
-    dataset = read_batches(order, start_step, augmented, image_spec, unreadable)
-    if mixer is not None:
-        dataset = dataset.enumerate(start_step).map(mixed)
-    dataset = _finished(dataset, tf.data.INFINITE_CARDINALITY if repeat else max(order.steps - start_step, 0))
+    dataset = _batches(order, preprocessing, dtype, unreadable, start_step, operations, mixer)
     dataset.steps_per_epoch = max(source.size // batch_size, 1)  # for the error of a fit without steps_per_epoch
     return dataset
 
@@ -162,7 +133,9 @@ def eval_pipeline(
         ValueError: on an argument out of range or an empty source.
     """
     unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, max_corrupt)
-    return _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable)
+    checks.check_integer("batch_size", batch_size)
+    _check_output(shard, batch_size, dtype)
+    return _batches(Order(source, batch_size, shard=shard), preprocessing, dtype, unreadable)
 
 
 def eval_batches(source, preprocessing, batch_size):
@@ -173,29 +146,59 @@ def eval_batches(source, preprocessing, batch_size):
         FileNotFoundError: if a file was deleted after the source was created.
     """
     unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, 0.0)
+    order = Order(source, checks.check_integer("batch_size", batch_size))
     try:
-        yield from _eval_pipeline(source, preprocessing, batch_size, (0, 1), "float32", unreadable).as_numpy_iterator()
+        yield from _batches(order, preprocessing, "float32", unreadable).as_numpy_iterator()
     except tf.errors.OpError as error:
         for position in unreadable.positions if source.files else ():
             readers.as_images(source.files[position])[0].read(preprocessing.channels)  # raises with the reason
         raise (data_error(error) or error) from None
 
 
-def _eval_pipeline(source, preprocessing, batch_size, shard, dtype, unreadable):
-    checks.check_integer("batch_size", batch_size)
-    _check_output(shard, batch_size, dtype)
-    order = Order(source, batch_size, shard=shard)
+def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(), mixer=None):
+    """Return the batches of `order` from `start_step` on, with the options for tf.distribute.
+
+    Without `Unreadable.needed`, an unreadable image is left out instead of replaced.
+    """
+    shape = (*preprocessing.image_size, preprocessing.channels)
+
+    def key_of(number):
+        return tf.stack([tf.constant(order.seed, tf.int64), number])
 
     def prepare(number, image):
-        return _convert(preprocessing, dtype, ops.resize(preprocessing, _pixels(preprocessing, image)))
+        crops = bool(operations) and operations[0].kind == "crop"
+        if crops:
+            image = operations[0](image, size=shape[:2], channels=shape[2], seed=_fold(key_of(number), 0))
+        else:
+            pixels = ops.decode(image, preprocessing.channels) if image.dtype == tf.string else image
+            image = ops.resize(preprocessing, pixels)
+        for place, operation in enumerate(operations[crops:], start=crops):
+            image = operation(image, _fold(key_of(number), place))
+        # Without a mix, an image is converted while it is in the processor's cache.
+        return _convert(preprocessing, dtype, image) if mixer is None else image
 
-    spec = tf.TensorSpec((*preprocessing.image_size, preprocessing.channels), dtype)
-    return _finished(read_batches(order, 0, prepare, spec, unreadable, fill=False), order.steps)
+    def mixed(number, pair):
+        images, labels = pair[0], tf.one_hot(pair[1], len(order.source.class_names))
+        if order.has_partner:
+            rows = images[1:], labels[1:], images[:-1], labels[:-1]
+        else:
+            rows = images, labels, tf.roll(images, 1, 0), tf.roll(labels, 1, 0)
+        images, labels = mixer(*rows, _fold(_fold(key_of(number), _BATCH), len(operations)))
+        return _convert(preprocessing, dtype, images), labels
 
-
-def _pixels(preprocessing, image):
-    """Decode an encoded file; return pixels unchanged."""
-    return ops.decode(image, preprocessing.channels) if image.dtype == tf.string else image
+    image_spec = tf.TensorSpec(shape, dtype if mixer is None else "float32")
+    dataset = read_batches(order, start_step, prepare, image_spec, unreadable)
+    if mixer is not None:
+        dataset = dataset.enumerate(start_step).map(mixed)
+    options = tf.data.Options()
+    options.deterministic = True
+    # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
+    options.autotune.enabled = False
+    # Not by files, the default: each worker reads its part of every batch.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    steps = order.steps if order.repeat else max(order.steps - start_step, 0)
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
+    return dataset.prefetch(1).with_options(options)  # only one, because batches may be large
 
 
 def _convert(preprocessing, dtype, images):
@@ -222,24 +225,12 @@ def _check_source(source):
 def _check_output(shard, batch_size, dtype):
     checks.check_choice("dtype", dtype, DTYPES)
     is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
-    if not is_pair or not all(isinstance(part, int) and not isinstance(part, bool) for part in shard):
-        raise ValueError(f"shard must be a pair of integers (index, count); got shard={shard!r}")
-    index, count = shard
-    if not 0 <= index < count:
-        raise ValueError(f"shard must be (index, count) with an index from 0 to count - 1; got shard={shard}")
-    if batch_size % count:
+    is_pair = is_pair and all(isinstance(part, int) and not isinstance(part, bool) for part in shard)
+    if not is_pair or not 0 <= shard[0] < shard[1]:
+        raise ValueError(
+            f"shard must be a pair of integers (index, count), index from 0 to count - 1; got shard={shard!r}"
+        )
+    if batch_size % shard[1]:
         raise ValueError(
             f"batch_size must be divisible by the count of shard; got batch_size={batch_size}, shard={shard}"
         )
-
-
-def _finished(dataset, steps):
-    """Set the known number of batches of a dataset, and its options for tf.distribute."""
-    options = tf.data.Options()
-    options.deterministic = True
-    # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
-    options.autotune.enabled = False
-    # Not by files, the default: each worker reads its part of every batch.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.prefetch(1).with_options(options)  # only one, because batches may be large

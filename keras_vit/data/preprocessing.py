@@ -122,27 +122,18 @@ def _decode_jpeg(contents, max_pixels):
 
 
 def _decode_no_jpeg(contents, max_pixels):
-    kinds = [
-        (_is_palette_bmp(contents), lambda: _decode_palette_bmp(contents)),
-        (headers.is_gif(contents), lambda: _decode_other(headers.first_frame(contents, max_pixels))),
-    ]
-    return tf.case(kinds, default=lambda: _decode_png_bmp_webp(contents))
+    def decode_any(file):
+        # Always three channels: TensorFlow 2.21 writes out of bounds when it decodes an animated WebP with channels=0,
+        # and it cannot decode CMYK, BMP, GIF or WebP to one channel.
+        return tf.io.decode_image(file, channels=3, expand_animations=False)
 
-
-def _decode_png_bmp_webp(contents):
-    return headers.upright(_decode_other(contents), contents, is_jpeg=False)
-
-
-def _decode_other(contents):
-    # Always three channels: TensorFlow 2.21 writes out of bounds when it decodes an animated WebP with channels=0, and
-    # it cannot decode CMYK, BMP, GIF or WebP to one channel.
-    return tf.io.decode_image(contents, channels=3, expand_animations=False)
-
-
-def _is_palette_bmp(contents):
     header = tf.strings.join([tf.strings.substr(contents, 0, 30), b"\0" * 30])  # padded: the file may be shorter
-    bits_per_pixel = tf.strings.substr(header, 28, 2)
-    return tf.logical_and(tf.strings.substr(header, 0, 2) == b"BM", bits_per_pixel == b"\x08\x00")
+    is_bmp, bits_per_pixel = tf.strings.substr(header, 0, 2) == b"BM", tf.strings.substr(header, 28, 2)
+    kinds = [
+        (is_bmp & (bits_per_pixel == b"\x08\x00"), lambda: _decode_palette_bmp(contents)),
+        (tf.strings.substr(header, 0, 4) == b"GIF8", lambda: decode_any(headers.first_frame(contents, max_pixels))),
+    ]
+    return tf.case(kinds, default=lambda: headers.upright(decode_any(contents), contents, is_jpeg=False))
 
 
 def _decode_palette_bmp(contents):
@@ -167,23 +158,19 @@ def _resize_like_tensorflow(preprocessing, image, method):
     if not isinstance(preprocessing.size, tuple):
         image = _middle(image)
     resized = _resized(preprocessing.size, image)
+    size = tf.cast(resized, tf.int32)
+
+    def bilinear(image):
+        return tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)[0]
+
     if method == "bilinear":
         # TensorFlow resizes floats twice as fast as bytes, with equal results; a large image is not converted.
-        image = tf.cond(
-            tf.size(image) <= _LARGE,
-            lambda: _bilinear(tf.cast(image, tf.float32), resized),
-            lambda: _bilinear(image, resized),
-        )
+        image = tf.cond(tf.size(image) <= _LARGE, lambda: bilinear(tf.cast(image, tf.float32)), lambda: bilinear(image))
     else:
-        image = tf.cast(tf.image.resize(image, tf.cast(resized, tf.int32), method=method), tf.float32)
+        image = tf.cast(tf.image.resize(image, size, method=method), tf.float32)
     height, width = preprocessing.image_size
     top, left = tf.unstack(_crop_start(resized, preprocessing.image_size))
     return image[top : top + height, left : left + width]
-
-
-def _bilinear(image, resized):
-    size = tf.cast(resized, tf.int32)
-    return tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)[0]
 
 
 def _middle(image):

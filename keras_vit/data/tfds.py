@@ -71,8 +71,12 @@ def from_tfds(
     """
     tfds = _import_tfds()
     builder = find_builder(dataset, data_dir)
-    _check_image(tfds, builder.info.features, image_key)
-    rule = _rule(tfds, builder.info.features, label_key)
+    features = builder.info.features
+    _check_kind(features, "image_key", image_key, tfds.features.Image)
+    dtype = np.dtype(features[image_key].np_dtype)
+    if dtype != np.uint8:
+        raise ValueError(f"image_key must name uint8 images; got image_key={image_key!r}, of {dtype}")
+    rule = _rule(tfds, features, label_key)
     prepare(builder)
     decoders = tfds.decode.PartialDecoding(
         {image_key: True, **rule.features}, decoders={image_key: tfds.decode.SkipDecoding()}
@@ -82,12 +86,14 @@ def from_tfds(
         return {"image": example[image_key], "label": tf.cast(rule.label(example), tf.int32)}
 
     parts = builder.info.splits[split].file_instructions if builder.info.splits else ()
-    if _are_local_records(tfds, builder, parts):
-        size, read, describe = index_records([part.filename for part in parts], [_slice(part) for part in parts])
-        features = decoders.extract_features(builder.info.features)
+    is_record = builder.info.file_format == tfds.core.FileFormat.TFRECORD
+    if is_record and parts and all(os.path.exists(part.filename) for part in parts):
+        slices = [slice(part.skip, None if part.take < 0 else part.skip + part.take) for part in parts]
+        size, read, describe = index_records([part.filename for part in parts], slices)
+        decoded = decoders.extract_features(features)
 
         def lookup(n):
-            return element(features.deserialize_example(read(n), decoders=decoders.decoders))
+            return element(decoded.deserialize_example(read(n), decoders=decoders.decoders))
 
         return from_lookup(lookup, rule.class_names, size, describe=describe)
     read_config = tfds.ReadConfig(try_autocache=False)
@@ -125,13 +131,6 @@ def _import_tfds():
     return tfds
 
 
-def _check_image(tfds, features, image_key):
-    _check_kind(features, "image_key", image_key, tfds.features.Image)
-    dtype = np.dtype(features[image_key].np_dtype)
-    if dtype != np.uint8:
-        raise ValueError(f"image_key must name uint8 images; got image_key={image_key!r}, of {dtype}")
-
-
 def _rule(tfds, features, label_key):
     if not isinstance(label_key, LabelRule):
         _check_kind(features, "label_key", label_key, tfds.features.ClassLabel)
@@ -155,12 +154,3 @@ def _check_kind(features, argument, key, kind):
 
 def _listed(features):
     return ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items())
-
-
-def _are_local_records(tfds, builder, parts):
-    is_record = builder.info.file_format == tfds.core.FileFormat.TFRECORD
-    return is_record and bool(parts) and all(os.path.exists(part.filename) for part in parts)
-
-
-def _slice(part):
-    return slice(part.skip, None if part.take < 0 else part.skip + part.take)

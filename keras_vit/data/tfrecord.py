@@ -63,7 +63,8 @@ def from_tfrecord(
     size, read, describe = index_records(files)
     if not size:
         raise ValueError(
-            f"pattern must match uncompressed TFRecord files with complete records; got {_shortened(files)}"
+            f"pattern must match uncompressed TFRecord files with complete records; got {', '.join(files[:3])}"
+            f"{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
         )
     features = {image_key: tf.io.FixedLenFeature((), tf.string), label_key: tf.io.FixedLenFeature((), tf.int64)}
     _check_first(read, size, image_key, label_key)
@@ -73,7 +74,8 @@ def from_tfrecord(
         return {"image": example[image_key], "label": tf.cast(example[label_key] - label_offset, tf.int32)}
 
     if class_names is None:
-        highest = _highest_label(lookup, size)
+        labels = tf.data.Dataset.range(size).map(lambda n: lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE)
+        highest = max(labels.ignore_errors().as_numpy_iterator())
         if highest < 0:
             raise ValueError(
                 "label_offset must be the label of the first class in the files; "
@@ -100,32 +102,18 @@ def _check_first(read, size, image_key, label_key):
     first = next(readable.as_numpy_iterator(), None)
     if first is None:
         raise ValueError(f"pattern must match files with readable records; all {size} are damaged")
-    features = _features(first)
-    for argument, key, kind in (("image_key", image_key, "bytes_list"), ("label_key", label_key, "int64_list")):
-        if features.get(key) != (kind, 1):
-            raise ValueError(
-                f"{argument} must name a feature with one value of {kind}; got {argument}={key!r}, and the records "
-                f"have {', '.join(f'{name} ({kind}, {count})' for name, (kind, count) in sorted(features.items()))}"
-            )
-
-
-def _features(data):
-    """Return {name: (kind, number of values)} of a serialised `tf.train.Example`."""
     try:
-        features = tf.train.Example.FromString(data).features.feature
+        features = tf.train.Example.FromString(first).features.feature
     except DecodeError as error:
         raise ValueError("pattern must match files of tf.train.Example; the first record is not one") from error
     kinds = {name: feature.WhichOneof("kind") for name, feature in features.items()}
-    return {name: (kind, len(getattr(features[name], kind).value) if kind else 0) for name, kind in kinds.items()}
-
-
-def _highest_label(lookup, size):
-    labels = tf.data.Dataset.range(size).map(lambda n: lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE)
-    return max(labels.ignore_errors().as_numpy_iterator())
-
-
-def _shortened(files):
-    return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    found = {name: (kind, len(getattr(features[name], kind).value) if kind else 0) for name, kind in kinds.items()}
+    for argument, key, kind in (("image_key", image_key, "bytes_list"), ("label_key", label_key, "int64_list")):
+        if found.get(key) != (kind, 1):
+            raise ValueError(
+                f"{argument} must name a feature with one value of {kind}; got {argument}={key!r}, and the records "
+                f"have {', '.join(f'{name} ({kind}, {count})' for name, (kind, count) in sorted(found.items()))}"
+            )
 
 
 def index_records(paths, parts=None):
@@ -169,7 +157,8 @@ def _index_file(path):
         raise ValueError(f"pattern must match TFRecord files; {path} is a folder: give its files, such as '{path}/*'")
     size = status.length
     offsets, headers, end = [], [], 0
-    with _open(path) as file:
+    # GFile would read a large buffer at each position of a local file.
+    with open(path, "rb", buffering=0) if os.path.exists(path) else tf.io.gfile.GFile(path, "rb") as file:
         while end + _HEADER <= size:
             file.seek(end)
             headers.append(file.read(_HEADER))
@@ -189,11 +178,6 @@ def _index_file(path):
     return np.stack([np.arange(whole), offsets[:whole], fields["length"][:whole].astype(np.int64)], axis=-1)
 
 
-def _open(path):
-    # GFile would read a large buffer at each position of a local file.
-    return open(path, "rb", buffering=0) if os.path.exists(path) else tf.io.gfile.GFile(path, "rb")
-
-
 def _masked_crc32c(lengths):
     """Return the checksums (uint32) of integers as eight little-endian bytes, masked as in TFRecord files."""
     checksums = np.full(len(lengths), 0xFFFFFFFF, np.uint32)
@@ -203,11 +187,6 @@ def _masked_crc32c(lengths):
     return ((checksums >> np.uint32(15)) | (checksums << np.uint32(17))) + np.uint32(_MASK)
 
 
-def _crc_table():
-    values = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        values = (values >> np.uint32(1)) ^ np.where(values & 1, np.uint32(_POLYNOMIAL), np.uint32(0))
-    return values
-
-
-_TABLE = _crc_table()
+_TABLE = np.arange(256, dtype=np.uint32)
+for _ in range(8):
+    _TABLE = (_TABLE >> np.uint32(1)) ^ np.where(_TABLE & 1, np.uint32(_POLYNOMIAL), np.uint32(0))

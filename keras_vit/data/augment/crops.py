@@ -61,12 +61,16 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
     aspects = values.check_span("min_aspect", min_aspect, "max_aspect", max_aspect)
 
     def window(shape, seed):
-        height, width = tf.unstack(tf.cast(shape[:2], tf.float32))
-        widths, heights, down, across = values.draw_sides(height * width, areas, aspects, seed)
-        tops, lefts = tf.floor((height - heights + 1) * down), tf.floor((width - widths + 1) * across)
-        fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
-        drawn = tf.stack([tops, lefts, heights, widths])[:, tf.argmax(fits)]
-        return tf.cast(tf.where(tf.reduce_any(fits), drawn, _central(height, width, aspects)), tf.int32)
+        height, width = sides = tf.unstack(tf.cast(shape[:2], tf.float32))
+
+        def fits(heights, widths):
+            return (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
+
+        # the largest central window within the aspect ratios
+        rows = tf.minimum(height, tf.round(width / aspects[0]))
+        columns = tf.minimum(width, tf.round(height * aspects[1]))
+        central = tf.stack([(height - rows) // 2, (width - columns) // 2, rows, columns])
+        return values.draw_box(sides, areas, aspects, seed, fits, central, by_width=True)
 
     return _crop_of(window, interpolation)
 
@@ -95,13 +99,6 @@ def random_crop(resize, interpolation="bilinear"):
         return tf.image.stateless_random_crop(image, (*size, channels), seed)
 
     return crop
-
-
-def _central(height, width, aspects):
-    """Return the largest central window (top, left, height, width) whose aspect ratio is within `aspects`."""
-    heights = tf.minimum(height, tf.round(width / aspects[0]))
-    widths = tf.minimum(width, tf.round(height * aspects[1]))
-    return tf.stack([(height - heights) // 2, (width - widths) // 2, heights, widths])
 
 
 def _crop_of(window, interpolation):

@@ -89,23 +89,15 @@ def cut_out(image, reach, place, fill=GREY):
         place: position of the centre, two numbers in [0, 1): down and across.
         fill: a pixel value.
     """
-
-    def covered(length, where):
-        centre = tf.cast(where * length, tf.int32)
-        return (tf.range(length) >= centre - reach) & (tf.range(length) < centre + reach)
-
-    height, width, _ = image.shape
-    return fill_where(image, covered(height, place[0]), covered(width, place[1]), tf.cast(fill, image.dtype))
+    rows_and_columns = [values.covered(image.shape[axis], place[axis], reach) for axis in (0, 1)]
+    return fill_where(image, *rows_and_columns, tf.cast(fill, image.dtype))
 
 
 def draw_box(image, areas, aspects, seed):
     """Draw (top, left, height, width) of a rectangle smaller than `image`; height and width are 0 if none fits."""
-    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
-    heights, widths, down, across = values.draw_sides(height * width, areas, aspects, seed)
-    tops, lefts = tf.floor(down * (height - heights + 1)), tf.floor(across * (width - widths + 1))
-    fits = (heights < height) & (widths < width)
-    box = tf.stack([tops, lefts, heights, widths])[:, tf.argmax(fits)]
-    return tf.unstack(tf.cast(tf.where(tf.reduce_any(fits), box, 0.0), tf.int32))
+    height, width = sides = tf.unstack(tf.cast(tf.shape(image)[:2], tf.float32))
+    box = values.draw_box(sides, areas, aspects, seed, lambda rows, columns: (rows < height) & (columns < width), 0.0)
+    return tf.unstack(box)
 
 
 def fill_where(image, is_row, is_column, levels):

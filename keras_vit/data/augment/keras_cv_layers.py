@@ -12,7 +12,7 @@ _SCALE = (0, 255)  # value range of every operation
 _NEED_LABELS = ("CutMix", "FourierMix", "MixUp", "Mosaic")
 
 
-def build(name, args, kwargs):
+def build(layer_name, /, *args, **kwargs):
     """Return a layer of `keras_cv.layers` as a function of kind `image` (see `Operation`).
 
     An argument `value_range` of the layer is set to (0, 255). The results are clipped to [0, 255].
@@ -22,15 +22,28 @@ def build(name, args, kwargs):
     does not resume with the same random numbers. The operations of this package do not have this problem.
 
     Args:
-        name: a layer that changes only images, such as "RandomCutout".
-        args, kwargs: arguments of the layer.
+        layer_name: a layer that changes only images, such as "RandomCutout".
+        *args, **kwargs: arguments of the layer.
 
     Raises:
         ImportError: if keras-cv is not installed.
         ValueError: if the layer does not exist or its arguments are wrong.
     """
-    layer = _construct(name, _find(name), args, kwargs)
-    call = tf.function(functools.partial(layer, training=True))  # with AutoGraph, which some layers need
+    layer, policy = _find(layer_name), keras.config.dtype_policy()
+    signature = inspect.signature(layer)
+    if "value_range" in signature.parameters and not args:
+        kwargs = {"value_range": _SCALE, **kwargs}
+    try:
+        value_range = signature.bind(*args, **kwargs).arguments.get("value_range", _SCALE)
+        if value_range not in (_SCALE, list(_SCALE)):
+            raise ValueError(f"value_range must be (0, 255) here; got value_range={value_range!r}")
+        keras.config.set_dtype_policy("float32")  # also for inner layers: pixel values need more than bfloat16
+        made = layer(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"keras_cv.{layer_name} got wrong arguments: {error}") from error
+    finally:
+        keras.config.set_dtype_policy(policy)
+    call = tf.function(functools.partial(made, training=True))  # with AutoGraph, which some layers need
 
     def apply(image, seed):
         del seed  # keras-cv uses its own generator
@@ -41,43 +54,20 @@ def build(name, args, kwargs):
 
 
 def _find(name):
-    layers = _layers()
-    if name in _NEED_LABELS:
-        raise ValueError(f"keras_cv.{name} changes labels too; use mix=('mixup(0.2)',) or mix=('cutmix(1.0)',)")
-    if name not in layers:
-        hint = checks.suggestion(name, layers, most=3, cutoff=0.5) or f"; there are {', '.join(sorted(layers))}"
-        raise ValueError(f"keras_cv has no layer {name!r} that changes images{hint}")
-    return layers[name]
-
-
-def _layers():
-    """Return {name: class} of the keras-cv layers that change images and keep their shape."""
+    """Return a keras-cv layer that changes images and keeps their shape."""
     try:
         import keras_cv
     except ImportError as error:
         raise ImportError("augmentations named keras_cv.* need keras-cv: pip install keras-cv") from error
+    if name in _NEED_LABELS:
+        raise ValueError(f"keras_cv.{name} changes labels too; use mix=('mixup(0.2)',) or mix=('cutmix(1.0)',)")
     bases = (keras_cv.layers.BaseImageAugmentationLayer, keras_cv.layers.VectorizedBaseImageAugmentationLayer)
-    found = {name: getattr(keras_cv.layers, name) for name in dir(keras_cv.layers)}
-    return {
-        name: layer
-        for name, layer in found.items()
-        if isinstance(layer, type) and issubclass(layer, bases) and layer not in bases and name not in _NEED_LABELS
+    layers = {
+        key: layer
+        for key, layer in vars(keras_cv.layers).items()
+        if isinstance(layer, type) and issubclass(layer, bases) and layer not in bases and key not in _NEED_LABELS
     }
-
-
-def _construct(name, layer, args, kwargs):
-    policy = keras.config.dtype_policy()
-    parameters = inspect.signature(layer).parameters
-    if "value_range" in parameters and not args and "value_range" not in kwargs:
-        kwargs = {"value_range": _SCALE, **kwargs}
-    try:
-        given = inspect.signature(layer).bind(*args, **kwargs).arguments
-        value_range = given.get("value_range", _SCALE)
-        if value_range not in (_SCALE, list(_SCALE)):
-            raise ValueError(f"value_range must be (0, 255) here; got value_range={value_range!r}")
-        keras.config.set_dtype_policy("float32")  # also for inner layers: pixel values need more than bfloat16
-        return layer(*args, **kwargs)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"keras_cv.{name} got wrong arguments: {error}") from error
-    finally:
-        keras.config.set_dtype_policy(policy)
+    if name not in layers:
+        hint = checks.suggestion(name, layers, most=3, cutoff=0.5) or f"; there are {', '.join(sorted(layers))}"
+        raise ValueError(f"keras_cv has no layer {name!r} that changes images{hint}")
+    return layers[name]

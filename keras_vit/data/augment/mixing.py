@@ -1,9 +1,5 @@
 """MixUp and CutMix: each image is mixed with its partner, with the same parameters for the whole batch."""
 
-import collections.abc
-import dataclasses
-from collections.abc import Sequence
-
 import tensorflow as tf
 
 from keras_vit.data.augment import values
@@ -11,28 +7,25 @@ from keras_vit.data.augment import values
 _LEAST_ALPHA = 0.01  # below, both gamma draws may underflow, and their ratio is wrong
 
 
-@dataclasses.dataclass(frozen=True)
-class Mix:
-    """One or several ways of mixing; each batch draws one of them with equal probability.
+def one_of(functions):
+    """Return a mix that draws one of several for each batch, with equal probability.
 
-    Call it with `(images, labels, partner_images, partner_labels, seed)`: float32 images (rows, height, width,
+    A mix is called with `(images, labels, partner_images, partner_labels, seed)`: float32 images (rows, height, width,
     channels) in any range, float32 label weights (rows, classes), the same of the partners, an integer tensor (2,).
     It returns images and labels. The random numbers depend only on the seed and the size of the images, so several
     workers may mix the rows of a batch separately, with the result of the whole batch.
     """
+    if len(functions) == 1:
+        return functions[0]
 
-    texts: Sequence[str]
-    functions: tuple[collections.abc.Callable, ...]
-
-    @tf.autograph.experimental.do_not_convert  # AutoGraph is not needed
-    def __call__(self, images, labels, partner_images, partner_labels, seed):
-        if len(self.functions) == 1:
-            return self.functions[0](images, labels, partner_images, partner_labels, seed)
+    def mix(images, labels, partner_images, partner_labels, seed):
         choice_seed, seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        choice = tf.random.stateless_uniform((), choice_seed, maxval=len(self.functions), dtype=tf.int32)
+        choice = tf.random.stateless_uniform((), choice_seed, maxval=len(functions), dtype=tf.int32)
         given = (images, labels, partner_images, partner_labels, seed)
-        mixed, weights = tf.switch_case(choice, [lambda f=f: f(*given) for f in self.functions])
+        mixed, weights = tf.switch_case(choice, [lambda f=f: f(*given) for f in functions])
         return tf.ensure_shape(mixed, images.shape), tf.ensure_shape(weights, labels.shape)
+
+    return mix
 
 
 def mixup(alpha):
@@ -45,7 +38,7 @@ def mixup(alpha):
         alpha: 0.01 or above. AugReg: 0.2, 0.5 or 0.8; DeiT: 0.8; BiT: 0.1.
 
     Returns:
-        Function for `Mix`.
+        A mix, see `one_of`.
     """
     values.check_number("alpha", alpha, _LEAST_ALPHA)
 
@@ -68,7 +61,7 @@ def cutmix(alpha):
         alpha: 0.01 or above. DeiT and Swin: 1.0.
 
     Returns:
-        Function for `Mix`.
+        A mix, see `one_of`.
     """
     values.check_number("alpha", alpha, _LEAST_ALPHA)
 
@@ -94,10 +87,5 @@ def draw_box(size, alpha, seed):
     share_seed, place_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
     side = tf.sqrt(1 - draw_share(alpha, share_seed))
     places = tf.random.stateless_uniform((2,), place_seed, dtype=tf.float64)
-
-    def covered(length, place):
-        reach = tf.cast(side * length, tf.int32) // 2
-        centre = tf.cast(place * length, tf.int32)
-        return (tf.range(length) >= centre - reach) & (tf.range(length) < centre + reach)
-
-    return covered(size[0], places[0]), covered(size[1], places[1])
+    reaches = [tf.cast(side * length, tf.int32) // 2 for length in size]
+    return tuple(values.covered(size[axis], places[axis], reaches[axis]) for axis in (0, 1))

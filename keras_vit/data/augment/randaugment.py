@@ -44,12 +44,8 @@ TIMM_INCREASING = {
     "Sharpness": lambda image, m, sign, place: colour.sharpness(image, _enhancement(sign * m)),
     "ShearX": lambda image, m, sign, place: _warp_mean(image, (1, sign * 0.3 * m, sign * 0.15 * m, 0, 1, 0)),
     "ShearY": lambda image, m, sign, place: _warp_mean(image, (1, 0, 0, sign * 0.3 * m, 1, sign * 0.15 * m)),
-    "TranslateXRel": lambda image, m, sign, place: _warp_mean(
-        image, (1, 0, sign * 0.45 * m * _side(image, 1), 0, 1, 0)
-    ),
-    "TranslateYRel": lambda image, m, sign, place: _warp_mean(
-        image, (1, 0, 0, 0, 1, sign * 0.45 * m * _side(image, 0))
-    ),
+    "TranslateXRel": lambda image, m, sign, place: _warp_mean(image, (1, 0, sign * 0.45 * m * image.shape[1], 0, 1, 0)),
+    "TranslateYRel": lambda image, m, sign, place: _warp_mean(image, (1, 0, 0, 0, 1, sign * 0.45 * m * image.shape[0])),
 }
 
 _IMAGENET_MEAN = (124, 116, 104)  # pixel values; timm's fill colour
@@ -71,7 +67,7 @@ def randaugment(layers, magnitude):
         Function of kind `image` (see `Operation`).
     """
     checks.check_integer("layers", layers)
-    strength = values.check_number("magnitude", magnitude, 0.0) / 10
+    strength = values.check_number("magnitude", magnitude) / 10
 
     def augment(image, seed):
         draws = tf.random.stateless_uniform((layers, 4), seed)
@@ -101,7 +97,7 @@ def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
         Function of kind `image` (see `Operation`).
     """
     magnitude = values.check_number("magnitude", magnitude, 0.0, 10.0)
-    magnitude_std = values.check_number("magnitude_std", magnitude_std, 0.0)
+    magnitude_std = values.check_number("magnitude_std", magnitude_std)
     checks.check_integer("layers", layers)
     probability = values.check_number("probability", probability, 0.0, 1.0)
     table = {"Identity": lambda image, m, sign, place: image, **TIMM_INCREASING}
@@ -143,10 +139,6 @@ def _warp_mean(image, matrix):
 
 def _enhancement(signed):
     return tf.maximum(0.1, 1.0 + 0.9 * signed)
-
-
-def _side(image, axis):
-    return tf.cast(tf.shape(image)[axis], tf.float32)
 
 
 def _whole(value):

@@ -1,25 +1,23 @@
 """Checks of the numbers in the string of an operation, and draws that several operations share."""
 
 import math
-import numbers
 
 import tensorflow as tf
+
+from keras_vit import checks
 
 _ATTEMPTS = 10  # of drawing a rectangle, as in torchvision and timm
 
 
-def check_number(name, value, least=-math.inf, most=math.inf):
+def check_number(name, value, least=0.0, most=math.inf):
     """Return `value` as a finite float within [least, most]."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not least <= value <= most:
-        limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise ValueError(f"{name} must be a number {limits}; got {name}={value!r}")
-    return float(value)
+    limits = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+    return checks.check_number(name, value, f"number {limits}", lambda number: least <= number <= most)
 
 
 def check_span(least_name, least, most_name, most, limit=math.inf):
     """Return the pair as floats with `0 < least <= most <= limit`."""
-    least, most = check_number(least_name, least, 0.0), check_number(most_name, most, 0.0)
+    least, most = check_number(least_name, least), check_number(most_name, most)
     if not 0.0 < least <= most <= limit:
         raise ValueError(
             f"{least_name} and {most_name} must satisfy 0 < {least_name} <= {most_name}"
@@ -29,14 +27,36 @@ def check_span(least_name, least, most_name, most, limit=math.inf):
     return least, most
 
 
-def draw_sides(pixels, areas, aspects, seed):
-    """Draw the sides of rectangles: the area is uniform, the aspect ratio is uniform on a logarithmic scale.
+def draw_box(sides, areas, aspects, seed, fits, otherwise, by_width=False):
+    """Draw a rectangle: its area is uniform, its aspect ratio is uniform on a logarithmic scale.
+
+    Args:
+        sides: height and width of the image, float32.
+        areas: lowest and highest share of the image.
+        aspects: lowest and highest height over width; width over height if `by_width`.
+        seed: an integer tensor (2,).
+        fits: function from heights and widths in pixels to whether the rectangle is valid; the first valid one of ten
+            is used.
+        otherwise: the rectangle if none is valid.
+        by_width: see `aspects`.
 
     Returns:
-        `(first, second, down, across)`, ten of each: the sides in whole pixels, whose ratio first / second is within
-        `aspects`, and two numbers in [0, 1) that place the rectangle.
+        int32 tensor (top, left, height, width).
     """
+    height, width = tf.unstack(sides)
     draws = tf.unstack(tf.random.stateless_uniform((4, _ATTEMPTS), seed))
-    area = pixels * (areas[0] + (areas[1] - areas[0]) * draws[0])
+    area = height * width * (areas[0] + (areas[1] - areas[0]) * draws[0])
     aspect = tf.exp(math.log(aspects[0]) + math.log(aspects[1] / aspects[0]) * draws[1])
-    return tf.round(tf.sqrt(area * aspect)), tf.round(tf.sqrt(area / aspect)), draws[2], draws[3]
+    heights, widths = tf.round(tf.sqrt(area * aspect)), tf.round(tf.sqrt(area / aspect))
+    if by_width:
+        heights, widths = widths, heights
+    tops, lefts = tf.floor((height - heights + 1) * draws[2]), tf.floor((width - widths + 1) * draws[3])
+    is_valid = fits(heights, widths)
+    drawn = tf.stack([tops, lefts, heights, widths])[:, tf.argmax(is_valid)]
+    return tf.cast(tf.where(tf.reduce_any(is_valid), drawn, otherwise), tf.int32)
+
+
+def covered(length, place, reach):
+    """Return which of `length` pixels are within `reach` of the one at `place`, from 0 to 1: a bool vector."""
+    centre = tf.cast(place * length, tf.int32)
+    return (tf.range(length) >= centre - reach) & (tf.range(length) < centre + reach)

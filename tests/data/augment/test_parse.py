@@ -12,7 +12,7 @@ ARGUMENTS["random_erasing"] = "(0.25, max_area=0.2)"
 def test_every_operation_runs_inside_a_data_set():
     for name, (kind, _) in OPERATIONS.items():
         (operation,) = parse_augment((name + ARGUMENTS.get(name, ""),))
-        assert operation.kind == kind and operation.text.startswith(name)
+        assert operation.kind == kind
         for channels in (1, 3):
             image, seed = tf.fill((32, 48, channels), 100.0), tf.constant((1, 2), tf.int64)
 
@@ -39,7 +39,7 @@ def test_order_and_spaces():
 
 @pytest.mark.parametrize("texts", [("mixup(0.8)",), ["mixup(alpha=0.8)", "cutmix(1.0)"]])
 def test_mixes(texts):
-    assert parse_mix(texts).texts == tuple(texts)
+    assert callable(parse_mix(texts))
 
 
 REFUSED = [
