@@ -194,7 +194,7 @@ def _arguments(layer_class, kwargs):
     """Values of the constructor's own arguments: those given and the defaults of the rest."""
     parameters = list(inspect.signature(layer_class.__init__).parameters.values())[1:]
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return {p.name: kwargs.get(p.name, p.default) for p in named}
+    return {p.name: p.default for p in named if p.name not in ("name", "dtype", "trainable")} | kwargs
 
 
 def _argument_attributes(layer, kwargs):

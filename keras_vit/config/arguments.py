@@ -1,6 +1,6 @@
 """The checks of arguments by name; configs and layers share them, so an argument means the same everywhere."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -26,21 +26,13 @@ def one_of(choices: Collection[Any]) -> Check:
     return partial(checks.check_choice, choices=choices)
 
 
-def check_argument(name: str, value: Any, default: Any, own_checks: Mapping[str, Check]) -> Any:
-    """Return the value of an argument as its check returns it; None is valid if it is the default.
+def optional(check: Check) -> Check:
+    """Return a check that also accepts None.
 
     Args:
-        name: name of the argument.
-        value: the value received.
-        default: default of the argument.
-        own_checks: checks by name that replace those of `ARGUMENTS`.
-
-    Raises:
-        ValueError: if the value is out of range or an unknown choice.
+        check: the check of any other value.
     """
-    if value is None and default is None:
-        return None
-    return {**ARGUMENTS, **own_checks}[name](name, value)
+    return lambda name, value: None if value is None else check(name, value)
 
 
 def _policy_name(name, policy):
@@ -54,12 +46,13 @@ def _policy_name(name, policy):
 _NAMES: dict[Check, str] = {
     checks.check_integer: "channels classes embed_dim filters hidden_dim mlp_dim num_heads num_layers num_units "
     "representation_size strides width window_size",
-    partial(checks.check_integer, minimum=0): "index num_class_tokens num_prefix_tokens num_registers seed "
-    "token_merging",
+    partial(checks.check_integer, minimum=0): "index num_class_tokens num_prefix_tokens num_registers token_merging",
+    optional(partial(checks.check_integer, minimum=0)): "seed",
     checks.check_integers: "depths prediction_shape stage_sizes",
     checks.check_pair: "crop grid_size image_size kernel_size patch_size size",
     checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate",
-    checks.check_positive: "epsilon gn_epsilon init layer_scale_init mlp_ratio std_epsilon width_factor",
+    checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon width_factor",
+    optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "class_token distilled in_model include_preprocessing include_top qk_norm qkv_bias remat "
     "shifted",
     checks.check_string: "classifier_activation name",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.arguments import Check, check_argument
+from keras_vit.config.arguments import ARGUMENTS, Check
 from keras_vit.typing import Pair
 
 
@@ -14,7 +14,7 @@ class Config:
     """Check the fields of a config and convert it to a plain dict and back; the base class of all configs.
 
     The checks of the fields are those of `ARGUMENTS` by name. `own_checks` has the checks of names that are not in that
-    table or have another meaning in this config.
+    table or have another meaning in this config. None is valid if it is the default.
 
     Raises:
         ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
@@ -26,8 +26,10 @@ class Config:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value = check_argument(field.name, getattr(self, field.name), field.default, self.own_checks)
-            self._set(**{field.name: value})
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                check = self.own_checks.get(field.name) or ARGUMENTS[field.name]
+                self._set(**{field.name: check(field.name, value)})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict of JSON values.

@@ -41,7 +41,8 @@ class AxialAttention(ResizedTables):
     own_checks = {"axis": one_of(AXES)}
 
     def __init__(self, axis: str, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(axis=axis, num_heads=num_heads, epsilon=epsilon)
         self.qkv_norm = self._norm("qkv_norm")
         self.product_norm = self._norm("product_norm", axis=1)
         self.query_position_norm = self._norm("query_position_norm", axis=1)

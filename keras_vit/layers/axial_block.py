@@ -20,9 +20,10 @@ class AxialTransformerBlock(Layer):
 
     Args:
         grid_size: (rows, columns) of the patch grid, or one integer for both.
-        num_heads, mlp_dim, dropout_rate, attention_dropout_rate: as in `TransformerBlock`, for both blocks.
-        drop_path_rate: as in `TransformerBlock`, but drawn separately for each row and each column.
-        layer_scale_init, qkv_bias, qk_norm, gelu, epsilon, remat: as in `TransformerBlock`, for both blocks.
+        num_heads, mlp_dim: as in `TransformerBlock`, for both blocks.
+        name, dtype, trainable: as in `keras.layers.Layer`.
+        **block_arguments: other arguments of `TransformerBlock`, for both blocks. With `drop_path_rate`, each row and
+            each column is dropped separately.
 
     Shapes:
         (batch, rows * columns, dim), tokens in raster order (row by row), without class token -> the same
@@ -37,21 +38,21 @@ class AxialTransformerBlock(Layer):
         grid_size: Size,
         num_heads: int,
         mlp_dim: int,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        drop_path_rate: float = 0.0,
-        layer_scale_init: float | None = None,
-        qkv_bias: bool = True,
-        qk_norm: bool = False,
-        gelu: str = "tanh",
-        epsilon: float = 1e-6,
-        remat: bool = False,
-        **kwargs: Any,
+        *,
+        name: str | None = None,
+        dtype: Any = None,
+        trainable: bool = True,
+        **block_arguments: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
-        arguments = {name: getattr(self, name) for name in self.argument_names if name != "grid_size"}
-        self.row_block = self.sublayer(TransformerBlock, **arguments, name="row_block")
-        self.column_block = self.sublayer(TransformerBlock, **arguments, name="column_block")
+        super().__init__(name=name, dtype=dtype, trainable=trainable)
+        self.configure(grid_size=grid_size)
+        self.row_block, self.column_block = (
+            self.sublayer(TransformerBlock, num_heads, mlp_dim, name=block_name, **block_arguments)
+            for block_name in ("row_block", "column_block")
+        )
+
+    def get_config(self):
+        return {**self.row_block.get_config(), **super().get_config()}
 
     def build(self, input_shape):
         rows, columns = self._grid(input_shape)

@@ -45,7 +45,8 @@ class AxialBottleneck(ResidualUnit):
     own_checks = {"strides": one_of(STRIDES)}
 
     def __init__(self, width: int, strides: int = 1, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(width=width, strides=strides, num_heads=num_heads, epsilon=epsilon)
         if self.width % (2 * self.num_heads):  # keys have half of the attention channels
             raise ValueError(f"width must be divisible by twice num_heads; got {width=}, {num_heads=}")
         # Dense layers are 1 x 1 convolutions that LoRA and quantisation support.
@@ -119,7 +120,8 @@ class AxialStage(Stage):
     def __init__(
         self, num_units: int, width: int, strides: int = 1, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_units=num_units, width=width, strides=strides, num_heads=num_heads, epsilon=epsilon)
         self.add_units(AxialBottleneck, width=self.width, num_heads=self.num_heads, epsilon=self.epsilon)
 
 

@@ -1,57 +1,46 @@
 """Layer: the base class of the package's layers, and what several of them check and build in the same way."""
 
-import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
 
-from keras_vit.config.arguments import Check, check_argument
+from keras_vit.config.arguments import ARGUMENTS, Check
 
 
 class Layer(keras.layers.Layer):
     """Check and store the arguments of a layer, and state all of them in its config.
 
-    The constructor of a layer starts with `super().__init__(locals(), **kwargs)`. Each of its arguments is checked by
-    its name (see `keras_vit.config.arguments`) and becomes the attribute of that name. `own_checks` has the checks of
-    names that are not in the common table or have another meaning in this layer.
+    The constructor of a layer calls `super().__init__(**kwargs)`, then `self.configure` with each of its own arguments.
 
     The output has the shape of the first input, unless a layer defines `compute_output_shape` or
     `compute_output_spec`.
 
-    Args:
-        arguments: `locals()` of the constructor; None for a layer without arguments of its own.
-        **kwargs: arguments of `keras.layers.Layer`.
+    Attributes:
+        own_checks: checks of arguments that are not in `keras_vit.config.arguments.ARGUMENTS` or have another meaning
+            in this layer.
+        argument_names: names of the arguments given to `configure`.
 
     Shapes:
         as each layer states
-
-    Raises:
-        ValueError: if a value is out of range or a choice is unknown.
     """
 
     own_checks: ClassVar[Mapping[str, Check]] = {}
     argument_names: tuple[str, ...] = ()
 
-    def __init__(self, arguments: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if arguments is not None:
-            self.store_arguments(arguments)
-
-    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Check arguments of a constructor and store them as attributes.
+    def configure(self, **arguments: Any) -> None:
+        """Check arguments of the constructor by their names and store them as attributes.
 
         Args:
-            arguments: `locals()` of the constructor.
+            **arguments: the arguments by name; a layer may call this several times.
 
         Raises:
             ValueError: if a value is out of range or a choice is unknown.
         """
-        constructor = arguments["__class__"].__init__  # Python adds this name to a method that calls `super()`
-        for name, parameter in inspect.signature(constructor).parameters.items():
-            if name not in ("self", "kwargs"):
-                setattr(self, name, check_argument(name, arguments[name], parameter.default, self.own_checks))
-                self.argument_names = (*self.argument_names, name)
+        for name, value in arguments.items():
+            check = self.own_checks.get(name) or ARGUMENTS[name]
+            setattr(self, name, check(name, value))
+        self.argument_names = (*self.argument_names, *arguments)
 
     def get_config(self):
         return {**super().get_config(), **{name: getattr(self, name) for name in self.argument_names}}

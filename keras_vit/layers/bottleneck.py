@@ -1,6 +1,5 @@
 """The ResNets' residual units, of the ViT hybrids and of BiT, and the stages that apply them in sequence."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -69,7 +68,7 @@ class _Unit(ResidualUnit):
     """Base class of both units: three standardised convolutions, three group norms and a shortcut.
 
     Args:
-        arguments: `locals()` of the constructor, see `Layer`.
+        width, strides, gn_epsilon, std_epsilon, std_form: as in the units.
 
     Shapes:
         as the units
@@ -82,8 +81,11 @@ class _Unit(ResidualUnit):
     padding = "same"
     norm3_gamma = "ones"
 
-    def __init__(self, arguments: Mapping[str, Any], **kwargs: Any) -> None:
-        super().__init__(arguments, **kwargs)
+    def __init__(
+        self, width: int, strides: int, gn_epsilon: float, std_epsilon: float, std_form: str, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.configure(width=width, strides=strides, gn_epsilon=gn_epsilon, std_epsilon=std_epsilon, std_form=std_form)
         if self.width % GROUPS:
             raise ValueError(f"width must be divisible by the {GROUPS} groups of GroupNorm; got width={self.width}")
         self.conv1 = self._conv(self.width, 1, "conv1")
@@ -139,7 +141,7 @@ class BottleneckUnit(_Unit):
         std_form: str = "deviation",
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(width, strides, gn_epsilon, std_epsilon, std_form, **kwargs)
 
     def build(self, input_shape):
         build_in_sequence(input_shape, self.conv1, self.norm1, self.conv2, self.norm2, self.conv3, self.norm3)
@@ -191,7 +193,7 @@ class PreActivationUnit(_Unit):
         std_form: str = "variance",
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(width, strides, gn_epsilon, std_epsilon, std_form, **kwargs)
 
     def build(self, input_shape):
         inner_shape = build_in_sequence(input_shape, self.norm1, self.conv1, self.norm2)
@@ -255,5 +257,7 @@ class ResNetStage(Stage):
         std_form: str,
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(order=order, width=width, num_units=num_units, strides=strides)
+        self.configure(gn_epsilon=gn_epsilon, std_epsilon=std_epsilon, std_form=std_form)
         self.add_units(_UNITS[order], width=width, gn_epsilon=gn_epsilon, std_epsilon=std_epsilon, std_form=std_form)

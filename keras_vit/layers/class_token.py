@@ -30,7 +30,8 @@ class ClassToken(Layer):
     """
 
     def __init__(self, num_class_tokens: int = 1, num_registers: int = 0, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
         if not self.num_class_tokens + self.num_registers:
             raise ValueError("num_class_tokens + num_registers must be at least 1; got 0 + 0")
 

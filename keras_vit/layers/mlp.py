@@ -28,7 +28,8 @@ class MlpBlock(Layer):
     """
 
     def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, gelu: str = "tanh", **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(mlp_dim=mlp_dim, dropout_rate=dropout_rate, gelu=gelu)
 
     def build(self, input_shape):
         self.dense1 = self._dense(self.mlp_dim, "dense1")

@@ -54,7 +54,8 @@ class PatchCorruption(Layer):
     own_checks = {"corruption_rate": _check_corruption_rate, "shares": _check_shares}
 
     def __init__(self, corruption_rate, shares=SHARES, seed=None, **kwargs):
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(corruption_rate=corruption_rate, shares=shares, seed=seed)
         self.training_seeds = keras.random.SeedGenerator(seed)
         self.inference_seeds = keras.random.SeedGenerator(seed)
 
@@ -121,7 +122,8 @@ class PatchPrediction(Layer):
     """
 
     def __init__(self, prediction_shape, num_prefix_tokens=0, **kwargs):
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(prediction_shape=prediction_shape, num_prefix_tokens=num_prefix_tokens)
         units = math.prod(self.prediction_shape)
         self.projection = self.dense(units, "projection", "zeros")
 

@@ -32,7 +32,8 @@ class PatchEncoder(Layer):
     """
 
     def __init__(self, patch_size: Size, hidden_dim: int, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(patch_size=patch_size, hidden_dim=hidden_dim)
         self.projection = self.sublayer(
             keras.layers.Conv2D,
             self.hidden_dim,

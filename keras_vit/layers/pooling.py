@@ -35,7 +35,8 @@ class TokenPooling(_Pooling):
     """
 
     def __init__(self, index: int = 0, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(index=index)
 
     def call(self, tokens: Tensor) -> Tensor:
         return tokens[:, self.index]
@@ -56,7 +57,8 @@ class GlobalAveragePooling(_Pooling):
     """
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_prefix_tokens=num_prefix_tokens)
 
     def call(self, tokens: Tensor) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
@@ -92,7 +94,9 @@ class AttentionPooling(_Pooling):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_heads=num_heads, num_prefix_tokens=num_prefix_tokens)
+        self.configure(mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon)
         self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
         self.mlp = self.sublayer(MlpBlock, self.mlp_dim, gelu=self.gelu, name="mlp")
 

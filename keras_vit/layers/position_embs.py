@@ -7,7 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.config.arguments import one_of
+from keras_vit import checks
+from keras_vit.config.arguments import one_of, optional
 from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.typing import Size, Tensor
@@ -102,7 +103,10 @@ class AddPositionEmbs(ResizedTables):
             or the width is not divisible by 4 (`sincos2d`) or 2 (`learned_2d`).
     """
 
-    own_checks = {"position_embedding": one_of(("learned", "learned_2d", "sincos2d", "none"))}
+    own_checks = {
+        "position_embedding": one_of(("learned", "learned_2d", "sincos2d", "none")),
+        "grid_size": optional(checks.check_pair),
+    }
     size_name, name_in_files = "built_grid", "grid"
 
     def __init__(
@@ -113,7 +117,9 @@ class AddPositionEmbs(ResizedTables):
         num_registers: int = 0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(position_embedding=position_embedding, grid_size=grid_size)
+        self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
 
     def build(self, input_shape):
         self.built_grid = rows, columns = self._grid(input_shape)
@@ -226,7 +232,8 @@ class RelativePositions(ResizedTables):
     """
 
     def __init__(self, num_heads, num_prefix_tokens=0, **kwargs):
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_heads=num_heads, num_prefix_tokens=num_prefix_tokens)
 
     def build(self, input_shape):
         self.embedding = self.normal_weight("embedding", self.compute_output_shape(input_shape))

@@ -47,7 +47,9 @@ class MultiHeadSelfAttention(Layer):
         epsilon: float = 1e-6,
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_heads=num_heads, dropout_rate=dropout_rate)
+        self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, epsilon=epsilon)
 
     def build(self, input_shape):
         dim = input_shape[-1]

@@ -49,7 +49,9 @@ class StdConv2D(Layer):
         epsilon_form: str = "deviation",
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(filters=filters, kernel_size=kernel_size, strides=strides, padding=padding)
+        self.configure(epsilon=epsilon, epsilon_form=epsilon_form)
         self.input_spec = keras.InputSpec(ndim=4)
 
     def build(self, input_shape):

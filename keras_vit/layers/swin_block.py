@@ -65,7 +65,10 @@ class SwinBlock(Layer):
         epsilon: float = 1e-5,
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, qkv_bias=qkv_bias)
+        self.configure(window_size=window_size, shifted=shifted)
+        self.configure(dropout_rate=dropout_rate, drop_path_rate=drop_path_rate)
         self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
         self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
@@ -180,7 +183,8 @@ class WindowAttention(Layer):
     own_checks = {"window_size": checks.check_pair}
 
     def __init__(self, window_size: Size, num_heads: int, qkv_bias: bool = True, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(window_size=window_size, num_heads=num_heads, qkv_bias=qkv_bias)
 
     def build(self, windows_shape, regions_shape=None):
         length, dim = windows_shape[-2:]
@@ -266,7 +270,8 @@ class RelativePositionBias(ResizedTables):
     size_name = name_in_files = "window_size"
 
     def __init__(self, window_size, num_heads, **kwargs):
-        super().__init__(locals(), autocast=False, **kwargs)
+        super().__init__(autocast=False, **kwargs)
+        self.configure(window_size=window_size, num_heads=num_heads)
 
     def build(self, input_shape):
         self.embedding = self.add_weight(
@@ -333,7 +338,8 @@ class PatchMerging(Layer):
     """
 
     def __init__(self, epsilon: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(epsilon=epsilon)
         self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
 
     def build(self, input_shape):

@@ -37,7 +37,8 @@ class TokenMerging(Layer):
     """
 
     def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(token_merging=token_merging, num_prefix_tokens=num_prefix_tokens)
 
     def build(self, tokens_shape):
         self.count = merged_count(tokens_shape[1], self.token_merging, self.num_prefix_tokens)
@@ -144,7 +145,7 @@ class MergingTransformerBlock(TransformerBlock):
 
     def __init__(self, token_merging, num_prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.configure(token_merging=token_merging, num_prefix_tokens=num_prefix_tokens)
         self.merging = self.sublayer(TokenMerging, self.token_merging, self.num_prefix_tokens, name="merging")
 
     def build(self, tokens_shape):

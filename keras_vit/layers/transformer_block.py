@@ -54,7 +54,11 @@ class TransformerBlock(Layer):
         remat: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, remat=remat)
+        self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, layer_scale_init=layer_scale_init)
+        self.configure(dropout_rate=dropout_rate, attention_dropout_rate=attention_dropout_rate)
+        self.configure(drop_path_rate=drop_path_rate)
         self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
         self.attention = self.sublayer(
             MultiHeadSelfAttention, num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, name="attention"
@@ -121,7 +125,8 @@ class LayerScale(Layer):
     """
 
     def __init__(self, init: float = 1e-4, **kwargs: Any) -> None:
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(init=init)
 
     def build(self, input_shape):
         initializer = keras.initializers.Constant(self.init)

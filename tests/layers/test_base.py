@@ -7,21 +7,22 @@ import keras
 import pytest
 
 from keras_vit import config, layers
-from keras_vit.config.arguments import ARGUMENTS, one_of
+from keras_vit.config.arguments import ARGUMENTS, one_of, optional
 from keras_vit.layers.base import Layer
 
 
 class Scaled(Layer):
-    own_checks = {"strides": one_of((1, 2))}
+    own_checks = {"strides": one_of((1, 2)), "gelu": optional(one_of(("tanh", "erf")))}
 
     def __init__(self, num_heads, gelu=None, strides=1, **kwargs):
-        super().__init__(locals(), **kwargs)
+        super().__init__(**kwargs)
+        self.configure(num_heads=num_heads, gelu=gelu, strides=strides)
 
 
 class Wider(Scaled):
     def __init__(self, mlp_dim, **kwargs):
         super().__init__(**kwargs)
-        self.store_arguments(locals())
+        self.configure(mlp_dim=mlp_dim)
 
 
 class Plain(Layer):
@@ -48,7 +49,7 @@ def test_arguments_become_attributes_and_the_config_states_all_of_them():
         ({"num_heads": 2, "strides": None}, "strides must be one of 1, 2; got strides=None"),
     ],
 )
-def test_wrong_arguments_are_refused_and_none_where_it_is_not_the_default(arguments, message):
+def test_wrong_arguments_are_refused_and_none_unless_it_is_optional(arguments, message):
     with pytest.raises(ValueError, match=message):
         Scaled(**arguments)
 
