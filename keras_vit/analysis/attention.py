@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.analysis.blocks import AttentionBlock, as_list, attention_graph, global_places, patch_grid
+from keras_vit.analysis.blocks import AttentionBlock, attention_graph, global_places, patch_grid
 from keras_vit.compat.inference import inference
 
 # names or numbers of blocks, one or several; None for all
@@ -126,7 +126,7 @@ def _batches(graph, images, batch_size):
         )
     run = inference(graph, compiled=len(images) > batch_size)
     for start in range(0, len(images), batch_size):
-        weights = as_list(run(images[start : start + batch_size]))
+        weights = keras.tree.flatten(run(images[start : start + batch_size]))
         if not all(np.isfinite(block).all() for block in weights):
             raise ValueError("model must return finite attention; that of some images is NaN or infinite")
         yield weights

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls, sublayers
+from keras_vit.compat.graph import graph_calls
 from keras_vit.layers import (
     AttentionPooling,
     AxialTransformerBlock,
@@ -22,8 +22,9 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.position_grid import square_grid
+from keras_vit.layers.swin_block import cut_into_windows
 from keras_vit.models import MaskedPatchPrediction
-from keras_vit.models.encoders import find_encoder
+from keras_vit.models.encoders import called_layers, find_encoder
 
 LAST_GRID: Any = object()  # a value of `layers`: the blocks that have the same grid as the last block
 
@@ -99,11 +100,6 @@ def attention_graph(model, layers=None):
     return keras.Model(inputs, [tensor for _, tensor in found]), [block for block, _ in found]
 
 
-def as_list(outputs):
-    """Return the outputs of a keras model as a list; a single output is not a list in Keras."""
-    return outputs if isinstance(outputs, list) else [outputs]
-
-
 def _find(model, layers):
     """Return the symbolic input of a model and the list of (AttentionBlock, weights) for `layers`."""
     if isinstance(model, MaskedPatchPrediction) or graph_calls(model) is None:
@@ -120,12 +116,12 @@ def _find(model, layers):
             f"Swins do, or call one such functional model; {model.name} has {len(inside) or 'none'}"
         )
     inputs, found = _find(inside[0].operation, layers)
-    weights = as_list(keras.Model(inputs, [tensor for _, tensor in found])(inside[0].input_tensors[0]))
+    weights = keras.tree.flatten(keras.Model(inputs, [tensor for _, tensor in found])(inside[0].input_tensors[0]))
     return model.inputs[0], [(block, tensor) for (block, _), tensor in zip(found, weights, strict=True)]
 
 
 def _attends(model):
-    return graph_calls(model) is not None and any(isinstance(layer, tuple(_KINDS)) for layer in sublayers(model))
+    return graph_calls(model) is not None and any(isinstance(layer, tuple(_KINDS)) for layer in called_layers(model))
 
 
 def _blocks(nodes):
@@ -188,9 +184,7 @@ def _of_swin(block, grid_size, num_prefix_tokens):
     rows, columns = ((np.arange(side) + block.built_shift) % side for side in block.padded_size)
     is_padding = (rows[:, None] >= grid_size[0]) | (columns >= grid_size[1])
     places = np.where(is_padding, -1, rows[:, None] * grid_size[1] + columns)
-    window = block.built_window
-    cut = places.reshape(places.shape[0] // window, window, places.shape[1] // window, window)
-    return block.num_heads, {"": cut.transpose(0, 2, 1, 3).reshape(-1, window * window)}
+    return block.num_heads, {"": cut_into_windows(places, block.built_window)}
 
 
 # layer -> function of the layer, its grid of patches and its number of prefix tokens; it returns the number of heads

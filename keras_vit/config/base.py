@@ -67,6 +67,14 @@ class Config:
         """
         return type(self).from_dict({**self.to_dict(), **changes})
 
+    def resolve(self, **changes: Any) -> Self:
+        """Return a copy in which defaults replace the fields that are None.
+
+        Args:
+            **changes: new values of other fields, as in `replace`.
+        """
+        return self.replace(**changes)
+
     def _set(self, **values):
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -119,14 +127,6 @@ class ImageConfig(Config):
         is_broken = self.include_preprocessing and self.channels not in (1, 3)
         rule = "include_preprocessing=True needs images of 1 or 3 channels (scale other images yourself)"
         self._check_rules({rule: is_broken})
-
-    def resolve(self, **changes: Any) -> Self:
-        """Return a copy in which defaults replace the fields that are None.
-
-        Args:
-            **changes: new values of other fields, as in `replace`.
-        """
-        return self.replace(**changes)
 
 
 def _plain(value):

@@ -74,10 +74,15 @@ class ResNetConfig(_Root, Config):
         """Return what `std_epsilon` is added to: `deviation` or `variance`."""
         return _STEM_EPSILONS[self.style][2]
 
-    def resolve(self) -> Self:
-        """Return a copy in which both epsilons are set."""
+    def resolve(self, **changes: Any) -> Self:
+        """Return a copy in which both epsilons are set.
+
+        Args:
+            **changes: new values of other fields, as in `replace`.
+        """
         gn_epsilon, std_epsilon, _ = _STEM_EPSILONS[self.style]
-        return self.replace(gn_epsilon=self.gn_epsilon or gn_epsilon, std_epsilon=self.std_epsilon or std_epsilon)
+        filled = {"gn_epsilon": self.gn_epsilon or gn_epsilon, "std_epsilon": self.std_epsilon or std_epsilon}
+        return self.replace(**filled, **changes)
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the rows and columns of the feature map.
@@ -98,10 +103,6 @@ class FeatureMapConfig(Config):
     """
 
     size: Pair
-
-    def resolve(self) -> Self:
-        """Return the config itself, which has no defaults to fill in."""
-        return self
 
     def feature_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the rows and columns of the feature map.

@@ -1,6 +1,5 @@
 """Few-shot accuracy of a model's frozen features: `few_shot`, and the callback `FewShotProbe`."""
 
-import csv
 import dataclasses
 import typing
 from collections.abc import Sequence
@@ -65,15 +64,11 @@ class FewShot:
         Args:
             path: of the file; its folder must exist.
         """
-        rows: list[tuple[object, ...]] = [("shots", "seed", "accuracy")]
+        lines = ["shots,seed,accuracy"]
         for shots, found in self.accuracy.items():
-            rows += [(shots, seed, accuracy) for seed, accuracy in zip(self.seeds, found, strict=True)]
-
-        def write(partial):
-            with open(partial, "w", encoding="utf-8", newline="") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
-
-        files.replace_file(path, write)
+            lines += [f"{shots},{seed},{accuracy}" for seed, accuracy in zip(self.seeds, found, strict=True)]
+        text = "\n".join(lines) + "\n"
+        files.replace_file(path, lambda partial: partial.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def few_shot(

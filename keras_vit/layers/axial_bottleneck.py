@@ -68,16 +68,8 @@ class AxialBottleneck(ResidualUnit):
     def build(self, input_shape):
         self.has_projection = self.needs_projection(input_shape)
         if self.has_projection:
-            self.shortcut = self.sublayer(
-                keras.layers.Conv2D,
-                self.expansion * self.width,
-                1,
-                strides=self.strides,
-                use_bias=False,
-                data_format="channels_last",
-                kernel_initializer=_he_normal(),
-                name="shortcut",
-            )
+            filters = self.expansion * self.width
+            self.shortcut = self.conv(filters, 1, "shortcut", _he_normal(), strides=self.strides, use_bias=False)
             self.shortcut_norm = self._norm("shortcut_norm")
         attention = (self.down, self.down_norm, self.height_attention, self.width_attention, self.pool)
         build_in_sequence(input_shape, *attention, self.up, self.up_norm)

@@ -78,6 +78,19 @@ class Layer(keras.layers.Layer):
             keras.layers.Dense, units, kernel_initializer=initializer, name=name, shape=shape, **kwargs
         )
 
+    def conv(self, filters: int, kernel_size: Any, name: str, initializer: Any, **kwargs: Any) -> keras.layers.Conv2D:
+        """Return an unbuilt convolution of maps (batch, rows, columns, channels) with the dtype policy of this layer.
+
+        Args:
+            filters: number of output channels.
+            kernel_size: height and width of the kernel, or one integer for both.
+            name: name of the layer.
+            initializer: initializer of the kernel.
+            **kwargs: other arguments of `keras.layers.Conv2D`.
+        """
+        kwargs = {"kernel_initializer": initializer, "data_format": "channels_last", "name": name, **kwargs}
+        return self.sublayer(keras.layers.Conv2D, filters, kernel_size, **kwargs)
+
     def normal_weight(self, name: str, shape: tuple[int, ...], stddev: float = 0.02) -> keras.Variable:
         """Return a new weight that starts at N(0, stddev).
 

@@ -194,10 +194,12 @@ class PreActivationUnit(_Unit):
         **kwargs: Any,
     ) -> None:
         super().__init__(width, strides, gn_epsilon, std_epsilon, std_form, **kwargs)
+        # With a stride and even sides, SAME would pad only the bottom and the right.
+        self.pad = self.sublayer(keras.layers.ZeroPadding2D, 1, data_format="channels_last", name="pad")
 
     def build(self, input_shape):
-        inner_shape = build_in_sequence(input_shape, self.norm1, self.conv1, self.norm2)
-        build_in_sequence(_padded(inner_shape), self.conv2, self.norm3, self.conv3)
+        first = (self.norm1, self.conv1, self.norm2)
+        build_in_sequence(input_shape, *first, self.pad, self.conv2, self.norm3, self.conv3)
         if self.needs_projection(input_shape):
             self.shortcut_conv = self._shortcut_conv()
             self.shortcut_conv.build(input_shape)
@@ -206,15 +208,9 @@ class PreActivationUnit(_Unit):
         activated = ops.relu(self.norm1(images))
         shortcut = images if self.shortcut_conv is None else self.shortcut_conv(activated)
         branch = ops.relu(self.norm2(self.conv1(activated)))
-        # With a stride and even sides, SAME would pad only the bottom and the right.
-        branch = self.conv2(ops.pad(branch, ((0, 0), (1, 1), (1, 1), (0, 0))))
+        branch = self.conv2(self.pad(branch))
         branch = self.conv3(ops.relu(self.norm3(branch)))
         return shortcut + branch
-
-
-def _padded(shape):
-    sides = (None if side is None else side + 2 for side in shape[1:3])
-    return (shape[0], *sides, shape[3])
 
 
 _UNITS = {"post_norm": BottleneckUnit, "pre_activation": PreActivationUnit}

@@ -34,14 +34,8 @@ class PatchEncoder(Layer):
     def __init__(self, patch_size: Size, hidden_dim: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(patch_size=patch_size, hidden_dim=hidden_dim)
-        self.projection = self.sublayer(
-            keras.layers.Conv2D,
-            self.hidden_dim,
-            self.patch_size,
-            strides=self.patch_size,
-            data_format="channels_last",
-            kernel_initializer="lecun_normal",
-            name="projection",
+        self.projection = self.conv(
+            self.hidden_dim, self.patch_size, "projection", "lecun_normal", strides=self.patch_size
         )
 
     def build(self, input_shape):

@@ -56,12 +56,9 @@ class StdConv2D(Layer):
 
     def build(self, input_shape):
         self.compute_output_shape(input_shape)
-        self.kernel = self.add_weight(
-            name="kernel",
-            shape=(*self.kernel_size, input_shape[-1], self.filters),
-            initializer="lecun_normal",
-            autocast=False,  # standardised before the cast to the compute dtype
-        )
+        shape = (*self.kernel_size, input_shape[-1], self.filters)
+        # no autocast, because the kernel is standardised before the cast to the compute dtype
+        self.kernel = self.add_weight(shape, "lecun_normal", name="kernel", autocast=False)
         self.input_spec = keras.InputSpec(ndim=4, axes={-1: input_shape[-1]})
 
     def call(self, images: Tensor) -> Tensor:

@@ -11,11 +11,10 @@ from keras_vit import checks
 from keras_vit.compat.kernels import on_rows
 from keras_vit.layers.base import Layer, build_in_sequence, head_width, known_map
 from keras_vit.layers.layer_norm import LayerNorm
-from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.position_embs import ResizedTables
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.layers.self_attention import softmax_at_least_float32
-from keras_vit.layers.transformer_block import DropPath
+from keras_vit.layers.transformer_block import ResidualBlock
 from keras_vit.typing import Size, Tensor
 
 # Added to the logits between tokens of different regions, as in the authors' code.
@@ -23,7 +22,7 @@ _MASKED = -100.0
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class SwinBlock(Layer):
+class SwinBlock(ResidualBlock):
     """Apply one block of a Swin Transformer (arXiv 2103.14030, Eq. 3).
 
     The block splits the map into square windows. If the shorter side of the map is at most `window_size`, the window
@@ -70,10 +69,7 @@ class SwinBlock(Layer):
         self.configure(window_size=window_size, shifted=shifted)
         self.configure(dropout_rate=dropout_rate, drop_path_rate=drop_path_rate)
         self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
-        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
-        self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
-        self.mlp = self.sublayer(MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, name="mlp")
-        self.drop_path = self.sublayer(DropPath, self.drop_path_rate, name="drop_path")
+        self.add_branches()
 
     def build(self, input_shape):
         rows, columns, dim = known_map(self, input_shape)
@@ -96,11 +92,8 @@ class SwinBlock(Layer):
         # z' = (S)W-MSA(LN(z)) + z
         windows = self._to_windows(ops.reshape(self.norm1(tokens), map_shape))
         branch = self._from_windows(self.attention(windows, self.regions))[:, :rows, :columns]
-        branch = self.dropout(ops.reshape(branch, token_shape), training=training)
-        tokens = tokens + self.drop_path(branch, training=training)
-        # z = MLP(LN(z')) + z'
-        branch = self.mlp(self.norm2(tokens), training=training)
-        return ops.reshape(tokens + self.drop_path(branch, training=training), map_shape)
+        tokens = self.add_attention(tokens, ops.reshape(branch, token_shape), training)
+        return ops.reshape(self.add_mlp(tokens, training), map_shape)
 
     def _to_windows(self, maps):
         """(batch, rows, columns, dim) -> (batch, windows, window * window, dim)."""
@@ -138,7 +131,7 @@ class SwinBlock(Layer):
         _, rows, columns, dim = maps.shape
         tokens = self.norm1(ops.reshape(maps, (-1, rows * columns, dim)))  # the shape that it is built for
         windows = self._to_windows(ops.reshape(tokens, (-1, rows, columns, dim)))
-        return self.attention.attention_scores(windows, self.regions)
+        return self.attention(windows, self.regions, return_attention_scores=True)[1]
 
 
 def _roll(maps, shift):
@@ -154,8 +147,12 @@ def _regions(size, window, shift):
     Return integers (windows, window * window).
     """
     rows, columns = (np.arange(side) >= side - shift for side in size)
-    regions = 2 * rows[:, None].astype("int32") + columns
-    cut = regions.reshape(size[0] // window, window, size[1] // window, window)
+    return cut_into_windows(2 * rows[:, None].astype("int32") + columns, window)
+
+
+def cut_into_windows(numbers, window):
+    """Return the windows of an array (rows, columns), in raster order: (windows, window * window)."""
+    cut = numbers.reshape(numbers.shape[0] // window, window, numbers.shape[1] // window, window)
     return cut.transpose(0, 2, 1, 3).reshape(-1, window * window)
 
 
@@ -174,6 +171,8 @@ class WindowAttention(Layer):
     Shapes:
         (batch, windows, window rows * window columns, dim) -> the same. The optional input `regions` has integers
         (windows, window rows * window columns): a token attends only to tokens of its window with the same integer.
+        With `return_attention_scores=True` the output is a pair with the attention weights after softmax, (batch,
+        windows, heads, query tokens, key tokens).
 
     Raises:
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width or the windows have
@@ -201,41 +200,23 @@ class WindowAttention(Layer):
         )
         self.proj = self.dense(dim, "proj", _initial_values(), windows_shape)
 
-    def call(self, windows: Tensor, regions: Tensor = None) -> Tensor:
-        query, key, value = self._split(windows)
-        weights = ops.cast(self._weights(query, key, regions), value.dtype)
-        heads = ops.transpose(ops.matmul(weights, value), (0, 1, 3, 2, 4))  # (batch, windows, tokens, heads, head_dim)
-        return on_rows(self.proj, ops.reshape(heads, (-1, *windows.shape[1:])))
-
-    def _split(self, windows):
-        """Return query, key and value, each (batch, windows, heads, tokens, head_dim)."""
+    def call(self, windows: Tensor, regions: Tensor = None, *, return_attention_scores: bool = False) -> Tensor:
         _, count, length, dim = windows.shape
         fused = on_rows(self.qkv, windows)
         fused = ops.reshape(fused, (-1, count, length, 3, self.num_heads, dim // self.num_heads))
-        return ops.unstack(ops.transpose(fused, (3, 0, 1, 4, 2, 5)), 3)
-
-    def _weights(self, query, key, regions):
-        """Return softmax(Q K^T / sqrt(d) + B), Eq. 4; scaling the query first avoids overflow in float16."""
-        scaled = query * (1.0 / math.sqrt(query.shape[-1]))
+        query, key, value = ops.unstack(ops.transpose(fused, (3, 0, 1, 4, 2, 5)), 3)
+        # softmax(Q K^T / sqrt(d) + B), Eq. 4; scaling the query first avoids overflow in float16
+        scaled = query * (1.0 / math.sqrt(dim // self.num_heads))
         logits = self.relative_position_bias(ops.matmul(scaled, ops.transpose(key, (0, 1, 2, 4, 3))))
         if regions is not None:
             regions = ops.convert_to_tensor(regions)
             is_foreign = ops.not_equal(regions[:, :, None], regions[:, None, :])  # (windows, query, key)
             logits = logits + ops.cast(is_foreign, logits.dtype)[:, None] * _MASKED
-        return softmax_at_least_float32(logits)
-
-    def attention_scores(self, windows: Tensor, regions: Tensor = None) -> Tensor:
-        """Return the attention weights after softmax.
-
-        Args:
-            windows: (batch, windows, window rows * window columns, dim).
-            regions: integers (windows, window rows * window columns), as in a call, or None.
-
-        Returns:
-            (batch, windows, heads, query tokens, key tokens).
-        """
-        query, key, _ = self._split(ops.convert_to_tensor(windows))
-        return self._weights(query, key, regions)
+        weights = softmax_at_least_float32(logits)
+        heads = ops.matmul(ops.cast(weights, value.dtype), value)
+        heads = ops.transpose(heads, (0, 1, 3, 2, 4))  # (batch, windows, tokens, heads, head_dim)
+        output = on_rows(self.proj, ops.reshape(heads, (-1, count, length, dim)))
+        return (output, weights) if return_attention_scores else output
 
     def own_macs(self, windows_shape: tuple[int, ...], regions_shape: tuple[int, ...] | None = None) -> int:
         """Return the multiply-accumulates of the attention, without sub-layers.
@@ -274,12 +255,8 @@ class RelativePositionBias(ResizedTables):
         self.configure(window_size=window_size, num_heads=num_heads)
 
     def build(self, input_shape):
-        self.embedding = self.add_weight(
-            name="embedding",
-            shape=(math.prod(_offsets(self.window_size)), self.num_heads),
-            initializer=_initial_values(),
-            autocast=False,
-        )
+        shape = (math.prod(_offsets(self.window_size)), self.num_heads)
+        self.embedding = self.add_weight(shape, _initial_values(), name="embedding", autocast=False)
         self.row_of_pair = _row_of_pair(self.window_size)
 
     def call(self, logits):

@@ -157,8 +157,8 @@ class MergingTransformerBlock(TransformerBlock):
             branch, keys = self.attention(
                 self.norm1(tokens), key_sizes=_of_keys(sizes), training=training, return_keys=True
             )
-            merged, *others = self.merging(self._add_attention(tokens, branch, training), keys, sizes, groups)
-            return self._add_mlp(merged, training), *others
+            merged, *others = self.merging(self.add_attention(tokens, branch, training), keys, sizes, groups)
+            return self.add_mlp(merged, training), *others
 
         return recompute(self, run, tokens) if self.remat and training else run(tokens)
 

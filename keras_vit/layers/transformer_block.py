@@ -13,8 +13,53 @@ from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Tensor
 
 
+class ResidualBlock(Layer):
+    """Base class of blocks with two residual branches, attention and an MLP, each after a layer norm.
+
+    Shapes:
+        as the blocks
+    """
+
+    layer_scale_init: float | None = None
+
+    def add_branches(self) -> None:
+        """Create the sub-layers of both branches, without the first norm and the attention."""
+        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
+        self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
+        self.mlp = self.sublayer(MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, name="mlp")
+        if self.layer_scale_init is not None:
+            self.layer_scale1 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale1")
+            self.layer_scale2 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale2")
+        self.drop_path = self.sublayer(DropPath, self.drop_path_rate, name="drop_path")
+
+    def add_attention(self, tokens: Tensor, branch: Tensor, training: bool | None) -> Tensor:
+        """Return the tokens plus the output of the attention.
+
+        Args:
+            tokens: input of the block, (batch, tokens, dim).
+            branch: output of the attention for these tokens.
+            training: whether dropout and stochastic depth are active.
+        """
+        branch = self.dropout(branch, training=training)
+        if self.layer_scale_init is not None:
+            branch = self.layer_scale1(branch)
+        return tokens + self.drop_path(branch, training=training)
+
+    def add_mlp(self, tokens: Tensor, training: bool | None) -> Tensor:
+        """Return the tokens plus the output of the MLP: z = MLP(LN(z')) + z', Eq. 3.
+
+        Args:
+            tokens: (batch, tokens, dim), after the attention.
+            training: whether dropout and stochastic depth are active.
+        """
+        branch = self.mlp(self.norm2(tokens), training=training)
+        if self.layer_scale_init is not None:
+            branch = self.layer_scale2(branch)
+        return tokens + self.drop_path(branch, training=training)
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class TransformerBlock(Layer):
+class TransformerBlock(ResidualBlock):
     """Apply one block of the encoder (arXiv 2010.11929, Eqs. 2 and 3).
 
     Args:
@@ -63,13 +108,7 @@ class TransformerBlock(Layer):
         self.attention = self.sublayer(
             MultiHeadSelfAttention, num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, name="attention"
         )
-        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
-        self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
-        self.mlp = self.sublayer(MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, name="mlp")
-        if self.layer_scale_init is not None:
-            self.layer_scale1 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale1")
-            self.layer_scale2 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale2")
-        self.drop_path = self.sublayer(DropPath, self.drop_path_rate, name="drop_path")
+        self.add_branches()
 
     def build(self, input_shape):
         layers = [self.norm1, self.attention, self.dropout, self.norm2, self.mlp, self.drop_path]
@@ -81,23 +120,10 @@ class TransformerBlock(Layer):
         def run(tokens, relative_keys=None):
             # z' = MSA(LN(z)) + z, Eq. 2
             branch = self.attention(self.norm1(tokens), relative_keys=relative_keys, training=training)
-            return self._add_mlp(self._add_attention(tokens, branch, training), training)
+            return self.add_mlp(self.add_attention(tokens, branch, training), training)
 
         inputs = (tokens,) if relative_keys is None else (tokens, relative_keys)
         return recompute(self, run, *inputs) if self.remat and training else run(*inputs)
-
-    def _add_attention(self, tokens, branch, training):
-        branch = self.dropout(branch, training=training)
-        if self.layer_scale_init is not None:
-            branch = self.layer_scale1(branch)
-        return tokens + self.drop_path(branch, training=training)
-
-    def _add_mlp(self, tokens, training):
-        # z = MLP(LN(z')) + z', Eq. 3
-        branch = self.mlp(self.norm2(tokens), training=training)
-        if self.layer_scale_init is not None:
-            branch = self.layer_scale2(branch)
-        return tokens + self.drop_path(branch, training=training)
 
     def attention_scores(self, tokens: Tensor, relative_keys: Tensor = None) -> Tensor:
         """Return the attention weights (batch, heads, query tokens, key tokens).

@@ -51,7 +51,7 @@ def test_values_and_scores(window, heads, with_regions, qkv_bias, reference, ran
     weights = randomise(layer)
     assert ("qkv/bias" in weights) is qkv_bias
     outputs = keras.ops.convert_to_numpy(layer(windows, regions))
-    scores = keras.ops.convert_to_numpy(layer.attention_scores(windows, regions))
+    scores = keras.ops.convert_to_numpy(layer(windows, regions, return_attention_scores=True)[1])
     assert scores.shape == (2, 3, heads, math.prod(window), math.prod(window))
     for sample in range(2):
         for index in range(3):
