@@ -101,8 +101,7 @@ def mean_attention_distance(
     cell = None if is_model else checks.check_pair("patch_size", patch_size)
     sums: list[np.ndarray] = []
     count = 0
-    options = {"grid_size": grid_size, "num_prefix_tokens": num_prefix_tokens}
-    for blocks, weights in attention_batches(model, images, layers, batch_size, **options):
+    for blocks, weights in attention_batches(model, images, layers, batch_size, grid_size, num_prefix_tokens):
         batch = [_summed(*pair, cell or pair[0].cell_size) for pair in zip(blocks, weights, strict=True)]
         sums = [total + part for total, part in zip(sums, batch, strict=True)] if sums else batch
         count += len(weights[0])

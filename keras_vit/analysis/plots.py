@@ -183,12 +183,10 @@ def position_similarity(similarity: npt.ArrayLike) -> "Figure":
     Returns:
         A Figure.
     """
-    similarity = np.asarray(similarity)
+    similarity = np.asarray(similarity, "float64")
     rows, columns = similarity.shape[:2]
-    tiles = np.full((rows * (rows + 1) - 1, columns * (columns + 1) - 1), np.nan)  # a gap between tiles
-    for row, column in np.ndindex(rows, columns):
-        top, left = row * (rows + 1), column * (columns + 1)
-        tiles[top : top + rows, left : left + columns] = similarity[row, column]
+    apart = np.pad(similarity, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)  # a gap between tiles
+    tiles = apart.transpose(0, 2, 1, 3).reshape(rows * (rows + 1), columns * (columns + 1))[:-1, :-1]
     factor = max(1, _SIMILARITY_SIDE // max(tiles.shape))
     tiles = tiles.repeat(factor, axis=0).repeat(factor, axis=1)
     left, top, right, below = _MARGINS

@@ -50,10 +50,10 @@ def attention_rollout(
         TypeError, ValueError: as in `attention_weights`; for blocks on different grids; for arguments that do not apply
             to a model, or to weights.
     """
-    options = {"grid_size": grid_size, "num_prefix_tokens": num_prefix_tokens}
     if layers is None and isinstance(model, keras.Model):
         layers = LAST_GRID
-    return _rollouts(attention_batches(model, images, layers, batch_size, **options), residual)[1][-1]
+    batches = attention_batches(model, images, layers, batch_size, grid_size, num_prefix_tokens)
+    return _rollouts(batches, residual)[1][-1]
 
 
 def rollout_by_block(model: keras.Model, images: npt.ArrayLike, batch_size: int = 16) -> dict[str, np.ndarray]:

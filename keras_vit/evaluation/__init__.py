@@ -3,10 +3,9 @@
 `predict` and `evaluate` use the model's head; `few_shot`, `linear_probe` and `FewShotProbe` train a head of their own.
 """
 
-from keras_vit.evaluation.accuracy import Accuracy, evaluate
+from keras_vit.evaluation.accuracy import Accuracy, Calibration, ClassReport, evaluate
 from keras_vit.evaluation.few_shot import FewShot, FewShotProbe, few_shot
 from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
-from keras_vit.evaluation.measures import Calibration, ClassReport
 from keras_vit.evaluation.outputs import predict, predict_prepared
 from keras_vit.evaluation.real_labels import read_real_labels
 from keras_vit.evaluation.ridge import Ridge, fit_ridge

@@ -11,9 +11,9 @@ import numpy as np
 from keras_vit import checks, files
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
+from keras_vit.evaluation.accuracy import aligned
 from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
-from keras_vit.evaluation.measures import aligned
 from keras_vit.evaluation.ridge import DEFAULT_L2, draw_shots, fit_ridge
 from keras_vit.typing import PathLike
 

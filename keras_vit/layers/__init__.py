@@ -1,8 +1,7 @@
 """The layers that the models consist of, from the image to the pooled features."""
 
-from keras_vit.layers.axial_attention import AxialAttention
 from keras_vit.layers.axial_block import AxialTransformerBlock
-from keras_vit.layers.axial_bottleneck import AxialBottleneck, AxialStage
+from keras_vit.layers.axial_resnet import AxialAttention, AxialBottleneck, AxialStage
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage
 from keras_vit.layers.class_token import ClassToken
 from keras_vit.layers.mlp import MlpBlock

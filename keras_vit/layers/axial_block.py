@@ -102,10 +102,6 @@ class AxialTransformerBlock(Layer):
             )
         return rows, columns
 
-    def compute_output_shape(self, input_shape):
-        self._grid(input_shape)
-        return input_shape
-
 
 def _turn(tokens, rows, columns):
     """(batch * rows, columns, dim) -> (batch * columns, rows, dim)"""

@@ -35,22 +35,20 @@ class ResizedTables(Layer):
         """Return the variables to resize."""
         return self.weights
 
-    def resized(
-        self, variable: keras.Variable, table: np.ndarray, method: str | None = None, old_size: Any = None
-    ) -> np.ndarray:
+    def resized(self, variable: keras.Variable, table: np.ndarray, method: str, old_size: Any = None) -> np.ndarray:
         """Return a table of this layer, resized from another size.
 
         Args:
             variable: the table of this layer.
             table: array, the same table of the layer of another size.
-            method: resize method, see `resize_position_embedding`; None means `resize_method`.
+            method: resize method, see `resize_position_embedding`.
             old_size: (rows, columns) of `table`, if the shape does not show it.
 
         Raises:
             ValueError: if the shape of `table` does not match its size.
         """
         old, new = table.shape[-2], variable.shape[-2]
-        return resize_position_embedding(table, (old, 1), (new, 1), 0, method or self.resize_method)
+        return resize_position_embedding(table, (old, 1), (new, 1), 0, method)
 
     def resize_from(self, other: Self, method: str | None = None) -> None:
         """Copy the tables from the same layer of a model for another image size.
@@ -60,6 +58,7 @@ class ResizedTables(Layer):
             method: resize method, see `resize_position_embedding`; None means `resize_method`.
         """
         old_size = self.size_name and getattr(other, self.size_name)
+        method = method or self.resize_method
         for variable, table in zip(self.tables, other.tables, strict=True):
             variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, old_size))
 
@@ -76,7 +75,7 @@ class ResizedTables(Layer):
                 return
             old_size = tuple(int(side) for side in np.asarray(store[self.name_in_files]))
         for index, variable in enumerate(self.tables):
-            variable.assign(self.resized(variable, np.asarray(store[str(index)]), None, old_size))
+            variable.assign(self.resized(variable, np.asarray(store[str(index)]), self.resize_method, old_size))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -175,15 +174,13 @@ class AddPositionEmbs(ResizedTables):
         patches = ops.concatenate([x, y], axis=2)
         return ops.convert_to_tensor(self.class_rows) if self.num_class_tokens else patches[:, :0], patches
 
-    def resized(
-        self, variable: keras.Variable, table: np.ndarray, method: str | None = None, old_size: Any = None
-    ) -> np.ndarray:
+    def resized(self, variable: keras.Variable, table: np.ndarray, method: str, old_size: Any = None) -> np.ndarray:
         """Return a weight of this layer, resized from another grid.
 
         Args:
             variable: the weight of this layer.
             table: array, the same weight of the layer on the other grid.
-            method: resize method, see `resize_position_embedding`; None means `align_corners`.
+            method: resize method, see `resize_position_embedding`.
             old_size: (rows, columns) of the other grid; may be None for a table of rows or columns, whose length is its
                 side.
 
@@ -191,7 +188,6 @@ class AddPositionEmbs(ResizedTables):
             ValueError: if the shape of `table` does not match that grid.
         """
         if variable.name == "embedding":
-            method = method or self.resize_method
             return resize_position_embedding(table, old_size, self.built_grid, self.num_class_tokens, method)
         return table if variable.name == "class_rows" else super().resized(variable, table, method)
 

@@ -272,11 +272,11 @@ class RelativePositionBias(ResizedTables):
     def _sum_dtype(self):
         return keras.backend.result_type(self.variable_dtype, "float32")
 
-    def resized(self, variable, table, method=None, old_size=None):
+    def resized(self, variable, table, method, old_size=None):
         old = square_grid(len(table)) if old_size is None else _offsets(old_size)
         if old is None:
             raise ValueError(f"table must have a row per offset of a square window; got shape {table.shape}")
-        return resize_position_embedding(table, old, _offsets(self.window_size), 0, method or self.resize_method)
+        return resize_position_embedding(table, old, _offsets(self.window_size), 0, method)
 
 
 def _initial_values():

@@ -3,8 +3,7 @@
 import keras
 
 from keras_vit.config import AxialResNetConfig
-from keras_vit.layers.axial_attention import batch_norm
-from keras_vit.layers.axial_bottleneck import HE_NORMAL, AxialStage
+from keras_vit.layers.axial_resnet import HE_NORMAL, AxialStage, batch_norm
 from keras_vit.models.base import ImageModel, make_head
 
 

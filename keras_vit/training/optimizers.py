@@ -6,7 +6,7 @@ from keras_vit.compat import saved_objects
 from keras_vit.compat.graph import inner_layers
 from keras_vit.compat.saved_objects import Warmup
 from keras_vit.layers import AxialTransformerBlock, TransformerBlock
-from keras_vit.layers.axial_bottleneck import AxialBottleneck
+from keras_vit.layers.axial_resnet import AxialBottleneck
 from keras_vit.layers.bottleneck import PreActivationUnit
 from keras_vit.layers.swin_block import SwinBlock
 from keras_vit.models import AxialResNet, BiTResNet, SwinTransformer, VisionTransformer

@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import sklearn.metrics
 
-from keras_vit.evaluation import measures
+from keras_vit.evaluation import accuracy
 from keras_vit.evaluation.accuracy import _measured
 
 CLASSES = 7
@@ -25,7 +25,7 @@ def calibration(model, scores, right):
     """As `evaluate` does it: figures of each image by batches, then all of them."""
     figures = [_measured(model, scores[n : n + 64], right[n : n + 64]) for n in range(0, len(scores), 64)]
     _, ranks, confidences, of_right = map(np.concatenate, zip(*figures, strict=True))
-    return measures.calibration(model.config.classifier_activation, confidences, ranks == 0, of_right)
+    return accuracy.calibration(model.config.classifier_activation, confidences, ranks == 0, of_right)
 
 
 def by_definition(probabilities, is_right):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
-from keras_vit.evaluation.measures import ClassReport, class_report
+from keras_vit.evaluation.accuracy import ClassReport, class_report
 
 NAMES = ("ant", "bee", "cat", "dog", "elk")
 RNG = np.random.default_rng(0)

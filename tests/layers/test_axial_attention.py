@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from keras_vit.layers.axial_attention import AxialAttention
+from keras_vit.layers.axial_resnet import AxialAttention
 
 EPSILON = 1e-3
 ROWS, COLUMNS, CHANNELS = 3, 5, 8

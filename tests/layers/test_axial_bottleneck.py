@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers.axial_bottleneck import AxialBottleneck, AxialStage
+from keras_vit.layers.axial_resnet import AxialBottleneck, AxialStage
 
 EPSILON = 1e-3
 

@@ -175,7 +175,7 @@ def test_table_with_the_wrong_number_of_class_rows_is_refused():
     layer = AddPositionEmbs(grid_size=(2, 2))
     layer.build((None, 5, 6))
     with pytest.raises(ValueError, match=r"table must have 1 prefix rows and 2 x 2 grid rows; got shape \(1, 4, 6\)"):
-        layer.resized(layer.embedding, np.zeros((1, 4, 6)), old_size=(2, 2))
+        layer.resized(layer.embedding, np.zeros((1, 4, 6)), "bilinear", (2, 2))
 
 
 def test_table_can_be_resized_by_another_method():

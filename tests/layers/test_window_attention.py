@@ -157,9 +157,9 @@ def test_saved_table_of_another_window_is_resized_though_its_shape_is_equal(tmp_
 def test_table_that_is_not_of_its_window_is_refused():
     layer = one_head((2, 2))
     with pytest.raises(ValueError, match=r"3 x 5 grid rows; got shape \(9, 1\)"):
-        layer.resized(layer.embedding, np.zeros((9, 1)), old_size=(2, 3))
+        layer.resized(layer.embedding, np.zeros((9, 1)), "bicubic", (2, 3))
     with pytest.raises(ValueError, match=r"a row per offset of a square window; got shape \(15, 1\)"):
-        layer.resized(layer.embedding, np.zeros((15, 1)))
+        layer.resized(layer.embedding, np.zeros((15, 1)), "bicubic")
 
 
 @pytest.mark.parametrize(
