@@ -115,7 +115,7 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
-    package_data={"": ["py.typed", "*.pyi", "*.tsv", "*.toml", "*.txt"]},
+    package_data={"": ["py.typed", "*.pyi", "*.tsv", "*.toml", "*.txt", "*.css"]},
     install_requires=REQUIRED,
     extras_require={**BACKENDS, **TOOLS},
     entry_points={"console_scripts": ["keras-vit = keras_vit_command:main"]},
