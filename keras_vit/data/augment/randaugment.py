@@ -130,11 +130,19 @@ def _apply_one(table, number, image, strength, sign, down, across):
 
 
 def _warp_mean(image, matrix):
+    """Return the bilinear counterpart of `warp`, filled with ImageNet's mean colour."""
     fill = tf.constant(_IMAGENET_MEAN, tf.float32)
     fill = fill if image.shape[-1] == 3 else tf.reduce_mean(fill, keepdims=True)
     # The operation fills with one value, so the colours are shifted to make it 0.
-    moved = warp(tf.cast(image, tf.float32) - fill, matrix, 0.0, "BILINEAR") + fill
-    return tf.cast(tf.round(moved), tf.uint8)
+    moved = tf.raw_ops.ImageProjectiveTransformV3(
+        images=(tf.cast(image, tf.float32) - fill)[None],
+        transforms=[[tf.cast(value, tf.float32) for value in (*matrix, 0.0, 0.0)]],
+        output_shape=tf.shape(image)[:2],
+        fill_value=0.0,
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+    )[0]
+    return tf.cast(tf.round(moved + fill), tf.uint8)
 
 
 def _enhancement(signed):
