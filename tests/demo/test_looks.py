@@ -184,12 +184,11 @@ def test_photos_are_turned_upright(tmp_path, orientation):
             b"just text",
             "^x.png must be an image .*; it is not an image or its header is damaged: 9 bytes, starts with just te",
         ),
-        (claiming(20_000, 9_000), "^x.png must have at most 178,956,970 pixels; got 9000 x 20000"),
         (claiming(20_000, 20_000), "^x.png must have at most 178,956,970 pixels"),
         (animated(16_000, 12_000), "^x.png must have at most 178,956,970 pixels; got 12000 x 16000"),
         (claiming(10, 10), "^x.png must be a complete image"),
     ],
-    ids=["empty", "text", "too many pixels", "far too many pixels", "an animation", "cut short"],
+    ids=["empty", "text", "too many pixels", "an animation", "cut short"],
 )
 def test_what_is_no_image_is_refused_without_its_folder(tmp_path, contents, message):
     (tmp_path / "x.png").write_bytes(contents)

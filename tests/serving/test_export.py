@@ -222,8 +222,8 @@ def test_refuses_arguments(model, tmp_path, arguments, message):
 
 def test_refuses_models(tmp_path):
     for changes, message in (
-        ({"include_top": False}, "one score per class and image, .*built with include_top=False"),
-        ({"pooling": "unpooled"}, "one score per class and image, shape \\(None, 7\\), .*returns \\(None, 12, 7\\)"),
+        ({"include_top": False}, "model must have a head with one score .* built with include_top=False"),
+        ({"pooling": "unpooled"}, "one score per class and image, shape \\(None, 7\\), .* returns \\(None, 12, 7\\)"),
         ({}, "model must have a trained head: that of toy is all zeros .*export it anyway with force=True"),
     ):
         with pytest.raises(ValueError, match=message):
