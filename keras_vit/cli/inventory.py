@@ -38,8 +38,10 @@ def info(args):
     else:
         model = build_model(args)
     costs = layer_costs(model)
-    macs = sum(cost.macs for cost in costs)
-    values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": f"{macs:,}"}
+    unknown = [cost.name for cost in costs if cost.macs is None]
+    macs = sum(cost.macs for cost in costs if cost.macs is not None)
+    total = f"{macs:,}" + (f", and the unknown ones of {', '.join(unknown)}" if unknown else "")
+    values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": total}
     for name, value in model.config.to_dict().items():  # a nested config: `stem stage_sizes` and so on
         values |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
     values |= {f"preprocessing {name}": value for name, value in model.preprocessing.to_dict().items()}
@@ -89,7 +91,8 @@ def _stage_rows(costs):
         first, *others = group
         count = 1 + len(others)
         name = f"{first.name} ... {others[-1].name}" if others else first.name
-        yield name, _shape_text(first.output_shape), f"{count * first.parameters:,}", f"{count * first.macs:,}"
+        macs = "unknown" if first.macs is None else f"{count * first.macs:,}"
+        yield name, _shape_text(first.output_shape), f"{count * first.parameters:,}", macs
 
 
 def _shape_text(shape):

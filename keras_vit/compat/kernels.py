@@ -228,7 +228,7 @@ def take_rows(x, places):
     Returns:
         (batch, taken, ...)
     """
-    if keras.backend.backend() == "tensorflow":
+    if keras.backend.backend() == "tensorflow" and not keras.utils.is_keras_tensor(x):
         import tensorflow as tf
 
         return tf.gather(x, places, batch_dims=1)

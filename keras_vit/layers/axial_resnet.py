@@ -129,20 +129,6 @@ class AxialAttention(ResizedTables):
         quarter = fused.shape[-1] // 4
         return ops.split(fused, (quarter, 2 * quarter), axis=-1)
 
-    def own_macs(self, input_shape: tuple[int, ...]) -> int:
-        """Return the multiply-accumulates of the attention, without sub-layers.
-
-        Args:
-            input_shape: shape of the map, (batch, rows, columns, channels).
-
-        Raises:
-            ValueError: if the size of the map is unknown.
-        """
-        batch, rows, columns, channels = input_shape
-        _, length = self._check_map(input_shape)
-        # q k, q r^q and k r^k use half the channels, A v and A r^v use all
-        return batch * rows * columns * length * (3 * channels // 2 + 2 * channels)
-
     @property
     def tables(self) -> list[keras.Variable]:
         """Return the variables to resize, without those of the sub-layers."""

@@ -125,12 +125,3 @@ class AttentionPooling(_Pooling):
         pooled = self.proj(ops.reshape(pooled, (-1, 1, dim)))
         pooled = pooled + self.mlp(self.norm(pooled))
         return pooled[:, 0]
-
-    def own_macs(self, input_shape: tuple[int, ...]) -> int:
-        """Return the multiply-accumulates of the attention, without sub-layers.
-
-        Args:
-            input_shape: shape of the tokens, (batch, tokens, dim).
-        """
-        batch, length, dim = input_shape
-        return 2 * batch * (length - self.num_prefix_tokens) * dim  # one query

@@ -112,19 +112,6 @@ class MultiHeadSelfAttention(Layer):
         scores = keras.KerasTensor((batch, self.num_heads, length, length), at_least_float32(self.compute_dtype))
         return (output, scores) if return_attention_scores else output
 
-    def own_macs(self, tokens_shape: tuple[int, ...], *others: tuple[int, ...]) -> int:
-        """Return the multiply-accumulates of the attention, without sub-layers.
-
-        Args:
-            tokens_shape: (batch, tokens, dim).
-            *others: shapes of the other inputs of the call; relative keys have (offsets, dim / num_heads).
-        """
-        batch, length, dim = tokens_shape
-        macs = 2 * batch * length**2 * dim  # q k^T and A v
-        for offsets, _ in (shape for shape in others if len(shape) == 2):  # relative keys
-            macs += batch * (offsets + 1) // 2 * offsets * dim  # the query of every patch with the key of every offset
-        return macs
-
 
 def softmax_at_least_float32(logits):
     """Apply softmax over the last axis; 16-bit logits give float32 weights."""

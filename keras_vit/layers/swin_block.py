@@ -218,16 +218,6 @@ class WindowAttention(Layer):
         output = on_rows(self.proj, ops.reshape(heads, (-1, count, length, dim)))
         return (output, weights) if return_attention_scores else output
 
-    def own_macs(self, windows_shape: tuple[int, ...], regions_shape: tuple[int, ...] | None = None) -> int:
-        """Return the multiply-accumulates of the attention, without sub-layers.
-
-        Args:
-            windows_shape: (batch, windows, window rows * window columns, dim).
-            regions_shape: shape of `regions`, which need none.
-        """
-        batch, windows, length, dim = windows_shape
-        return 2 * batch * windows * length**2 * dim
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class RelativePositionBias(ResizedTables):

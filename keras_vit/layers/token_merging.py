@@ -113,13 +113,6 @@ class TokenMerging(Layer):
     def compute_output_spec(self, tokens, keys, sizes=None, groups=None):
         return merged_spec(self, tokens, groups)
 
-    def own_macs(self, tokens_shape, keys_shape, *merged_shapes):
-        """Return the multiply-accumulates of the matching and the means, see `keras_vit.models.costs`."""
-        if not self.count:
-            return 0
-        batch, _, dim = tokens_shape
-        return batch * len(self.places_b) * (len(self.places_a) * keys_shape[-1] + self.count * dim)
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MergingTransformerBlock(TransformerBlock):
