@@ -207,9 +207,9 @@ def test_the_first_step_is_traced_once():
     class Counted(keras_vit.Model):
         traced = 0
 
-        def train_step(self, data):
+        def train_step(self, *arguments):
             type(self).traced += 1
-            return super().train_step(data)
+            return super().train_step(*arguments)
 
     inputs = keras.Input((4,))
     model = Counted(inputs, keras.layers.Dense(2)(inputs))
