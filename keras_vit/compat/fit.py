@@ -73,10 +73,8 @@ class DistributedFit(_OwnFit):
                 f"microbatches must be 1 for a model with its own train_step, which does not split batches; got "
                 f"microbatches={microbatches} for {type(self).__name__}"
             )
-        self._before_compile(args, kwargs)
         super().compile(*args, **kwargs)
         self._microbatches = microbatches
-        self._after_compile()
 
     def train_step(self, *arguments):
         token = _trained.set(self)

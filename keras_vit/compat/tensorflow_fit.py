@@ -30,6 +30,26 @@ class TensorFlowFit(BackendFit):
 
     _can_split = True
 
+    def compile(self, *args, **kwargs):
+        own_loss = type(self).compute_loss.__module__.split(".")[0] not in ("keras", "keras_vit")
+        if own_loss and self._replicas > 1:
+            raise ValueError(
+                "compute_loss must not be overridden on several replicas, as its loss would count once per replica; "
+                f"got {type(self).__name__} on {self._replicas} replicas (pass the loss to compile)"
+            )
+        position = 7  # of jit_compile among the arguments of compile
+        jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile")
+        if jit_compile is True and self._has_strategy:
+            raise ValueError(
+                "jit_compile must be 'auto' or False under a strategy of tf.distribute, which compiles where "
+                "it can; got jit_compile=True"
+            )
+        super().compile(*args, **kwargs)
+        if self.optimizer is not None:
+            fuse_updates(self.optimizer)
+            if self._replicas > 1:
+                correct_for_replicas(self.optimizer)
+
     def train_step(self, data):
         import tensorflow as tf
 
@@ -185,28 +205,6 @@ class TensorFlowFit(BackendFit):
     @property
     def _replicas(self):
         return self.distribute_strategy.num_replicas_in_sync
-
-    def _before_compile(self, args, kwargs):
-        own_loss = type(self).compute_loss.__module__.split(".")[0] not in ("keras", "keras_vit")
-        if own_loss and self._replicas > 1:
-            raise ValueError(
-                "compute_loss must not be overridden on several replicas, as its loss would count once per replica; "
-                f"got {type(self).__name__} on {self._replicas} replicas (pass the loss to compile)"
-            )
-        position = 7  # of jit_compile among the arguments of compile
-        jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile", "auto")
-        if jit_compile is True and self._has_strategy:
-            raise ValueError(
-                "jit_compile must be 'auto' or False under a strategy of tf.distribute, which compiles where "
-                "it can; got jit_compile=True"
-            )
-
-    def _after_compile(self):
-        if self.optimizer is None:
-            return
-        fuse_updates(self.optimizer)
-        if self._replicas > 1:
-            correct_for_replicas(self.optimizer)
 
     def _portable(self, config):
         return {**config, "jit_compile": "auto"} if self._has_strategy else config
