@@ -14,7 +14,6 @@ import numpy as np
 from keras_vit.compat import private_names
 
 _GLOBAL = "keras.src.backend.common.global_state.get_global_attribute"
-_IN_SCOPE = "keras.src.backend.common.stateless_scope.in_stateless_scope"
 _ALIGNMENT = 64  # bytes; Eigen's widest vectors need this alignment
 
 
@@ -43,7 +42,8 @@ def build_deferred(build):
 
 def build_at_once(build):
     """Return `build()`, allocating all variables together at the end, which takes a fifth less time for a ViT-B/16."""
-    if not _can_defer() or private_names.find(_IN_SCOPE)():  # nothing may be allocated inside a scope
+    # Nothing may be allocated inside a scope.
+    if not _can_defer() or private_names.find(_GLOBAL)("stateless_scope") is not None:
         return build()
     result, pending = build_deferred(build)
     initialise(pending)
@@ -81,7 +81,7 @@ def aligned_empty(shape, dtype):
 
 
 def _can_defer():
-    return private_names.has("get_global_attribute", "in_stateless_scope", "_initializer", "_deferred_initialize")
+    return private_names.has("get_global_attribute", "_initializer", "_deferred_initialize")
 
 
 def _pending():

@@ -47,7 +47,7 @@ class ClassToken(Layer):
         learned += [self.registers] if self.num_registers else []
         # zeros broadcast to the batch; LiteRT may lose a batch size that is computed at run time
         nothing = ops.zeros_like(tokens[:, :1])
-        return ops.concatenate([*(ops.cast(token, tokens.dtype) + nothing for token in learned), tokens], axis=1)
+        return ops.concatenate([*(nothing + ops.cast(token, tokens.dtype) for token in learned), tokens], axis=1)
 
     def compute_output_shape(self, input_shape):
         batch, tokens, dim = input_shape

@@ -144,8 +144,11 @@ class Distiller(TrainingModel):
             The outputs of the student's class head and distillation head in training mode (the same output twice for
             a student with one head), and the logits of the teacher in inference mode; each (batch, classes).
         """
-        heads = _call_heads(self.student, inputs)
-        scores = self.teacher(self._as_teacher_takes(inputs), training=False)
+        student, target = self.student, images_of(self.teacher)
+        has_heads = hasattr(student, "call_heads")
+        heads = student.call_heads(inputs, training=True) if has_heads else [student(inputs, training=True)]
+        images = inputs if target is None else convert(inputs, images_of(student), target)
+        scores = self.teacher(images, training=False)
         logits = to_logits(ops.stop_gradient(scores), output_activation(self.teacher))
         return heads[0], heads[-1], logits
 
@@ -203,10 +206,6 @@ class Distiller(TrainingModel):
         for weight in self.teacher.weights:
             digest.update(keras.ops.convert_to_numpy(weight).tobytes())
         return {**self.settings, "teacher": digest.hexdigest()[:16]}
-
-    def _as_teacher_takes(self, inputs):
-        source, target = images_of(self.student), images_of(self.teacher)
-        return inputs if target is None else convert(inputs, source, target)
 
     def _student_logits(self, scores):
         return to_logits(scores, output_activation(self.student))
@@ -288,12 +287,6 @@ def _triangles(old, new):
     centres = (np.arange(new) + 0.5) * old / new - 0.5
     weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old)) / max(old / new, 1.0))
     return (weights / weights.sum(axis=1, keepdims=True)).astype("float32")
-
-
-def _call_heads(student, inputs):
-    if hasattr(student, "call_heads"):
-        return student.call_heads(inputs, training=True)
-    return [student(inputs, training=True)]
 
 
 def _check_student(student):
