@@ -182,7 +182,7 @@ def test_more_than_the_release_has_is_not_written(server, tmp_path, is_announced
     server.answer = answer
     with pytest.raises(ValueError, match=f"expected at most {MOST} bytes, .* at http://127.*; the server sends [0-9]+"):
         locate.fetch_release(SMALL)
-    assert sum(sent) < MOST + 8 * 2**20  # what the system's buffers take
+    assert sum(sent) < MOST + 64 * 2**20  # what the system's buffers take, of an endless file
     assert files(tmp_path) == []
 
 
