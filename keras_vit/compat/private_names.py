@@ -4,7 +4,6 @@
 a name, `speed` turns itself off, and `compile` raises an error for the others.
 """
 
-import csv
 import dis
 import importlib
 import inspect
@@ -12,6 +11,8 @@ import pathlib
 import typing
 
 import keras
+
+from keras_vit.files import read_table
 
 
 class PrivateName(typing.NamedTuple):
@@ -36,13 +37,8 @@ class PrivateName(typing.NamedTuple):
     test: str
 
 
-def _read():
-    file = pathlib.Path(__file__).with_name("private_names.tsv")
-    with file.open(encoding="utf-8", newline="") as lines:
-        return tuple(PrivateName(**row) for row in csv.DictReader(lines, delimiter="\t"))
-
-
-TABLE = _read()
+_ROWS = read_table(pathlib.Path(__file__).with_name("private_names.tsv"))
+TABLE = tuple(PrivateName(**{"holder": "", **row}) for row in _ROWS)
 
 
 def check_installed(replicas: int) -> None:

@@ -5,7 +5,6 @@ Sources: Zhai et al. 2019, arXiv 1910.04867; the splits and label rules of googl
 `scripts/run_all_tasks.sh`, which lists the tasks); the names and order of Table 9 of arXiv 2010.11929.
 """
 
-import csv
 import dataclasses
 import fnmatch
 import pathlib
@@ -18,6 +17,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.data.sources import ImageSource
 from keras_vit.data.tfds import LabelRule, find_builder, from_tfds, prepare
+from keras_vit.files import read_table
 from keras_vit.typing import PathLike, Tensor
 
 _TRAIN, _VALIDATION = 800, 200
@@ -116,8 +116,7 @@ _LABEL_RULES = {
 
 def _read_tasks():
     """Return `{name: VtabTask}` of the rows of vtab.tsv; its `source` is a file of task_adaptation."""
-    with pathlib.Path(__file__).with_name("vtab.tsv").open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: _task(**row) for row in csv.DictReader(lines, delimiter="\t")}
+    return {row["name"]: _task(**row) for row in read_table(pathlib.Path(__file__).with_name("vtab.tsv"))}
 
 
 def _task(name, group, dataset, classes, label, validation, test, source):

@@ -6,12 +6,12 @@ no colour jitter beside RandAugment.
 """
 
 import ast
-import csv
 import fnmatch
 import pathlib
 from typing import Any
 
 from keras_vit import checks
+from keras_vit.files import read_table
 from keras_vit.training.recipe import Recipe
 from keras_vit.typing import Size
 
@@ -91,10 +91,9 @@ class _Recipes(dict[str, Recipe]):
 
 
 def _read_table():
-    with pathlib.Path(__file__).with_suffix(".tsv").open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines, delimiter="\t"):
-            recipe = Recipe(**{name: read_field(name, text) for name, text in row.items() if text})
-            yield recipe.name, recipe
+    for row in read_table(pathlib.Path(__file__).with_suffix(".tsv")):
+        recipe = Recipe(**{name: read_field(name, text) for name, text in row.items()})
+        yield recipe.name, recipe
 
 
 RECIPES: dict[str, Recipe] = _Recipes(_read_table())
