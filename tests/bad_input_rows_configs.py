@@ -1,187 +1,187 @@
 """Mistakes for test_bad_inputs.py in configs, names and architectures."""
 
-from bad_input_room import config
+from bad_input_files import config
 
 import keras_vit
 
-# name -> (function of the room, what it raises, words of the message: the argument, the expectation, the value)
+# name -> (function of the result of `make_files`, its error, words of the message: argument, expectation, value)
 ROWS = {
     # Configs and names
     "wrong pooling": (
-        lambda room: config(pooling="tokn"),
+        lambda files: config(pooling="tokn"),
         ValueError,
         "pooling 'token' 'gap' 'tokn'",
     ),
-    "wrong gelu": (lambda room: config(gelu="relu"), ValueError, "gelu 'tanh' 'erf' 'relu'"),
+    "wrong gelu": (lambda files: config(gelu="relu"), ValueError, "gelu 'tanh' 'erf' 'relu'"),
     "wrong position embedding": (
-        lambda room: config(position_embedding="sincos"),
+        lambda files: config(position_embedding="sincos"),
         ValueError,
         "position_embedding 'sincos2d' 'sincos'",
     ),
     "indivisible image": (
-        lambda room: config(image_size=(17, 16)),
+        lambda files: config(image_size=(17, 16)),
         ValueError,
         "image_size divisible patch_size (17,16)",
     ),
-    "indivisible width": (lambda room: config(num_heads=3), ValueError, "hidden_dim divisible num_heads 8 3"),
+    "indivisible width": (lambda files: config(num_heads=3), ValueError, "hidden_dim divisible num_heads 8 3"),
     "image size of three": (
-        lambda room: config(image_size=(16, 16, 3)),
+        lambda files: config(image_size=(16, 16, 3)),
         ValueError,
         "image_size pair (16,16,3)",
     ),
     # Architectures
     "axial with a class token": (
-        lambda room: keras_vit.create_model("AxialViT-B_32", pooling="token"),
+        lambda files: keras_vit.create_model("AxialViT-B_32", pooling="token"),
         ValueError,
         "attention='axial' pooling without class token 'gap' 'token'",
     ),
     "relative positions in the stem": (
-        lambda room: keras_vit.create_model("ViT-Ti_16", position_embedding="relative"),
+        lambda files: keras_vit.create_model("ViT-Ti_16", position_embedding="relative"),
         ValueError,
         "position_embedding='relative' position_placement 'every' 'shared' 'stem'",
     ),
     "distilled without class token": (
-        lambda room: keras_vit.DeiT_Ti16(distilled=True, pooling="gap"),
+        lambda files: keras_vit.DeiT_Ti16(distilled=True, pooling="gap"),
         ValueError,
         "distilled=True pooling='token' 'gap'",
     ),
     "indivisible image of Swin": (
-        lambda room: keras_vit.Swin_T(image_size=(226, 224)),
+        lambda files: keras_vit.Swin_T(image_size=(226, 224)),
         ValueError,
         "image_size divisible patch_size (226,224) (4,4)",
     ),
     "heads for each stage of Swin": (
-        lambda room: keras_vit.SwinConfig(
+        lambda files: keras_vit.SwinConfig(
             name="s", image_size=32, embed_dim=24, depths=(2, 2), num_heads=(2,), window_size=4
         ),
         ValueError,
         "depths num_heads one per stage (2,2) (2,)",
     ),
     "argument of another architecture": (
-        lambda room: keras_vit.BiT_R50x1(qkv_bias=False),
+        lambda files: keras_vit.BiT_R50x1(qkv_bias=False),
         TypeError,
         "BiT_R50x1 unexpected 'qkv_bias' classes gn_epsilon",
     ),
     "width of a ResNet": (
-        lambda room: keras_vit.ResNetConfig(stage_sizes=(2,), width_factor=0.3),
+        lambda files: keras_vit.ResNetConfig(stage_sizes=(2,), width_factor=0.3),
         ValueError,
         "width_factor multiple 0.5 0.3",
     ),
     "config of another architecture": (
-        lambda room: keras_vit.SwinTransformer(config()),
+        lambda files: keras_vit.SwinTransformer(config()),
         TypeError,
         "config keras_vit.SwinConfig ViTConfig",
     ),
     "stem that is no model": (
-        lambda room: keras_vit.VisionTransformer(config(), stem="resnet50"),
+        lambda files: keras_vit.VisionTransformer(config(), stem="resnet50"),
         TypeError,
         "stem keras model feature map str",
     ),
     "file of another architecture": (
-        lambda room: keras_vit.Swin_T(weights=room.folder / "good.npz", image_size=64),
+        lambda files: keras_vit.Swin_T(weights=files.folder / "good.npz", image_size=64),
         ValueError,
         "good.npz Swin Transformer huggingface timm microsoft Vision Transformer",
     ),
     "layout of another architecture": (
-        lambda room: keras_vit.save_weights(room.model, room.folder / "a.safetensors", "microsoft"),
+        lambda files: keras_vit.save_weights(files.model, files.folder / "a.safetensors", "microsoft"),
         ValueError,
         "layout 'official' 'timm' 'huggingface' 'microsoft'",
     ),
     "unknown layer to freeze": (
-        lambda room: keras_vit.freeze(room.model, up_to="block_07"),
+        lambda files: keras_vit.freeze(files.model, up_to="block_07"),
         ValueError,
         "up_to block_00 'block_07'",
     ),
-    "no layers": (lambda room: config(num_layers=0), ValueError, "num_layers integer least 1 0"),
-    "negative dropout": (lambda room: config(dropout_rate=-0.1), ValueError, "dropout_rate [0,1) -0.1"),
+    "no layers": (lambda files: config(num_layers=0), ValueError, "num_layers integer least 1 0"),
+    "negative dropout": (lambda files: config(dropout_rate=-0.1), ValueError, "dropout_rate [0,1) -0.1"),
     "certain stochastic depth": (
-        lambda room: config(drop_path_rate=1.0),
+        lambda files: config(drop_path_rate=1.0),
         ValueError,
         "drop_path_rate [0,1) 1.0",
     ),
-    "flag as text": (lambda room: config(qkv_bias="no"), ValueError, "qkv_bias True False 'no'"),
+    "flag as text": (lambda files: config(qkv_bias="no"), ValueError, "qkv_bias True False 'no'"),
     "class token where none is": (
-        lambda room: config(pooling="unpooled", class_token=True),
+        lambda files: config(pooling="unpooled", class_token=True),
         ValueError,
         "pooling='unpooled' class_token=True",
     ),
     "sincos of an odd width": (
-        lambda room: config(position_embedding="sincos2d", hidden_dim=6),
+        lambda files: config(position_embedding="sincos2d", hidden_dim=6),
         ValueError,
         "hidden_dim divisible 4 6",
     ),
     "unknown model": (
-        lambda room: keras_vit.create_model("ViT-B16"),
+        lambda files: keras_vit.create_model("ViT-B16"),
         ValueError,
         "variant 'ViT-Ti_16' 'ViT-B_16' 'ViT-B16'",
     ),
     "unknown keyword": (
-        lambda room: keras_vit.create_model("ViT-Ti_16", dropot_rate=0.1),
+        lambda files: keras_vit.create_model("ViT-Ti_16", dropot_rate=0.1),
         TypeError,
         "'dropot_rate' 'dropout_rate' epsilon",
     ),
     "unknown keyword of a constructor": (
-        lambda room: keras_vit.ViT_Ti16(dropot_rate=0.1),
+        lambda files: keras_vit.ViT_Ti16(dropot_rate=0.1),
         TypeError,
         "ViT_Ti16 'dropot_rate' dropout_rate",
     ),
     "unknown release": (
-        lambda room: keras_vit.ViT_Ti16(weights="jft300m"),
+        lambda files: keras_vit.ViT_Ti16(weights="jft300m"),
         ValueError,
         "weights='jft300m' ViT-Ti_16 published 'augreg/",
     ),
     "release of another model": (
-        lambda room: keras_vit.ViT_Ti16(weights="sam"),
+        lambda files: keras_vit.ViT_Ti16(weights="sam"),
         ValueError,
         "weights='sam' ViT-Ti_16 published",
     ),
     "weights of a wrong type": (
-        lambda room: keras_vit.ViT_Ti16(weights=True),
+        lambda files: keras_vit.ViT_Ti16(weights=True),
         TypeError,
         "weights path release hf:// True",
     ),
     "address of no repository": (
-        lambda room: room.load("hf://org"),
+        lambda files: files.load("hf://org"),
         ValueError,
         "hub hf://org/repo 'hf://org'",
     ),
     "too few labels": (
-        lambda room: setattr(room.model, "labels", ["a", "b"]),
+        lambda files: setattr(files.model, "labels", ["a", "b"]),
         ValueError,
         "labels 3 classes 2 names",
     ),
     "labels that are a text": (
-        lambda room: setattr(room.model, "labels", "abc"),
+        lambda files: setattr(files.model, "labels", "abc"),
         TypeError,
         "labels sequence 'abc'",
     ),
     "preprocessing of another size": (
-        lambda room: setattr(room.model, "preprocessing", keras_vit.Preprocessing(size=32)),
+        lambda files: setattr(files.model, "preprocessing", keras_vit.Preprocessing(size=32)),
         ValueError,
         "preprocessing image_size (16,16) (32,32)",
     ),
     "preprocessing as text": (
-        lambda room: keras_vit.VisionTransformer(config(), preprocessing="bicubic"),
+        lambda files: keras_vit.VisionTransformer(config(), preprocessing="bicubic"),
         TypeError,
         "preprocessing Preprocessing 'bicubic'",
     ),
     "crop above size": (
-        lambda room: keras_vit.Preprocessing(size=200, crop=224),
+        lambda files: keras_vit.Preprocessing(size=200, crop=224),
         ValueError,
         "crop exceed size (224,224) 200",
     ),
     "std of zero": (
-        lambda room: keras_vit.Preprocessing(std=(0, 1, 1)),
+        lambda files: keras_vit.Preprocessing(std=(0, 1, 1)),
         ValueError,
         "std above 0 (0.0,1.0,1.0)",
     ),
     "resize to half a patch": (
-        lambda room: keras_vit.resize(room.model, 20),
+        lambda files: keras_vit.resize(files.model, 20),
         ValueError,
         "image_size divisible patch_size (20,20)",
     ),
     "features of no layer": (
-        lambda room: keras_vit.feature_extractor(room.model, "block_7"),
+        lambda files: keras_vit.feature_extractor(files.model, "block_7"),
         ValueError,
         "names 'block_00' 'block_7'",
     ),

@@ -2,156 +2,150 @@
 
 import keras
 import numpy as np
-from bad_input_room import IMAGE, jpeg, recipe, tiny
+from bad_input_files import IMAGE, jpeg, recipe, tiny
 
 import keras_vit
 
 
-def unmatched(room):
+def unmatched(files):
     for name in ("zebra", "yak"):
-        room.write(f"{name}/1.jpg", jpeg())
-    (room.folder / "good.npz").unlink()
+        files.write(f"{name}/1.jpg", jpeg())
+    (files.folder / "good.npz").unlink()
     model = tiny(classes=3)
     model.labels = ("ant", "bee", "cat")
-    return keras_vit.evaluate(model, room.folder)
+    return keras_vit.evaluate(model, files.folder)
 
 
-def export_twice(room):
-    keras_vit.export(room.model, room.folder / "served", version=1)
-    return keras_vit.export(room.model, room.folder / "served", version=1)
-
-
-# name -> (function of the room, what it raises, words of the message: the argument, the expectation, the value)
+# name -> (function of the result of `make_files`, its error, words of the message: argument, expectation, value)
 ROWS = {
     # Images
     "PDF named jpg": (
-        lambda room: keras_vit.predict(room.model, room.write("p.jpg", b"%PDF-1.7 text")),
+        lambda files: keras_vit.predict(files.model, files.write("p.jpg", b"%PDF-1.7 text")),
         ValueError,
         "p.jpg image JPEG %PDF",
     ),
     "truncated JPEG": (
-        lambda room: keras_vit.predict(room.model, room.write("p.jpg", jpeg()[:-100])),
+        lambda files: keras_vit.predict(files.model, files.write("p.jpg", jpeg()[:-100])),
         ValueError,
         "p.jpg complete JPEG truncated",
     ),
     "empty image file": (
-        lambda room: keras_vit.predict(room.model, room.write("p.jpg", b"")),
+        lambda files: keras_vit.predict(files.model, files.write("p.jpg", b"")),
         ValueError,
         "p.jpg empty 0 bytes",
     ),
     "missing image": (
-        lambda room: keras_vit.predict(room.model, room.folder / "p.jpg"),
+        lambda files: keras_vit.predict(files.model, files.folder / "p.jpg"),
         FileNotFoundError,
         "image p.jpg",
     ),
     "folder as an image": (
-        lambda room: keras_vit.predict(room.model, room.folder),
+        lambda files: keras_vit.predict(files.model, files.folder),
         ValueError,
         "folder image from_directory",
     ),
-    "no images": (lambda room: keras_vit.predict(room.model, []), ValueError, "images least one []"),
+    "no images": (lambda files: keras_vit.predict(files.model, []), ValueError, "images least one []"),
     "image of zero height": (
-        lambda room: keras_vit.predict(room.model, np.zeros((0, 9, 3), "uint8")),
+        lambda files: keras_vit.predict(files.model, np.zeros((0, 9, 3), "uint8")),
         ValueError,
         "images length 0 (0,9,3)",
     ),
     "floats up to 255 as up to 1": (
-        lambda room: keras_vit.predict(room.model, IMAGE.astype("float32")),
+        lambda files: keras_vit.predict(files.model, IMAGE.astype("float32")),
         ValueError,
         "images 0 to 1 128 value_range=(0,255)",
     ),
     "NaN pixels": (
-        lambda room: keras_vit.predict(room.model, np.full((9, 9, 3), np.nan)),
+        lambda files: keras_vit.predict(files.model, np.full((9, 9, 3), np.nan)),
         ValueError,
         "images finite NaN",
     ),
     "signed pixels": (
-        lambda room: keras_vit.predict(room.model, IMAGE.astype("int64")),
+        lambda files: keras_vit.predict(files.model, IMAGE.astype("int64")),
         ValueError,
         "images uint8 value_range int64",
     ),
     "wrong rank": (
-        lambda room: keras_vit.predict(room.model, np.zeros((1, 1, 9, 9, 3), "uint8")),
+        lambda files: keras_vit.predict(files.model, np.zeros((1, 1, 9, 9, 3), "uint8")),
         ValueError,
         "images shape (1,1,9,9,3)",
     ),
     "channels first": (
-        lambda room: keras_vit.predict(room.model, np.zeros((3, 9, 9), "uint8")),
+        lambda files: keras_vit.predict(files.model, np.zeros((3, 9, 9), "uint8")),
         ValueError,
         "images channels last (3,9,9)",
     ),
     "no image at all": (
-        lambda room: keras_vit.predict(room.model, object()),
+        lambda files: keras_vit.predict(files.model, object()),
         TypeError,
         "images path array object",
     ),
     "top of zero": (
-        lambda room: keras_vit.predict(room.model, IMAGE, top=0),
+        lambda files: keras_vit.predict(files.model, IMAGE, top=0),
         ValueError,
         "top integer least 1 0",
     ),
     "predict without head": (
-        lambda room: keras_vit.predict(tiny(include_top=False), IMAGE),
+        lambda files: keras_vit.predict(tiny(include_top=False), IMAGE),
         ValueError,
         "model head include_top=False",
     ),
     "predict with another model": (
-        lambda room: keras_vit.predict(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), IMAGE),
+        lambda files: keras_vit.predict(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), IMAGE),
         ValueError,
         "model keras_vit Sequential",
     ),
     # Data, training, serving
     "classes that match nothing": (unmatched, ValueError, "match labels WordNet 'yak' 'zebra'"),
     "missing folder": (
-        lambda room: keras_vit.evaluate(room.model, room.folder / "x"),
+        lambda files: keras_vit.evaluate(files.model, files.folder / "x"),
         FileNotFoundError,
         "path folder x",
     ),
     "folder without classes": (
-        lambda room: keras_vit.data.from_directory(room.folder),
+        lambda files: keras_vit.data.from_directory(files.folder),
         ValueError,
         "path sub-folder class",
     ),
     "negative batch size": (
-        lambda room: keras_vit.evaluate(room.model, room.folder, batch_size=-1),
+        lambda files: keras_vit.evaluate(files.model, files.folder, batch_size=-1),
         ValueError,
         "batch_size integer least 1 -1",
     ),
     "floats as images of a source": (
-        lambda room: keras_vit.data.from_arrays(np.zeros((2, 8, 8, 3)), [0, 1]),
+        lambda files: keras_vit.data.from_arrays(np.zeros((2, 8, 8, 3)), [0, 1]),
         ValueError,
         "images uint8 float64",
     ),
     "labels of another length": (
-        lambda room: keras_vit.data.from_arrays(np.zeros((2, 8, 8, 3), "uint8"), [0, 1, 2]),
+        lambda files: keras_vit.data.from_arrays(np.zeros((2, 8, 8, 3), "uint8"), [0, 1, 2]),
         ValueError,
         "labels 2 (3,)",
     ),
     "unknown recipe": (
-        lambda room: keras_vit.train("quikstart", None, room.folder),
+        lambda files: keras_vit.train("quikstart", None, files.folder),
         ValueError,
         "recipe 'quickstart' 'quikstart'",
     ),
     "recipe with a negative batch size": (
-        lambda room: recipe(batch_size=-1),
+        lambda files: recipe(batch_size=-1),
         ValueError,
         "batch_size integer least 1 -1",
     ),
-    "recipe with two lengths": (lambda room: recipe(epochs=1, steps=10), ValueError, "one epochs steps steps=10"),
-    "recipe with an unknown field": (lambda room: recipe(epoch=3), ValueError, "Recipe 'epoch' 'epochs'"),
-    "export of an existing version": (export_twice, FileExistsError, "version never overwritten served/1"),
+    "recipe with two lengths": (lambda files: recipe(epochs=1, steps=10), ValueError, "one epochs steps steps=10"),
+    "recipe with an unknown field": (lambda files: recipe(epoch=3), ValueError, "Recipe 'epoch' 'epochs'"),
     "version of zero": (
-        lambda room: keras_vit.export(room.model, room.folder / "served", version=0),
+        lambda files: keras_vit.export(files.model, files.folder / "served", version=0),
         ValueError,
         "version integer least 1 0",
     ),
     "unknown format": (
-        lambda room: keras_vit.export(room.model, room.folder, format="tflite2"),
+        lambda files: keras_vit.export(files.model, files.folder, format="tflite2"),
         ValueError,
         "format 'saved_model' 'tflite2'",
     ),
     "export without head": (
-        lambda room: keras_vit.export(tiny(include_top=False), room.folder / "served"),
+        lambda files: keras_vit.export(tiny(include_top=False), files.folder / "served"),
         ValueError,
         "model head include_top=False",
     ),

@@ -8,7 +8,7 @@ import typing
 
 import keras
 
-ROOMS = (
+PACKAGES = (
     "keras_vit",
     "keras_vit.layers",
     "keras_vit.models",
@@ -56,9 +56,9 @@ def public_surface():
 
 def _exported():
     """Yields (function or class, what is exported of it): with a class those of ours that it inherits from."""
-    for room in map(importlib.import_module, ROOMS):
-        for name in room.__all__:
-            value = getattr(room, name)
+    for package in map(importlib.import_module, PACKAGES):
+        for name in package.__all__:
+            value = getattr(package, name)
             if inspect.isclass(value):
                 yield from ((base, value) for base in value.__mro__ if base.__module__.split(".")[0] == "keras_vit")
             elif inspect.isfunction(value):

@@ -5,16 +5,16 @@ import bad_input_rows_images
 import bad_input_rows_weights
 import keras
 import pytest
-from bad_input_room import make_room
+from bad_input_files import make_files
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the rooms of images need TensorFlow")
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="keras_vit.data needs TensorFlow")
 
 TABLE = {**bad_input_rows_configs.ROWS, **bad_input_rows_weights.ROWS, **bad_input_rows_images.ROWS}
 
 
 @pytest.fixture
-def room(tmp_path):
-    return make_room(tmp_path)
+def files(tmp_path):
+    return make_files(tmp_path)
 
 
 def test_the_table_is_long_enough():
@@ -22,13 +22,13 @@ def test_the_table_is_long_enough():
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_bad_input(case, room):
+def test_bad_input(case, files):
     function, kind, words = TABLE[case]
     catch = pytest.warns if issubclass(kind, Warning) else pytest.raises
     with catch(kind) as caught:
-        function(room)
+        function(files)
     message = str(caught[0].message if issubclass(kind, Warning) else caught.value)
     assert issubclass(kind, Warning) or caught.type is kind
-    folded = message.replace(str(room.folder), "").replace(", ", ",")  # pytest's folder bears the name of the case
+    folded = message.replace(str(files.folder), "").replace(", ", ",")  # pytest's folder bears the name of the case
     missing = [word for word in words.split() if word not in folded]
     assert not missing, f"{missing} should be in: {message}"

@@ -19,7 +19,7 @@ from keras_vit.serving import fresh_process
 
 # Families that ask nothing that another does not, in small: the default suite leaves them out.
 SLOW = (pytest.mark.slow,)
-ALIKE = ("registers", "merging", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT", "DeiT-III")
+ALIKE = ("axial", "registers", "merging", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT", "DeiT-III")
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 FORMATS = [
     pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name != "Swin" else ())
@@ -134,6 +134,7 @@ def test_saved_model_opens_with_equal_outputs(name, fitted):
     assert again.optimizer.iterations == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [

@@ -55,6 +55,7 @@ files.replace_file(sys.argv[1], die)
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left_is_deleted_with_the_next_file(tmp_path):
     path = tmp_path / "w.npz"
     assert subprocess.run([sys.executable, "-c", HALF, path]).returncode == -9

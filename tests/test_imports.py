@@ -1,4 +1,4 @@
-"""The arrows of CONTRIBUTING.md: a module imports only from floors below its own. Read from the sources."""
+"""The arrows of CONTRIBUTING.md: a module imports only from levels below its own. Read from the sources."""
 
 import ast
 import json
@@ -13,8 +13,8 @@ import keras_vit
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
 LAUNCHER = pathlib.Path(__file__).parents[1] / "keras_vit_command.py"
 
-# From the bottom up. Rooms of one floor do not know each other, but for config, which uses checks.
-FLOORS = (
+# From the bottom up. Packages of one level do not import each other, but for config, which uses checks.
+LEVELS = (
     ("checks", "files", "logs", "typing", "versions"),
     ("config",),
     ("compat",),
@@ -28,8 +28,8 @@ FLOORS = (
     ("demo",),
     ("cli",),
 )
-RANKS = {room: rank for rank, floor in enumerate(FLOORS) for room in floor}
-WITHOUT_TENSORFLOW = (*FLOORS[0], "config", "layers", "models", "checkpoints", "zoo", "analysis")
+RANKS = {package: rank for rank, level in enumerate(LEVELS) for package in level}
+WITHOUT_TENSORFLOW = (*LEVELS[0], "config", "layers", "models", "checkpoints", "zoo", "analysis")
 STANDARD_LIBRARY_ONLY = (
     "keras_vit.cli.parser",
     "keras_vit.cli.failures",
@@ -54,9 +54,10 @@ def test_launcher_needs_nothing_at_import():
     assert [(name, inside) for name, inside in found if not _is_standard(name)] == [("keras_vit.cli", True)]
 
 
-def test_every_room_has_a_floor():
-    rooms = {path.stem for path in PACKAGE.glob("*.py")} | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert sorted(rooms - {"__init__"} - set(RANKS)) == []
+def test_every_package_has_a_level():
+    packages = {path.stem for path in PACKAGE.glob("*.py")}
+    packages |= {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert sorted(packages - {"__init__"} - set(RANKS)) == []
 
 
 @pytest.mark.parametrize(
@@ -80,8 +81,8 @@ def test_every_room_has_a_floor():
         ("keras_vit.models.toy", "from keras.src.models import functional", "keras.src"),
         ("keras_vit.checkpoints.toy", "import pickle", "pickle"),
         ("keras_vit.cli.parser", "import keras", "standard library"),
-        ("keras_vit.attic.toy", "import math", "keras_vit.attic.toy has no floor"),
-        ("keras_vit", "import keras_vit.data", "on first touch"),
+        ("keras_vit.attic.toy", "import math", "keras_vit.attic.toy has no level"),
+        ("keras_vit", "import keras_vit.data", "on first access"),
     ],
 )
 def test_wrong_import_is_found(module, source, expected):
@@ -118,7 +119,7 @@ def test_import_brings_no_heavy_company(loaded, name):
     assert name not in loaded
 
 
-def test_tensorflow_rooms_open_on_first_touch(loaded):
+def test_packages_that_need_tensorflow_load_on_first_access(loaded):
     core = {
         "keras_vit.config",
         "keras_vit.layers",
@@ -127,10 +128,8 @@ def test_tensorflow_rooms_open_on_first_touch(loaded):
         "keras_vit.zoo",
     }
     assert core <= loaded
-    rooms = ("data", "evaluation", "analysis", "training", "serving", "demo", "cli")
-    assert [
-        name for name in loaded if name.split(".")[:1] == ["keras_vit"] and name.split(".")[1:2] in [[r] for r in rooms]
-    ] == []
+    packages = ("data", "evaluation", "analysis", "training", "serving", "demo", "cli")
+    assert [name for name in loaded if name.startswith(tuple(f"keras_vit.{package}" for package in packages))] == []
 
 
 def violations(module, source, is_package):
@@ -141,46 +140,46 @@ def violations(module, source, is_package):
         source: its text.
         is_package: whether it is an `__init__.py`, which matters to relative imports.
     """
-    room = (module.split(".") + [None])[1]
-    if room is not None and room not in RANKS:
-        return [f"{module} has no floor in FLOORS"]
+    package = (module.split(".") + [None])[1]
+    if package is not None and package not in RANKS:
+        return [f"{module} has no level in LEVELS"]
     found = []
     for name, in_function in imports(module, source, is_package):
-        problem = _problem(module, room, name, in_function)
+        problem = _problem(module, package, name, in_function)
         if problem:
             found.append(f"{module} must not import {name}: {problem}")
     return found
 
 
-def _problem(module, room, name, in_function):
+def _problem(module, package, name, in_function):
     top = name.split(".")[0]
     if module in STANDARD_LIBRARY_ONLY:
         is_free = _is_standard(name) or name in STANDARD_LIBRARY_ONLY
         return None if is_free else "it may use the standard library alone"
     if top in ("pickle", "dill", "cloudpickle", "joblib"):
         return "pickle runs code when it is read"
-    if room == "layers" and name.startswith("keras_vit.compat") and not name.startswith("keras_vit.compat.kernels"):
+    if package == "layers" and name.startswith("keras_vit.compat") and not name.startswith("keras_vit.compat.kernels"):
         return "layers do not know what trains them; of compat they use the kernels"
-    if name.startswith("keras.src") and room != "compat":
+    if name.startswith("keras.src") and package != "compat":
         return "keras.src is private to Keras; compat/ is the place for it"
     if top == "tensorflow":
-        is_free = room not in WITHOUT_TENSORFLOW and room is not None and (room != "compat" or in_function)
-        return None if is_free else "TensorFlow has its own rooms"
+        is_free = package not in WITHOUT_TENSORFLOW and package is not None and (package != "compat" or in_function)
+        return None if is_free else "TensorFlow is imported only in the packages above it"
     if top != "keras_vit":
         return None
-    return _arrow(room, name)
+    return _arrow(package, name)
 
 
-def _arrow(room, name):
+def _arrow(package, name):
     target = (name.split(".") + [None])[1]
-    if room is None:  # keras_vit/__init__.py
+    if package is None:  # keras_vit/__init__.py
         is_core = target is not None and RANKS[target] <= RANKS["zoo"]
-        return None if is_core else "this room opens on first touch"
+        return None if is_core else "it is loaded on first access"
     if target is None:
-        return None if room == "cli" else "the whole package stands above it"
-    if target == room or RANKS[target] < RANKS[room]:
+        return None if package == "cli" else "the whole package is above it"
+    if target == package or RANKS[target] < RANKS[package]:
         return None
-    return "it stands on the same floor or above"
+    return "it is on the same level or above"
 
 
 def imports(module, source, is_package=False):
@@ -205,7 +204,7 @@ def _names(node, module, is_package):
         if node.level:
             above = module.split(".")[: len(module.split(".")) - node.level + is_package]
             base = ".".join([*above, *([base] if base else [])])
-        if base == "keras_vit":  # a room, or a public name of the whole package
+        if base == "keras_vit":  # a package, or a public name of the whole package
             return [f"{base}.{alias.name}" if alias.name in RANKS else base for alias in node.names]
         return [base if node.module else f"{base}.{alias.name}" for alias in node.names][
             : None if not node.module else 1

@@ -24,6 +24,7 @@ keras_vit.load_weights(model, "a.npz")
 """
 
 
+@pytest.mark.slow
 def test_a_load_is_reported_on_standard_error(tmp_path):
     done = subprocess.run([sys.executable, "-c", REPORT], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -173,11 +173,11 @@ def test_tree_names_what_there_is():
 
 
 def test_arrows_are_those_that_the_tests_enforce():
-    spec = importlib.util.spec_from_file_location("floors", pathlib.Path(__file__).with_name("test_imports.py"))
-    floors = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(floors)
+    spec = importlib.util.spec_from_file_location("levels", pathlib.Path(__file__).with_name("test_imports.py"))
+    levels = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(levels)
     drawn = re.search(r"```text\n(checks, .*?)```", CONTRIBUTING, re.DOTALL)[1]
-    assert " -> ".join(", ".join(floor) for floor in floors.FLOORS) == " ".join(drawn.split())
+    assert " -> ".join(", ".join(level) for level in levels.LEVELS) == " ".join(drawn.split())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -20,7 +20,7 @@ HUGGINGFACE = "ViT-Ti_16-imagenet2012-224.huggingface.safetensors"
 CROPPED = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
 IMAGES = {"chelsea.png": "Egyptian cat", "coffee.png": "espresso", "camera.png": "tripod"}
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="keras_vit.data needs TensorFlow")
 
 
 def _model(real_data, file=OFFICIAL, **arguments):
@@ -91,6 +91,7 @@ def test_few_shot_accuracy_of_small_images(real_data):
     assert 0.23 < result.mean[5] < 0.47  # 100 draws: 0.35 +- 0.04
 
 
+@pytest.mark.slow
 def test_wrong_mean_and_deviation_show(real_data):
     wrong = dataclasses.replace(CROPPED, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     images = keras_vit.data.from_directory(real_data / "imagenet200").take(range(0, 200, 4))

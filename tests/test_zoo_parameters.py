@@ -192,6 +192,7 @@ def _count(name, image_size=224, **arguments):
     return model.count_params()
 
 
+@pytest.mark.slow
 def test_counting_the_giant_costs_no_memory():
     tracemalloc.start()
     resident = _resident_bytes()

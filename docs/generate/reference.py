@@ -1,4 +1,4 @@
-"""The reference: a page per room of the package, an entry per public name, written from signatures and docstrings."""
+"""The reference: one page per package, an entry per public name, written from signatures and docstrings."""
 
 import contextlib
 import dataclasses
@@ -32,9 +32,10 @@ class Page:
     names: dict
 
 
-def _of(room, names=None):
-    """Names of a room of the package, all that it exports if none are given."""
-    return {f"{room.__name__}.{name}": f"{room.__name__}.{name}" for name in names or room.__all__ if name != "plots"}
+def _of(package, names=None):
+    """Return the public names of a package, or only `names`."""
+    full = [f"{package.__name__}.{name}" for name in names or package.__all__ if name != "plots"]
+    return {name: name for name in full}
 
 
 def _top(*names):
@@ -119,16 +120,15 @@ def pages():
 
 @functools.cache
 def public_names():
-    """Dict from a name as it stands in a text, with or without the package's or a room's name, to its entry."""
+    """Return a dict from a name as a text may have it, with or without its package, to its entry."""
     entries = [name for page in PAGES.values() for name in page.names]
     entries += [f"keras_vit.{name}" for name in CONSTRUCTORS]
-    rooms = {name: name for name in entries} | {
-        name.removeprefix("keras_vit."): name for name in entries if name.count(".") > 1
-    }
-    rooms |= {name.removeprefix("keras_vit.analysis."): name for name in entries if ".plots." in name}
+    full = {name: name for name in entries}
+    full |= {name.removeprefix("keras_vit."): name for name in entries if name.count(".") > 1}
+    full |= {name.removeprefix("keras_vit.analysis."): name for name in entries if ".plots." in name}
     alone = {name.rpartition(".")[2]: name for name in entries}
     telling = {name: entry for name, entry in alone.items() if "_" in name or name[0].isupper()}  # not `train`
-    return {**telling, **rooms}
+    return {**telling, **full}
 
 
 def _page(page):

@@ -13,7 +13,7 @@ WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 CROPPED = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic")
 CUP = (slice(10, 160), slice(65, 152))  # rows and columns of coffee.png at 224 x 224: the cup with its rim
 
-pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="keras_vit.data needs TensorFlow")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,7 @@ def test_answers_rest_on_the_patches_that_rollout_ranks_highest(model, real_data
     assert right(rank < 98) <= 35
 
 
+@pytest.mark.slow
 def test_attention_reaches_farther_with_depth(model, real_data):
     files = keras_vit.data.from_directory(real_data / "imagenet200").files[:16]
     images = keras_vit.preprocess(list(files), CROPPED)

@@ -246,6 +246,7 @@ def test_a_timm_repository(server, make_model, tmp_path):
     assert cached(tmp_path) == FILES[:2]
 
 
+@pytest.mark.slow
 def test_a_release_on_the_hub(publish):
     """Its arguments, preprocessing and labels come from the table, its epsilon from the repository."""
     source = keras_vit.DeiT_Ti16(distilled=True, epsilon=1e-12)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from slow_rows import slow_after
 
 import keras_vit
 
@@ -239,15 +240,15 @@ def test_a_new_number_of_classes_for_both_heads(make_kind, weights_of, tmp_path)
 
 KERAS = [
     ("vit", {"position_embedding": "learned_2d"}),
+    ("vit", {"position_placement": "every", "position_embedding": "relative"}),
+    ("hybrid", {}),
+    ("distilled", {}),
+    ("swin", {"window_size": 7}),
     ("vit", {"position_placement": "every"}),
     ("vit", {"position_placement": "shared", "position_embedding": "learned_2d"}),
-    ("vit", {"position_placement": "every", "position_embedding": "relative"}),
     ("vit", {"position_placement": "shared", "position_embedding": "relative"}),
-    ("hybrid", {}),
     ("root", {}),
-    ("distilled", {}),
     ("axial", {}),
-    ("swin", {"window_size": 7}),
     ("bit", {}),
     ("axial_resnet", {}),
 ]
@@ -260,7 +261,7 @@ def save(model, folder, suffix):
     return path
 
 
-@pytest.mark.parametrize(("kind", "changes"), KERAS)
+@pytest.mark.parametrize(("kind", "changes"), slow_after(5, KERAS))
 def test_files_of_keras(make_kind, weights_of, logits_of, tmp_path, kind, changes):
     source, model = make_kind(kind, seed=1, **changes), make_kind(kind, seed=2, **changes)
     rows, columns = source.config.image_size
@@ -290,7 +291,7 @@ def test_position_tables_of_equal_length_and_another_grid(make_kind, weights_of,
         check_equal(model, keras_vit.resize(source, (8, 32)), weights_of)
 
 
-@pytest.mark.parametrize("kind", ["hybrid", "root", "distilled", "axial", "swin", "bit", "axial_resnet"])
+@pytest.mark.parametrize("kind", slow_after(3, ["hybrid", "distilled", "swin", "axial", "root", "bit", "axial_resnet"]))
 def test_create_model_takes_a_keras_file(make_kind, in_zoo, weights_of, tmp_path, kind):
     source = make_kind(kind, seed=1)
     source.labels = ("ant", "bee", "cat")

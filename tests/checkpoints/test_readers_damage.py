@@ -47,6 +47,7 @@ def test_random_damage(tmp_path, make_model, kind):
     assert peak < 4 * 2**20
 
 
+@pytest.mark.slow
 def test_random_damage_of_hdf5(tmp_path, make_model):
     """In a process of its own, for libhdf5 has no checksums and cannot be interrupted."""
     make_model(num_layers=1).save_weights(tmp_path / "base.weights.h5")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from official_files import check_equal
+from slow_rows import slow_after
 
 import keras_vit
 
@@ -119,7 +120,9 @@ def test_keras_own_load_weights_names_a_damaged_file(make_model, tmp_path, confi
         make_model().load_weights(tmp_path / "b.keras")
 
 
-@pytest.mark.parametrize(("theirs", "names"), [(row[0], row[2]) for row in CHANGES if "num_heads" not in row[1]])
+@pytest.mark.parametrize(
+    ("theirs", "names"), slow_after(4, [(row[0], row[2]) for row in CHANGES if "num_heads" not in row[1]])
+)
 def test_create_model_builds_what_the_file_states(make_model, in_zoo, logits_of, tmp_path, theirs, names):
     source = make_model(seed=1, **theirs)
     explicit = {"class_token": True} if "class_token" in theirs else {}

@@ -62,6 +62,7 @@ class TestConsoleScript:
         done = script("list", "ViT-Ti_16")
         assert done.returncode == 0 and done.stderr == "" and len(done.stdout.splitlines()) == 2
 
+    @pytest.mark.slow
     def test_mistake_in_a_process_of_its_own(self, here):
         done = script("predict", "dog.jpg", *SAVED)
         expected = "keras-vit: error: there is no image file dog.jpg\n"

@@ -1,4 +1,4 @@
-"""fit, evaluate and predict on two replicas and on one device; the numbers come from fit_cases.py."""
+"""fit, evaluate and predict on two replicas and on one device; the numbers come from replica_cases.py."""
 
 import keras
 import numpy as np
@@ -8,14 +8,14 @@ from replica_process import run_cases
 import keras_vit
 from keras_vit.compat.parts import add, take_part
 
-EQUAL = ("odd_batches", "empty_replica")
+EQUAL = ("odd_batches", "empty_replica", "overwritten_averages")
 ERRORS = {
     "mixed_reductions": "one reduction for all outputs",
     "indivisible_steps": "steps_per_epoch must be divisible by steps_per_execution; got steps_per_epoch=3, "
     "steps_per_execution=2",
     "jit_compile": "jit_compile must be 'auto' or False under a strategy",
 }
-OTHERS = ("dense_cases", "microbatch_errors", "evaluate_and_predict")
+OTHERS = ("dense_cases", "microbatch_errors", "evaluate_and_predict", "masks")
 OTHERS_SLOW = ("given_weights", "microbatches", "saved", "several_steps")
 EQUAL_SLOW = (
     "class_weights_and_arrays",
@@ -33,12 +33,12 @@ TOLERANCE = 1e-6
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL, *ERRORS, *OTHERS])
+    return run_cases(tmp_path_factory, "replica_cases.py", [*EQUAL, *ERRORS, *OTHERS])
 
 
 @pytest.fixture(scope="module")
 def found_slowly(tmp_path_factory):
-    return run_cases(tmp_path_factory, "fit_cases.py", [*EQUAL_SLOW, *OTHERS_SLOW])
+    return run_cases(tmp_path_factory, "replica_cases.py", [*EQUAL_SLOW, *OTHERS_SLOW])
 
 
 @pytest.mark.parametrize("case", EQUAL)
@@ -90,6 +90,17 @@ def test_small_models_on_two_replicas(found):
 def test_evaluate_and_predict(found):
     assert found["evaluate_and_predict"]["rows"] == 17
     assert found["evaluate_and_predict"]["difference"] < TOLERANCE
+
+
+def test_replicas_draw_different_masks(found):
+    drawn = found["masks"]["once"]
+    for step in (0, 4):
+        first, second, seed, other_seed = drawn[step : step + 4]
+        assert first != second
+        assert seed != other_seed
+        assert sorted(set(np.ravel(first))) == [0, 2]  # a mask of Dropout(0.5), scaled
+        assert 10 < np.count_nonzero(np.asarray(first) != second) < 54  # of 64: as independent ones
+    assert drawn[0] != drawn[4] and drawn[1] != drawn[5] and drawn[2] != drawn[6]
 
 
 @pytest.mark.slow

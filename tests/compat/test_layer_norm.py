@@ -111,6 +111,7 @@ def test_float64_and_other_ranks_keep_their_precision(reader):
         np.testing.assert_allclose(call(x), layer(x), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_converters_get_what_openvino_knows():
     openvino = pytest.importorskip("openvino")
     import tensorflow as tf

@@ -1,4 +1,7 @@
-"""Stock optimizers under two replicas; the numbers come from replica_cases.py, in a process of its own."""
+"""Stock optimizers under two replicas; the numbers come from replica_cases.py, in a process of its own.
+
+test_fit.py has the optimizer that overwrites the weights with their averages.
+"""
 
 import keras
 import numpy as np
@@ -7,8 +10,7 @@ from replica_process import run_cases
 
 from keras_vit.compat import tensorflow_optimizers as optimizers
 
-CASES = ("overwritten_averages", "clipped_values", "fused_adamw", "one_device_is_stock")
-SLOW_CASES = ("nadam", "loss_scale", "stock_faults")
+CASES = ("clipped_values", "fused_adamw", "one_device_is_stock", "nadam", "loss_scale", "stock_faults")
 
 
 @pytest.fixture(scope="module")
@@ -16,37 +18,34 @@ def found(tmp_path_factory):
     return run_cases(tmp_path_factory, "replica_cases.py", CASES)
 
 
-@pytest.fixture(scope="module")
-def found_slowly(tmp_path_factory):
-    return run_cases(tmp_path_factory, "replica_cases.py", SLOW_CASES)
-
-
-@pytest.mark.parametrize("case", ["overwritten_averages", "clipped_values", "fused_adamw"])
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["clipped_values", "fused_adamw"])
 def test_two_replicas_give_what_one_device_gives(found, case):
     assert found[case] < 2e-6
 
 
 @pytest.mark.slow
-def test_nadam_whose_state_is_of_all_variables(found_slowly):
-    assert found_slowly["nadam"] < 2e-6
+def test_nadam_whose_state_is_of_all_variables(found):
+    assert found["nadam"] < 2e-6
 
 
 @pytest.mark.slow
-def test_loss_scale_asks_all_replicas(found_slowly):
+def test_loss_scale_asks_all_replicas(found):
     """Infinity on the second replica alone: that step is left out, and the scale 16 is halved once."""
-    assert found_slowly["loss_scale"]["difference"] < 1e-3  # float16
-    assert found_slowly["loss_scale"]["scale"] == 8
+    assert found["loss_scale"]["difference"] < 1e-3  # float16
+    assert found["loss_scale"]["scale"] == 8
 
 
+@pytest.mark.slow
 def test_optimizers_of_one_device_stay_as_they_are(found):
     assert found["one_device_is_stock"]["one"] == []
     assert found["one_device_is_stock"]["two"] == ["_all_reduce_sum_gradients", "_backend_apply_gradients"]
 
 
 @pytest.mark.slow
-def test_keras_is_still_wrong(found_slowly):
+def test_keras_is_still_wrong(found):
     """The faults that the corrections of optimizers and steps are for; when one fails, delete its cure."""
-    faults = found_slowly["stock_faults"]
+    faults = found["stock_faults"]
     assert faults["nothing"] == "no error"  # the comparison itself is sound
     assert "ZeroDivisionError" in faults["global_clipnorm"]  # the weights differ
     assert "merge_call" in faults["gradient_accumulation_steps"]

@@ -156,6 +156,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.distribute")
 def test_replicas_change_nothing():
     done = subprocess.run([sys.executable, "-c", MIRRORED], capture_output=True, text=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
+from slow_rows import slow_after
 
 from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_directory, from_tfrecord, train_pipeline
 from keras_vit.data.pipeline import eval_batches
@@ -52,6 +53,7 @@ def test_in_training_the_next_readable_image_of_the_source_takes_the_place(sourc
     assert "5.png must be a complete image" in second and "(2 of 12 skipped so far)" in second
 
 
+@pytest.mark.slow
 def test_nothing_else_moves(source, tmp_path):
     whole = from_directory(write_folder(tmp_path / "whole", [encode(image) for image in numbered(SIZE)], range(SIZE)))
     options = {"seed": 3, "max_corrupt": 0.2, "augment": ("flip",)}
@@ -61,9 +63,8 @@ def test_nothing_else_moves(source, tmp_path):
         assert after == [6 if label in (4, 5) else label for label in before]
 
 
-@pytest.mark.parametrize(
-    "make", [pytest.param(lambda source: source.cached(), marks=pytest.mark.slow), stream], ids=["cached", "stream"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [lambda source: source.cached(), stream], ids=["cached", "stream"])
 def test_shards_starts_and_mixes_agree_about_the_gaps(source, make):
     source = make(source)
     options = {"seed": 1, "max_corrupt": 0.2, "mix": ("mixup(0.8)",)}
@@ -104,6 +105,7 @@ def test_other_errors_are_not_ours():
     assert data_error(ValueError("UnusableDataError: x")) is None
 
 
+@pytest.mark.slow
 def test_a_batch_without_one_readable_image_is_filled_too(source):
     options = {"shuffle": False, "max_corrupt": 0.2}
     pipeline = train_pipeline(stream(source), LEVELS, 1, **options)
@@ -114,6 +116,7 @@ def test_a_batch_without_one_readable_image_is_filled_too(source):
     assert_equal(batches(last, 2), [(images[1:], labels[1:]) for images, labels in whole[2:]])
 
 
+@pytest.mark.slow
 def test_a_run_of_unreadable_images_stops(folder):
     for number in range(4, SIZE):
         path = folder / f"{number:03}" / f"{number:04}.png"
@@ -124,7 +127,7 @@ def test_a_run_of_unreadable_images_stops(folder):
     assert str(data_error(raised.value)).startswith("5 of 12 images cannot be read; max_corrupt=0.3 allows 3")
 
 
-@pytest.mark.parametrize("make", [lambda source: source, stream], ids=["lookup", "stream"])
+@pytest.mark.parametrize("make", slow_after(1, [stream, lambda source: source]), ids=["stream", "lookup"])
 def test_nothing_readable_stops_training_and_leaves_evaluation_empty(folder, make):
     for path in folder.glob("*/*"):
         path.write_bytes(b"no image")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_sets import LEVELS, assert_equal, batches, numbered, stream
+from slow_rows import slow_after
 
 from keras_vit.data import eval_pipeline, from_arrays, train_pipeline
 
@@ -38,7 +39,7 @@ def test_every_pass_has_every_image_in_an_order_of_its_own(source):
     assert len(set(four)) == 4 and tuple(range(SIZE)) not in four
 
 
-@BOTH
+@pytest.mark.parametrize("source", slow_after(1, SOURCES.values()), ids=SOURCES)
 def test_the_seed_alone_determines_the_order(source):
     def order(seed, global_seed):
         tf.random.set_seed(global_seed)
@@ -62,7 +63,7 @@ def test_one_pass_in_order(source):
 
 
 @BOTH
-@pytest.mark.parametrize("options", [{}, {"repeats": 3, **RANDOM}], ids=["plain", "random"])
+@pytest.mark.parametrize("options", slow_after(1, [{"repeats": 3, **RANDOM}, {}]), ids=["random", "plain"])
 def test_a_later_start_gives_the_later_batches(source, options):
     whole = batches(train_pipeline(source, LEVELS, 4, seed=3, **options), 9)
     assert not np.array_equal(whole[0][0], whole[6][0])
@@ -73,12 +74,15 @@ def test_a_later_start_gives_the_later_batches(source, options):
 
 @pytest.mark.parametrize(
     ("source", "options"),
-    [
-        (NOISE, {}),
-        (NOISE, {"repeats": 3, "augment": ("inception_crop",), "mix": ("mixup(0.8)", "cutmix(1.0)")}),
-        (stream(NOISE), {"repeats": 3, **RANDOM}),
-    ],
-    ids=["plain", "mixed", "stream"],
+    slow_after(
+        1,
+        [
+            (NOISE, {"repeats": 3, "augment": ("inception_crop",), "mix": ("mixup(0.8)", "cutmix(1.0)")}),
+            (NOISE, {}),
+            (stream(NOISE), {"repeats": 3, **RANDOM}),
+        ],
+    ),
+    ids=["mixed", "plain", "stream"],
 )
 def test_shards_are_rows_of_the_whole_batch(source, options):
     whole = batches(train_pipeline(source, LEVELS, 6, **options), 4)
@@ -88,6 +92,7 @@ def test_shards_are_rows_of_the_whole_batch(source, options):
         assert_equal(batches(train_pipeline(source, LEVELS, 6, shard=(index, 3), **options), 4), expected)
 
 
+@pytest.mark.slow
 def test_shards_of_a_last_batch_may_be_short_or_empty():
     options = {"shuffle": False, "repeat": False, "drop_remainder": False}
     parts = [numbers(eval_pipeline(SOURCE, LEVELS, 8, shard=(index, 4))) for index in range(4)]
@@ -101,7 +106,7 @@ def test_shards_of_a_last_batch_may_be_short_or_empty():
     assert_equal(joined, mixed((0, 1)))
 
 
-@BOTH
+@pytest.mark.parametrize("source", slow_after(1, SOURCES.values()), ids=SOURCES)
 def test_repeats_take_fewer_images_several_times_far_apart(source):
     found = sum(numbers(train_pipeline(source, LEVELS, 3, seed=2, repeats=3), 11), [])
     once = sum(numbers(train_pipeline(source, LEVELS, 3, seed=2), 11), [])
@@ -114,6 +119,7 @@ def test_repeats_take_fewer_images_several_times_far_apart(source):
     assert len(np.unique(varied.reshape(9, -1), axis=0)) == 9  # each repetition is augmented anew
 
 
+@pytest.mark.slow
 @BOTH
 def test_batches_do_not_depend_on_the_number_of_threads(source, monkeypatch):
     def made_by(threads):

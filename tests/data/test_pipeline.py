@@ -50,6 +50,7 @@ def _in_file_order(builder):
     return tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False, read_config=reading))
 
 
+@pytest.mark.slow
 def test_every_source_gives_the_same_batches_bit_for_bit(sources):
     expected = batches(eval_pipeline(sources["arrays"], PROTOCOL, 16))
     assert [len(labels) for _, labels in expected] == [16, 16, 16, 2]

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from numbered_images import NumberedImages, objects_of
+from slow_rows import slow_after
 from small_digits import SmallDigits
 
 import keras_vit.data
@@ -73,12 +74,15 @@ def test_row_is_a_set_of_tensorflow_datasets(task):
 # Parts as the official code cuts them, for 1200 training, 220 validation and 430 test images.
 @pytest.mark.parametrize(
     ("task", "validation", "test"),
-    [
-        ("EuroSAT", ("train", slice(720, 920)), ("train", slice(960, 1200))),
-        ("KITTI", ("validation", slice(200)), ("test", slice(430))),
-        ("dSpr-Ori", ("train", slice(960, 1160)), ("train", slice(1080, 1200))),
-        ("sNORB-Azim", ("test", slice(200)), ("test", slice(215, 430))),
-    ],
+    slow_after(
+        2,
+        [
+            ("KITTI", ("validation", slice(200)), ("test", slice(430))),
+            ("dSpr-Ori", ("train", slice(960, 1160)), ("train", slice(1080, 1200))),
+            ("EuroSAT", ("train", slice(720, 920)), ("train", slice(960, 1200))),
+            ("sNORB-Azim", ("test", slice(200)), ("test", slice(215, 430))),
+        ],
+    ),
 )
 def test_parts_are_those_of_the_official_code(builder, order, task, validation, test):
     found = vtab_1k(task, dataset=builder)

@@ -32,7 +32,7 @@ WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 pytestmark = [
     pytest.mark.docs,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs a browser: apt-get install chromium chromium-driver"),
-    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow"),
+    pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="keras_vit.data needs TensorFlow"),
 ]
 
 

@@ -56,7 +56,7 @@ def looked_at(real_data):
     return dict(zip(SCENES, zip(labels, rollouts, strict=True), strict=True))
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the data room needs TensorFlow")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="keras_vit.data needs TensorFlow")
 @pytest.mark.parametrize("name", SCENES)
 def test_a_real_model_names_every_scene_and_looks_at_its_object(looked_at, name):
     labels, rollout = looked_at[name]

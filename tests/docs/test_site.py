@@ -18,7 +18,7 @@ pytest.importorskip("mkdocs", reason="the site needs the extra [docs]")
 
 pytestmark = pytest.mark.docs
 REPOSITORY = pathlib.Path(__file__).parents[2]
-ROOMS = (keras_vit, analysis, plots, data, demo, evaluation, serving, training)
+PACKAGES = (keras_vit, analysis, plots, data, demo, evaluation, serving, training)
 
 
 class Page(html.parser.HTMLParser):
@@ -80,8 +80,8 @@ def check_that_nothing_is_loaded_from_elsewhere(site):
 
 def check_that_public_names_have_an_entry(site):
     anchors = set().union(*(page.anchors for path, page in site.items() if path.parts[0] == "reference"))
-    rooms = {room.__name__ for room in ROOMS} | {"keras_vit.layers"}
-    names = {f"{room.__name__}.{name}" for room in ROOMS for name in room.__all__} - rooms
+    packages = {package.__name__ for package in PACKAGES} | {"keras_vit.layers"}
+    names = {f"{package.__name__}.{name}" for package in PACKAGES for name in package.__all__} - packages
     assert len(names) > 150
     elsewhere = {
         "keras_vit.evaluation.predict": "keras_vit.predict",

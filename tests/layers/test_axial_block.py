@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 from keras_vit.layers import self_attention
 from keras_vit.layers.axial_block import AxialTransformerBlock
@@ -155,7 +156,7 @@ def test_every_argument_reaches_both_blocks():
         assert {name: part.get_config()[name] for name in kwargs} == kwargs
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", slow_after(1, [True, False]))
 def test_mixed_bfloat16_trains_with_any_batch_size(remat):
     model = keras.Sequential(
         [

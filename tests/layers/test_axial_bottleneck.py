@@ -65,6 +65,7 @@ def test_a_new_unit_is_its_shortcut():
     np.testing.assert_array_equal(_call(AxialBottleneck(8, 1, 2), maps), _relu(maps))
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_weight_that_mathematics_lets_them(randomise):
     unit, maps = AxialBottleneck(8, 2, 2), _maps((4, 4, 6))
     target = np.random.default_rng(2).normal(size=(2, 2, 2, 16))

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.config import AxialResNetConfig, ViTConfig
@@ -117,7 +118,7 @@ def test_without_top_ends_at_the_pooled_features(make_images):
     assert model(make_images(model, 2)).shape == (2, 64)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", slow_after(1, ["float32", "mixed_bfloat16"]))
 def test_trains_saves_and_reloads(dtype, make_images, tmp_path):
     model = _make_model(dtype=dtype, stage_sizes=(1, 1))
     images = make_images(model, 6)

@@ -40,6 +40,7 @@ def test_gives_what_the_plain_model_gives_for_prepared_images(dtype, tolerance):
     assert "include_preprocessing: True builds" in keras_vit.ViT_B16.__doc__
 
 
+@pytest.mark.slow
 def test_every_family_has_it():
     for model in (
         keras_vit.create_model("Swin-T", image_size=56, classes=2, include_preprocessing=True),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from keras import ops
 from replica_process import run_cases
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import MaskedPatchPrediction, Preprocessing, ResNetConfig, VisionTransformer
@@ -167,7 +168,7 @@ def test_bfloat16(build, make_model, images, run):
     assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", slow_after(1, TARGETS))
 def test_learns(make_config, target):
     """Grey images of one value each, of four: well below the marginal distribution of the targets, ln 4 = 1.39."""
     levels = np.random.default_rng(1).choice([0.05, 0.35, 0.6, 0.95], size=(32, 1, 1, 1))

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from slow_rows import slow_after
 
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.compat.initial_values import build_deferred
@@ -282,7 +283,7 @@ def _gradients(model, images):
     return loss.numpy(), tape.gradient(loss, [weight.value for weight in model.trainable_weights])
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", slow_after(1, [True, False]))
 def test_fit_lowers_the_loss(remat, make_config):
     model = VisionTransformer(make_config(remat=remat, dropout_rate=0.05, drop_path_rate=0.1))
     rng = np.random.default_rng(0)

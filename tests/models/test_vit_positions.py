@@ -31,7 +31,7 @@ LAYERS = {
 }
 # Tables and places that others of these have, too.
 MORE = {("learned", "shared"), ("learned_2d", "stem"), ("learned_2d", "shared"), ("sincos2d", "every")}
-MORE |= {("sincos2d", "shared"), ("relative", "shared")}
+MORE |= {("sincos2d", "shared"), ("sincos2d", "stem"), ("relative", "shared"), ("learned", "every"), ("none", "stem")}
 
 
 @pytest.mark.parametrize(

@@ -93,25 +93,25 @@ def test_an_interrupted_export_leaves_no_folder(model, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "serving").iterdir()] == ["notes"]
 
 
-# An export whose writing stops in the middle until it is killed, or that has no room.
+# An export whose writing stops in the middle until it is killed, or whose files have a limited size.
 _EXPORTER = """
 import resource, sys, time
 import tensorflow as tf
 from served import make_model
 import keras_vit
-folder, room = sys.argv[1], int(sys.argv[2])
+folder, limit = sys.argv[1], int(sys.argv[2])
 model = make_model()
 print("ready", flush=True)
-if room:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 keras_vit.export(model, folder)
 """
 
 
-def exporter(folder, room=0):
+def exporter(folder, limit=0):
     search_path = [str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(keras_vit.__file__).parents[1])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search_path)}
-    command = [sys.executable, "-c", _EXPORTER, str(folder), str(room)]
+    command = [sys.executable, "-c", _EXPORTER, str(folder), str(limit)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -159,7 +159,7 @@ def test_ten_killed_exports(model, tmp_path):
 @pytest.mark.slow
 def test_a_full_disk_leaves_no_version(model, tmp_path):
     """The weights take a megabyte, and a file may have half of it."""
-    process = exporter(tmp_path / "toy", room=500_000)
+    process = exporter(tmp_path / "toy", limit=500_000)
     _, errors = process.communicate()
     assert process.returncode == 1 and "File too large" in errors and "ExportError" in errors, errors[-2000:]
     assert not (tmp_path / "toy").exists()

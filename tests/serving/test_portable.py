@@ -55,6 +55,7 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     assert taken["dtype"] == "float32" and taken["shape"] == [None, 24, 32, 3]
 
 
+@pytest.mark.slow
 def test_litert_computes_no_sizes_as_it_runs(model, tmp_path):
     """It may lose them when its input is given the same size again, and answers wrongly from then on."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
@@ -66,6 +67,7 @@ def test_litert_computes_no_sizes_as_it_runs(model, tmp_path):
     assert {"FULLY_CONNECTED", "GELU"} <= operations and not {"SHAPE", "PACK"} & operations
 
 
+@pytest.mark.slow
 def test_a_model_of_16_bits_is_written_in_32(model, tmp_path):
     folder = export(with_dtype(model, "mixed_bfloat16"), tmp_path, format="openvino", check=False)
     pixels = resized(model, [np.asarray(IMAGES[0])])

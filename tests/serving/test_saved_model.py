@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 from drawn import draw, encode
 from served import LABELS, make_model, model_input, softmax
+from slow_rows import slow_after
 from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_service_pb2_grpc
 
 import keras_vit
@@ -186,11 +187,14 @@ def test_model_without_labels_and_with_softmax(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "size"),
-    [
-        ({"channels": 1, "preprocessing": keras_vit.Preprocessing(size=(24, 32), mean=0.5, std=0.25)}, (90, 60)),
-        ({"preprocessing": keras_vit.Preprocessing(size=40, crop=(24, 32), interpolation="bicubic")}, (90, 300)),
-        ({"distilled": True, "preprocessing": keras_vit.Preprocessing(size=(24, 32))}, (20, 20)),
-    ],
+    slow_after(
+        1,
+        [
+            ({"preprocessing": keras_vit.Preprocessing(size=40, crop=(24, 32), interpolation="bicubic")}, (90, 300)),
+            ({"channels": 1, "preprocessing": keras_vit.Preprocessing(size=(24, 32), mean=0.5, std=0.25)}, (90, 60)),
+            ({"distilled": True, "preprocessing": keras_vit.Preprocessing(size=(24, 32))}, (20, 20)),
+        ],
+    ),
 )
 def test_it_answers_as_predict_does(tmp_path, changes, size):
     model = make_model(**changes)
@@ -203,6 +207,7 @@ def test_it_answers_as_predict_does(tmp_path, changes, size):
         np.testing.assert_allclose(answer["scores"][row], [score for _, score in pairs], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_has_the_same_signatures(model, exported, served, tmp_path, drawn_files):
     options = {"signatures": ("serving_default", "images"), "check": False}
     folder = export(model, tmp_path, top=3, compute_dtype="bfloat16", **options)
@@ -228,6 +233,7 @@ def _nodes(signatures):
             yield from function.node_def
 
 
+@pytest.mark.slow
 def test_compiled_by_xla(model, tmp_path, served, drawn_files):
     folder = export(model, tmp_path, top=3, jit_compile=True, signatures=("serving_default",), check=False)
     compiled = tf.saved_model.load(str(folder)).signatures["serving_default"]
@@ -299,6 +305,7 @@ def test_there_is_a_warm_up_request_per_signature(exported, served, requests):
     assert (exported / "assets.extra" / "tf_serving_warmup_requests").stat().st_size < 500_000
 
 
+@pytest.mark.slow
 def test_warm_up_requests_run_through_a_service(port, requests):
     with grpc.insecure_channel(f"localhost:{port}") as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)

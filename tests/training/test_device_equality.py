@@ -11,13 +11,11 @@ from replica_process import start, wait, worker_environments
 
 TOLERANCES = {"sgd": 2e-6, "adamw": 1e-5}
 
-# Runs `devices:optimizer:kind` by backend. The slow ones make up all combinations with the others.
+# Runs `devices:optimizer:kind` by backend. The default suite has smaller ones in tests/compat/test_fit.py.
 RUNS = {
-    "tensorflow": ("unclipped:sgd:headed", "mirrored2:sgd:headed"),
-    "jax": ("model_parallel:adamw:vit",),
-}
-SLOW_RUNS = {
     "tensorflow": (
+        "unclipped:sgd:headed",
+        "mirrored2:sgd:headed",
         "mirrored2:sgd:vit",
         "mirrored2:adamw:vit",
         "mirrored4:sgd:vit",
@@ -34,13 +32,10 @@ SLOW_RUNS = {
         "data_parallel:adamw:vit",
         "data_parallel:sgd:headed",
         "model_parallel:sgd:vit",
+        "model_parallel:adamw:vit",
     ),
 }
-
-
-def _all(backend):
-    runs = [run for run in RUNS[backend] if not run.startswith("unclipped")]
-    return [*runs, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW_RUNS[backend])]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +44,15 @@ def weights_of(tmp_path_factory):
     found = {}
 
     def weights_of(backend, run):
-        key = (backend, run in SLOW_RUNS[backend])
-        if key not in found:
-            runs = (SLOW_RUNS if key[1] else RUNS)[backend]
-            found[key] = _train(tmp_path_factory.mktemp("device_runs"), backend, runs)
-        of_run = [_of_run(file, run) for file in found[key]]
-        return [weights for weights in of_run if weights], _of_run(found[key][0], _reference(run))
+        if backend not in found:
+            found[backend] = _train(tmp_path_factory.mktemp("device_runs"), backend, RUNS[backend])
+        of_run = [_of_run(file, run) for file in found[backend]]
+        return [weights for weights in of_run if weights], _of_run(found[backend][0], _reference(run))
 
     return weights_of
 
 
-@pytest.mark.parametrize("run", _all("tensorflow"))
+@pytest.mark.parametrize("run", [run for run in RUNS["tensorflow"] if not run.startswith("unclipped")])
 def test_tensorflow(weights_of, run):
     several, one = weights_of("tensorflow", run)
     assert len(several) == (2 if run.startswith("multi_worker") else 1)
@@ -67,14 +60,12 @@ def test_tensorflow(weights_of, run):
         _check_equal(one, weights, run)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("run", _all("jax"))
+@pytest.mark.parametrize("run", RUNS["jax"])
 def test_jax(weights_of, run):
     (several,), one = weights_of("jax", run)
     _check_equal(one, several, run)
 
 
-@pytest.mark.slow
 def test_model_parallel_cuts_the_kernels(weights_of):
     (several,), _ = weights_of("jax", "model_parallel:adamw:vit")
     block = "part of block_00/"

@@ -6,6 +6,7 @@ import threading
 import keras
 import pytest
 from short_runs import EPOCHS, STEPS, KillAt, Killed, end_state, fit
+from slow_rows import slow_after
 
 from keras_vit.training import Interrupted, Preempted, Resume
 
@@ -39,7 +40,7 @@ def send(kind, number, *signals):
     return sender
 
 
-@pytest.mark.parametrize(("kind", "number", "step"), MOMENTS)
+@pytest.mark.parametrize(("kind", "number", "step"), slow_after(2, MOMENTS))
 def test_sigterm_saves_and_tells(tmp_path, unbroken, kind, number, step):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Preempted) as raised:

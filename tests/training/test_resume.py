@@ -82,6 +82,7 @@ def test_the_same_on_jax():
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_several_steps_per_execution(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     expected = end_state(*fit(whole, model=make_model(steps_per_execution=3, run_eagerly=False)))

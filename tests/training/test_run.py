@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from image_sets import encode, write_folder
+from slow_rows import slow_after
 
 from keras_vit import Model, VisionTransformer, ViTConfig, files
 from keras_vit.data import eval_pipeline, from_arrays, from_directory
@@ -201,6 +202,7 @@ def test_other_data_in_the_folder_of_a_finished_run_are_refused(result, source, 
     assert train(RECIPE, source, workdir, model=built, validation=source, verbose=0).history == result.history
 
 
+@pytest.mark.slow
 def test_another_file_of_weights_of_the_same_name_is_another_run(batch, tmp_path):
     def run(seed):
         model = VisionTransformer(CONFIG)
@@ -263,7 +265,7 @@ def test_pixels_are_rescaled_in_the_model(one_epoch, source, tmp_path):
     assert keras.models.load_model(tmp_path / "best.keras").input_shape == (None, 8, 8, 1)
 
 
-@pytest.mark.parametrize("input_dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("input_dtype", slow_after(1, ["uint8", "float32"]))
 def test_a_model_that_includes_its_preprocessing_is_given_pixels(input_dtype, one_epoch, source, tmp_path):
     recipe, config = RECIPE.replace(epochs=1, input_dtype=input_dtype), CONFIG.replace(include_preprocessing=True)
     run = train(recipe, source, tmp_path, model=config, validation=source, verbose=0)
@@ -278,6 +280,7 @@ def test_a_loss_that_is_no_number_ends_the_run(batch, tmp_path):
         train(ONE_STEP, batch, tmp_path, model=model, verbose=0)
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_the_end_of_an_epoch(batch, tmp_path, monkeypatch):
     bring_to_disk = files._bring_to_disk
 

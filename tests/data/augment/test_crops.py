@@ -10,6 +10,7 @@ import scipy.stats
 import sklearn.datasets
 import tensorflow as tf
 from augmented import each
+from slow_rows import slow_after
 
 from keras_vit.data import preprocessing
 from keras_vit.data.augment import parse_augment
@@ -106,7 +107,7 @@ def cut_window(channels):
     return tf.function(lambda contents, window: cut(contents, channels, lambda shape: window))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", slow_after(1, [3, 1]))
 @pytest.mark.parametrize("form", ["4:4:4", "4:2:2", "4:2:0", "4:1:1", "progressive", "grey", "CMYK", "PNG", "WEBP"])
 def test_the_window_of_a_file_is_that_of_the_whole(form, channels):
     photo = PIL.Image.fromarray(PHOTO[100:351, 200:533])
@@ -165,6 +166,7 @@ def test_random_crop_cuts_from_the_resized_image():
         operation(tf.constant(contents), (64, 32), 3, tf.constant((1, 2)))
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_crop_whatever_the_thread():
     contents = encoded(PIL.Image.fromarray(PHOTO[::2, ::2]), quality=90)
     for text in ("inception_crop", "random_resized_crop", "random_crop(64)"):

@@ -9,6 +9,7 @@ ARGUMENTS = {"random_crop": "(40)", "randaugment": "(2, 15)", "cutout": "(8)", "
 ARGUMENTS["random_erasing"] = "(0.25, max_area=0.2)"
 
 
+@pytest.mark.slow
 def test_every_operation_runs_inside_a_data_set():
     for name, (kind, _) in OPERATIONS.items():
         (operation,) = parse_augment((name + ARGUMENTS.get(name, ""),))

@@ -168,6 +168,7 @@ def test_each_operation_is_drawn_alike_and_goes_either_way():
     assert scipy.stats.chisquare(list(counts.values()), expected).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_layers_are_drawn_apart():
     black = sum(not result.any() for result in draw(randaugment(2, 0), PHOTO[:16, :16].astype(np.float32), 800))
     # At magnitude 0 Posterize gives black. Black remains unless Invert or Solarize (both give white) follow; white

@@ -20,7 +20,7 @@ TINY = {
 IMAGE = np.full((20, 20, 3), 128, "uint8")
 
 
-def make_room(folder):
+def make_files(folder):
     """What a row of the table works with: the folder, a model, its arrays, and functions that write files."""
     model = tiny()
     keras_vit.save_weights(model, folder / "good.npz")
