@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import pathlib
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ from keras_vit import checks
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
 from keras_vit.config.unseen import KEY, from_text, unseen
+from keras_vit.files import read_table
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -94,73 +96,66 @@ def _read_keras(path, values):
         return Stated(unseen(held["config"]), None, labels, Preprocessing.from_dict(held["preprocessing"]))
 
 
-def _checked(values, table, irrelevant, place=""):
-    """Return ({our field: value}, sorted unknown keys); `table` has our field, or None, and the check of each key."""
-    fields = {field: check(f"{key}{place}", values[key]) for key, (field, check) in table.items() if key in values}
+# --- keys
+
+_CHECKS = {
+    "count": lambda name, value: checks.check_integer(name, value, minimum=0),
+    "flag": checks.check_flag,
+    "ignored": lambda name, value: None,
+    "integer": checks.check_integer,
+    "integers": check_integers,
+    "integers, or one": lambda name, value: _CHECKS["integers" if isinstance(value, list) else "integer"](name, value),
+    "pair": checks.check_pair,
+    "positive": checks.check_positive,
+}
+
+
+def _read_keys():
+    """Return {file: {key: (our field or None, check)}} of config_keys.tsv."""
+    keys = {}
+    for row in read_table(pathlib.Path(__file__).with_name("config_keys.tsv"), ("check",)):
+        for file in row["files"].split():
+            keys.setdefault(file, {})[row["key"]] = row.get("field"), row["check"]
+    return keys
+
+
+KEYS = _read_keys()
+
+
+def _checked(values, keys, place=""):
+    """Return ({our field: value}, sorted unknown keys) of a config; `keys` is one of `KEYS`."""
+    fields, unknown = {}, []
+    for key, value in values.items():
+        field, check = next((row for pattern, row in keys.items() if re.fullmatch(pattern, key)), (None, None))
+        if check is None:
+            unknown.append(key)
+        else:
+            fields[field] = _checked_value(f"{key}{place}", value, check)
     fields.pop(None, None)
-    return fields, sorted(key for key in values if key not in table and not irrelevant.fullmatch(key))
+    return fields, sorted(unknown)
+
+
+def _checked_value(name, value, check):
+    """Return our value for one of a config, see config_keys.tsv; a list has the values that the package supports."""
+    if isinstance(check, str):
+        return _CHECKS[check](name, value)
+    if isinstance(check, dict):
+        return _one_of(name, value, check)
+    if not any(value is one or (type(value) is type(one) and value == one) for one in check):
+        raise ValueError(f"{name} must be {' or '.join(map(repr, check))} for a model of keras_vit; got {value!r}")
+    return value
+
+
+def _one_of(name, value, choices):
+    if not isinstance(value, (str, int)) or value not in choices:
+        raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}")
+    return choices[value]
 
 
 # --- Hugging Face
 
 
-def _one_of(choices):
-    def check(name, value):
-        if not isinstance(value, (str, int)) or value not in choices:
-            raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}")
-        return choices[value]
-
-    return check
-
-
-def _only(*allowed):
-    """Return a check that accepts only these values, which are the ones that the package supports."""
-
-    def check(name, value):
-        if not any(value is one or (type(value) is type(one) and value == one) for one in allowed):
-            expected = " or ".join(map(repr, allowed))
-            raise ValueError(f"{name} must be {expected} for a model of keras_vit; got {value!r}")
-
-    return check
-
-
 _HF_MODEL_TYPES = {"vit": ("vit", "deit"), "swin": ("swin",)}
-HF_GELUS = {"gelu": "erf", "gelu_pytorch_tanh": "tanh", "gelu_new": "tanh"}
-
-# key -> our field (None for a value that is checked and needs no field), check
-_HF_SHARED = {
-    "hidden_act": ("gelu", _one_of(HF_GELUS)),
-    "layer_norm_eps": ("epsilon", checks.check_positive),
-    "num_channels": ("channels", checks.check_integer),
-    "patch_size": ("patch_size", checks.check_pair),
-    "qkv_bias": ("qkv_bias", checks.check_flag),
-}
-HF_KEYS = {
-    "vit": {
-        **_HF_SHARED,
-        "hidden_size": ("hidden_dim", checks.check_integer),
-        "num_hidden_layers": ("num_layers", checks.check_integer),
-        "num_attention_heads": ("num_heads", checks.check_integer),
-        "intermediate_size": ("mlp_dim", checks.check_integer),
-        "pooler_act": (None, _only("tanh")),
-    },
-    "swin": {
-        **_HF_SHARED,
-        "embed_dim": ("embed_dim", checks.check_integer),
-        "depths": ("depths", check_integers),
-        "num_heads": ("num_heads", check_integers),
-        "window_size": ("window_size", checks.check_integer),
-        "mlp_ratio": ("mlp_ratio", checks.check_positive),
-        "use_absolute_embeddings": (None, _only(False)),
-    },
-}
-# Keys about training or labels, and keys that follow from others.
-_HF_IRRELEVANT = re.compile(
-    r"_.*|architectures|model_type|transformers_version|(torch_)?dtype|id2label|label2id|num_labels|problem_type|"
-    r"finetuning_task|image_size|initializer_range|encoder_stride|pooler_output_size|\w*dropout\w*|drop_path_rate|"
-    r"path_norm|layerdrop|output_\w+|out_(features|indices)|return_dict|use_cache|torchscript|num_layers|hidden_size|"
-    r"stage_names|is_encoder_decoder|is_decoder|chunk_size_feed_forward|tie_word_embeddings|patch_norm"
-)
 
 
 def _read_huggingface(values, family):
@@ -168,7 +163,7 @@ def _read_huggingface(values, family):
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be {' or '.join(map(repr, known)) or None}; got {model_type!r}")
-    fields, unread = _checked(values, HF_KEYS[family], _HF_IRRELEVANT)
+    fields, unread = _checked(values, KEYS[family])
     grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
     notes = (f"config.json also has {', '.join(unread)}, which keras_vit does not read",) if unread else ()
     return Stated(fields, grid, _labels(values), None, notes)
@@ -192,69 +187,18 @@ def _labels(values):
 
 # --- timm
 
-_TIMM_HEADS = {"tiny": 3, "little": 5, "small": 6, "medium": 8, "mediumd": 8, "betwixt": 10, "base": 12}
-_TIMM_HEADS |= dict.fromkeys(("large", "huge", "giant", "gigantic"), 16)
-_SWIN_HEADS = {"tiny": (3, 6, 12, 24), "small": (3, 6, 12, 24), "base": (4, 8, 16, 32), "large": (6, 12, 24, 48)}
-_GAP = {"pooling": "gap"}
-
-# pattern of `architecture` -> heads by size, further words that its name may have and their meaning. Other words stand
-# for unsupported architectures: rpn (post-norm), xp (parallel blocks), rope, clip (QuickGELU), and so on.
-_WORDS: dict[str, dict[str, Any]] = {"in21k": {}, "in22k": {}, "miil": {}, "sam": {}, "dinov2": {}, "gap": _GAP}
-_WORDS |= {f"reg{count}": {"num_registers": count} for count in (1, 4, 8)} | {"siglip": {"pooling": "map"}}
-_TIMM_ARCHITECTURES = {
-    "vit": (
-        (r"(vit|deit|deit3)_(?P<size>[a-z]+)_(distilled_)?patch(?P<patch_size>\d+)(?P<words>(_\w+)?)", _TIMM_HEADS),
-        (r"vit_(?P<size>[a-z]+)_r(\d*)_s\d+(_p\d+)?(?P<words>(_\w+)?)", _TIMM_HEADS),
-    ),
-    "swin": (
-        (r"swin_(?P<size>[a-z]+)_patch(?P<patch_size>\d+)_window(?P<window_size>\d+)(?P<words>(_\w+)?)", _SWIN_HEADS),
-    ),
-}
+_TIMM_WORDS = read_table(pathlib.Path(__file__).with_name("timm_names.tsv"), ("arguments",))
 _TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # timm < 0.9: last
-# a Swin has a list with one number per stage
-_HEADS: dict[bool, Any] = {False: checks.check_integer, True: check_integers}
-_TIMM_POOLS = {"token": "token", "avg": "gap", "map": "map", "": "unpooled"}
-
-# key of `model_args` -> our field (None for a value that needs no field), check
-_TIMM_ARGUMENTS = {
-    "num_heads": ("num_heads", lambda name, value: _HEADS[isinstance(value, list)](name, value)),
-    "embed_dim": ("hidden_dim", checks.check_integer),
-    "depth": ("num_layers", checks.check_integer),
-    "depths": ("depths", check_integers),
-    "patch_size": ("patch_size", checks.check_pair),
-    "window_size": ("window_size", checks.check_integer),
-    "in_chans": ("channels", checks.check_integer),
-    "qkv_bias": ("qkv_bias", checks.check_flag),
-    "qk_norm": ("qk_norm", checks.check_flag),
-    "reg_tokens": ("num_registers", lambda name, value: checks.check_integer(name, value, minimum=0)),
-    "class_token": ("class_token", checks.check_flag),
-    "global_pool": ("pooling", _one_of(_TIMM_POOLS)),
-    "act_layer": ("gelu", _one_of({"gelu": "erf", "gelu_tanh": "tanh"})),
-    "norm_layer": ("epsilon", _one_of({"layernorm": 1e-6})),
-    "final_norm": (None, _only(True)),
-    "proj_bias": (None, _only(True)),
-    "pre_norm": (None, _only(False)),
-    "scale_attn_norm": (None, _only(False)),
-    "scale_mlp_norm": (None, _only(False)),
-    "dynamic_img_size": (None, _only(False, True)),
-    "img_size": (None, checks.check_pair),
-}
-# Keys about training or initial values, and keys that the arrays show.
-_TIMM_IRRELEVANT = re.compile(
-    r"(\w+_)?drop_(path_)?rate|weight_init|fix_init|strict_img_size|dynamic_img_pad|num_classes|init_values|"
-    r"no_embed_class|fc_norm|mlp_ratio|always_partition"
-)
 
 
 def _read_timm(values, family, layout, entries):
-    architecture, arguments = values.get("architecture"), values.get("model_args") or {}
-    fields = {} if architecture is None else _of_architecture(architecture, family)
+    arguments = _of_architecture(values["architecture"], family) if values.get("architecture") is not None else {}
     if values.get("global_pool") is not None:
-        arguments = {"global_pool": values["global_pool"], **arguments}
-    checked, unknown = _checked(arguments, _TIMM_ARGUMENTS, _TIMM_IRRELEVANT, " in model_args")
+        arguments["global_pool"] = values["global_pool"]
+    arguments = {**arguments, **(values.get("model_args") or {})}
+    fields, unknown = _checked(arguments, KEYS["timm"], " in model_args")
     if unknown:
         raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
-    fields |= checked
     if layout == "timm" and "pooling" in fields:  # the array names show a class token next to another pooling
         fields.setdefault("class_token", "cls_token" in entries)
         fields["norm_position"] = "after_pooling" if "fc_norm.weight" in entries else "before_pooling"
@@ -265,20 +209,17 @@ def _read_timm(values, family, layout, entries):
 
 
 def _of_architecture(architecture, family):
-    """Return the fields that the name of a timm architecture states."""
-    for pattern, heads in _TIMM_ARCHITECTURES.get(family, ()):
-        match = re.fullmatch(pattern, check_string("architecture", architecture))
-        if match is None or match["size"] not in heads:
-            continue
-        words = [word for word in match["words"].split("_") if word and not word.isdecimal()]
-        if set(words) <= set(_WORDS):
-            fields = {"num_heads": heads[match["size"]]}
-            for name, make in (("patch_size", lambda side: (side, side)), ("window_size", int)):
-                if name in match.groupdict():
-                    fields[name] = make(int(match[name]))
-            for word in words:
-                fields |= _WORDS[word]
-            return fields
+    """Return what the name of a timm architecture states, as `model_args`."""
+    arguments = {}
+    for word in check_string("architecture", architecture).split("_"):
+        rows = ((row, re.fullmatch(row["word"], word)) for row in _TIMM_WORDS if family in row["family"].split())
+        row, match = next(((row, match) for row, match in rows if match), (None, None))
+        if row is None:
+            arguments = {}
+            break
+        arguments |= {key: int(match[1]) if value is None else value for key, value in row["arguments"].items()}
+    if "num_heads" in arguments:
+        return arguments
     raise ValueError(
         "architecture must be one that keras_vit builds, such as 'vit_base_patch16_224', "
         f"'deit3_small_patch16_224' or 'swin_tiny_patch4_window7_224'; got {architecture!r}"
@@ -299,12 +240,12 @@ def _timm_preprocessing(values, name):
     *_, height, width = check_integers(f"input_size in {name}", values["input_size"])
     ratio = checks.check_positive(f"crop_pct in {name}", values.get("crop_pct", 0.875))
     sides = [math.floor(side / ratio) for side in (height, width)]
-    is_squashed = _one_of(_TIMM_CROP_MODES)(f"crop_mode in {name}", values.get("crop_mode") or "center")
+    is_squashed = _one_of(f"crop_mode in {name}", values.get("crop_mode") or "center", _TIMM_CROP_MODES)
     interpolation = values.get("interpolation") or "bilinear"
     return Preprocessing(
         size=tuple(sides) if is_squashed else max(sides),
         crop=(height, width),
-        interpolation=_one_of(_TIMM_INTERPOLATIONS)(f"interpolation in {name}", interpolation),
+        interpolation=_one_of(f"interpolation in {name}", interpolation, _TIMM_INTERPOLATIONS),
         mean=tuple(values.get("mean", _IMAGENET_MEAN)),
         std=tuple(values.get("std", _IMAGENET_STD)),
     )
@@ -320,14 +261,12 @@ def _check_scale(name, value):
         raise ValueError(f"{name} must be 1 / 255 for a model of keras_vit; got {value!r}")
 
 
-_HF_STEPS = {"do_resize": _only(True), "do_rescale": _only(True), "rescale_factor": _check_scale}
-
-
 def _huggingface_preprocessing(values):
     if values is None:
         return None
-    for key, check in _HF_STEPS.items():
-        check(key, values.get(key, True))
+    for key in ("do_resize", "do_rescale"):
+        _checked_value(key, values.get(key, True), [True])
+    _check_scale("rescale_factor", values.get("rescale_factor", True))
     size, crop = values.get("size", 224), values.get("crop_size")
     if isinstance(size, dict):
         size = size.get("shortest_edge") or (size["height"], size["width"])
@@ -337,7 +276,7 @@ def _huggingface_preprocessing(values):
     return Preprocessing(
         size=size if isinstance(size, int) else tuple(size),
         crop=crop if values.get("do_center_crop") else None,
-        interpolation=_one_of(HF_INTERPOLATIONS)("resample", values.get("resample", 2)),
+        interpolation=_one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),
     )

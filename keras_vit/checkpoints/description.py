@@ -7,8 +7,7 @@ from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
-from keras_vit.checkpoints.names.layouts import LAYOUT_NAMES
-from keras_vit.checkpoints.names.rules import Layout
+from keras_vit.checkpoints.names.rules import LAYOUT_NAMES, Layout
 from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import differences
 from keras_vit.layers.position_grid import square_grid

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import HF_GELUS, HF_INTERPOLATIONS, HF_KEYS
+from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, KEYS
 from keras_vit.checkpoints.names.rules import to_theirs
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
@@ -169,8 +169,8 @@ def _huggingface_json(model):
     config, preprocessing, model_type = model.config, model.preprocessing, _model_type(model.config)
     architecture, bare, processor = _HF_TYPES[model_type]
     labels = model.labels or [f"LABEL_{index}" for index in range(config.classes)]
-    table = [(key, getattr(config, field), check) for key, (field, check) in HF_KEYS[config.family].items() if field]
-    fields = {key: _side(value) if check is checks.check_pair else value for key, value, check in table}
+    keys = KEYS[config.family]
+    fields = {key: getattr(config, field) for key, (field, _) in keys.items() if field}
     values = {
         "architectures": [architecture if config.include_top else bare],
         "model_type": model_type,
@@ -178,7 +178,8 @@ def _huggingface_json(model):
         "id2label": {str(index): label for index, label in enumerate(labels)},
         "label2id": {label: index for index, label in enumerate(labels)},
         **fields,
-        "hidden_act": next(name for name, gelu in HF_GELUS.items() if gelu == config.gelu),
+        "patch_size": _side(config.patch_size),
+        "hidden_act": next(name for name, gelu in keys["hidden_act"][1].items() if gelu == config.gelu),
     }
     if model_type == "swin":
         values |= {"hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False}

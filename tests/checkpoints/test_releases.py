@@ -92,7 +92,7 @@ def test_labels_of_a_release():
     assert releases.find_release("Swin-B", "imagenet22k").labels is None
     assert releases.find_release("Swin-B", "imagenet22k").classes == 21841
     assert releases.find_release("DeiT-B_16", "imagenet2012-distilled").labels[285] == "Egyptian cat"
-    assert releases.parse_augreg(f"{B16}--cifar10-steps_10k-lr_0.01-res_224").labels is None
+    assert releases.find_release("ViT-B_16", f"{B16}--cifar10-steps_10k-lr_0.01-res_224").labels is None
 
 
 def test_release_is_frozen():
@@ -229,7 +229,7 @@ def test_unique_name_needs_no_directory():
         ("ViT-B_16", "ViT-B_16", r"several published files; name one of 'imagenet21k/ViT-B_16\.npz', "),
         ("ViT-B_16", "sam/ViT-B_32", r"is a file of ViT-B_32, not of ViT-B_16; published for it are "),
         ("ViT-B_32", B16, r"is a file of ViT-B_16, not of ViT-B_32"),
-        ("ViT-B_32", B16.replace("medium1", "dark"), r"level in .* must be one of .*; published for it are "),
+        ("ViT-B_32", B16.replace("medium1", "dark"), r"must be MODEL-.*-aug_\(none.*aug_dark.*; published for it are "),
         ("ViT-B_32", f"sam/{B16}", r"is no file of ViT-B_32"),
         ("ViT-g_14", "imagenet21k", r"nothing is published for 'ViT-g_14'; .* are ViT-B_16, ViT-B_32, "),
     ],

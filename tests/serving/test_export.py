@@ -45,6 +45,23 @@ def replace_writer(monkeypatch, write, format="saved_model"):
     monkeypatch.setitem(FORMATS, format, dataclasses.replace(FORMATS[format], write=write))
 
 
+def test_calibration_images_are_resized_for_the_model(model, tmp_path, monkeypatch):
+    pytest.importorskip("nncf")
+    taken = {}
+
+    def write(model, folder, **options):
+        folder.mkdir()
+        taken.update(options)
+
+    replace_writer(monkeypatch, write, "openvino")
+    images = [draw(seed) for seed in range(3)]
+    folder = export(model, tmp_path, "openvino", quantization="int8", calibration=images, check=False)
+    protocol = model.preprocessing
+    standardised = (taken["calibration"] / 255 - protocol.mean) / protocol.std
+    np.testing.assert_allclose(standardised, keras_vit.preprocess(images, protocol), atol=1e-5)
+    assert json.loads((folder / "model_card.json").read_text())["options"]["calibration"] == "3 images"
+
+
 @pytest.mark.usefixtures("quick_writer")
 def test_versions_count_up(model, tmp_path):
     (tmp_path / "notes").mkdir()

@@ -1,7 +1,7 @@
 """The mapping between our variable paths and the array names of other libraries, for every family.
 
-Each family has a table; `rules.py` reads it, `layouts.py` says what else its files have in common. Loading and saving
-use the same tables.
+Each family has a table, and `layouts.toml` states what else its files have in common; `rules.py` reads both. Loading
+and saving use the same tables.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 
 from keras_vit.checkpoints.entries import Entry
-from keras_vit.checkpoints.names.layouts import LAYOUTS
+from keras_vit.checkpoints.names.rules import LAYOUTS
 
 _KERAS_ONLY = r"/grid$|/window_size$|seed_generator"  # sizes of tables, and dropout state
 _MOST_BLOCKS = 1000

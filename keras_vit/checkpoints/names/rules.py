@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import tomllib
 
 import numpy as np
 
@@ -86,7 +87,16 @@ _TORCH = {
 }
 
 
-def read_rules(family, layout):
+def _read_layouts():
+    """Return {family of a config: {name of a layout: `Layout`}} of layouts.toml."""
+    tables = tomllib.loads(pathlib.Path(__file__).with_name("layouts.toml").read_text(encoding="utf-8"))
+    return {
+        family: {name: Layout(_read_rules(family, name), **fields) for name, fields in layouts.items()}
+        for family, layouts in tables.items()
+    }
+
+
+def _read_rules(family, layout):
     """Return the rules of a layout, one per array, from the family's table.
 
     A line of the table is one of our layers, or a single variable: its name, its name in the files of each layout, and
@@ -102,6 +112,9 @@ def read_rules(family, layout):
                 rules.append(Rule(row["layer"] + our_end, theirs, form, axis=1 if row["kind"] == "tokens" else -1))
     return tuple(rules)
 
+
+LAYOUTS = _read_layouts()
+LAYOUT_NAMES = tuple(dict.fromkeys(name for layouts in LAYOUTS.values() for name in layouts))
 
 FORMS = {
     "same": lambda array, heads: array,

@@ -1,17 +1,18 @@
 """The table of published checkpoints, and the search in it."""
 
+import dataclasses
 import functools
 import math
 import pathlib
+import re
 
 from keras_vit import checks
-from keras_vit.checkpoints.releases.augreg import is_augreg, parse_augreg
 from keras_vit.checkpoints.releases.release import HUB, Release
 from keras_vit.config import Preprocessing
 from keras_vit.files import read_table
 
 BEST = "imagenet"  # the name in keras.applications: the best published ImageNet-1k checkpoint
-_DATA_SET = "imagenet2012"
+_DATA_SET, _LARGE = "imagenet2012", "imagenet21k"
 # Best first, by the published top-1 of ViT-B/16, DeiT-B and BiT-R152x4 at one size (top1 in the table).
 _RANKED = (
     "augreg+imagenet2012",
@@ -20,6 +21,11 @@ _RANKED = (
     "imagenet2012-distilled",
     "imagenet2012",
     "sam",
+)
+# Names of the files of AugReg (arXiv 2106.10270); those with a data set are fine-tuned. X is a number.
+_AUGREG = (
+    "MODEL-(i1k|i21k|i21k_30)-(300|30)ep-lr_X-aug_(none|light0|light1|medium1|medium2|strong1|strong2)-wd_X-do_X-sd_X"
+    "(--(imagenet2012|cifar10|cifar100|oxford_iiit_pet|kitti|resisc45)-steps_(20k|10k|2k|0k)-lr_X-res_(224|384))?"
 )
 _PARSED = ("arguments", "bytes", "preprocessing", "representation_size", "top1")
 
@@ -48,7 +54,7 @@ def find_release(model, weights, image_size=None):
             `"imagenet21k+imagenet2012"`, `"imagenet2012"` and others, see `alias` in the table; `"augreg"` is the
             recommended ImageNet-21k file of AugReg and `"augreg+imagenet2012"` its fine-tuned versions); or the name of
             a published file, with or without its directory and `.npz`. AugReg files outside the table are recognised by
-            their names, see `parse_augreg`.
+            their names; whether they exist is not checked.
         image_size: side in pixels, or (height, width), of the model's input. If an alias has files of several sizes,
             the one nearest to the side of a square of equal area is selected; ties prefer the larger. None selects the
             largest. Ignored if `weights` is the name of a file.
@@ -83,11 +89,8 @@ def find_address(model, address):
 def _find_by_name(model, weights):
     directory, _, file = weights.removeprefix(HUB).removesuffix(".npz").rpartition("/")
     named = [r for r in _releases() if r.file == file and directory in ("", r.directory)]
-    if not named and directory in ("", "augreg") and is_augreg(file):
-        try:
-            named = [parse_augreg(file)]
-        except ValueError as error:
-            raise ValueError(f"{error}; {_published(model)}") from error
+    if not named and directory in ("", "augreg"):
+        named = _find_augreg(file, model)
     fitting = [release for release in named if release.model == model]
     if len(fitting) == 1:
         return fitting[0]
@@ -98,6 +101,24 @@ def _find_by_name(model, weights):
         raise ValueError(f"weights={weights!r} is a file of {named[0].model}, not of {model}; {_published(model)}")
     near = checks.suggestion(weights.removesuffix(".npz"), _names(model))
     raise ValueError(f"weights={weights!r} is no file of {model}{near or '; ' + _published(model)}")
+
+
+def _find_augreg(file, model):
+    """Return the release of an AugReg file outside the table in a list, empty if it is not of one of their models."""
+    architecture = file.partition("-")[0]
+    listed = [r for r in _releases() if r.directory == "augreg" and r.file.startswith(f"{architecture}-")]
+    if not listed:
+        return []
+    match = re.fullmatch(_AUGREG.replace("MODEL", architecture).replace("_X", r"_[\d.]+"), file)
+    if match is None:
+        raise ValueError(f"the name of an AugReg file must be {_AUGREG}; got {file!r}; {_published(model)}")
+    upstream, *_, data_set, _, size = match.groups()
+    data_set, size = data_set or (_DATA_SET if upstream == "i1k" else _LARGE), int(size or 224)
+    # The weights of one model differ by head and position table, and only imagenet21k has a large head.
+    nearest = min(listed, key=lambda r: ((r.data_set == _LARGE) != (data_set == _LARGE), r.image_size != size))
+    address = nearest.address.replace(nearest.file, file)
+    other = {"alias": None, "top1": None, "top1_source": "", "preprocessing": Preprocessing(size=size)}
+    return [dataclasses.replace(nearest, address=address, data_set=data_set, **other)]
 
 
 def _names(model):
