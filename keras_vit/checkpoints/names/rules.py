@@ -8,6 +8,8 @@ import numpy as np
 
 from keras_vit.files import read_table
 
+_FOLDER = pathlib.Path(__file__).parent
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -61,35 +63,9 @@ class Layout:
     shows: dict = dataclasses.field(default_factory=dict)
 
 
-# kind of layer -> its arrays: suffix of our path, suffix of theirs, form; in JAX's and TensorFlow's files, in PyTorch's
-_OFFICIAL = {
-    "array": [("", "", "same")],
-    "tokens": [("", "", "same")],
-    "conv": [("/kernel", "/kernel", "same"), ("/bias", "/bias", "same")],
-    "conv_kernel": [("/kernel", "/kernel", "same")],
-    "dense": [("/kernel", "/kernel", "same"), ("/bias", "/bias", "same")],
-    "heads_out": [("/kernel", "/kernel", "heads_last"), ("/bias", "/bias", "heads_last")],
-    "heads_in": [("/kernel", "/kernel", "heads_first"), ("/bias", "/bias", "same")],
-    "pointwise": [("/kernel", "/kernel", "pointwise"), ("/bias", "/bias", "same")],
-    "norm": [("/gamma", "/scale", "same"), ("/beta", "/bias", "same")],
-    "keras_norm": [("/gamma", "/gamma", "same"), ("/beta", "/beta", "same")],
-}
-_TORCH_DENSE = [("/kernel", ".weight", "transposed"), ("/bias", ".bias", "same")]
-_TORCH = {
-    "array": [("", "", "same")],
-    "tokens": [("", "", "same")],
-    "gamma": [("/gamma", "", "same")],
-    "conv": [("/kernel", ".weight", "convolution"), ("/bias", ".bias", "same")],
-    "conv_kernel": [("/kernel", ".weight", "convolution")],
-    **dict.fromkeys(("dense", "heads_out", "heads_in"), _TORCH_DENSE),
-    "dense_kernel": _TORCH_DENSE[:1],
-    "norm": [("/gamma", ".weight", "same"), ("/beta", ".bias", "same")],
-}
-
-
 def _read_layouts():
     """Return {family of a config: {name of a layout: `Layout`}} of layouts.toml."""
-    tables = tomllib.loads(pathlib.Path(__file__).with_name("layouts.toml").read_text(encoding="utf-8"))
+    tables = tomllib.loads((_FOLDER / "layouts.toml").read_text(encoding="utf-8"))
     return {
         family: {name: Layout(_read_rules(family, name), **fields) for name, fields in layouts.items()}
         for family, layouts in tables.items()
@@ -102,14 +78,16 @@ def _read_rules(family, layout):
     A line of the table is one of our layers, or a single variable: its name, its name in the files of each layout, and
     its kind. `(query|key)` stands for several arrays that are the pieces of one of ours.
     """
-    rules, kinds = [], _OFFICIAL if layout == "official" else _TORCH
-    for row in read_table(pathlib.Path(__file__).with_name(f"{family}.tsv")):
+    rules, files = [], "official" if layout == "official" else "torch"
+    kinds = [row for row in read_table(_FOLDER / "kinds.tsv") if files in row["files"].split()]
+    for row in read_table(_FOLDER / f"{family}.tsv"):
         if layout in row:
             start, _, choice = row[layout].partition("(")
             parts, _, end = choice.partition(")")
-            for our_end, their_end, form in kinds[row["kind"]]:
-                theirs = tuple(f"{start}{part}{end}{their_end}" for part in parts.split("|"))
-                rules.append(Rule(row["layer"] + our_end, theirs, form, axis=1 if row["kind"] == "tokens" else -1))
+            for array in (array for array in kinds if array["kind"] == row["kind"]):
+                theirs = tuple(f"{start}{part}{end}{array.get('theirs', '')}" for part in parts.split("|"))
+                ours = row["layer"] + array.get("ours", "")
+                rules.append(Rule(ours, theirs, array["form"], axis=1 if row["kind"] == "tokens" else -1))
     return tuple(rules)
 
 
