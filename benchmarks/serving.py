@@ -55,7 +55,7 @@ def measure(model, paths, forms=FORMS):
     truth = labels[[logits[classes.index(name)] for name in names]]
     files = [path.read_bytes() for path in paths]
     start = time.perf_counter()
-    pixels = resized(model, [np.asarray(image.read(model.preprocessing.channels)) for image in _read(paths)])
+    pixels = resized(model, [np.asarray(read(model.preprocessing.channels)) for read in _read(paths)])
     preparing = (time.perf_counter() - start) / len(paths)
     inputs = keras_vit.preprocess([str(path) for path in paths], model.preprocessing)
     own = labels[model.predict(inputs, verbose=0).argmax(-1)]

@@ -23,6 +23,7 @@ except ImportError:  # Windows
     fcntl = None
 
 MAX_JSON = 16 * 2**20  # bytes; the Python objects take up to 25 times as much memory
+_JSON_NAMES = {dict: "object", list: "array"}
 LOCK = "training.lock"
 _BEAT = 15  # seconds between two updates of a lock file by its owner
 _SILENCE = 120  # seconds without an update after which an owner on another machine counts as ended
@@ -51,16 +52,17 @@ class Refused(ValueError):
     """A part of a file that is not accepted; the message says which."""
 
 
-def parse_json(name, size, read):
-    """Return the dict in a JSON file, or in a member of an archive.
+def parse_json(name, size, read, kind=dict):
+    """Return the dict, or the list, in a JSON file, or in a member of an archive.
 
     Args:
         name: name of the file in error messages.
         size: size of the file in bytes.
         read: callable that returns its content; not called for a file of more than `MAX_JSON`.
+        kind: the expected type, `dict` or `list`.
 
     Raises:
-        Refused: if the file is too large, is not JSON, or has no JSON object.
+        Refused: if the file is too large, is not JSON, or has another type.
     """
     if size > MAX_JSON:
         raise Refused(f"{name} must not exceed {MAX_JSON} bytes; got {size}")
@@ -68,8 +70,8 @@ def parse_json(name, size, read):
         values = json.loads(read())
     except (ValueError, RecursionError) as error:
         raise Refused(f"{name} must be JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise Refused(f"{name} must hold a JSON object; got {type(values).__name__}")
+    if not isinstance(values, kind):
+        raise Refused(f"{name} must hold a JSON {_JSON_NAMES[kind]}; got {type(values).__name__}")
     return values
 
 

@@ -1,6 +1,8 @@
-"""The tested versions of Keras and TensorFlow, for setup.py and the check at import."""
+"""The tested versions of Keras and TensorFlow, for setup.py and the check at import; and optional packages."""
 
+import importlib
 import re
+from typing import Any
 
 # package -> oldest tested minor version, first untested minor version; Keras 3.16 was tested as keras-nightly
 TESTED = {"keras": ("3.12", "3.17"), "tensorflow": ("2.20", "2.22")}
@@ -23,6 +25,22 @@ def check_version(package: str, version: str) -> None:
     if not _minor(oldest) <= _minor(version) < _minor(end):
         tested = f"{package}>={oldest},<{end}"
         raise ImportError(f"keras_vit needs {tested}; got {package} {version} (pip install '{tested}')")
+
+
+def import_optional(module: str, needed: str) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+        module: full name of the module.
+        needed: what needs it and how to install it, for the message, such as `"plots need x: pip install x"`.
+
+    Raises:
+        ImportError: if it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(needed) from error
 
 
 def _minor(version):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.analysis.blocks import patch_grid
+from keras_vit.analysis.attention import patch_grid
 from keras_vit.layers import AddPositionEmbs, PatchEncoder, StdConv2D
 from keras_vit.models.encoders import called_layers
 from keras_vit.typing import Size

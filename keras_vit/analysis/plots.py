@@ -17,6 +17,7 @@ from keras_vit import checks
 from keras_vit.analysis.heads import head_strength, receptive_field
 from keras_vit.analysis.overlay import as_uint8, heat_map, overlay
 from keras_vit.config import ResNetConfig
+from keras_vit.versions import import_optional
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -310,12 +311,9 @@ def import_figure():
     Raises:
         ImportError: without matplotlib; with the command that installs it.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError("plots need matplotlib: pip install matplotlib") from None
+    matplotlib_figure = import_optional("matplotlib.figure", "plots need matplotlib: pip install matplotlib")
 
-    class NotebookFigure(Figure):
+    class NotebookFigure(matplotlib_figure.Figure):
         def _repr_png_(self):
             file = io.BytesIO()
             self.savefig(file, format="png")

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from keras import ops
 
-from keras_vit.analysis.attention import Layers, attention_batches
-from keras_vit.analysis.blocks import LAST_GRID, attention_graph
+from keras_vit.analysis.attention import LAST_GRID, Layers, attention_batches, attention_graph
 from keras_vit.typing import Size, Tensor
 
 

@@ -40,7 +40,7 @@ def open_sources(args, seed):
     if args.hold_out is not None:
         return _split(source, args.hold_out, seed)
     if kind == "arrays":
-        has_test = "test" in keras_vit.data.in_memory.parts_of(args.arrays)
+        has_test = "test" in keras_vit.data.local.parts_of(args.arrays)
         return source, _open(args, kind, "test") if has_test else None
     return source, None if args.validation is None else _open(args, kind, where=args.validation)
 

@@ -1,8 +1,7 @@
 """Image sources, and the tf.data pipelines that turn them into batches."""
 
 from keras_vit.data.corrupt import UnusableDataError, data_error
-from keras_vit.data.directory import from_directory
-from keras_vit.data.in_memory import from_arrays, from_digits, from_npz
+from keras_vit.data.local import from_arrays, from_digits, from_directory, from_npz
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
 from keras_vit.data.tfds import LabelRule, from_tfds

@@ -56,17 +56,14 @@ def jpeg_shape(contents, max_pixels=None):
     sides = tf.cast(shape[:2], tf.float64)
 
     def checked():
-        times = 1.0 + 2.0 * tf.cast(is_progressive(contents), tf.float64)
-        return limited(shape, tf.concat([sides, [times]], 0), max_pixels)
+        return tf.cond(
+            is_progressive(contents),
+            lambda: limited(shape, shape[:2], max_pixels // 3, " as a progressive JPEG"),
+            lambda: limited(shape, shape[:2], max_pixels),
+        )
 
     # Most images are small; this skips the check for them.
     return tf.cond(3.0 * tf.reduce_prod(sides) > max_pixels, checked, lambda: shape)
-
-
-def limited_jpeg(contents, max_pixels=None):
-    """Return a JPEG unchanged; raise as `jpeg_shape` does."""
-    with tf.control_dependencies([jpeg_shape(contents, max_pixels)]):
-        return tf.identity(contents)
 
 
 def limited_other(contents, max_pixels=None):
@@ -78,7 +75,7 @@ def limited_other(contents, max_pixels=None):
     """
     sides = header_sides(contents)
     is_known = (tf.strings.substr(contents, 0, 4) != b"\x89PNG") | (tf.reduce_min(sides) > 0)
-    return limited(_if(is_known, "a PNG must start with its header", contents), sides, max_pixels)
+    return limited(_if(is_known, "a PNG must start with its header", contents), sides[::-1], max_pixels)
 
 
 def header_sides(contents):
@@ -92,17 +89,20 @@ def header_sides(contents):
     return tf.reduce_sum(tf.where(is_this[:, None], sides, 0), axis=0)
 
 
-def limited(value, sides, max_pixels=None):
-    """Return `value`; raise if the product of `sides` exceeds `max_pixels` (None: `MAX_PIXELS`)."""
+def limited(value, sides, max_pixels=None, kind=""):
+    """Return `value`; raise if the product of `sides` exceeds `max_pixels` (None: `MAX_PIXELS`).
+
+    The error contains `kind`, a description of the image, and `sides`, its height and width.
+    """
     max_pixels = max_pixels or MAX_PIXELS
     pixels = tf.abs(tf.reduce_prod(tf.cast(sides, tf.float64)))  # 65,500 x 65,500 exceeds int32
-    return _if(pixels <= max_pixels, f"an image must have at most {max_pixels:,} pixels", value)
+    return _if(pixels <= max_pixels, f"an image must have at most {max_pixels:,} pixels{kind}; got", value, sides)
 
 
-def _if(condition, message, value):
-    """Return `value`; raise an error with this message unless the condition holds."""
+def _if(condition, message, value, *found):
+    """Return `value`; raise an error with this message and the tensors `found` unless the condition holds."""
     # tf.debugging uses a conditional, which adds a fifth to the time of an image of 64 pixels.
-    with tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=[message])]):
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=[message, *found])]):
         return tf.identity(value)
 
 
@@ -179,7 +179,7 @@ def _cut(contents, max_pixels, max_blocks):
         lambda place, blocks: behind_blocks(place + 2, blocks),
         (start, 0),
     )
-    sides = [byte(descriptor + at) + 256 * byte(descriptor + at + 1) for at in (5, 7)]
+    sides = [byte(descriptor + at) + 256 * byte(descriptor + at + 1) for at in (7, 5)]
     behind_table = descriptor + 10 + color_table(byte(descriptor + 9))
     end, blocks = behind_blocks(behind_table + 1, blocks)  # one byte is the size of the codes
     is_whole = (byte(descriptor) == _IMAGE) & (end <= length)

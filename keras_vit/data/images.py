@@ -3,12 +3,13 @@
 Damaged and too large images raise errors.
 """
 
-import collections.abc
 import contextlib
-import dataclasses
 import io
+import math
+import numbers
 import os
 import pathlib
+import re
 import warnings
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -20,31 +21,18 @@ import PIL.ImageOps
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.data import arrays, headers
+from keras_vit.data import headers
 from keras_vit.data import preprocessing as ops
 from keras_vit.typing import PathLike, SupportsArray
 
 _FORMATS = "JPEG, PNG, BMP, GIF, WebP (not animated)"
 _READABLE = ("JPEG", "MPO", "PNG", "BMP", "GIF", "WEBP")  # Pillow's names; MPO: a JPEG followed by more images
 _GREY_MODES = ("1", "L", "LA", "La")
+_TOLERANCE = 1e-4  # share of the range: float32 resampling produces values such as 1.0000001, which are clipped
 
 # an image, or a list or tuple of images; an array may contain several
 _Image: TypeAlias = PathLike | bytes | PIL.Image.Image | SupportsArray
 Images: TypeAlias = _Image | Sequence[_Image]
-
-
-@dataclasses.dataclass(frozen=True)
-class Image:
-    """One image that is not read yet.
-
-    Attributes:
-        name: its name in messages: its path, or its place in the list.
-        read: function of `channels` (1 or 3, used to decode an encoded image) that returns the pixels
-            (height, width, 1, 3 or 4 channels), uint8 or float32 on [0, 255].
-    """
-
-    name: str
-    read: collections.abc.Callable
 
 
 def preprocess(
@@ -76,7 +64,11 @@ def preprocess(
 
 
 def as_images(images, value_range=None):
-    """Return `images` (see `preprocess`) as a list of `Image`s, checked as far as possible without opening files."""
+    """Return a list of functions that read `images` (see `preprocess`), which are checked without opening files.
+
+    A function maps `channels` (1 or 3, used to decode an encoded image) to the pixels (height, width, 1, 3 or 4
+    channels), uint8 or float32 on [0, 255].
+    """
     is_list = isinstance(images, (list, tuple))
     if is_list and not images:
         raise ValueError(f"images must contain at least one image; got {images!r}")
@@ -94,9 +86,9 @@ def as_images(images, value_range=None):
 
 
 def stack(images, preprocessing):
-    """Read and preprocess `Image`s: float32 (images, height, width, channels)."""
+    """Read and preprocess the result of `as_images`: float32 (images, height, width, channels)."""
     with tf.device("CPU"):
-        done = [ops.apply(preprocessing, image.read(preprocessing.channels)) for image in images]
+        done = [ops.apply(preprocessing, read(preprocessing.channels)) for read in images]
     return np.stack([np.asarray(image) for image in done])
 
 
@@ -117,19 +109,10 @@ def decode(name, contents, channels):
         ValueError: on bytes that are not an image, a damaged image, or more than `headers.MAX_PIXELS` pixels; the
             message begins with `name`.
     """
-    image_format = _check_header(name, contents)
     try:
         image = ops.decode(tf.constant(contents), channels)
-    except tf.errors.OpError:
-        if image_format not in _READABLE:
-            raise ValueError(
-                f"{name} must be one of {_FORMATS}; it is {image_format}: "
-                "open it with PIL.Image.open and pass the image instead"
-            ) from None
-        raise ValueError(
-            f"{name} must be a complete image of one of {_FORMATS}; it begins as {image_format} "
-            f"but is truncated, damaged or of an unsupported kind ({len(contents)} bytes, {_beginning(contents)})"
-        ) from None
+    except tf.errors.OpError as error:
+        raise ValueError(f"{name} must {_unmet(contents, error.message)}") from None
     _check_sides(name, *image.shape[:2])
     return image
 
@@ -154,16 +137,68 @@ def from_pil(name, image):
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
+def check_array(name, array, value_range, ranks):
+    """Return `array` (as NumPy) and its range (low, high) after checking shape and values.
+
+    Raises:
+        TypeError: if it does not contain numbers.
+        ValueError: on a rank that is not in `ranks`, sides of 0, channels other than 1, 3 or 4, NaN or infinity, and
+            values outside `value_range`; if that is None, outside the range of the dtype.
+    """
+    array = _numeric(name, array)
+    check_shape(name, array.shape, ranks)
+    low, high = _range_of(name, array.dtype, value_range)
+    # Only the extremes are checked: they show NaN and infinity, and a large batch is not copied.
+    least, greatest = float(array.min()), float(array.max())
+    if not (math.isfinite(least) and math.isfinite(greatest)):
+        raise ValueError(f"{name} must contain finite values; it contains NaN or infinity")
+    slack = _TOLERANCE * (high - low)
+    if least < low - slack or greatest > high + slack:
+        raise ValueError(
+            f"{name} must have values from {low:g} to {high:g}; they range from {least:g} to {greatest:g}"
+            f"{_advice(array.dtype, least, greatest)}"
+        )
+    if array.dtype.kind == "f" and (low, high) == (0, 255) and 0 <= least < greatest <= 1:
+        raise ValueError(
+            f"{name} must have values from 0 to 255 for this value_range; they range from {least:g} to "
+            f"{greatest:g} and are probably scaled already: omit value_range"
+        )
+    return array, (low, high)
+
+
+def to_levels(array, value_range):
+    """Return an image of rank 2 or 3 as (height, width, channels) on [0, 255]: uint8 unchanged, else float32."""
+    array = array[..., None] if array.ndim == 2 else array
+    low, high = value_range
+    if array.dtype == np.uint8 and (low, high) == (0, 255):
+        return array
+    levels = (array.astype(np.float32) - np.float32(low)) * np.float32(255.0 / (high - low))
+    return np.clip(levels, 0.0, 255.0)
+
+
+def check_shape(name, shape, ranks):
+    """Raise a `ValueError` unless an array of this shape holds one image (rank 2 or 3) or several (rank 4)."""
+    forms = {2: "(height, width)", 3: "(height, width, channels)", 4: "(images, height, width, channels)"}
+    if len(shape) not in ranks:
+        raise ValueError(f"{name} must have shape {' or '.join(forms[rank] for rank in ranks)}; got {shape}")
+    if 0 in shape:
+        raise ValueError(f"{name} must have no side of length 0; got shape {shape}")
+    if len(shape) > 2 and shape[-1] not in (1, 3, 4):
+        is_channels_first = shape[-3] in (1, 3, 4) and shape[-3] < min(shape[-2:])
+        hint = "; move the channels to the last axis" if is_channels_first else ""
+        raise ValueError(f"{name} must have 1, 3 or 4 channels on its last axis; got shape {shape}{hint}")
+
+
 def _no_array(name, image):
-    """Return the `Image` of a path, the bytes of a file or a PIL image; None for anything else, an array."""
+    """Return the function that reads a path, the bytes of a file or a PIL image; None for anything else, an array."""
     if isinstance(image, (str, os.PathLike)):
         check_file(image)
         name = os.fspath(image)
-        return Image(name, lambda channels: decode(name, pathlib.Path(image).read_bytes(), channels))
+        return lambda channels: decode(name, pathlib.Path(image).read_bytes(), channels)
     if isinstance(image, (bytes, bytearray, memoryview)):
-        return Image(name, lambda channels: decode(name, bytes(image), channels))
+        return lambda channels: decode(name, bytes(image), channels)
     if isinstance(image, PIL.Image.Image):
-        return Image(name, lambda channels: from_pil(name, image))
+        return lambda channels: from_pil(name, image)
     if isinstance(image, (list, tuple)):
         raise TypeError(
             f"{name} must be a path, the bytes of a file, a PIL image or an array; got a {type(image).__name__}"
@@ -172,9 +207,9 @@ def _no_array(name, image):
 
 
 def _from_array(name, array, value_range, is_in_list):
-    array, value_range = arrays.check(name, array, value_range, (2, 3) if is_in_list else (2, 3, 4))
-    named = [(f"{name}[{place}]", image) for place, image in enumerate(array)] if array.ndim == 4 else [(name, array)]
-    return [Image(name, lambda channels, image=image: arrays.to_levels(image, value_range)) for name, image in named]
+    array, value_range = check_array(name, array, value_range, (2, 3) if is_in_list else (2, 3, 4))
+    listed = array if array.ndim == 4 else [array]
+    return [lambda channels, image=image: to_levels(image, value_range) for image in listed]
 
 
 def _upright(image):
@@ -186,41 +221,73 @@ def _upright(image):
     return image
 
 
-def _check_header(name, contents):
-    """Return the name of the format after checking the header and the number of pixels."""
-    if not contents:
-        raise ValueError(f"{name} must be an image ({_FORMATS}); it is empty (0 bytes)")
-    if contents[:4] == b"RIFF":  # WebP: Pillow allocates the pixels of an animated one when it opens it
-        width, height = headers.header_sides(tf.constant(contents)).numpy()
-        _check_sides(name, height or 1, width or 1)
+def _unmet(contents, message):
+    """Return the expectation that a file does not meet; `message` is the error of `ops.decode`."""
+    limit = re.search(r"(have at most .*; got)\W+(\d+) (\d+)\]", message)
+    if limit:
+        return f"{limit[1]} {limit[2]} x {limit[3]} pixels"
+    is_text = all(32 <= byte < 127 for byte in contents[:4])
+    start = contents[:12].decode("ascii", "replace").rstrip() if is_text else contents[:12].hex(" ")
+    found = f"{len(contents)} bytes, starts with {start}" if contents else "it is empty (0 bytes)"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large images, and about damage outside the header
             with PIL.Image.open(io.BytesIO(contents)) as header:
-                image_format, (width, height) = header.format, header.size
-    except PIL.Image.DecompressionBombError as error:
-        raise ValueError(f"{name} must have at most {headers.MAX_PIXELS:,} pixels; {error}") from None
-    except (OSError, SyntaxError, ValueError, EOFError):
-        raise ValueError(
-            f"{name} must be an image ({_FORMATS}); it is not an image or its header is damaged: "
-            f"{len(contents)} bytes, {_beginning(contents)}"
-        ) from None
-    _check_sides(name, height, width)
-    limit = headers.MAX_PIXELS // 3
-    if height * width > limit and image_format in ("JPEG", "MPO") and headers.is_progressive(contents):
-        _check_sides(name, height, width, limit, " as a progressive JPEG")
-    return image_format
+                image_format = header.format
+    except (OSError, SyntaxError, ValueError, EOFError, PIL.Image.DecompressionBombError):
+        return f"be an image ({_FORMATS}); it is not an image or its header is damaged: {found}"
+    if image_format not in _READABLE:
+        return f"be one of {_FORMATS}; it is {image_format}: open it with PIL.Image.open and pass the image instead"
+    return (
+        f"be a complete image of one of {_FORMATS}; it begins as {image_format} but is truncated, damaged or of an "
+        f"unsupported kind ({found})"
+    )
 
 
-def _check_sides(name, height, width, limit=None, of_kind=""):
-    limit = headers.MAX_PIXELS if limit is None else limit
+def _check_sides(name, height, width):
     if not height or not width:
         raise ValueError(f"{name} must have a height and a width above 0; got {height} x {width} pixels")
-    if height * width > limit:
-        raise ValueError(f"{name} must have at most {limit:,} pixels{of_kind}; got {height} x {width} pixels")
+    if height * width > headers.MAX_PIXELS:
+        raise ValueError(f"{name} must have at most {headers.MAX_PIXELS:,} pixels; got {height} x {width} pixels")
 
 
-def _beginning(contents):
-    start = bytes(contents[:12])
-    is_text = all(32 <= byte < 127 for byte in start[:4])
-    return f"starts with {start.decode('ascii', 'replace').rstrip() if is_text else start.hex(' ')}"
+def _numeric(name, array):
+    given = type(array)
+    try:
+        array = np.asarray(array)
+    except Exception:  # any exception means that the object is not an array
+        array = np.empty((), object)
+    if array.dtype.name == "bfloat16":
+        array = array.astype(np.float32)
+    if array.dtype.kind == "b":
+        raise TypeError(f"{name} must contain numbers; got bool: convert with mask.astype('uint8') * 255")
+    if array.dtype.kind not in "uif":
+        raise TypeError(
+            f"{name} must be a path, the bytes of a file, a PIL image or an array of numbers; "
+            f"got {given.__module__}.{given.__qualname__}"
+        )
+    return array
+
+
+def _range_of(name, dtype, value_range):
+    if value_range is not None:
+        pair = tuple(value_range) if isinstance(value_range, (tuple, list)) else ()
+        is_pair = len(pair) == 2 and all(isinstance(v, numbers.Real) and math.isfinite(v) for v in pair)
+        if not is_pair or pair[0] >= pair[1]:
+            raise ValueError(
+                "value_range must be None or a pair of numbers (darkest, brightest) such as (0, 255); "
+                f"got value_range={value_range!r}"
+            )
+        return pair
+    if dtype.kind == "i":
+        raise ValueError(
+            f"{name} must be uint8, uint16 or float, or come with value_range=(darkest, brightest); "
+            f"got {dtype}, which has no standard range for images"
+        )
+    return (0, np.iinfo(dtype).max) if dtype.kind == "u" else (0, 1)
+
+
+def _advice(dtype, least, greatest):
+    ranges = ((0, 1), (0, 255), (-1, 1)) if dtype.kind == "f" else ((0, 255), (0, 65535))
+    fitting = [pair for pair in ranges if pair[0] <= least and greatest <= pair[1]]
+    return f": pass value_range={fitting[0]}" if fitting else ": pass their actual value_range"

@@ -151,7 +151,7 @@ def eval_batches(source, preprocessing, batch_size):
         yield from _batches(order, preprocessing, "float32", unreadable).as_numpy_iterator()
     except tf.errors.OpError as error:
         for position in unreadable.positions if source.files else ():
-            readers.as_images(source.files[position])[0].read(preprocessing.channels)  # raises with the reason
+            readers.as_images(source.files[position])[0](preprocessing.channels)  # raises with the reason
         raise (data_error(error) or error) from None
 
 

@@ -117,7 +117,8 @@ def standardise(preprocessing, image):
 
 def _decode_jpeg(contents, max_pixels):
     # TensorFlow's default transform is coarser: up to 20 pixel values from Pillow's result, and no faster.
-    image = tf.io.decode_jpeg(headers.limited_jpeg(contents, max_pixels), channels=3, dct_method="INTEGER_ACCURATE")
+    with tf.control_dependencies([headers.jpeg_shape(contents, max_pixels)]):
+        image = tf.io.decode_jpeg(contents, channels=3, dct_method="INTEGER_ACCURATE")
     return headers.upright(image, contents, is_jpeg=True)
 
 

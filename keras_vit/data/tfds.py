@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_vit.data.sources import ImageSource, from_lookup
 from keras_vit.data.tfrecord import index_records
 from keras_vit.typing import PathLike, Tensor
+from keras_vit.versions import import_optional
 
 _LOG = logging.getLogger("keras_vit.data")
 
@@ -124,11 +125,9 @@ def prepare(builder):
 
 
 def _import_tfds():
-    try:
-        import tensorflow_datasets as tfds
-    except ImportError as error:
-        raise ImportError("from_tfds needs TensorFlow Datasets: pip install tensorflow-datasets") from error
-    return tfds
+    return import_optional(
+        "tensorflow_datasets", "from_tfds needs TensorFlow Datasets: pip install tensorflow-datasets"
+    )
 
 
 def _rule(tfds, features, label_key):

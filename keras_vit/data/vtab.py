@@ -59,35 +59,11 @@ def _place(value, thresholds):
     return tf.reduce_sum(tf.cast(value > tf.constant(thresholds, value.dtype), tf.int32))
 
 
-def _clevr_count():
-    """Number of objects, 3 to 10."""
-    return LabelRule(
-        {"objects": ["size"]},
-        lambda example: tf.size(example["objects"]["size"]) - 3,
-        tuple(f"{count} objects" for count in range(3, 11)),
-    )
-
-
-def _clevr_distance():
-    """Depth of the closest object, in six ranges."""
-    names = (f"closest object up to {_CLEVR_DEPTHS[0]}", *(f"up to {depth}" for depth in _CLEVR_DEPTHS[1:]))
-    return LabelRule(
-        {"objects": ["pixel_coords"]},
-        lambda example: _place(tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), _CLEVR_DEPTHS),
-        (*names, f"beyond {_CLEVR_DEPTHS[-1]}"),
-    )
-
-
-def _kitti_distance():
-    """Distance (z, in metres) of the closest car, van or truck, in three ranges; the fourth class has none."""
-
-    def label(example):
-        is_vehicle = example["objects"]["type"] < _VEHICLES
-        distances = tf.boolean_mask(example["objects"]["location"][:, 2], is_vehicle)
-        return _place(tf.reduce_min(tf.concat([distances, [_NO_VEHICLE]], axis=0)), _KITTI_METRES)
-
-    names = ("vehicle within 8 m", "vehicle within 20 m", "vehicle beyond 20 m", "no vehicle")
-    return LabelRule({"objects": ["location", "type"]}, label, names)
+def _closest_vehicle(example):
+    """Return the distance (z, in metres) of the closest car, van or truck."""
+    is_vehicle = example["objects"]["type"] < _VEHICLES
+    distances = tf.boolean_mask(example["objects"]["location"][:, 2], is_vehicle)
+    return tf.reduce_min(tf.concat([distances, [_NO_VEHICLE]], axis=0))
 
 
 def _dsprites(feature, values):
@@ -106,26 +82,35 @@ def _stretched(encoded):
 
 
 _LABEL_RULES = {
-    "clevr_count": _clevr_count(),
-    "clevr_distance": _clevr_distance(),
+    "clevr_count": LabelRule(
+        {"objects": ["size"]},
+        lambda example: tf.size(example["objects"]["size"]) - 3,
+        tuple(f"{count} objects" for count in range(3, 11)),
+    ),
+    "clevr_distance": LabelRule(  # depth of the closest object
+        {"objects": ["pixel_coords"]},
+        lambda example: _place(tf.reduce_min(example["objects"]["pixel_coords"][:, 2]), _CLEVR_DEPTHS),
+        ("closest object up to 8.0", "up to 8.5", "up to 9.0", "up to 9.5", "up to 10.0", "beyond 10.0"),
+    ),
     "dsprites_location": _dsprites("label_x_position", 32),
     "dsprites_orientation": _dsprites("label_orientation", 40),
-    "kitti_distance": _kitti_distance(),
+    "kitti_distance": LabelRule(
+        {"objects": ["location", "type"]},
+        lambda example: _place(_closest_vehicle(example), _KITTI_METRES),
+        ("vehicle within 8 m", "vehicle within 20 m", "vehicle beyond 20 m", "no vehicle"),
+    ),
 }
 
 
-def _read_tasks():
-    """Return `{name: VtabTask}` of the rows of vtab.tsv; its `source` is a file of task_adaptation."""
-    return {row["name"]: _task(**row) for row in read_table(pathlib.Path(__file__).with_name("vtab.tsv"))}
-
-
 def _task(name, group, dataset, classes, label, validation, test, source):
+    """Return the `VtabTask` of a row of vtab.tsv; `source` is a file of task_adaptation."""
     parts = [(split, int(percent)) for split, percent in (part.split() for part in (validation, test))]
     image = _stretched if source == "dsprites.py" else None
     return VtabTask(name, group, dataset, int(classes), _LABEL_RULES.get(label, label), *parts, image)
 
 
-VTAB_TASKS: dict[str, VtabTask] = _read_tasks()
+_ROWS = read_table(pathlib.Path(__file__).with_name("vtab.tsv"))
+VTAB_TASKS: dict[str, VtabTask] = {row["name"]: _task(**row) for row in _ROWS}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,10 +5,9 @@
 
 from keras_vit.evaluation.accuracy import Accuracy, Calibration, ClassReport, evaluate
 from keras_vit.evaluation.few_shot import FewShot, FewShotProbe, few_shot
-from keras_vit.evaluation.linear_probe import LinearProbe, linear_probe
+from keras_vit.evaluation.linear_probe import LinearProbe, Ridge, fit_ridge, linear_probe
 from keras_vit.evaluation.outputs import predict, predict_prepared
 from keras_vit.evaluation.real_labels import read_real_labels
-from keras_vit.evaluation.ridge import Ridge, fit_ridge
 from keras_vit.evaluation.vtab_score import VtabScore
 
 __all__ = [

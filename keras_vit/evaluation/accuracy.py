@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.checkpoints.releases.release import label_set
+from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation import outputs
@@ -305,16 +306,15 @@ def evaluate(
         model_names = tuple(names[logit] for logit in logits)
     class_names, logits = names if class_names is None else class_names, np.asarray(logits)
     batches, steps = images.batches(kept)
-    run, found, first = outputs.runner(model, "scores", compiled=steps != 1), [], 0
-    for scores, numbers in outputs.each_batch(run, model, "evaluate", batches, steps, verbose):
+    found, first = [], 0
+    forward = inference(model, compiled=steps != 1)
+    for scores, numbers in outputs.run_batches(forward, model, "evaluate", "scores", batches, steps, verbose):
         numbers = check_labels("data", numbers, len(class_names))
         is_answer = np.zeros((len(numbers), classes), bool)
         for n, row in enumerate(is_answer):
             row[logits[numbers[n] if answers is None else answers[first + n]]] = True
         first += len(numbers)
         found.append((numbers, *_measured(model, scores, is_answer)))
-    if not found:
-        raise ValueError("data must contain at least one image; it contains none")
     numbers, best, ranks, confidences, of_right = map(np.concatenate, zip(*found, strict=True))
     correct = {k: int((ranks < k).sum()) for k in top}
     of_classes = class_report(class_names, model_names, names, numbers, best, ranks == 0)

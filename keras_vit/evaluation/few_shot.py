@@ -9,12 +9,12 @@ import keras
 import numpy as np
 
 from keras_vit import checks, files
+from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.accuracy import aligned
-from keras_vit.evaluation.frozen_features import FrozenFeatures
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
-from keras_vit.evaluation.ridge import DEFAULT_L2, draw_shots, fit_ridge
+from keras_vit.evaluation.linear_probe import DEFAULT_L2, FrozenFeatures, draw_shots, fit_ridge
 from keras_vit.typing import PathLike
 
 
@@ -141,9 +141,9 @@ def _few_shot(frozen, train, test, shots, seeds, l2, verbose):
     draws = [draw_shots(labels, class_names, max(shots), seed) for seed in seeds]
     needed = np.unique(draws)
     (batches, steps), (test_batches, test_steps) = train.batches(needed), test.batches()
-    read = frozen.reader(compiled=test_steps is None or steps + test_steps > 2)
-    x, _ = read(batches, steps, verbose)
-    x_test, y_test = read(test_batches, test_steps, verbose)
+    forward = inference(frozen.graph, compiled=test_steps is None or steps + test_steps > 2)
+    x, _ = frozen.read(forward, batches, steps, verbose)
+    x_test, y_test = frozen.read(forward, test_batches, test_steps, verbose)
     y_test = places[check_labels("test", y_test, len(places))]
 
     def accuracy_of(draw):

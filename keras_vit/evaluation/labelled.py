@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.data import from_directory
-from keras_vit.data.corrupt import data_error
 from keras_vit.data.pipeline import eval_batches
 from keras_vit.data.sources import ImageSource
 from keras_vit.evaluation.outputs import check_preprocessing
@@ -70,26 +69,21 @@ class SourceImages:
             labels = tf.data.Dataset.range(source.size).map(
                 lambda n: source.lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE
             )
-        try:
-            found = list(labels.batch(_LABELS_AT_A_TIME).as_numpy_iterator())
-        except tf.errors.OpError as error:
-            raise (data_error(error) or error) from None
+        found = list(labels.batch(_LABELS_AT_A_TIME).as_numpy_iterator())
         return check_labels(self.name, np.concatenate(found or [np.zeros(0, int)]), len(self.class_names))
 
     def batches(self, positions=None):
         """Return an iterator of (inputs, labels) of all images, or those at ascending `positions`, and its length."""
         source, count = self.source, self.source.size if positions is None else len(positions)
-        is_stream = positions is not None and source.lookup is None
-        if is_stream:
-            files = source.files and tuple(source.files[position] for position in positions)
+        if positions is not None and source.lookup is None:
             dataset = _filtered(source.dataset, positions, source.size)
             source = ImageSource(
-                dataset, self.class_names, count, files, describe=lambda n: self.source.name_of(int(positions[n]))
+                dataset, self.class_names, count, describe=lambda n: self.source.name_of(int(positions[n]))
             )
         elif positions is not None:
             source = source.take(positions)
         batches = eval_batches(source, self.preprocessing, self._batch_size)
-        return _in_order(self, batches, positions) if is_stream else batches, -(-count // self._batch_size)
+        return _checked(self, batches, positions), -(-count // self._batch_size)
 
 
 class ReadyBatches:
@@ -111,11 +105,11 @@ class ReadyBatches:
 
     def batches(self, positions=None):
         """Return an iterator as of `SourceImages`, and its length, None if the dataset has no known size."""
-        if positions is None:
-            known = int(self._dataset.cardinality())
-            return self._dataset.as_numpy_iterator(), known if known >= 0 else None
-        rows = _filtered(self._dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
-        return _in_order(self, rows.as_numpy_iterator(), positions), -(-len(positions) // self._batch_size)
+        dataset, steps = self._dataset, int(self._dataset.cardinality())
+        if positions is not None:
+            dataset = _filtered(dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
+            steps = -(-len(positions) // self._batch_size)
+        return _checked(self, dataset.as_numpy_iterator(), positions), steps if steps >= 0 else None
 
 
 def check_labels(name, labels, classes=None):
@@ -163,17 +157,20 @@ def match_labels(train, test):
     return names, np.asarray(places)
 
 
-def _in_order(images, batches, positions):
-    """Yield batches that are read a second time; raise if their labels have changed."""
-    expected, done = images.labels[positions], 0
+def _checked(images, batches, positions):
+    """Yield batches; raise if there are none, on wrong labels, and if `positions` now have other labels."""
+    expected, done = None if positions is None else images.labels[positions], 0
     for inputs, labels in batches:
-        if not np.array_equal(labels, expected[done : done + len(labels)]):
+        labels = check_labels(images.name, labels)
+        if expected is not None and not np.array_equal(labels, expected[done : done + len(labels)]):
             raise ValueError(
                 f"{images.name} must return its images in the same order every time, but the labels have changed: "
                 "remove its shuffle, or use reshuffle_each_iteration=False"
             )
         done += len(labels)
         yield inputs, labels
+    if not done:
+        raise ValueError(f"{images.name} must contain at least one image; it contains none")
 
 
 def _filtered(dataset, positions, size):

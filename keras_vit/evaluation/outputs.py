@@ -67,10 +67,10 @@ def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> 
         UserWarning: as in `predict`.
     """
     check_classifier(model)
-    return _best(model, [looked_at(model, "predict_prepared", np.asarray(inputs))], top, compiled=False)
+    return _best(model, [np.asarray(inputs)], top, compiled=False, method="predict_prepared")
 
 
-def _best(model, batches, top, compiled):
+def _best(model, batches, top, compiled, method=None):
     checks.check_integer("top", top)
     if has_zero_head(model):
         warnings.warn(
@@ -79,54 +79,39 @@ def _best(model, batches, top, compiled):
             UserWarning,
             stacklevel=3,
         )
-    run, names, answers = runner(model, "scores", compiled), logit_names(model), []
-    for inputs in batches:
-        for row in probabilities(model, run(inputs)):
+    names, answers = logit_names(model), []
+    labelled = ((inputs, None) for inputs in batches)
+    for scores, _ in run_batches(inference(model, compiled), model, method, "scores", labelled):
+        for row in probabilities(model, scores):
             order = np.argsort(-row, kind="stable")[:top]
             answers.append([(names[n], float(row[n])) for n in order])
     return answers
 
 
-def runner(model, what, compiled, graph=None):
-    """Return a function from a batch of inputs to outputs, float32 (batch, ...).
+def run_batches(forward, model, method, what, batches, steps=None, verbose=False):
+    """Yield (outputs, labels) of each batch of (inputs, labels); outputs are float32 (batch, ...).
 
     Args:
-        model: a keras model.
+        forward: result of `inference`, for `model` or for a graph of its layers.
+        model: the keras model that messages name.
+        method: name of the method that a warning about the range of the first inputs names; None does not check it.
         what: name of the outputs in messages, such as `"scores"`.
-        compiled: as in `inference`; use a compiled function at once.
-        graph: the model to run, if it is another one than the model that messages name.
+        batches: iterable of (inputs, labels).
+        steps: number of batches, or None.
+        verbose: whether to show a progress bar.
 
-    Returns:
-        A function that raises a `ValueError` if outputs are not finite.
+    Raises:
+        ValueError: if outputs are not finite.
     """
-    forward = inference(model if graph is None else graph, compiled)
-
-    def run(inputs):
-        outputs = forward(inputs).astype(np.float32)
+    bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(verbose))
+    step = 0
+    for step, (inputs, labels) in enumerate(batches, start=1):
+        outputs = forward(looked_at(model, method, inputs) if method and step == 1 else inputs).astype(np.float32)
         if not np.isfinite(outputs).all():
             raise ValueError(
                 f"model must return finite {what}; {model.name} returns NaN or infinity for some images: its weights "
                 "are not finite, or float16 overflows"
             )
-        return outputs
-
-    return run
-
-
-def each_batch(run, model, method, batches, steps, verbose):
-    """Yield (outputs, labels) of each batch of (inputs, labels), and show progress.
-
-    Args:
-        run: result of `runner`.
-        model, method: the model and the method that a warning about the range of the first inputs names.
-        batches: iterable of (inputs, labels).
-        steps: number of batches, or None.
-        verbose: whether to show a progress bar.
-    """
-    bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(verbose))
-    step = 0
-    for step, (inputs, labels) in enumerate(batches, start=1):
-        outputs = run(looked_at(model, method, inputs) if step == 1 else inputs)
         bar.update(step, finalize=False)
         yield outputs, labels
     if step:

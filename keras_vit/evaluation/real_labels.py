@@ -4,17 +4,17 @@ Source: Beyer et al. 2020, Are we done with ImageNet?, arXiv 2006.07159. The lab
 https://github.com/google-research/reassessed-imagenet.
 """
 
-import json
 import os
+import pathlib
 import re
 import reprlib
 
 import numpy as np
 
+from keras_vit.files import parse_json
 from keras_vit.typing import PathLike
 
 IMAGES, CLASSES = 50_000, 1000
-_MAX_BYTES = 16 * 2**20  # the published file has 0.5 MB
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
 
 
@@ -32,17 +32,9 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
         FileNotFoundError: if the file does not exist.
         ValueError: on a file of more than 16 MiB, of another form or length, or with another number.
     """
-    size = os.path.getsize(path)
-    if size > _MAX_BYTES:
-        raise ValueError(f"labels must be real.json, at most {_MAX_BYTES:,} bytes; {path} has {size:,}")
-    with open(path, encoding="utf-8") as file:
-        try:
-            lists = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"labels must be real.json; {path} is not JSON: {error}") from error
-    if not isinstance(lists, list) or len(lists) != IMAGES:
-        found = f"a list of {len(lists):,}" if isinstance(lists, list) else type(lists).__name__
-        raise ValueError(f"labels must be real.json, a list of {IMAGES:,} lists; {path} contains {found}")
+    lists = parse_json(f"labels ({path})", os.path.getsize(path), pathlib.Path(path).read_bytes, list)
+    if len(lists) != IMAGES:
+        raise ValueError(f"labels must be real.json, a list of {IMAGES:,} lists; {path} contains {len(lists):,}")
     for number, numbers in enumerate(lists, start=1):
         # not isinstance, which accepts true and false
         if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < CLASSES for n in numbers):

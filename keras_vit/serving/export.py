@@ -212,7 +212,7 @@ def _tolerance(model, options):
 
 def _read(model, images):
     """Return images, as in `keras_vit.preprocess`, as a list of pixel arrays."""
-    return [np.asarray(image.read(model.preprocessing.channels)) for image in readers.as_images(images)]
+    return [np.asarray(read(model.preprocessing.channels)) for read in readers.as_images(images)]
 
 
 def _model_card(model, format, options):

@@ -10,7 +10,7 @@ from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config import ImageConfig
 from keras_vit.config.arguments import Check, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
-from keras_vit.data.in_memory import from_digits
+from keras_vit.data.local import from_digits
 from keras_vit.models import MODELS
 
 DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from keras_vit.data import arrays
+from keras_vit.data import images
 
 RANKS = (2, 3, 4)
 IMAGE = np.linspace(0.0, 1.0, 48, dtype=np.float32).reshape(4, 4, 3)
 
 
 def levels(array, value_range=None):
-    checked, value_range = arrays.check("images", array, value_range, RANKS)
-    return arrays.to_levels(checked, value_range)
+    checked, value_range = images.check_array("images", array, value_range, RANKS)
+    return images.to_levels(checked, value_range)
 
 
 def test_uint8_is_taken_as_it_is():
@@ -93,4 +93,4 @@ def test_a_black_image_on_0_to_255_is_no_contradiction():
 
 def test_only_the_ranks_asked_for():
     with pytest.raises(ValueError, match=r"\(height, width, channels\); got \(1, 2, 2, 3\)"):
-        arrays.check("images[0]", np.zeros((1, 2, 2, 3), np.uint8), None, (2, 3))
+        images.check_array("images[0]", np.zeros((1, 2, 2, 3), np.uint8), None, (2, 3))

@@ -45,7 +45,7 @@ REFUSED = {
     "png_without_pixels": (png_header(10, 10), "begins as PNG but is truncated"),
     "tiff": (encode(COLOUR, "TIFF"), "it is TIFF: open it with PIL.Image.open"),
     "webp_animated": (encode(COLOUR, "WEBP", save_all=True, append_images=[COLOUR.rotate(90)]), "WebP"),
-    "bomb": (png_header(60000, 60000), "at most 178,956,970 pixels; .*3600000000"),
+    "bomb": (png_header(60000, 60000), "at most 178,956,970 pixels; got 60000 x 60000"),
     "just_too_large": (png_header(178_956_971, 1), "at most 178,956,970 pixels; .*178956971"),
     "no_height": (png_header(10, 0), "PNG"),
 }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import from_npz
-from keras_vit.data.in_memory import parts_of
+from keras_vit.data.local import parts_of
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 4, 4, 3), dtype=np.uint8)
 TRAIN = {"x_train": IMAGES[:4], "y_train": np.array([0, 2, 1, 0])}

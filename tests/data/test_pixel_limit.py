@@ -57,7 +57,7 @@ def test_a_progressive_jpeg_may_have_a_third_as_many(monkeypatch):
     progressive = [encode(image, "JPEG", progressive=True) for image in (pixels[:, :50], pixels)]
     assert preprocessing.decode(tf.constant(progressive[0]), 3).shape == (60, 50, 3)
     assert preprocessing.decode(tf.constant(encode(pixels, "JPEG")), 3).shape == (60, 51, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 9,000 pixels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="at most 3,000 pixels as a progressive JPEG"):
         preprocessing.decode(tf.constant(progressive[1]), 3)
 
 

@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.data import from_arrays
 from keras_vit.evaluation import FewShot, few_shot
-from keras_vit.evaluation.ridge import draw_shots
+from keras_vit.evaluation.linear_probe import draw_shots
 
 NAMES = ("ant", "bee", "cat", "dog")
 CONFIG = ViTConfig(

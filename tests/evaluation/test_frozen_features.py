@@ -8,7 +8,8 @@ import pytest
 from families import FAMILIES
 
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.evaluation.frozen_features import FrozenFeatures
+from keras_vit.compat.inference import inference
+from keras_vit.evaluation.linear_probe import FrozenFeatures
 from keras_vit.evaluation.outputs import check_preprocessing
 from keras_vit.models.derived import of_pixels
 
@@ -23,7 +24,7 @@ def tiny(**changes):
 
 
 def read(frozen, images=IMAGES):
-    return frozen.reader(compiled=False)([(images, LABELS)], 1, False)[0]
+    return frozen.read(inference(frozen.graph, compiled=False), [(images, LABELS)], 1, False)[0]
 
 
 def output_of(model, name, images=IMAGES):
@@ -123,7 +124,8 @@ def test_of_a_model_of_another_package_it_is_the_output():
 def test_batches_are_joined_with_their_labels(capsys):
     batches = [(IMAGES[:3], LABELS[:3]), (IMAGES[3:], LABELS[3:])]
     for compiled in (True, False):
-        found, labels = FrozenFeatures(tiny()).reader(compiled)(batches, 2, True)
+        frozen = FrozenFeatures(tiny())
+        found, labels = frozen.read(inference(frozen.graph, compiled), batches, 2, True)
         assert found.shape == (5, 12) and labels.tolist() == LABELS.tolist()
     assert "2/2" in capsys.readouterr().out
 

@@ -91,21 +91,21 @@ def test_file_is_read_as_published(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[[1], [2]", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ('{"1": [2]}', "a list of 50,000 lists; .* contains dict"),
-        (json.dumps([[1]] * 49_999), "contains a list of 49,999"),
+        ("[[1], [2]", "must be JSON"),
+        ("[" * 100_000, "must be JSON"),
+        ('{"1": [2]}', "must hold a JSON array; got dict"),
+        (json.dumps([[1]] * 49_999), "a list of 50,000 lists; .* contains 49,999"),
         (json.dumps([[1]] * 49_999 + [3]), "from 0 to 999 for every image; .* has 3 for image 50000"),
         (json.dumps([[1], [1000]] + [[]] * 49_998), r"has \[1000\] for image 2"),
         (json.dumps([[1], [-1]] + [[]] * 49_998), r"has \[-1\] for image 2"),
         (json.dumps([[1.0]] + [[]] * 49_999), r"has \[1.0\] for image 1"),
         (json.dumps([[True]] + [[]] * 49_999), r"has \[True\] for image 1"),
-        (" " * (2**24 + 1), "at most 16,777,216 bytes; .* has 16,777,217"),
+        (" " * (2**24 + 1), "must not exceed 16777216 bytes; got 16777217"),
     ],
 )
 def test_another_file_is_refused(tmp_path, content, message):
     (tmp_path / "real.json").write_text(content)
-    with pytest.raises(ValueError, match=f"labels must be real.json.*{message}"):
+    with pytest.raises(ValueError, match=f"labels .*real.json.*{message}"):
         read_real_labels(tmp_path / "real.json")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluation import fit_ridge
-from keras_vit.evaluation.ridge import draw_shots
+from keras_vit.evaluation.linear_probe import draw_shots
 
 CLASSES = 4
 DRAWN_FROM = np.random.default_rng(0).integers(0, 3, 90)

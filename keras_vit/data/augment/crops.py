@@ -25,10 +25,8 @@ def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33
     Returns:
         Function of kind `crop` (see `Operation`).
     """
-    areas = values.check_span("min_area", min_area, "max_area", max_area, limit=1.0)
-    aspects = values.check_span("min_aspect", min_aspect, "max_aspect", max_aspect)
 
-    def window(shape, seed):
+    def window(shape, areas, aspects, seed):
         start, size, _ = tf.image.stateless_sample_distorted_bounding_box(
             shape,
             tf.zeros((0, 0, 4)),
@@ -40,7 +38,7 @@ def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33
         )
         return tf.concat([start[:2], size[:2]], 0)
 
-    return _crop_of(window, interpolation)
+    return _crop_of(window, min_area, max_area, min_aspect, max_aspect, interpolation)
 
 
 def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspect=4 / 3, interpolation="bicubic"):
@@ -57,10 +55,8 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
     Returns:
         Function of kind `crop` (see `Operation`).
     """
-    areas = values.check_span("min_area", min_area, "max_area", max_area, limit=1.0)
-    aspects = values.check_span("min_aspect", min_aspect, "max_aspect", max_aspect)
 
-    def window(shape, seed):
+    def window(shape, areas, aspects, seed):
         height, width = sides = tf.unstack(tf.cast(shape[:2], tf.float32))
 
         def fits(heights, widths):
@@ -72,7 +68,7 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
         central = tf.stack([(height - rows) // 2, (width - columns) // 2, rows, columns])
         return values.draw_box(sides, areas, aspects, seed, fits, central, by_width=True)
 
-    return _crop_of(window, interpolation)
+    return _crop_of(window, min_area, max_area, min_aspect, max_aspect, interpolation)
 
 
 def random_crop(resize, interpolation="bilinear"):
@@ -101,12 +97,14 @@ def random_crop(resize, interpolation="bilinear"):
     return crop
 
 
-def _crop_of(window, interpolation):
-    """Return the crop whose window (top, left, height, width) is drawn by `window(shape, seed)`."""
+def _crop_of(window, min_area, max_area, min_aspect, max_aspect, interpolation):
+    """Return the crop whose window (top, left, height, width) is drawn by `window(shape, areas, aspects, seed)`."""
+    areas = values.check_span("min_area", min_area, "max_area", max_area, limit=1.0)
+    aspects = values.check_span("min_aspect", min_aspect, "max_aspect", max_aspect)
     checks.check_choice("interpolation", interpolation, INTERPOLATIONS)
 
     def crop(contents, size, channels, seed):
-        image = cut(contents, channels, lambda shape: window(shape, seed))
+        image = cut(contents, channels, lambda shape: window(shape, areas, aspects, seed))
         return ops.resize(_protocol(tuple(size), channels, interpolation), image)
 
     return crop

@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.versions import import_optional
 
 _SCALE = (0, 255)  # value range of every operation
 _NEED_LABELS = ("CutMix", "FourierMix", "MixUp", "Mosaic")
@@ -55,10 +56,7 @@ def build(layer_name, /, *args, **kwargs):
 
 def _find(name):
     """Return a keras-cv layer that changes images and keeps their shape."""
-    try:
-        import keras_cv
-    except ImportError as error:
-        raise ImportError("augmentations named keras_cv.* need keras-cv: pip install keras-cv") from error
+    keras_cv = import_optional("keras_cv", "augmentations named keras_cv.* need keras-cv: pip install keras-cv")
     if name in _NEED_LABELS:
         raise ValueError(f"keras_cv.{name} changes labels too; use mix=('mixup(0.2)',) or mix=('cutmix(1.0)',)")
     bases = (keras_cv.layers.BaseImageAugmentationLayer, keras_cv.layers.VectorizedBaseImageAugmentationLayer)

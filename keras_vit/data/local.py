@@ -1,7 +1,8 @@
-"""Sources of images in memory: arrays, an `.npz` file of arrays such as those that Keras publishes, and digits."""
+"""Sources on this machine: a folder per class, arrays, an `.npz` file as Keras publishes them, and digits."""
 
-import contextlib
+import itertools
 import os
+import pathlib
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -11,13 +12,72 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_vit import checks
-from keras_vit.data import arrays
+from keras_vit.data import images as readers
 from keras_vit.data.sources import ImageSource, check_class_names, from_lookup
 from keras_vit.typing import PathLike
+from keras_vit.versions import import_optional
 
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 PARTS = ("train", "test")
 _DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
 HELD_OUT = 5  # one image in five is held out
+
+
+def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
+    """Return the images of a folder with one sub-folder per class.
+
+    The classes are the sub-folders sorted by name.
+
+    Args:
+        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Images must be
+            directly in their class folder; hidden files and folders are ignored.
+        extensions: file name endings to read, in upper or lower case; other files are ignored.
+
+    Returns:
+        An `ImageSource`; a file is read only when its dataset reaches it.
+
+    Raises:
+        FileNotFoundError: if the folder does not exist.
+        ValueError: on a file instead of a folder, no class folders, a class folder without images, or a name that is
+            not UTF-8.
+    """
+    folder = pathlib.Path(path)
+    if not folder.exists():
+        raise FileNotFoundError(f"path must be a folder of class folders; {path} does not exist")
+    if not folder.is_dir():
+        raise ValueError(f"path must be a folder of class folders; {path} is a file")
+    if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
+        raise ValueError(f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}")
+    endings = tuple(ending.lower() for ending in extensions)
+    classes = [entry for entry in _visible(folder) if entry.is_dir()]
+    if not classes:
+        raise ValueError(f"path must contain one sub-folder of images per class; there are none in {path}")
+    found = [
+        [file.path for file in _visible(entry) if file.name.lower().endswith(endings) and file.is_file()]
+        for entry in classes
+    ]
+    empty = [entry.name for entry, inside in zip(classes, found, strict=True) if not inside]
+    if empty:
+        raise ValueError(
+            f"every class folder must contain images ending in {', '.join(endings)}; "
+            f"{len(empty)} of {len(classes)} in {path} contain none: {', '.join(empty[:5])}"
+        )
+    files = tuple(itertools.chain(*found))
+    for name in itertools.chain((entry.path for entry in classes), files):
+        try:
+            name.encode()
+        except UnicodeEncodeError:  # Python reads such a name with lone surrogates
+            raise ValueError(
+                f"names of folders and files must be UTF-8; got {os.fsencode(name)!r}: rename it"
+            ) from None
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(inside) for inside in found])
+    with tf.device("CPU"):
+        paths, numbers = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
+
+    def lookup(n):
+        return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
+
+    return from_lookup(lookup, [entry.name for entry in classes], len(files), files, labels=labels)
 
 
 def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Sequence[str] | None = None) -> ImageSource:
@@ -41,7 +101,7 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
             "np.round(images * 255).astype('uint8') if they are on [0, 1]"
         )
     images = images[..., None] if images.ndim == 3 else images
-    arrays.check_shape("images", images.shape, (4,))
+    readers.check_shape("images", images.shape, (4,))
     if labels.dtype.kind not in "iu" or labels.shape not in ((len(images),), (len(images), 1)):
         raise ValueError(
             f"labels must be {len(images)} integers, one per image; got {labels.dtype} of shape {labels.shape}"
@@ -76,23 +136,22 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
         ValueError: if it is not an `.npz` file, lacks the arrays of the part, or they are not images with labels.
     """
     checks.check_choice("part", part, PARTS)
-    with _open(path) as file:
-        missing = [key for key in _keys(part) if key not in file.files]
-        if missing:
-            raise ValueError(
-                f"{path} must contain {' and '.join(_keys(part))}; it contains {', '.join(file.files) or 'none'}"
-            )
-        images, labels = (_read(path, file, key) for key in _keys(part))
-        every = [_read(path, file, key) for key in map("y_{}".format, PARTS) if key in file.files]
+    wanted, labels = (f"x_{part}", f"y_{part}"), [f"y_{each}" for each in PARTS]
+    names, found = _read(path, {*wanted, *labels})
+    if any(key not in found for key in wanted):
+        raise ValueError(f"{path} must contain {' and '.join(wanted)}; it contains {', '.join(names) or 'none'}")
+    every = [found[key] for key in labels if key in found]
     if class_names is None and all(array.dtype.kind in "iu" and array.size for array in every):
         class_names = [str(n) for n in range(max(int(array.max()) for array in every) + 1)]
-    return from_arrays(images, labels, class_names if class_names is None else check_class_names(class_names))
+    return from_arrays(
+        *(found[key] for key in wanted), class_names if class_names is None else check_class_names(class_names)
+    )
 
 
 def parts_of(path):
     """Return the members of `PARTS` whose arrays are in an `.npz` file."""
-    with _open(path) as file:
-        return tuple(part for part in PARTS if all(key in file.files for key in _keys(part)))
+    names, _ = _read(path, set())
+    return tuple(part for part in PARTS if {f"x_{part}", f"y_{part}"} <= {*names})
 
 
 def from_digits() -> tuple[ImageSource, ImageSource]:
@@ -108,13 +167,8 @@ def from_digits() -> tuple[ImageSource, ImageSource]:
     Raises:
         ImportError: if scikit-learn is not installed.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ImportError(
-            "from_digits needs scikit-learn, which contains the images: pip install scikit-learn"
-        ) from error
-    digits = load_digits()
+    needed = "from_digits needs scikit-learn, which contains the images: pip install scikit-learn"
+    digits = import_optional("sklearn.datasets", needed).load_digits()
     images = np.rint(digits.images * (255 / 16)).astype("uint8")[..., np.newaxis]  # from 0 ... 16, (1797, 8, 8, 1)
     labels = digits.target.astype("int32")
     # The file repeats the digits 0 to 9 in order, so the held-out fifth is drawn at random.
@@ -126,27 +180,25 @@ def from_digits() -> tuple[ImageSource, ImageSource]:
     return sources[0], sources[1]
 
 
-def _keys(part):
-    return f"x_{part}", f"y_{part}"
-
-
-@contextlib.contextmanager
-def _open(path):
-    path = os.fspath(path)
+def _read(path, keys):
+    """Return the names of the arrays in an `.npz` file, and {key: array} of those of `keys` that it contains."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
+    expected, found = f"{path} must be a complete .npz file", {}
     with open(path, "rb") as contents:  # np.load does not close a damaged file
         try:
             file = np.load(contents, allow_pickle=False)
+            names = getattr(file, "files", None)
+            for key in keys & {*(names or ())}:
+                expected = f"{key} of {path} must be a complete array of numbers"
+                found[key] = file[key]
         except _DAMAGE as error:
-            raise ValueError(f"{path} must be a complete .npz file; {error}") from error
-        if not hasattr(file, "files"):
-            raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one array")
-        yield file
+            raise ValueError(f"{expected}; {error}") from error
+    if names is None:
+        raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one array")
+    return names, found
 
 
-def _read(path, file, key):
-    try:
-        return file[key]
-    except _DAMAGE as error:
-        raise ValueError(f"{key} of {path} must be a complete array of numbers; {error}") from error
+def _visible(folder):
+    with os.scandir(folder) as entries:  # its entries know their type, so is_file needs no further system call
+        return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)
