@@ -78,14 +78,12 @@ def train_pipeline(
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
         ValueError: on an argument out of range, an unknown augmentation or an empty source.
     """
-    ops.check(preprocessing)
-    checks.check_integer("batch_size", batch_size)
+    _check(source, preprocessing, batch_size, shard, dtype)
     checks.check_integer("seed", seed, minimum=0)
     checks.check_integer("repeats", repeats)
     checks.check_integer("start_step", start_step, minimum=0)
     for name, flag in (("shuffle", shuffle), ("repeat", repeat), ("drop_remainder", drop_remainder)):
         checks.check_flag(name, flag)
-    _check_source(source)
     if drop_remainder and not repeat and batch_size > source.size:
         raise ValueError(
             f"batch_size must not exceed the {source.size} images of the source with drop_remainder=True; "
@@ -96,7 +94,6 @@ def train_pipeline(
             f"repeats above 1 requires shuffle=True, or every pass would skip the same images; got repeats={repeats}"
         )
     operations, mixer = parse_augment(augment, with_functions=True), parse_mix(mix)
-    _check_output(shard, batch_size, dtype)
     has_partner = mixer is not None and shard[1] > 1
     order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
@@ -132,9 +129,8 @@ def eval_pipeline(
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
         ValueError: on an argument out of range or an empty source.
     """
-    unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, max_corrupt)
-    checks.check_integer("batch_size", batch_size)
-    _check_output(shard, batch_size, dtype)
+    _check(source, preprocessing, batch_size, shard, dtype)
+    unreadable = Unreadable(source, preprocessing.channels, max_corrupt)
     return _batches(Order(source, batch_size, shard=shard), preprocessing, dtype, unreadable)
 
 
@@ -145,10 +141,10 @@ def eval_batches(source, preprocessing, batch_size):
         ValueError: on an image that cannot be decoded; the message names its file.
         FileNotFoundError: if a file was deleted after the source was created.
     """
-    unreadable = Unreadable(_check_source(source), ops.check(preprocessing).channels, 0.0)
-    order = Order(source, checks.check_integer("batch_size", batch_size))
+    _check(source, preprocessing, batch_size)
+    unreadable = Unreadable(source, preprocessing.channels, 0.0)
     try:
-        yield from _batches(order, preprocessing, "float32", unreadable).as_numpy_iterator()
+        yield from _batches(Order(source, batch_size), preprocessing, "float32", unreadable).as_numpy_iterator()
     except tf.errors.OpError as error:
         for position in unreadable.positions if source.files else ():
             readers.as_images(source.files[position])[0](preprocessing.channels)  # raises with the reason
@@ -212,17 +208,16 @@ def _fold(key, data):
     return tf.random.experimental.stateless_fold_in(key, data)
 
 
-def _check_source(source):
+def _check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):
+    """Check the arguments that the pipelines share."""
     if not isinstance(source, ImageSource):
         raise TypeError(
             f"source must be an ImageSource, such as keras_vit.data.from_directory(...); got {type(source).__name__}"
         )
     if source.size < 1:
         raise ValueError("source must contain at least one image; it is empty")
-    return source
-
-
-def _check_output(shard, batch_size, dtype):
+    ops.check(preprocessing)
+    checks.check_integer("batch_size", batch_size)
     checks.check_choice("dtype", dtype, DTYPES)
     is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
     is_pair = is_pair and all(isinstance(part, int) and not isinstance(part, bool) for part in shard)

@@ -112,10 +112,9 @@ class ImageSource:
         def changed(element):
             return {**element, "image": function(element["image"])}
 
-        if self.lookup is None:
-            return dataclasses.replace(self, dataset=self.dataset.map(changed, num_parallel_calls=tf.data.AUTOTUNE))
-        known = self.class_names, self.size, self.files, self.describe, self.labels
-        return from_lookup(lambda n: changed(self.lookup(n)), *known)
+        dataset = self.dataset.map(changed, num_parallel_calls=tf.data.AUTOTUNE)
+        lookup = None if self.lookup is None else lambda n: changed(self.lookup(n))
+        return dataclasses.replace(self, dataset=dataset, lookup=lookup)
 
     def cached(self, max_bytes: int = 2**30) -> "ImageSource":
         """Return a source that keeps every image in memory.
