@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.models.patch_targets import BINS, TARGETS, cut_patches
+from keras_vit.models.masked_patches import BINS, TARGETS, cut_patches
 
 PRETRAINING = "vit/masked-patches/digits"
 FINE_TUNING = {"warmup_fraction": 0.1, "weight_decay": 0.05, "clip_norm": 1.0}

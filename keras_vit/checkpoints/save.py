@@ -19,7 +19,7 @@ from keras_vit.config.unseen import KEY, to_text
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
-from keras_vit.models.copies import check_not_quantized
+from keras_vit.models.derived import check_not_quantized
 from keras_vit.typing import PathLike
 
 # layout -> required config values: the layout cannot express others, so a reader would misinterpret the file

@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+import keras
+
 from keras_vit import checks
 
 Check = Callable[[str, Any], Any]
@@ -37,10 +39,12 @@ def optional(check: Check) -> Check:
 
 def _policy_name(name, policy):
     """Return the name of a Keras dtype policy, given as a name or a policy object."""
-    text = getattr(policy, "name", policy)
-    if not isinstance(text, str):
-        raise ValueError(f"{name} must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {policy!r}")
-    return text
+    try:
+        return keras.dtype_policies.get(policy).name
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(
+            f"{name} must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {name}={policy!r}"
+        ) from None
 
 
 _NAMES: dict[Check, str] = {

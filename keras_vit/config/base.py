@@ -129,6 +129,26 @@ class ImageConfig(Config):
         self._check_rules({rule: is_broken})
 
 
+def one_config_of(*config_classes: type[Config]) -> Check:
+    """Return the check of a field that is a config, or the dict that `to_dict` makes of one.
+
+    Args:
+        *config_classes: the classes that the config may have.
+    """
+    classes = {config_class.__name__: config_class for config_class in config_classes}
+
+    def check(name, value):
+        if isinstance(value, Mapping):
+            values = dict(value)
+            found = checks.check_choice(f"class_name of {name}", values.pop("class_name", None), classes)
+            return classes[found].from_dict(values)
+        if not isinstance(value, config_classes):
+            raise ValueError(f"{name} must be a {' or '.join(classes)} of keras_vit, or None; got {name}={value!r}")
+        return value
+
+    return check
+
+
 def _plain(value):
     if isinstance(value, Config):
         return {"class_name": type(value).__name__, **value.to_dict()}

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.base import ImageConfig
+from keras_vit.config.base import ImageConfig, one_config_of
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
@@ -13,18 +13,6 @@ UNPOOLED = ("unpooled", "token_unpooled")
 
 PAPER_GELU = "tanh"  # vit_jax uses flax.linen.gelu, whose default is the tanh approximation
 PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the default of Keras is 1e-3
-
-_STEMS = {stem.__name__: stem for stem in (ResNetConfig, FeatureMapConfig)}
-
-
-def _check_stem(name, value):
-    if isinstance(value, dict):
-        value = dict(value)
-        checks.check_choice(f"class_name of {name}", value.get("class_name"), _STEMS)
-        value = _STEMS[value.pop("class_name")].from_dict(value)
-    if not isinstance(value, tuple(_STEMS.values())):
-        raise ValueError(f"{name} must be a keras_vit.ResNetConfig or None; got {name}={value!r}")
-    return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +64,7 @@ class ViTConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "vit"
-    own_checks = {"stem": _check_stem}
+    own_checks = {"stem": one_config_of(ResNetConfig, FeatureMapConfig)}
 
     patch_size: Pair
     hidden_dim: int

@@ -1,17 +1,13 @@
 """The layers that the models consist of, from the image to the pooled features."""
 
-from keras_vit.layers.axial_block import AxialTransformerBlock
 from keras_vit.layers.axial_resnet import AxialAttention, AxialBottleneck, AxialStage
-from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage
-from keras_vit.layers.class_token import ClassToken
-from keras_vit.layers.mlp import MlpBlock
-from keras_vit.layers.patch_encoder import PatchEncoder
+from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage, StdConv2D
+from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
-from keras_vit.layers.std_conv import StdConv2D
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock, WindowAttention
-from keras_vit.layers.transformer_block import DropPath, LayerScale, TransformerBlock
+from keras_vit.layers.transformer_block import AxialTransformerBlock, DropPath, LayerScale, MlpBlock, TransformerBlock
 
 __all__ = [
     "AddPositionEmbs",

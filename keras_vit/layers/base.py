@@ -1,10 +1,11 @@
-"""Layer: the base class of the package's layers, and what several of them check and build in the same way."""
+"""Layer: the base class of the package's layers, LayerNorm, and what several layers check and build in the same way."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
 
+from keras_vit.compat.kernels import layer_norm
 from keras_vit.config.arguments import ARGUMENTS, Check
 
 
@@ -101,6 +102,23 @@ class Layer(keras.layers.Layer):
         """
         initializer = keras.initializers.RandomNormal(stddev=stddev)
         return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerNorm(keras.layers.LayerNormalization):
+    """Normalise each token over its channels (arXiv 1607.06450, section 3).
+
+    The arguments and results are those of `keras.layers.LayerNormalization`; `predict`, `evaluate` and exported models
+    use one fused operation.
+
+    Shapes:
+        (..., dim) -> the same
+    """
+
+    def call(self, x):
+        if self.gamma is None or self.beta is None:
+            return super().call(x)
+        return layer_norm(x, self.gamma, self.beta, self.epsilon, otherwise=super().call)
 
 
 def build_in_sequence(shape, *layers):

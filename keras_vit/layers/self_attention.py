@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.compat.kernels import project, project_heads
-from keras_vit.layers.base import Layer, head_width
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.base import Layer, LayerNorm, head_width
 from keras_vit.layers.position_embs import relative_logits
 from keras_vit.typing import Tensor
 

@@ -9,8 +9,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.kernels import on_rows
-from keras_vit.layers.base import Layer, build_in_sequence, head_width, known_map
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, head_width, known_map
 from keras_vit.layers.position_embs import ResizedTables
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.layers.self_attention import softmax_at_least_float32

@@ -5,8 +5,15 @@ from typing import Any
 from keras_vit.config import ImageConfig
 from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model
-from keras_vit.models.copies import check_not_quantized, clone, resize, with_dtype
-from keras_vit.models.derived import check_pools, feature_extractor, with_head
+from keras_vit.models.derived import (
+    check_not_quantized,
+    check_pools,
+    clone,
+    feature_extractor,
+    resize,
+    with_dtype,
+    with_head,
+)
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.layer_states import freeze
 from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction

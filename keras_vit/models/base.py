@@ -1,4 +1,4 @@
-"""Model, with a corrected `fit`, and ImageModel, the base class of all models of the package."""
+"""Model, with a corrected `fit`, and the base classes of the models that train others and of all others."""
 
 import collections.abc
 import warnings
@@ -42,6 +42,54 @@ class Model(DistributedFit, keras.Model):
         from keras_vit.models.training_warnings import looked_at  # that module imports this one
 
         return looked_at(self, method, data)
+
+
+class TrainingModel(Model):
+    """A model that exists to train another one, and may run further models that it does not train.
+
+    A subclass names in `_models` the constructor's arguments that are models, which are attributes, too; the first is
+    the one that it trains. Its property `settings` is a dict of the further arguments, as JSON values.
+    """
+
+    _models: tuple[str, ...] = ()
+    settings: Any
+
+    def trained_model(self) -> keras.Model:
+        """Return the model that `fit` trains: the student, or the encoder."""
+        return getattr(self, self._models[0])
+
+    def _untrained(self) -> Any:
+        """Return the ids of the variables that `fit` must not change, although their own model may train them."""
+        raise NotImplementedError
+
+    @property
+    def trainable_variables(self):
+        return _without(self._untrained(), super().trainable_variables)
+
+    @property
+    def trainable_weights(self):
+        return _without(self._untrained(), super().trainable_weights)
+
+    @property
+    def non_trainable_variables(self):
+        return _without(set(map(id, self.trainable_variables)), self.variables)
+
+    @property
+    def non_trainable_weights(self):
+        return _without(set(map(id, self.trainable_weights)), self.weights)
+
+    def get_config(self):
+        models = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in self._models}
+        return {**models, **self.settings, "name": self.name}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        models = {name: keras.saving.deserialize_keras_object(config[name], custom_objects) for name in cls._models}
+        return cls(**{**config, **models})
+
+
+def _without(ids, variables):
+    return [variable for variable in variables if id(variable) not in ids]
 
 
 class ImageModel(Model):

@@ -1,23 +1,93 @@
-"""Models made from another one: feature_extractor and of_pixels share its weights, with_head has copies of them."""
+"""Models made from another one: feature_extractor and of_pixels share its weights, the others have copies of them."""
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls, owned_variables
+from keras_vit.compat.graph import graph_calls, owned_variables, sublayers
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config import UNPOOLED, Preprocessing
+from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, Model, check_model, standardisation
-from keras_vit.models.copies import ModelT
-from keras_vit.models.layer_states import enable_lora_as_in
+from keras_vit.models.layer_states import enable_lora_as_in, layer_states
+from keras_vit.typing import Size
 
 DTYPES = ("uint8", "float32")  # of pixels
 _HEADS = ("head", "head_dist")  # a distilled model has both
+
+# any subclass of ImageModel; the functions return the class of their argument
+ModelT = TypeVar("ModelT", bound=ImageModel)
+
+
+def clone(model: ModelT) -> ModelT:
+    """Return a copy of a model that shares nothing with it.
+
+    The copy has the same class, config, preprocessing, labels and weights.
+
+    Args:
+        model: a model of this package.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+    """
+    return _copy(model)
+
+
+def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
+    """Return a copy of a model for another image size.
+
+    Only the position embeddings are resized.
+
+    Args:
+        model: a model of this package, such as `VisionTransformer`.
+        image_size: (height, width) in pixels or one integer, divisible by the patch size.
+        method: resize method, see `resize_position_embedding`; `auto` is the method of the architecture's authors:
+            `bicubic` for Swin, `align_corners` for the others.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if the method is unknown or the architecture does not support the size.
+    """
+    checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
+    config = check_model(model).config.replace(image_size=image_size)
+    preprocessing = model.preprocessing.at(config.image_size)
+    return _copy(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
+
+
+def with_dtype(model: ModelT, dtype: Any) -> ModelT:
+    """Return a copy of a model with another dtype policy and the same weights.
+
+    Args:
+        model: a model of this package.
+        dtype: name of a Keras dtype policy, such as `"mixed_bfloat16"`, or the policy.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if `dtype` is not a policy, or the model is quantised.
+    """
+    check_not_quantized(model, f"dtype={dtype!r}")
+    return _copy(model, {"config": model.config.replace(dtype=dtype).to_dict()})
+
+
+def check_not_quantized(model: keras.Model, wanted: str) -> None:
+    """Raise an error if a layer of the model is quantised.
+
+    Args:
+        model: a model of this package.
+        wanted: the purpose, for the error message.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if a layer is quantised.
+    """
+    if any("quantization" in state for state in layer_states(check_model(model)).values()):
+        raise ValueError(f"model must not be quantised for {wanted}; layers of {model.name} are")
 
 
 def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = True) -> keras.Model:
@@ -107,13 +177,10 @@ def with_head(
         ValueError: if the model does not pool its tokens, or kernel and bias have other shapes.
     """
     check_pools(model)
-    description = model.get_config()
     config = model.config.replace(include_top=True, classes=len(bias), classifier_activation=None)
-    description["config"], description["labels"] = config.to_dict(), labels
-    states = description["layer_states"].items()
-    description["layer_states"] = {path: state for path, state in states if not _is_of_head(path)}
-    built, pending = build_deferred(lambda: enable_lora_as_in(model, type(model).from_config(description), _HEADS))
-    initialise(pending, _values(built, model, {"kernel": kernel, "bias": bias}))
+    states = {path: state for path, state in layer_states(model).items() if not _is_of_head(path)}
+    changes = {"config": config.to_dict(), "labels": labels, "layer_states": states}
+    built = _copy(model, changes, head={"kernel": kernel, "bias": bias})
     if preprocessing is not None:
         built.preprocessing = preprocessing
     return built
@@ -169,20 +236,36 @@ def _grid(length, config):
     return next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
 
 
-def _values(built, model, head):
-    """Return {id of a variable of `built`: function that returns its value}."""
+def _copy(model, changes=None, head=None, method="auto"):
+    """Return a copy of a model with changes in its `get_config`, with other tables resized, or with a new head.
+
+    Args:
+        model: a model of this package.
+        changes: dict of changed values of `get_config`, or None.
+        head: dict from the names of the new head's variables to arrays, or None.
+        method: as in `resize`.
+    """
+    description, skip = {**check_model(model).get_config(), **(changes or {})}, _HEADS if head else ()
+    copied, pending = build_deferred(lambda: enable_lora_as_in(model, type(model).from_config(description), skip))
     old = {owned.stored_name: owned.variable for owned in owned_variables(model)}
     values = {}
-    for owned in owned_variables(built):
+    for owned in owned_variables(copied):
         new = owned.variable
-        if _is_of_head(owned.stored_name):
-            source = np.asarray(head[new.name], new.dtype)
-            if source.shape != tuple(new.shape):
-                raise ValueError(f"{new.name} of the head must have shape {tuple(new.shape)}; got {source.shape}")
-        else:
-            source = old[owned.stored_name]
-        values[id(new)] = lambda source=source: ops.convert_to_numpy(source).copy()
-    return values
+        is_new = head is not None and _is_of_head(owned.stored_name)
+        source = np.asarray(head[new.name], new.dtype) if is_new else old[owned.stored_name]
+        if is_new and source.shape != tuple(new.shape):
+            raise ValueError(f"{new.name} of the head must have shape {tuple(new.shape)}; got {source.shape}")
+        if tuple(source.shape) == tuple(new.shape):
+            values[id(new)] = lambda source=source: ops.convert_to_numpy(source).copy()
+        else:  # resized below
+            values[id(new)] = lambda new=new: ops.zeros(new.shape, new.dtype)
+    initialise(pending, values)
+    if head is None:
+        method = {} if method == "auto" else {"method": method}
+        for new, old in zip(sublayers(copied), sublayers(model), strict=True):
+            if new.weights and hasattr(new, "resize_from"):
+                new.resize_from(old, **method)
+    return copied
 
 
 def _is_of_head(path):

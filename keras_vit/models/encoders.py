@@ -3,8 +3,7 @@
 import keras
 
 from keras_vit.compat.graph import graph_calls
-from keras_vit.models.base import ImageModel
-from keras_vit.models.training_model import TrainingModel
+from keras_vit.models.base import ImageModel, TrainingModel
 
 
 def find_encoder(model):
@@ -53,7 +52,9 @@ def output_activation(model):
 
     It is `linear` for a model that is neither functional nor a `keras.Sequential`, whose activation is unknown.
     """
-    operation = _last_operation(model)
+    is_stack = isinstance(model, keras.Sequential)
+    operations = model.layers[-1:] if is_stack else [call.operation for call in output_calls(model)]
+    operation = operations[0] if operations else None
     if isinstance(operation, keras.Model):
         return output_activation(operation)
     if type(operation).__name__ in ("Softmax", "Sigmoid"):  # the layer, or the operation of keras.ops
@@ -77,9 +78,8 @@ def _first_layers(model):
     return [call.operation for call in calls if call.parent_nodes and set(call.parent_nodes) <= inputs]
 
 
-def _last_operation(model):
-    if isinstance(model, keras.Sequential):
-        return model.layers[-1] if model.layers else None
+def output_calls(model):
+    """Return the calls that give the outputs of a functional model; an empty list for other models."""
     nodes = graph_calls(model) or []
     outputs = {id(tensor) for tensor in model.outputs} if nodes else set()
-    return next((node.operation for node in nodes if any(id(tensor) in outputs for tensor in node.outputs)), None)
+    return [node for node in nodes if any(id(tensor) in outputs for tensor in node.outputs)]

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.config import BiTConfig
-from keras_vit.layers.bottleneck import GROUPS, ResNetStage
-from keras_vit.layers.std_conv import StdConv2D
+from keras_vit.layers.bottleneck import GROUPS, ResNetStage, StdConv2D
 from keras_vit.models.base import ImageModel, make_head
 
 # max_pool_padding of BiTConfig -> padding value. ONNX Runtime 1.31 replaces a zero padding by the minus infinity of its

@@ -16,7 +16,7 @@ from keras_vit.layers import (
     TokenPooling,
     TransformerBlock,
 )
-from keras_vit.layers.layer_norm import LayerNorm
+from keras_vit.layers.base import LayerNorm
 from keras_vit.layers.position_embs import RelativePositions
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, head_dtype, make_head

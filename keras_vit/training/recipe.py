@@ -34,7 +34,7 @@ class Recipe(Config):
         epochs: passes over the training images. Give this or `steps`.
         steps: steps of the whole run.
         schedule: decay of the learning rate after the warm-up: `cosine`, `linear`, `step` or `constant`, see
-            `keras_vit.training.optimizers.create_schedule`.
+            `keras_vit.training.compile.create_schedule`.
         final_learning_rate: final value of `cosine` and `linear`.
         warmup_steps: steps of the linear warm-up. Give at most one of this, `warmup_fraction` and `warmup_epochs`.
         warmup_fraction: share of all steps, in [0, 1).
@@ -61,7 +61,7 @@ class Recipe(Config):
             replace the weights when `fit` ends; `keras.callbacks.SwapEMAWeights()` also validates with them. None for
             no average.
         layer_decay: in (0, 1], factor of the learning rate per block, from the head to the embedding; see
-            `keras_vit.training.optimizers.layer_rates`. None for one learning rate.
+            `keras_vit.training.compile.layer_rates`. None for one learning rate.
         microbatches: number of parts that a batch is split into to save memory; the update is that of the whole batch.
         gradient_accumulation_steps: Keras's own: number of steps between two updates of the weights. None updates at
             every step.
@@ -247,11 +247,3 @@ class Recipe(Config):
     def length(self) -> str:
         """Return the length of the training as text: `"7 epochs"` or `"20,000 steps"`."""
         return f"{self.epochs} epochs" if self.steps is None else f"{self.steps:,} steps"
-
-    @property
-    def regularisation(self) -> dict[str, Any]:
-        """Return the recipe's dropout rates by config field.
-
-        Use them as `config.replace(**recipe.regularisation)`.
-        """
-        return {name: value for name, value in self.model_fields.items() if name in RATES}

@@ -3,12 +3,10 @@
 import numbers
 from functools import partial
 
-import keras
-
 from keras_vit import checks
 from keras_vit.compat.saved_objects import CROSS_ENTROPIES
-from keras_vit.config import ImageConfig
 from keras_vit.config.arguments import Check, one_of
+from keras_vit.config.base import one_config_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.local import from_digits
 from keras_vit.models import MODELS
@@ -21,7 +19,6 @@ RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_epochs"))
 
 _MAX_SEED = 2**32 - 1  # NumPy's
-_CONFIGS = {config.__name__: config for config in MODELS}
 
 
 def rules(r):
@@ -89,25 +86,6 @@ def _check_shares(name, value):
     return tuple(map(float, value))
 
 
-def _check_dtype(name, value):
-    try:
-        return keras.dtype_policies.get(value).name
-    except (ValueError, TypeError, AttributeError):
-        raise ValueError(
-            f"{name} must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got {name}={value!r}"
-        ) from None
-
-
-def _check_model(name, value):
-    if isinstance(value, dict):
-        value = dict(value)
-        checks.check_choice(f"class_name of {name}", value.get("class_name"), _CONFIGS)
-        value = _CONFIGS[value.pop("class_name")].from_dict(value)
-    if not isinstance(value, ImageConfig):
-        raise ValueError(f"{name} must be a config of keras_vit, such as ViTConfig; got {name}={value!r}")
-    return value
-
-
 _NAMES = {
     checks.check_string: "source",
     checks.check_positive: "learning_rate clip_norm",
@@ -123,13 +101,12 @@ CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for n
     "augment": _parsed_by(parse_augment),
     "dataset": one_of(DATASETS),
     "decay_at": _check_shares,
-    "dtype": _check_dtype,
     "gradient_accumulation_steps": partial(checks.check_integer, minimum=2),
     "head_bias": _number("finite number", lambda x: True),
     "input_dtype": one_of(("float32", "uint8")),
     "loss": one_of((*CROSS_ENTROPIES, MASKED_PATCHES)),
     "mix": _parsed_by(parse_mix),
-    "model": _check_model,
+    "model": one_config_of(*MODELS),
     "optimizer": one_of(("adamw", "sgd")),
     "schedule": one_of(("cosine", "linear", "step", "constant")),
     "seed": _check_seed,

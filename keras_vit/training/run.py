@@ -11,25 +11,27 @@ import keras
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
 from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.logs import LOGGER
+from keras_vit.models import Distiller, MaskedPatchPrediction, Model, build_model
 from keras_vit.models.derived import of_pixels
-from keras_vit.models.distillation import Distiller, student_of
+from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training import progress
-from keras_vit.training.build import build
 from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
 from keras_vit.training.recipe import Recipe
-from keras_vit.training.recipe_checks import DATASETS
+from keras_vit.training.recipe_checks import DATASETS, MASKED_PATCHES
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
 from keras_vit.typing import PathLike
+from keras_vit.zoo import VARIANTS, create_model, variant_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +138,7 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
     """Open the images, build and compile the model, make the pipelines, fit, and report."""
     source, validation = _open_images(recipe, source, validation)
     keras.utils.set_random_seed(recipe.seed)
-    model = build(recipe, source, validation, model, weights)
+    model = _build_model(recipe, source, validation, model, weights)
     identity = run_identity(recipe, source, validation, model, weights)
     is_rescaled = recipe.input_dtype == "uint8" and not isinstance(model, Distiller)
     trained = of_pixels(model) if is_rescaled else model
@@ -216,6 +218,72 @@ def _open(name, images):
     if images.size == 0:
         raise ValueError(f"{name} must have images; got none")
     return images
+
+
+def _build_model(recipe, source, validation=None, model=None, weights=None):
+    """Return the model to train, with the class names of `source` as its labels.
+
+    A recipe that predicts masked patches gets a `MaskedPatchPrediction` around the model, unless `model` is built. It
+    uses no labels, so the classes are not checked for it.
+
+    Args:
+        recipe: `Recipe`. A model that is built here uses the recipe's dtype, rates and image size.
+        source, validation: `ImageSource`; the model gets the classes of `source`.
+        model, weights: as in `keras_vit.train`.
+
+    Raises:
+        TypeError: if the model does not contain exactly one model of this package.
+        ValueError: if the classes of model, source and validation differ, or a built model is given with weights.
+    """
+    if not isinstance(model, Model):
+        model = _create(recipe, source.class_names, model, weights)
+    elif weights is not None:
+        raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
+    encoder = find_encoder(model)
+    if encoder is None:
+        raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
+    if isinstance(model, MaskedPatchPrediction):
+        return model
+    outputs = model.output_shape[-1]
+    if outputs != len(source.class_names):
+        raise ValueError(
+            "model must have one class per class of source; "
+            f"got {outputs} classes in the model, {len(source.class_names)} in source"
+        )
+    if validation is not None and tuple(validation.class_names) != tuple(source.class_names):
+        raise ValueError(
+            "validation must have the classes of source; "
+            f"got {_shortened(validation.class_names)} in validation, "
+            f"{_shortened(source.class_names)} in source"
+        )
+    if encoder is student_of(model):
+        encoder.labels = source.class_names
+    return model
+
+
+def _create(recipe, labels, model, weights):
+    if isinstance(model, str):
+        variant = VARIANTS[variant_name("model", model)]
+        fixed = recipe.model_arguments(variant.config_class)
+        built = create_model(model, weights=weights, classes=len(labels), **fixed)
+    else:
+        config = recipe.model if model is None else model
+        if config is None:
+            raise ValueError(f"model must be given: recipe {recipe.name!r} does not define one")
+        if not isinstance(config, ImageConfig):
+            raise TypeError(
+                f"model must be a model of keras_vit, a config, a name or None; got {type(model).__name__} "
+                "(wrap other Keras layers in keras_vit.Model(inputs, outputs))"
+            )
+        built = build_model(recipe.configure(config.replace(classes=len(labels))))
+        if weights is not None:
+            load_weights(built, weights)
+    built.labels = labels
+    return MaskedPatchPrediction(built) if recipe.loss == MASKED_PATCHES else built
+
+
+def _shortened(names):
+    return list(names) if len(names) <= 8 else f"{len(names)} classes from {names[0]!r} to {names[-1]!r}"
 
 
 def _finished(workdir, identity, model):

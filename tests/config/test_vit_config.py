@@ -66,7 +66,7 @@ REFUSED = [
         {"classifier_activation": len},
         ["classifier_activation must be a string that is not empty", "built-in"],
     ),
-    ({"dtype": 16}, ["dtype must be the name of a Keras dtype policy", "got 16"]),
+    ({"dtype": 16}, ["dtype must be the name of a Keras dtype policy", "got dtype=16"]),
     ({"image_size": 0}, ["image_size", PAIR, "image_size=0"]),
     ({"image_size": None}, ["image_size", PAIR, "image_size=None"]),
     ({"image_size": (32, 32, 3)}, ["image_size must be one positive integer or a pair", "image_size=(32, 32, 3)"]),
@@ -106,7 +106,7 @@ REFUSED = [
     ({"position_placement": "blocks"}, ["position_placement must be one of 'stem', 'every'", "='blocks'"]),
     ({"attention": "local"}, ["attention must be one of 'global', 'axial'", "attention='local'"]),
     ({"distilled": 1}, [f"distilled {FLAG}", "distilled=1"]),
-    ({"stem": "resnet"}, ["stem must be a keras_vit.ResNetConfig or None", "stem='resnet'"]),
+    ({"stem": "resnet"}, ["stem must be a ResNetConfig or FeatureMapConfig of keras_vit, or None", "stem='resnet'"]),
     ({"stem": {"class_name": "BiTConfig"}}, ["class_name of stem must be one of 'ResNetConfig'", "'BiTConfig'"]),
 ]
 CONTRADICTIONS = [

@@ -6,8 +6,7 @@ import pytest
 from slow_rows import slow_after
 
 from keras_vit.layers import self_attention
-from keras_vit.layers.axial_block import AxialTransformerBlock
-from keras_vit.layers.transformer_block import TransformerBlock
+from keras_vit.layers.transformer_block import AxialTransformerBlock, TransformerBlock
 
 GRID, DIM = (3, 4), 8
 

@@ -6,7 +6,7 @@ import pytest
 import scipy.signal
 from keras import ops
 
-from keras_vit.layers.std_conv import StdConv2D
+from keras_vit.layers.bottleneck import StdConv2D
 
 # side, kernel, stride, padding, zeros (before, after) of TensorFlow's SAME
 SIDES = [

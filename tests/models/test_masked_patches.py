@@ -13,8 +13,8 @@ from slow_rows import slow_after
 import keras_vit
 from keras_vit import MaskedPatchPrediction, Preprocessing, ResNetConfig, VisionTransformer
 from keras_vit.models.encoders import find_encoder
-from keras_vit.models.patch_targets import TARGETS, cut_patches
-from keras_vit.training.optimizers import layer_rates
+from keras_vit.models.masked_patches import TARGETS, cut_patches
+from keras_vit.training.compile import layer_rates
 
 HYBRID = {"patch_size": 2, "stem": ResNetConfig(stage_sizes=(), width_factor=0.5)}
 # changes of the tiny config -> rows and columns of its grid, (height, width) of a patch

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.models.patch_targets import (
+from keras_vit.models.masked_patches import (
     TARGETS,
     class_colors,
     color_classes,

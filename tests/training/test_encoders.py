@@ -7,8 +7,7 @@ from families import FAMILIES
 
 import keras_vit
 from keras_vit.models.encoders import find_encoder, output_activation
-from keras_vit.training.compile import head_layers
-from keras_vit.training.optimizers import layer_rates
+from keras_vit.training.compile import head_layers, layer_rates
 
 # top layer or unit of a stage -> depth, of the families that are not three steps from embedding to head
 DEPTHS = {

@@ -4,7 +4,8 @@ import pytest
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.training import Recipe, optimizers
+from keras_vit.training import Recipe
+from keras_vit.training.compile import create_optimizer as create
 
 CONFIG = ViTConfig(
     name="toy",
@@ -24,7 +25,7 @@ CONFIG = ViTConfig(
 
 def create_optimizer(name, learning_rate, model, **fields):
     plain = {"name": "toy", "source": "this test", "batch_size": 1, "steps": 1, "learning_rate": learning_rate}
-    return optimizers.create_optimizer(Recipe(optimizer=name, **plain, **fields), learning_rate, model)
+    return create(Recipe(optimizer=name, **plain, **fields), learning_rate, model)
 
 
 @pytest.fixture

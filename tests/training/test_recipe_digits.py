@@ -23,7 +23,7 @@ CHANGES = {
 def test_augreg_reads_98_percent_of_the_held_out_fifth(seed, tmp_path):
     """Seeds 0, 1 and 2."""
     recipe = RECIPES["augreg/light2"].replace(seed=seed, **CHANGES)
-    assert recipe.mix == ("mixup(0.2)",) and recipe.weight_decay == 0.1 and recipe.regularisation["dropout_rate"] == 0
+    assert recipe.mix == ("mixup(0.2)",) and recipe.weight_decay == 0.1 and recipe.dropout_rate == 0
     result = train(recipe, None, tmp_path, verbose=0)
     print(f"seed {seed}: {100 * result.accuracy:.2f} %")
     assert result.accuracy >= 0.98

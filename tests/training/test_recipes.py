@@ -159,7 +159,7 @@ def test_augreg_grid():
             common = ("learning_rate", "batch_size", "warmup_steps", "clip_norm", "weight_decay")
             assert fields(name, *common) == (1e-3, 4096, 10_000, 1.0, 0.1)
     cell = RECIPES["augreg/medium1"].replace(weight_decay=0.03, dropout_rate=0.1, drop_path_rate=0.1)
-    assert cell.regularisation == {"dropout_rate": 0.1, "drop_path_rate": 0.1}
+    assert (cell.dropout_rate, cell.drop_path_rate) == (0.1, 0.1)
 
 
 def test_trainings_on_imagenet():

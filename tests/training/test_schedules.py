@@ -2,7 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.training import Recipe, optimizers
+from keras_vit.training import Recipe
+from keras_vit.training.compile import create_schedule as create
 
 STEPS, WARMUP, PEAK, START, END = 200, 20, 0.03, 0.001, 0.002
 DECAY_AT = (0.3, 0.6, 0.9)
@@ -11,7 +12,7 @@ DECAY_AT = (0.3, 0.6, 0.9)
 def create_schedule(name, learning_rate, steps, *, warmup_steps=0, **fields):
     fields |= {"warmup_steps": warmup_steps, "steps": steps, "schedule": name, "learning_rate": learning_rate}
     recipe = Recipe(name="toy", source="this test", optimizer="sgd", batch_size=1, **fields)
-    return optimizers.create_schedule(recipe, steps, warmup_steps)
+    return create(recipe, steps, warmup_steps)
 
 
 def official(step, decay_type, steps=STEPS, warmup_steps=WARMUP, base=PEAK, linear_end=END):
