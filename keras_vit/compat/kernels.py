@@ -96,17 +96,13 @@ def _tanh_backward(x, upstream):
     return upstream * (0.5 * (1 + tanh) + slope)
 
 
-def _erf_form(x):
-    return ops.gelu(x, approximate=False)
-
-
 def _erf_backward(x, upstream):
     density = ops.exp(-0.5 * ops.square(x)) * (1 / math.sqrt(2 * math.pi))
     return upstream * (0.5 * (1 + ops.erf(x * math.sqrt(0.5))) + x * density)
 
 
 # whether it is the tanh approximation -> function
-_FORWARD = {True: _tanh_form, False: _erf_form}
+_FORWARD = {True: _tanh_form, False: functools.partial(ops.gelu, approximate=False)}
 _BACKWARD = {True: _tanh_backward, False: _erf_backward}
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.config.arguments import one_of
-from keras_vit.config.base import Config
+from keras_vit.config.base import Config, one_of
 from keras_vit.typing import Pair, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest")

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.arguments import one_of
-from keras_vit.config.base import Config, ImageConfig
+from keras_vit.config.base import Config, ImageConfig, one_of
 from keras_vit.typing import Pair
 
 # style -> epsilon of GroupNorm, epsilon of the weight standardisation, what the second one is added to

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_vit.compat.kernels import layer_norm
-from keras_vit.config.arguments import ARGUMENTS, Check
+from keras_vit.config.base import ARGUMENTS, Check
 
 
 class Layer(keras.layers.Layer):
@@ -18,7 +18,7 @@ class Layer(keras.layers.Layer):
     `compute_output_spec`.
 
     Attributes:
-        own_checks: checks of arguments that are not in `keras_vit.config.arguments.ARGUMENTS` or have another meaning
+        own_checks: checks of arguments that are not in `keras_vit.config.base.ARGUMENTS` or have another meaning
             in this layer.
         argument_names: names of the arguments given to `configure`.
 

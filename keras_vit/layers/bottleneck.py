@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.config.arguments import one_of
+from keras_vit.config.base import one_of
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.typing import Size, Tensor
 

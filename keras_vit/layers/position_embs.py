@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.config.arguments import one_of, optional
+from keras_vit.config.base import one_of, optional
 from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 from keras_vit.typing import Size, Tensor

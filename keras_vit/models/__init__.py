@@ -3,7 +3,6 @@
 from typing import Any
 
 from keras_vit.config import ImageConfig
-from keras_vit.models.axial_resnet import AxialResNet
 from keras_vit.models.base import ImageModel, Model
 from keras_vit.models.derived import (
     check_not_quantized,
@@ -17,7 +16,7 @@ from keras_vit.models.derived import (
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.layer_states import freeze
 from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
-from keras_vit.models.resnet import BiTResNet
+from keras_vit.models.resnet import AxialResNet, BiTResNet
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
 

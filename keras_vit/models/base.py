@@ -199,7 +199,7 @@ class ImageModel(Model):
     @preprocessing.setter
     def preprocessing(self, value: Preprocessing | None) -> None:
         config = self._config
-        channels = _image_channels(config)
+        channels = 1 if config.channels == 1 else 3
         source = "default" if value is None else "stated"
         if value is None:
             value = Preprocessing(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
@@ -372,10 +372,6 @@ def make_head(config, name="head", kernel_initializer="zeros"):
 def head_dtype(config):
     """Return the dtype of the head: float32 under mixed policies, so logits and softmax keep their precision."""
     return "float64" if config.dtype == "float64" else "float32"
-
-
-def _image_channels(config):
-    return 1 if config.channels == 1 else 3
 
 
 def check_model(model):

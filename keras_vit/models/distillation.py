@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import numbers
 from typing import Any
 
 import keras
@@ -94,8 +93,7 @@ class Distiller(TrainingModel):
         name: str | None = None,
     ) -> None:
         checks.check_choice("mode", mode, _MODES)
-        if isinstance(alpha, bool) or not isinstance(alpha, numbers.Real) or not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must be a number in [0, 1]; got alpha={alpha!r}")
+        alpha = checks.check_number("alpha", alpha, "number in [0, 1]", lambda number: 0 <= number <= 1)
         if mode == "hard" and temperature is not None:
             raise ValueError(f"temperature belongs to mode 'soft'; got mode='hard', temperature={temperature!r}")
         temperature = None if temperature is None else checks.check_positive("temperature", temperature)
@@ -107,7 +105,7 @@ class Distiller(TrainingModel):
         self.teacher: keras.Model = teacher
         keep_beside_graph(self, teacher)
         self.mode: str = mode
-        self.alpha: float = float(alpha)
+        self.alpha: float = alpha
         self.temperature: float | None = temperature
         self._is_alone = False  # True while the student runs without its teacher
         self._teaching_metrics = [keras.metrics.Mean(name=name) for name in _TEACHING_METRICS]

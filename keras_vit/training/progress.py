@@ -19,7 +19,6 @@ _WAIT = 30  # seconds of training before the speed is stable enough for an estim
 _WORTH_TELLING = 90  # seconds; shorter estimates are not logged
 
 _METRICS = ("loss", "accuracy", "mean_absolute_error")
-_PANELS = (*_METRICS, "learning_rate")
 
 
 class Progress(keras.callbacks.Callback):
@@ -251,7 +250,7 @@ def draw_curves(rows, path):
     except ImportError:
         return False
     figure = Figure(figsize=(12, 3.5), layout="constrained")
-    panels = [name for name in _PANELS if name in rows[0]]
+    panels = [name for name in (*_METRICS, "learning_rate") if name in rows[0]]
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name in (panel, f"val_{panel}"):
             if name in rows[0]:

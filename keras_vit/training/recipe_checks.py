@@ -5,8 +5,7 @@ from functools import partial
 
 from keras_vit import checks
 from keras_vit.compat.saved_objects import CROSS_ENTROPIES
-from keras_vit.config.arguments import Check, one_of
-from keras_vit.config.base import one_config_of
+from keras_vit.config.base import Check, one_config_of, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.local import from_digits
 from keras_vit.models import MODELS

@@ -216,7 +216,8 @@ class Resume(keras.callbacks.Callback):
 
     def _write_checked(self, step, arrays, state):
         for name, array in arrays.items():
-            if name.startswith(("model.", "optimizer.")) and not _is_finite(array):
+            is_checked = name.startswith(("model.", "optimizer.")) and array.dtype.kind not in "biu"
+            if is_checked and not np.isfinite(array).all():
                 raise NonFiniteError(f"a weight ({name}) is infinite or NaN after step {step}")
         self._files.write(step, arrays, state)
 
@@ -243,7 +244,3 @@ def _check_arguments(model, arguments):
             f"got steps_per_epoch={steps}, steps_per_execution={model.steps_per_execution}"
         )
     return steps, arguments.get("epochs", 1) * steps
-
-
-def _is_finite(array):
-    return array.dtype.kind in "biu" or bool(np.isfinite(array).all())

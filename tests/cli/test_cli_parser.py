@@ -11,7 +11,7 @@ from command_line import SAVED, examples_of, help_of, run
 import keras_vit
 from keras_vit.checkpoints.description import LAYOUT_CHOICES
 from keras_vit.cli import VERBS, parser
-from keras_vit.config.arguments import GELUS
+from keras_vit.config.base import GELUS
 from keras_vit.config.preprocessing import INTERPOLATIONS
 from keras_vit.serving.formats import FORMATS
 

@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from keras_vit import config, layers
-from keras_vit.config.arguments import ARGUMENTS, one_of, optional
+from keras_vit.config.base import ARGUMENTS, one_of, optional
 from keras_vit.layers.base import Layer
 
 

@@ -7,7 +7,7 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.config import AxialResNetConfig, ViTConfig
-from keras_vit.models.axial_resnet import AxialResNet
+from keras_vit.models.resnet import AxialResNet
 
 TINY = {
     "name": "tiny-axial",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.config.arguments import POSITION_EMBEDDINGS, POSITION_PLACEMENTS
+from keras_vit.config.base import POSITION_EMBEDDINGS, POSITION_PLACEMENTS
 
 COMBINATIONS = list(itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS))
 ILLEGAL = [("relative", "stem"), ("none", "every"), ("none", "shared")]
