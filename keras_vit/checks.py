@@ -157,9 +157,14 @@ def check_string(name: str, value: Any) -> str:
 
 def check_integers(name: str, value: Any) -> tuple[int, ...]:
     """Return `value`, a sequence of positive integers, as a tuple."""
+    return check_sequence(name, value, "integers", check_integer)
+
+
+def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any], T]) -> tuple[T, ...]:
+    """Return `value`, a sequence of `kind`, as a tuple of its checked items."""
     if not isinstance(value, (tuple, list)):
-        raise ValueError(f"{name} must be a sequence of integers; got {name}={value!r}")
-    return tuple(check_integer(f"{name}[{index}]", item) for index, item in enumerate(value))
+        raise ValueError(f"{name} must be a sequence of {kind}; got {name}={value!r}")
+    return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -22,10 +23,8 @@ def _check_size(name, value):
 
 def _check_numbers(name, values):
     values = values if isinstance(values, (tuple, list)) else (values,)
-    return tuple(
-        checks.check_number(f"{name}[{index}]", value, "finite number", lambda number: True)
-        for index, value in enumerate(values)
-    )
+    check = partial(checks.check_number, kind="finite number", is_valid=lambda number: True)
+    return checks.check_sequence(name, values, "numbers", check)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,9 @@ from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNe
 from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
+from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock, WindowAttention
-from keras_vit.layers.transformer_block import (
-    AxialTransformerBlock,
-    DropPath,
-    LayerScale,
-    MlpBlock,
-    MultiHeadSelfAttention,
-    TransformerBlock,
-)
+from keras_vit.layers.transformer_block import AxialTransformerBlock, DropPath, LayerScale, MlpBlock, TransformerBlock
 
 __all__ = [
     "AddPositionEmbs",

@@ -7,7 +7,8 @@ import keras
 from keras import ops
 
 from keras_vit.layers.base import Layer, LayerNorm, head_width
-from keras_vit.layers.transformer_block import MlpBlock, at_least_float32, softmax_at_least_float32
+from keras_vit.layers.self_attention import at_least_float32, softmax_at_least_float32
+from keras_vit.layers.transformer_block import MlpBlock
 from keras_vit.typing import Tensor
 
 

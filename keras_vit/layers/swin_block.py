@@ -12,7 +12,8 @@ from keras_vit.compat.kernels import on_rows
 from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, head_width, known_map
 from keras_vit.layers.position_embs import ResizedTables
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
-from keras_vit.layers.transformer_block import ResidualBlock, softmax_at_least_float32
+from keras_vit.layers.self_attention import softmax_at_least_float32
+from keras_vit.layers.transformer_block import ResidualBlock
 from keras_vit.typing import Size, Tensor
 
 # Added to the logits between tokens of different regions, as in the authors' code.

@@ -1,129 +1,15 @@
-"""Transformer blocks, plain and axial, and their parts: self-attention, the MLP, LayerScale and stochastic depth."""
+"""Transformer blocks, plain and axial, and their parts: the MLP, LayerScale and stochastic depth."""
 
-import math
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.kernels import gelu, on_rows, project, project_heads, recompute
-from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, head_width
-from keras_vit.layers.position_embs import relative_logits
+from keras_vit.compat.kernels import gelu, on_rows, project, recompute
+from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence
+from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Size, Tensor
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MultiHeadSelfAttention(Layer):
-    """Apply multi-head self-attention (arXiv 2010.11929, appendix A, Eqs. 5 to 8).
-
-    One dense layer computes [query, key, value], each as [head 0, head 1, ...].
-
-    Args:
-        num_heads: number of heads; it must divide the width of the input.
-        dropout_rate: dropout rate on the attention weights, in [0, 1).
-        qkv_bias: whether the fused projection has a bias.
-        qk_norm: whether queries and keys are layer-normalised over the channels of each head (arXiv 2302.05442).
-        epsilon: epsilon of those layer norms.
-
-    Shapes:
-        (batch, tokens, dim) -> the same. Optional inputs: `relative_keys` (offsets, dim / num_heads) from
-        `RelativePositions`, and `key_sizes`, integers (batch, 1, 1, tokens), the number of keys that each token counts
-        as. With `return_attention_scores=True` the output is a pair with the attention weights after softmax and before
-        dropout, (batch, heads, query tokens, key tokens). With `return_keys=True` it is a pair with the keys, averaged
-        over the heads, (batch, tokens, dim / num_heads).
-
-    Raises:
-        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores
-            and keys are both requested.
-    """
-
-    def __init__(
-        self,
-        num_heads: int,
-        dropout_rate: float = 0.0,
-        qkv_bias: bool = True,
-        qk_norm: bool = False,
-        epsilon: float = 1e-6,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.configure(num_heads=num_heads, dropout_rate=dropout_rate)
-        self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, epsilon=epsilon)
-
-    def build(self, input_shape):
-        dim = input_shape[-1]
-        head_shape = (input_shape[0], self.num_heads, input_shape[1], head_width(self.num_heads, dim))
-        # Xavier-uniform on each of the three (dim, dim) kernels, as in the official code: U(+-sqrt(6 / 2 dim)), which
-        # equals LeCun-uniform on the fused (dim, 3 dim) kernel.
-        self.qkv = self.dense(3 * dim, "qkv", "lecun_uniform", input_shape, use_bias=self.qkv_bias)
-        if self.qk_norm:
-            norm = {"epsilon": self.epsilon, "shape": head_shape}
-            self.query_norm = self.sublayer(LayerNorm, name="query_norm", **norm)
-            self.key_norm = self.sublayer(LayerNorm, name="key_norm", **norm)
-        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=input_shape)
-        self.proj = self.dense(dim, "proj", shape=input_shape)
-
-    def call(
-        self,
-        tokens: Tensor,
-        relative_keys: Tensor = None,
-        training: bool | None = None,
-        *,
-        return_attention_scores: bool = False,
-        key_sizes: Tensor = None,
-        return_keys: bool = False,
-    ) -> Tensor:
-        if return_keys and return_attention_scores:
-            raise ValueError(
-                "only one of return_keys and return_attention_scores may be True; got return_keys=True, "
-                "return_attention_scores=True"
-            )
-        _, length, dim = ops.shape(tokens)
-        # scaling the query and not its product with the key avoids overflow in float16
-        scale = 1.0 / math.sqrt(dim // self.num_heads)
-        # [q, k, v] = z U_qkv, Eq. 5
-        scales = (1.0 if self.qk_norm else scale, 1.0, 1.0)
-        query, key, value = project_heads(self.qkv, tokens, scales, self.num_heads)
-        if self.qk_norm:
-            query, key = self.query_norm(query) * scale, self.key_norm(key)
-        # A = softmax(q k^T / sqrt(D_h)), Eq. 6
-        logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
-        if relative_keys is not None:
-            logits = logits + relative_logits(query, relative_keys)  # appendix D.4
-        if key_sizes is not None:
-            logits = ops.cast(logits, at_least_float32(logits.dtype))
-            logits = logits + ops.log(ops.cast(key_sizes, logits.dtype))  # arXiv 2210.09461, Eq. 1
-        weights = softmax_at_least_float32(logits)
-        # SA(z) = A v, Eq. 7
-        dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
-        heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
-        # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        output = project(self.proj, ops.reshape(heads, (-1, length, dim)))
-        if return_keys:
-            return output, ops.mean(key, axis=1)
-        return (output, weights) if return_attention_scores else output
-
-    def compute_output_spec(self, tokens, *others, return_attention_scores=False, return_keys=False, **keywords):
-        batch, length, dim = tokens.shape
-        output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
-        if return_keys:
-            return output, keras.KerasTensor((batch, length, dim // self.num_heads), dtype=self.compute_dtype)
-        scores = keras.KerasTensor((batch, self.num_heads, length, length), at_least_float32(self.compute_dtype))
-        return (output, scores) if return_attention_scores else output
-
-
-def softmax_at_least_float32(logits):
-    """Apply softmax over the last axis; 16-bit logits give float32 weights."""
-    logits = ops.cast(logits, at_least_float32(logits.dtype))
-    if logits.shape[-1] == 1:  # Keras warns of a softmax over a single key
-        return ops.ones_like(logits)
-    return ops.softmax(logits)
-
-
-def at_least_float32(dtype):
-    """Return float32 for a 16-bit dtype and any other dtype unchanged."""
-    return "float32" if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16") else dtype
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

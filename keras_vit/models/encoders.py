@@ -68,14 +68,10 @@ def _is_fed_directly(model, encoder):
         return _is_fed_directly(model.trained_model(), encoder)
     if model is encoder:
         return True
-    return any(isinstance(first, keras.Model) and _is_fed_directly(first, encoder) for first in _first_layers(model))
-
-
-def _first_layers(model):
-    """Return the layers whose only inputs are the inputs of the model."""
     calls = graph_calls(model) or []
     inputs = {call for call in calls if isinstance(call.operation, keras.layers.InputLayer)}
-    return [call.operation for call in calls if call.parent_nodes and set(call.parent_nodes) <= inputs]
+    first = [call.operation for call in calls if call.parent_nodes and set(call.parent_nodes) <= inputs]
+    return any(isinstance(layer, keras.Model) and _is_fed_directly(layer, encoder) for layer in first)
 
 
 def output_calls(model):

@@ -1,6 +1,5 @@
 """Checks of a recipe's fields, alone and in combination."""
 
-import numbers
 from functools import partial
 
 from keras_vit import checks
@@ -72,17 +71,11 @@ def _parsed_by(parse):
     return check
 
 
-def _check_sweep(name, value):
-    if not isinstance(value, (tuple, list)):
-        raise ValueError(f"{name} must be a tuple of learning rates; got {name}={value!r}")
-    return tuple(checks.check_positive(name, rate) for rate in value)
-
-
 def _check_shares(name, value):
-    is_sequence = isinstance(value, (tuple, list)) and all(isinstance(share, numbers.Real) for share in value)
-    if not is_sequence or list(value) != sorted(set(value)) or not all(0 < share < 1 for share in value):
-        raise ValueError(f"{name} must be an ascending tuple of shares in (0, 1); got {name}={value!r}")
-    return tuple(map(float, value))
+    shares = checks.check_sequence(name, value, "shares", _number("number in (0, 1)", lambda x: 0 < x < 1))
+    if list(shares) != sorted(set(shares)):
+        raise ValueError(f"{name} must be ascending; got {name}={value!r}")
+    return shares
 
 
 _NAMES = {
@@ -109,6 +102,6 @@ CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for n
     "optimizer": one_of(("adamw", "sgd")),
     "schedule": one_of(("cosine", "linear", "step", "constant")),
     "seed": _check_seed,
-    "sweep": _check_sweep,
+    "sweep": partial(checks.check_sequence, kind="learning rates", check=checks.check_positive),
     "warmup_steps": partial(checks.check_integer, minimum=0),
 }

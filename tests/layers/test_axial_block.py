@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from slow_rows import slow_after
 
-from keras_vit.layers import transformer_block
+from keras_vit.layers import self_attention
 from keras_vit.layers.transformer_block import AxialTransformerBlock, TransformerBlock
 
 GRID, DIM = (3, 4), 8
@@ -90,13 +90,13 @@ def test_on_a_grid_of_one_row_the_column_block_attends_to_each_token_alone(refer
 
 def test_attention_grows_with_the_number_of_tokens_to_the_power_of_1_5_instead_of_2(monkeypatch):
     """Every tensor that goes through a softmax at 224, 448 and 896 pixels with patches of 16: the attention weights."""
-    softmax, sizes = transformer_block.softmax_at_least_float32, []
+    softmax, sizes = self_attention.softmax_at_least_float32, []
 
     def count(logits):
         sizes.append(int(np.prod(logits.shape)))
         return softmax(logits)
 
-    monkeypatch.setattr(transformer_block, "softmax_at_least_float32", count)
+    monkeypatch.setattr(self_attention, "softmax_at_least_float32", count)
     counts = {"axial": [], "global": []}
     for pixels in (224, 448, 896):
         side = pixels // 16

@@ -144,8 +144,8 @@ def test_every_field_survives_json(model):
         ({"schedule": "exponential"}, "schedule must be one of 'cosine', 'linear', 'step', 'constant'"),
         ({"schedule": "step"}, "decay_at must be given with schedule 'step', and only with it; got decay_at=()"),
         ({"decay_at": (0.5,)}, "and only with it; got decay_at=(0.5,), schedule='cosine'"),
-        ({"decay_at": (0.6, 0.3)}, "decay_at must be an ascending tuple of shares in (0, 1); got decay_at=(0.6, 0.3)"),
-        ({"decay_at": (1.0,)}, "decay_at must be an ascending tuple of shares in (0, 1)"),
+        ({"decay_at": (0.6, 0.3)}, "decay_at must be ascending; got decay_at=(0.6, 0.3)"),
+        ({"decay_at": (1.0,)}, "decay_at[0] must be a number in (0, 1); got decay_at[0]=1.0"),
         ({"decay_factor": 0.5}, "decay_factor requires schedule 'step'; got decay_factor=0.5, schedule='cosine'"),
         ({"weight_decay": -0.1}, "weight_decay must be a finite number of at least 0; got weight_decay=-0.1"),
         (
@@ -180,7 +180,7 @@ def test_every_field_survives_json(model):
             "ViTConfig or SwinConfig or BiTConfig or AxialResNetConfig of keras_vit, or None; got model='ViT-B_16'",
         ),
         ({"model": {"name": "toy"}}, "class_name of model must be one of 'ViTConfig', 'SwinConfig'"),
-        ({"sweep": 0.1}, "sweep must be a tuple of learning rates; got sweep=0.1"),
+        ({"sweep": 0.1}, "sweep must be a sequence of learning rates; got sweep=0.1"),
         ({"name": ""}, "name must be a string that is not empty; got name=''"),
     ],
 )
