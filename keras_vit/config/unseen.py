@@ -15,19 +15,7 @@ RESIZED = ("window_size",)
 # Fields that may differ if the head is new.
 OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 
-_FIELDS = (
-    "num_heads",
-    "pooling",
-    "norm_position",
-    "position_embedding",
-    "position_placement",
-    "window_size",
-    "gelu",
-    "epsilon",
-    "gn_epsilon",
-    "std_epsilon",
-    "max_pool_padding",
-)
+_FIELDS = ("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", *RESIZED, *CLOSE)
 _STEM = ("style", "gn_epsilon", "std_epsilon")
 _ONE_TOKEN = ("token", "first")  # normalising each token and then taking one gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
