@@ -263,7 +263,7 @@ def _constructor(variant):
     construct.__signature__ = _signature(variant.name)
     numbers = ", ".join(f"{name}={value}" for name, value in variant.architecture.items() if value is not None)
     construct.__doc__ = (
-        f"Build {variant.name} ({variant.source}): {numbers}.\n\n"
+        f"Build {variant.name} ({variant.source}).\n\nIts architecture: {numbers}.\n\n"
         f"Published weights: {', '.join(_aliases(variant.name)) or 'none'}; `keras_vit.list_weights({variant.name!r})` "
         f"lists the files.\n\nArgs:\n{_argument_docs(variant.name)}\n\n"
         f"Returns:\n    A `keras_vit.{MODELS[variant.config_class].__name__}`.\n\n"

@@ -22,9 +22,9 @@ FUNCTIONS = [
 # how a first line may begin
 VERBS = frozenset(
     """
-    Add Apply Average Build Call Check Classify Compile Compute Convert Convolve Copy Correct Corrupt Create Darken
-    Describe Draw Drop Export Extend Fit Give Hold List Load Mark Measure Merge Multiply Pool Pre-train Prepend Raise Read
-    Report Resize Return Save Select Serve Set Signal Split State Train Wait Write
+    Add Apply Average Build Call Check Classify Compare Compile Compute Convert Convolve Copy Correct Corrupt Create
+    Darken Define Describe Draw Drop Export Extend Fit Hold Load Mark Measure Merge Multiply Pool Pre-train Prepend
+    Raise Read Report Resize Return Save Select Serve Set Split Train Wait Write
     """.split()
 )
 METHODS = [public for public in FUNCTIONS if not public.is_property]

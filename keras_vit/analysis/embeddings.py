@@ -15,7 +15,7 @@ from keras_vit.typing import Size
 
 
 class FilterComponents(typing.NamedTuple):
-    """Result of `filter_components`.
+    """Hold the result of `filter_components`.
 
     Attributes:
         filters: float64 (components, height, width, channels), each of norm 1.

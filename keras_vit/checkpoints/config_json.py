@@ -5,6 +5,7 @@ import dataclasses
 import math
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from keras_vit import checks
@@ -98,7 +99,7 @@ def _read_keras(path, values):
 
 # --- keys
 
-_CHECKS = {
+_CHECKS: dict[str, Callable] = {
     "count": lambda name, value: checks.check_integer(name, value, minimum=0),
     "flag": checks.check_flag,
     "ignored": lambda name, value: None,

@@ -32,7 +32,9 @@ _OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.ba
 
 
 class DistributedFit(_OwnFit):
-    """Mixin for `keras.Model`; it must precede `keras.Model` among the base classes."""
+    """Correct `fit` for several devices; a mixin for `keras.Model`.
+
+    It must precede `keras.Model` among the base classes."""
 
     _microbatches = 1
     _steps_done = None  # of the epoch that fit is about to start

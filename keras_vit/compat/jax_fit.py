@@ -31,7 +31,7 @@ _LAYOUTS = {
 
 
 class JaxFit(BackendFit):
-    """Mixin for `keras.Model`; see fit.py."""
+    """Correct `fit` on JAX; a mixin for `keras.Model`, see fit.py."""
 
     _can_split = True
 

@@ -95,7 +95,7 @@ def _reduction(model):
 
 
 class BackendFit:
-    """What DistributedFit needs from a backend; these defaults correct nothing."""
+    """Define what DistributedFit needs of a backend; the defaults correct nothing."""
 
     _can_split = False  # whether train_step supports microbatches
     _replicas = 1  # number of replicas that compute separate losses

@@ -26,7 +26,7 @@ _starts = itertools.count(_GROUPS_PER_STRATEGY, _GROUPS_PER_STRATEGY)
 
 
 class TensorFlowFit(BackendFit):
-    """Mixin for `keras.Model`; see fit.py."""
+    """Correct `fit` under tf.distribute; a mixin for `keras.Model`, see fit.py."""
 
     _can_split = True
 

@@ -1,11 +1,20 @@
 """Configs of models and of their preprocessing: frozen, validated dataclasses that convert to and from plain dicts."""
 
-# ruff: noqa: F401 - what is imported here is public
-
 from keras_vit.config.base import Config, ImageConfig
 from keras_vit.config.preprocessing import Preprocessing
 from keras_vit.config.resnet import AxialResNetConfig, BiTConfig, FeatureMapConfig, ResNetConfig
 from keras_vit.config.swin import SwinConfig
 from keras_vit.config.vit import UNPOOLED, ViTConfig
 
-__all__ = [name for name, value in globals().items() if isinstance(value, type)]
+__all__ = [
+    "UNPOOLED",
+    "AxialResNetConfig",
+    "BiTConfig",
+    "Config",
+    "FeatureMapConfig",
+    "ImageConfig",
+    "Preprocessing",
+    "ResNetConfig",
+    "SwinConfig",
+    "ViTConfig",
+]

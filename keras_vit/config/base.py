@@ -83,7 +83,9 @@ ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() fo
 
 
 class Config:
-    """Check the fields of a config and convert it to a plain dict and back; the base class of all configs.
+    """Check the fields of a config and convert it to a dict and back.
+
+    It is the base class of all configs.
 
     The checks of the fields are those of `ARGUMENTS` by name. `own_checks` has the checks of names that are not in that
     table or have another meaning in this config. None is valid if it is the default.

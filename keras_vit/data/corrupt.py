@@ -14,7 +14,7 @@ _NAMED = 5  # images listed in the error
 
 
 class UnusableDataError(ValueError):
-    """Unusable images or labels of a source; the message says why."""
+    """Report unusable images or labels of a source; the message says why."""
 
 
 def data_error(error: BaseException) -> UnusableDataError | None:

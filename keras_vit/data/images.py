@@ -226,9 +226,11 @@ def _unmet(contents, message):
     limit = re.search(r"(have at most .*; got)\W+(\d+) (\d+)\]", message)
     if limit:
         return f"{limit[1]} {limit[2]} x {limit[3]} pixels"
+    if not contents:
+        return f"be an image ({_FORMATS}); it is empty (0 bytes)"
     is_text = all(32 <= byte < 127 for byte in contents[:4])
     start = contents[:12].decode("ascii", "replace").rstrip() if is_text else contents[:12].hex(" ")
-    found = f"{len(contents)} bytes, starts with {start}" if contents else "it is empty (0 bytes)"
+    found = f"{len(contents)} bytes, starts with {start}"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large images, and about damage outside the header

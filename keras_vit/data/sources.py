@@ -19,7 +19,7 @@ _READ_TWICE = 8  # of these, read a second time to detect sources with random co
 
 @dataclasses.dataclass(frozen=True)
 class ImageSource:
-    """Labelled images in a fixed order.
+    """Hold labelled images in a fixed order.
 
     Attributes:
         dataset: unbatched `tf.data.Dataset` of `{"image": ..., "label": int32 scalar}`; the image is a scalar
@@ -113,7 +113,8 @@ class ImageSource:
             return {**element, "image": function(element["image"])}
 
         dataset = self.dataset.map(changed, num_parallel_calls=tf.data.AUTOTUNE)
-        lookup = None if self.lookup is None else lambda n: changed(self.lookup(n))
+        inner = self.lookup
+        lookup = None if inner is None else lambda n: changed(inner(n))
         return dataclasses.replace(self, dataset=dataset, lookup=lookup)
 
     def cached(self, max_bytes: int = 2**30) -> "ImageSource":
@@ -199,7 +200,7 @@ class ImageSource:
 
     @property
     def is_encoded(self) -> bool:
-        """Whether the images are encoded files rather than pixels."""
+        """Return whether the images are encoded files rather than pixels."""
         return self.dataset.element_spec["image"].dtype == tf.string
 
 

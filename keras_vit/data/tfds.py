@@ -19,7 +19,7 @@ _LOG = logging.getLogger("keras_vit.data")
 
 @dataclasses.dataclass(frozen=True)
 class LabelRule:
-    """A label computed from the features of an example.
+    """Compute a label from the features of an example.
 
     One such label is the number of objects in an image.
 

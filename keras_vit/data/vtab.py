@@ -30,7 +30,7 @@ _DSPRITES_CLASSES = 16
 
 @dataclasses.dataclass(frozen=True)
 class VtabTask:
-    """A task of VTAB.
+    """Describe a task of VTAB.
 
     Attributes:
         name: as in Table 9 of arXiv 2010.11929.
@@ -115,7 +115,7 @@ VTAB_TASKS: dict[str, VtabTask] = {row["name"]: _task(**row) for row in _ROWS}
 
 @dataclasses.dataclass(frozen=True)
 class ThousandExamples:
-    """A task with a thousand training and validation images.
+    """Hold a task with a thousand training and validation images.
 
     Attributes:
         train800: `ImageSource` to train on while settings are selected.
@@ -131,7 +131,7 @@ class ThousandExamples:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """One name per label."""
+        """Return one name per label."""
         return self.train1000.class_names
 
 

@@ -17,7 +17,9 @@ _SESSIONS = 100  # whose last answers are kept
 
 
 def build_page(model: ImageModel | None = None, weights: str = "as given") -> "gradio.Blocks":
-    """Build the page: choose a model, pick or upload an image, see classes, attention rollout and heads.
+    """Build the page of the demo.
+
+    It lets you choose a model, pick or upload an image, and see classes, attention rollout and heads.
 
     Without a model it starts with a small ViT for handwritten digits, which is trained when the first image is picked
     (40 seconds on two cores) and kept in Keras's cache. The models with published weights can be chosen as well; they
@@ -53,7 +55,9 @@ def launch(
     share: bool = False,
     block: bool = True,
 ) -> "gradio.Blocks":
-    """Serve the page until Ctrl-C, one image at a time; nothing is sent to other machines.
+    """Serve the page until Ctrl-C, one image at a time.
+
+    Nothing is sent to other machines.
 
     Args:
         model, weights: as in `build_page`.

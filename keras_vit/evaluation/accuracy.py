@@ -26,7 +26,7 @@ _SMALLEST = np.finfo(np.float64).tiny  # replaces a probability that was rounded
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Calibration:
-    """Confidence of predictions compared with their accuracy.
+    """Compare the confidence of predictions with their accuracy.
 
     Source: Guo et al. 2017, arXiv 1706.04599.
 
@@ -49,7 +49,7 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """Expected calibration error, in [0, 1] (Eq. 3).
+        """Return the expected calibration error, in [0, 1] (Eq. 3).
 
         It is the sum over bins of |correct - confidences| / images.
         """
@@ -57,12 +57,14 @@ class Calibration:
 
     @property
     def mean_confidence(self) -> float:
-        """Mean confidence, in [0, 1]; a value above the accuracy means overconfidence."""
+        """Return the mean confidence, in [0, 1].
+
+        A value above the accuracy means overconfidence."""
         return float(self.confidences.sum() / self.counts.sum())
 
     @property
     def negative_log_likelihood(self) -> float | None:
-        """Mean cross-entropy in nats; None for a sigmoid head.
+        """Return the mean cross-entropy in nats; None for a sigmoid head.
 
         It is the mean of -log of the probability of the correct class.
         """
@@ -102,7 +104,7 @@ def calibration(activation, confidences, is_right, of_right):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassReport:
-    """Accuracy per class.
+    """Hold the accuracy per class.
 
     Attributes:
         names: names of the data's classes, in the order of its labels.
@@ -121,17 +123,19 @@ class ClassReport:
 
     @property
     def accuracies(self) -> np.ndarray:
-        """Accuracy of each class, in [0, 1], float64 (classes,); NaN without images."""
+        """Return the accuracy of each class: float64 (classes,) in [0, 1].
+
+        It is NaN for a class without images."""
         return np.divide(self.correct, self.counts, out=np.full(len(self.counts), np.nan), where=self.counts > 0)
 
     @property
     def mean(self) -> float:
-        """Mean per-class accuracy, in [0, 1], over the classes that have images."""
+        """Return the mean accuracy, in [0, 1], of the classes that have images."""
         return float(np.nanmean(self.accuracies))
 
     @property
     def worst(self) -> list[int]:
-        """Indices of the classes that have images, worst accuracy first.
+        """Return the indices of the classes with images, worst accuracy first.
 
         Of equal classes, the one with most images comes first.
         """
@@ -191,7 +195,7 @@ def aligned(rows, left=()):
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """Result of `evaluate`. Two results with the same counts are equal.
+    """Hold the result of `evaluate`. Results with the same counts are equal.
 
     Attributes:
         count: number of images.
@@ -211,7 +215,7 @@ class Accuracy:
 
     @property
     def top(self) -> dict[int, float]:
-        """Top-k accuracy: {k: share of images with the class among the k best}."""
+        """Return {k: share of the images whose class is among the k best}."""
         return {k: right / self.count for k, right in self.correct.items()}
 
     def report(self, classes: int = 20) -> str:

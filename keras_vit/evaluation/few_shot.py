@@ -20,7 +20,7 @@ from keras_vit.typing import PathLike
 
 @dataclasses.dataclass(frozen=True)
 class FewShot:
-    """Result of `few_shot`; `str()` of it is a table.
+    """Hold the result of `few_shot`; `str()` of it is a table.
 
     Attributes:
         accuracy: {shots: tuple with the accuracy on the test images, in [0, 1], for each seed}.
@@ -40,12 +40,14 @@ class FewShot:
 
     @property
     def mean(self) -> dict[int, float]:
-        """{shots: mean accuracy over the seeds}."""
+        """Return {shots: mean accuracy over the seeds}."""
         return {shots: float(np.mean(found)) for shots, found in self.accuracy.items()}
 
     @property
     def std(self) -> dict[int, float]:
-        """{shots: population standard deviation over the seeds}; 0 for one seed."""
+        """Return {shots: population standard deviation over the seeds}.
+
+        It is 0 for one seed."""
         return {shots: float(np.std(found)) for shots, found in self.accuracy.items()}
 
     def __str__(self):
@@ -224,7 +226,7 @@ class FewShotProbe(keras.callbacks.Callback):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The measurements as a table: one dict per measurement.
+        """Return the measurements as a table: one dict per measurement.
 
         A dict has `epoch`, `step` and the logged values.
         """

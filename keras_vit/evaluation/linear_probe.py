@@ -27,7 +27,7 @@ _CONSTANT = 100.0  # the last feature of every image; it is large, so the bias i
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ridge:
-    """Result of `fit_ridge`; all arrays are float64.
+    """Hold the result of `fit_ridge`; all arrays are float64.
 
     Attributes:
         mean: (dim,), mean of the training features.
@@ -66,7 +66,7 @@ class Ridge:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearProbe:
-    """Result of `linear_probe`.
+    """Hold the result of `linear_probe`.
 
     Attributes:
         model: the model of this package that returned the features.

@@ -8,7 +8,7 @@ from keras_vit.data.vtab import VTAB_TASKS
 
 @dataclasses.dataclass(frozen=True)
 class VtabScore:
-    """Accuracies on the VTAB tasks, and their means.
+    """Hold the accuracies on the VTAB tasks, and their means.
 
     Source: arXiv 1910.04867; Table 9 and Tables 2 and 5 of arXiv 2010.11929 report the same means.
 
@@ -35,7 +35,7 @@ class VtabScore:
 
     @property
     def groups(self) -> dict[str, float]:
-        """Mean over the tasks of each group.
+        """Return the mean over the tasks of each group.
 
         The groups are `"natural"`, `"specialized"` and `"structured"`.
         """
@@ -46,7 +46,7 @@ class VtabScore:
 
     @property
     def mean(self) -> float:
-        """Mean over the 19 tasks, each with the same weight: the VTAB score."""
+        """Return the VTAB score: the mean over the 19 tasks with equal weights."""
         return sum(self.accuracies.values()) / len(self.accuracies)
 
     def __str__(self):

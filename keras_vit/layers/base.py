@@ -80,7 +80,9 @@ class Layer(keras.layers.Layer):
         )
 
     def conv(self, filters: int, kernel_size: Any, name: str, initializer: Any, **kwargs: Any) -> keras.layers.Conv2D:
-        """Return an unbuilt convolution of maps (batch, rows, columns, channels) with the dtype policy of this layer.
+        """Return an unbuilt convolution with the dtype policy of this layer.
+
+        Its maps are (batch, rows, columns, channels).
 
         Args:
             filters: number of output channels.

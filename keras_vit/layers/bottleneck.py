@@ -93,7 +93,9 @@ class StdConv2D(Layer):
 
 
 class ResidualUnit(Layer):
-    """Base class of units with arguments `width` and `strides`, whose output has `expansion` times `width` channels."""
+    """Apply a residual unit; the base class of units with `width` and `strides`.
+
+    The output has `expansion` times `width` channels."""
 
     expansion: int
 
@@ -111,7 +113,7 @@ class ResidualUnit(Layer):
 
 
 class Stage(Layer):
-    """Base class of layers with arguments `num_units` and `strides` that apply units in sequence.
+    """Apply `num_units` units in sequence; the base class of stages.
 
     The units are the sub-layers `unit_01`, `unit_02` and so on; the first has the stride.
 

@@ -1,7 +1,5 @@
 """The models: layers combined into functional Keras models."""
 
-# ruff: noqa: F401 - what is imported here is public
-
 from typing import Any
 
 from keras_vit.config import ImageConfig
@@ -22,6 +20,28 @@ from keras_vit.models.resnet import AxialResNet, BiTResNet
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
 
+__all__ = [
+    "MODELS",
+    "AxialResNet",
+    "BiTResNet",
+    "Distiller",
+    "ImageModel",
+    "MaskedPatchPrediction",
+    "Model",
+    "Reconstruction",
+    "SwinTransformer",
+    "VisionTransformer",
+    "build_model",
+    "check_not_quantized",
+    "check_pools",
+    "clone",
+    "feature_extractor",
+    "freeze",
+    "resize",
+    "with_dtype",
+    "with_head",
+]
+
 # class of a config -> class of its model
 MODELS: dict[type[ImageConfig], type[ImageModel]] = {
     family.config_class: family for family in (VisionTransformer, SwinTransformer, BiTResNet, AxialResNet)
@@ -39,6 +59,3 @@ def build_model(config: ImageConfig, **about: Any) -> ImageModel:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`.
     """
     return MODELS[type(config)](config, **about)
-
-
-__all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

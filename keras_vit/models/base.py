@@ -45,7 +45,7 @@ class Model(DistributedFit, keras.Model):
 
 
 class TrainingModel(Model):
-    """A model that exists to train another one, and may run further models that it does not train.
+    """Train another model, and run further models that are not trained.
 
     A subclass names in `_models` the constructor's arguments that are models, which are attributes, too; the first is
     the one that it trains. Its property `settings` is a dict of the further arguments, as JSON values.

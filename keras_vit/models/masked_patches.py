@@ -160,7 +160,7 @@ TARGETS: dict[str, ColorClasses | Pixels] = {
 
 @dataclasses.dataclass(frozen=True)
 class Reconstruction:
-    """The result of `MaskedPatchPrediction.reconstruct`, as NumPy arrays.
+    """Hold the result of `MaskedPatchPrediction.reconstruct`, as NumPy arrays.
 
     Images are (batch, height, width, channels) with values in [0, 1].
 

@@ -27,7 +27,7 @@ _SAMPLES = (("JPEG", (240, 320)), ("PNG", (224, 224)), ("JPEG", (400, 200)), ("B
 
 
 class ExportError(RuntimeError):
-    """An export that fails or differs from the model; it is removed."""
+    """Report an export that fails or differs from the model; it is removed."""
 
 
 def sample_files(count, max_pixels=None):

@@ -19,7 +19,7 @@ CHECKPOINTS = "checkpoints"  # the folder of the checkpoints in that of the run
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written, is damaged or does not fit the model."""
+    """Report a checkpoint that cannot be written, is damaged or does not fit."""
 
 
 class CheckpointFolder:

@@ -21,7 +21,7 @@ _NO_TPU = "distribution('tpu') needs a TPU, but none was found (with TensorFlow,
 
 
 class MissingDevicesError(RuntimeError):
-    """The requested devices do not exist."""
+    """Report that the requested devices do not exist."""
 
 
 @dataclasses.dataclass(frozen=True)

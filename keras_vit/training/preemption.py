@@ -10,7 +10,7 @@ EXIT_CODE = os.EX_TEMPFAIL  # 75: "try again later" of sysexits.h
 
 
 class Preempted(SystemExit):
-    """SIGTERM ended the run after its state was saved.
+    """Report that SIGTERM ended the run after its state was saved.
 
     The exit code is 75. The same command resumes the run.
 
@@ -27,7 +27,9 @@ class Preempted(SystemExit):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C ended the run after its state was saved. The same call resumes it.
+    """Report that Ctrl-C ended the run after its state was saved.
+
+    The same call resumes it.
 
     Code that catches `KeyboardInterrupt` also catches this exception.
 

@@ -20,7 +20,7 @@ _MODEL_FIELDS = (*RATES, "dtype", "remat", "image_size")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Config):
-    """Settings of a training run: optimizer, schedule, loss, augmentation, seed.
+    """Hold the settings of a run: optimizer, schedule, loss, augmentation, seed.
 
     `recipe.replace(epochs=5)` returns a changed copy. Unknown names raise an error that lists the known ones. A step is
     one batch, also with `gradient_accumulation_steps`.

@@ -17,11 +17,11 @@ from keras_vit.typing import PathLike
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss or a weight is infinite or NaN."""
+    """Report that the loss or a weight is infinite or NaN."""
 
 
 class Resume(keras.callbacks.Callback):
-    """Callback that saves checkpoints by step and resumes from the newest one.
+    """Save checkpoints by step and resume from the newest one; a Keras callback.
 
     ```python
     resume = keras_vit.training.Resume("runs/1", every_steps=500)

@@ -36,7 +36,7 @@ from keras_vit.zoo import VARIANTS, create_model, variant_name
 
 @dataclasses.dataclass(frozen=True)
 class TrainResult:
-    """Result of `train`.
+    """Hold the result of `train`.
 
     Values have the digits of float32: 0.98 instead of Keras's 0.9800000190734863.
 

@@ -70,8 +70,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return content
 
     def do_GET(self):
-        content = self.do_HEAD()
-        if content is not None:
+        if (content := self.do_HEAD()) is not None:
             self.wfile.write(content)
 
     def refuse(self, status, headers):

@@ -1,4 +1,4 @@
-"""fit, evaluate and predict on two replicas and on one device; the numbers come from replica_cases.py."""
+"""fit, evaluate and predict on two replicas and on one device; the numbers come from fit_cases.py."""
 
 import keras
 import numpy as np

@@ -13,7 +13,7 @@ from keras_vit.data.augment import colour, crops, geometry, keras_cv_layers, mix
 
 
 class Operation(NamedTuple):
-    """One augmentation.
+    """Hold one augmentation.
 
     Args:
         kind: `crop` or `image`, the way it is called. A seed is an integer tensor (2,).
