@@ -60,6 +60,7 @@ def test_each_seed_and_their_mean_are_printed(trained, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.docs
 def test_commands_of_the_guide(trained, monkeypatch, capsys):
     for command in COMMANDS:
         assert "mean of " in run(monkeypatch, capsys, *shlex.split(command))

@@ -19,7 +19,10 @@ from keras_vit.serving import fresh_process
 
 # Families that ask nothing that another does not, in small: the default suite leaves them out.
 SLOW = (pytest.mark.slow,)
-ALIKE = ("axial", "registers", "merging", "hybrid on the root", "hybrid on a CNN", "axial ResNet", "DeiT", "DeiT-III")
+ALIKE = (
+    *("axial", "axial ResNet", "DeiT", "DeiT distilled", "DeiT-III", "hybrid on a CNN", "hybrid on the root"),
+    *("merging", "registers"),
+)
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 FORMATS = [
     pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name != "Swin" else ())

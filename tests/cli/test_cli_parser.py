@@ -42,6 +42,7 @@ class TestHelp:
         text = help_of(None, capsys)
         assert all(re.search(rf"^    {verb} ", text, re.MULTILINE) for verb in VERBS)
 
+    @pytest.mark.docs
     @pytest.mark.usefixtures("demo_is_not_served")
     @pytest.mark.parametrize("verb", [None, *(pytest.param(verb, marks=LONG.get(verb, ())) for verb in VERBS)])
     def test_examples_work(self, here, capsys, verb):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import json
 import keras
@@ -76,7 +78,6 @@ def found():
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
 def test_a_batch_of_the_wrong_shape_costs_no_weights(found, method):
     assert found[method]

@@ -53,6 +53,7 @@ def test_keras_is_still_wrong(found):
     assert "placeholder" in faults["steps_per_execution"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies of tf.distribute")
 @pytest.mark.parametrize("is_one_program", [False, True])  # True: as on TPUs, where XLA compiles all of the step
 def test_corrected_optimizer_on_one_device_does_what_it_did(monkeypatch, is_one_program):

@@ -71,6 +71,7 @@ def test_converters_get_a_product_for_each_part():
     assert not {"Split", "SplitV", "Unpack"} & set(kinds)
 
 
+@pytest.mark.slow
 def test_a_quantised_layer_multiplies_as_it_does():
     layer = keras.layers.Dense(24)
     layer.build(X[0].shape)

@@ -48,7 +48,7 @@ def test_the_seed_alone_determines_the_order(source):
     assert order(1, 1) == order(1, 2) != order(2, 1)
 
 
-@BOTH
+@pytest.mark.parametrize("source", slow_after(1, SOURCES.values()), ids=SOURCES)
 def test_one_pass_in_order(source):
     plain = {"shuffle": False, "repeat": False}
     dataset = train_pipeline(source, LEVELS, 4, **plain)

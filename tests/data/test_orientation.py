@@ -115,6 +115,7 @@ def test_files_and_pil_images_and_uploads_agree(photos):
     np.testing.assert_array_equal(preprocess([PIL.Image.open(path) for path in files], protocol), expected)
 
 
+@pytest.mark.slow
 def test_pipelines_read_images_upright(photos):
     folder, shown = photos
     source, protocol = from_directory(folder), Preprocessing(size=24)

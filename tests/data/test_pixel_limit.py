@@ -71,6 +71,7 @@ def test_a_png_must_begin_with_its_header():
         preprocessing.decode(tf.constant(hidden), 3)
 
 
+@pytest.mark.slow
 def test_a_pipeline_skips_and_names_them(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(headers, "MAX_PIXELS", 64)
     contents = [encode(image) for image in numbered(6)]

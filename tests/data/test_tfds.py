@@ -71,6 +71,7 @@ def test_a_name_is_prepared_where_it_is_missing(tmp_path, caplog):
     assert not [r for r in caplog.records if r.name == "keras_vit.data"]
 
 
+@pytest.mark.slow
 def test_a_set_without_files_is_a_stream():
     with tfds.testing.mock_data(num_examples=9):
         source = from_tfds("rock_paper_scissors", "train[:80%]")

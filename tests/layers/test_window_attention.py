@@ -154,6 +154,14 @@ def test_saved_table_of_another_window_is_resized_though_its_shape_is_equal(tmp_
     np.testing.assert_allclose(table.reshape(5, 3), BICUBIC, atol=2e-5)
 
 
+def test_table_keeps_its_precision_under_mixed_bfloat16():
+    layer = RelativePositionBias((1, 2), 1, dtype="mixed_bfloat16")
+    layer.build((None, 1, 1, 2, 2))
+    layer.embedding.assign([[2.0], [3.0], [1.0 + 2**-9]])  # bfloat16 would round the last one to 1
+    bias = keras.ops.convert_to_numpy(layer(np.zeros((1, 1, 1, 2, 2), "float32")))
+    np.testing.assert_array_equal(np.sort(bias.ravel()), [1.0 + 2**-9, 2.0, 3.0, 3.0])
+
+
 def test_table_that_is_not_of_its_window_is_refused():
     layer = one_head((2, 2))
     with pytest.raises(ValueError, match=r"3 x 5 grid rows; got shape \(9, 1\)"):

@@ -144,6 +144,7 @@ def test_mixed_bfloat16_is_close_to_float32(make_images):
     np.testing.assert_allclose(_numpy(rough(images)), logits, atol=0.05 * np.abs(logits).max())
 
 
+@pytest.mark.slow
 def test_other_image_size_takes_all_weights_and_resizes_the_relative_positions(make_images, tmp_path):
     model = _make_model()
     model.save_weights(tmp_path / "model.weights.h5")

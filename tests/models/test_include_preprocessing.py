@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
@@ -30,7 +31,9 @@ def pair(**changes):
     return plain, pixels
 
 
-@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("mixed_bfloat16", 1e-2), ("float64", 1e-5)])
+@pytest.mark.parametrize(
+    "dtype, tolerance", slow_after(1, [("float32", 1e-5), ("mixed_bfloat16", 1e-2), ("float64", 1e-5)])
+)
 def test_gives_what_the_plain_model_gives_for_prepared_images(dtype, tolerance):
     plain, pixels = pair(dtype=dtype)
     expected = plain.predict(PREPARED, verbose=0)
@@ -72,6 +75,7 @@ def test_it_is_kept_by_files_and_copies(tmp_path):
     np.testing.assert_allclose(plain.predict(PREPARED, verbose=0), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_images_are_mapped_once_by_predict_and_evaluate():
     plain, pixels = pair()
     assert keras_vit.preprocess(PIXELS, pixels.preprocessing).max() == PIXELS.max()

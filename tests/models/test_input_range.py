@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
@@ -59,7 +60,7 @@ STEPS = {"fit": {"steps_per_epoch": 3, "shuffle": False}, "evaluate": {"steps": 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", ["fit", "evaluate"])
+@pytest.mark.parametrize("method", slow_after(1, ["fit", "evaluate"]))
 def test_pixel_values_of_floats_are_warned_of(method, kind):
     model = model_of()
     with pytest.warns(UserWarning, match=WRONG.format(method) + ".*include_preprocessing=True"):

@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.compat.graph import inner_layers
@@ -61,7 +62,7 @@ def test_a_frozen_model(make_model, tmp_path):
         assert not again.trainable_weights
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize("mode", slow_after(1, ["int8", "int4", "float8"]))
 def test_quantised_models(mode, make_model, make_images, run, tmp_path):
     model = make_model(qkv_bias=False)
     model.quantize(mode)

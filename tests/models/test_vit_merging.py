@@ -77,6 +77,7 @@ def test_weights_move_both_ways(name, make_model, make_config, tmp_path):
             np.testing.assert_array_equal(old, new, err_msg=old.path)
 
 
+@pytest.mark.slow
 def test_training_changes_every_weight_alike_with_and_without_recomputing(make_model, images):
     steps = []
     for remat in (False, True):

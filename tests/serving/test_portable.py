@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from drawn import draw, encode
 from served import LABELS, make_model
+from slow_rows import slow_after
 
 from keras_vit.models import with_dtype
 from keras_vit.serving import ExportError, export, fresh_process
@@ -28,9 +29,7 @@ def model():
     return make_model()
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=[pytest.mark.slow] if name.endswith("int8") else []) for name in CASES]
-)
+@pytest.mark.parametrize("case", slow_after(2, CASES))
 def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     runtime, options, files = CASES[case]
     folder = export(model, tmp_path, format=runtime, **options)

@@ -63,6 +63,7 @@ def result(eagerly, source, workdir):
     return train(RECIPE, source, workdir, model=of_pixels(), validation=source, verbose=0)
 
 
+@pytest.mark.slow
 def test_pixels_have_no_accuracy_but_a_report(result, workdir):
     report = json.loads((workdir / "history.json").read_text())
     assert result.accuracy is None and report["accuracy"] is None and report["history"] == result.history

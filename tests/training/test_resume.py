@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from short_runs import STEPS, KillAt, Killed, X, Y, data, end_state, fit, make_model
+from slow_rows import slow_after
 
 from keras_vit import Model, VisionTransformer, ViTConfig
 from keras_vit.data import from_digits, train_pipeline
@@ -37,12 +38,15 @@ def broken(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("kind", "calls"),
-    [
-        ("on_train_batch_end", (7, 3, 1, 9)),  # inside epochs, once before the first checkpoint of the start
-        ("on_test_batch_end", (1, 1)),  # the epoch has no steps left
-        ("on_epoch_end", (2, 1)),
-        ("on_train_end", (1,)),
-    ],
+    slow_after(
+        2,
+        [
+            ("on_train_batch_end", (7, 3, 1, 9)),  # inside epochs, once before the first checkpoint of the start
+            ("on_test_batch_end", (1, 1)),  # the epoch has no steps left
+            ("on_epoch_end", (2, 1)),
+            ("on_train_end", (1,)),
+        ],
+    ),
 )
 def test_broken_runs_end_as_the_unbroken_one(tmp_path, unbroken, kind, calls):
     for number in calls:

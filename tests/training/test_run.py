@@ -74,6 +74,7 @@ def test_saves_and_reports(result, workdir):
     assert list(np.argmax(again.predict(images, verbose=0), -1)) == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_run(one_epoch, source, tmp_path):
     """That the same seed gives the same run is seen in `test_the_same_call_goes_on`."""
     other = train(RECIPE.replace(seed=4, epochs=1), source, tmp_path, verbose=0).history
@@ -130,14 +131,17 @@ def test_a_folder_of_another_run_is_refused(result, source, workdir):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("history.json", b"garbage"),
-        ("history.json", b"\xff\x00"),
-        ("history.json", b"[]"),
-        ("history.json", b"{}"),
-        ("model.keras", b"garbage"),
-        ("model.keras", None),
-    ],
+    slow_after(
+        2,
+        [
+            ("history.json", b"garbage"),
+            ("model.keras", None),
+            ("model.keras", b"garbage"),
+            ("history.json", b"\xff\x00"),
+            ("history.json", b"[]"),
+            ("history.json", b"{}"),
+        ],
+    ),
 )
 def test_a_finished_run_with_a_damaged_file_is_finished_again(result, source, workdir, tmp_path, name, content):
     damaged = shutil.copytree(workdir, tmp_path / "run")

@@ -15,6 +15,7 @@ def test_the_seed_determines_the_image():
     check_determinism("color_jitter(0.4)")
 
 
+@pytest.mark.slow
 def test_factors_of_color_jitter():
     results = draw("color_jitter(0.3)", 200)
     assert 0 <= results.min() and results.max() <= 255
