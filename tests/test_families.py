@@ -17,7 +17,7 @@ from keras_vit import ViTConfig
 from keras_vit.compat.graph import sublayers
 from keras_vit.serving import fresh_process
 
-# Families that ask nothing that another does not, in small: the default suite leaves them out.
+# Families that the default suite leaves out, because others have the same parts.
 SLOW = (pytest.mark.slow,)
 ALIKE = (
     *("axial", "axial ResNet", "DeiT", "DeiT distilled", "DeiT-III", "hybrid on a CNN", "hybrid on the root"),

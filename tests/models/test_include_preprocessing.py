@@ -57,6 +57,7 @@ def test_every_family_has_it():
         np.testing.assert_allclose(inside.predict(pixels, verbose=0), (pixels / 255 - mean) / std, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_kept_by_files_and_copies(tmp_path):
     plain, pixels = pair()
     expected = plain.predict(PREPARED, verbose=0)

@@ -74,6 +74,7 @@ def unbroken(eagerly, source, tmp_path_factory):
     return result, workdir, model
 
 
+@pytest.mark.slow
 def test_the_student_is_trained_saved_and_returned(unbroken):
     result, workdir, model = unbroken
     assert result.model is model.student and result.model.labels == ("night", "day")
