@@ -1,23 +1,23 @@
 """Vision Transformers for Keras and TensorFlow.
 
-The core (configs, layers, models, checkpoints, zoo) is here on import, so that `keras.models.load_model` finds it. The
-other packages (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`) are imported when they are first used.
+The core (configs, layers, models, checkpoints, zoo) is imported at once, so that `keras.models.load_model` finds its
+classes. The other packages (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`) are imported on first use.
 """
 
-# ruff: noqa: F401, F403 - what is imported here is public
+# ruff: noqa: F401, F403 - the imported names are public
 
 import importlib
 import sys
 
 try:
     import keras
-except ModuleNotFoundError as error:  # it names no more than the module of the backend
+except ModuleNotFoundError as error:  # this error names only the missing module
     raise ModuleNotFoundError(
         f"keras_vit needs the backend of Keras, and {error.name} is not installed: "
         "pip install tensorflow, or pip install jax and KERAS_BACKEND=jax",
         name=error.name,
     ) from error
-else:  # before anything that another version may have moved is imported
+else:  # checked first, because the imports below can fail with another version
     from keras_vit import versions as _versions
 
     _versions.check_version("keras", keras.__version__)
@@ -52,7 +52,7 @@ _logs.set_up()
 
 __version__ = "0.1.0"
 
-# imported when they are first used: packages, and functions -> the module of each
+# packages and functions that are imported on first use; a function -> its module
 _PACKAGES = ("analysis", "data", "demo", "evaluation", "serving", "training")
 _FUNCTIONS = {
     "distribution": "keras_vit.training.distribution",
@@ -63,17 +63,17 @@ _FUNCTIONS = {
     "train": "keras_vit.training",
 }
 
-# the classes and functions above, which are imported at once, and what is imported later
+# the classes and functions imported above, and the names that are imported on first use
 __all__ = [name for name, value in globals().items() if callable(value) and not name.startswith("_")]
 __all__ += [*_PACKAGES, *_FUNCTIONS]
 
 
 def __getattr__(name):
     if name in _PACKAGES:
-        return importlib.import_module(f"{__name__}.{name}")  # it becomes an attribute of this module
+        return importlib.import_module(f"{__name__}.{name}")  # the import also makes it an attribute of this module
     if name in _FUNCTIONS:
         return globals().setdefault(name, getattr(importlib.import_module(_FUNCTIONS[name]), name))
-    # with its name and this module, Python adds what may have been meant
+    # Python uses `name` and `obj` to suggest a similar name
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 

@@ -1,4 +1,4 @@
-"""Argument checks of all packages; each error names the argument, the expectation and the value received."""
+"""Argument checks for all packages; each error states the argument, what was expected and what was received."""
 
 import difflib
 import math
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# argument name in timm, transformers or Keras -> argument name here; below, the same for argument values
+# name of an argument in timm, transformers or Keras -> our name; FOREIGN_VALUES maps the values of an argument
 FOREIGN_NAMES = {
     "num_classes": "classes",
     "num_labels": "classes",
@@ -50,7 +50,10 @@ def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
 
 
 def listed(choices: Collection[Any], has_hint: bool) -> str:
-    """Return the choices as text for a message; of more than 12 only the first 3 if the message has a suggestion."""
+    """Return the choices as text for a message.
+
+    If there are more than 12 choices and the message has a suggestion, only the first 3 are listed.
+    """
     texts = [repr(choice) for choice in choices]
     if has_hint and len(texts) > 12:
         texts = [*texts[:3], f"... ({len(texts)} in all)"]
@@ -71,7 +74,7 @@ def suggestion(
         choices: the valid values. A choice is close by its spelling or by its initials (`lr` for `learning_rate`).
         most: maximum number of suggestions.
         cutoff: minimum similarity of the spelling, in [0, 1].
-        foreign: dict from names in other libraries to ours; a match gives ` (keras_vit calls it 'classes')`.
+        foreign: dict from names in other libraries to our names; a match gives ` (keras_vit calls it 'classes')`.
     """
     ours = (foreign or {}).get(value) if isinstance(value, str) else None
     if ours in choices:
@@ -138,7 +141,7 @@ def check_workdir(value: Any) -> pathlib.Path:
 
 
 def check_pair(name: str, value: Any) -> tuple[int, int]:
-    """Return `value`, one integer or two, as a pair (height, width) of positive integers."""
+    """Return `value`, an integer or a pair of integers, as a pair (height, width) of positive integers."""
     try:
         height, width = value if isinstance(value, (tuple, list)) else (value, value)
         return check_integer(name, height), check_integer(name, width)
@@ -168,7 +171,7 @@ def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any],
 
 
 def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:
-    """Raise a `ValueError` unless each side of `value` is a multiple of the same side of `divisor`."""
+    """Raise a `ValueError` unless each side of `value` is a multiple of that side of `divisor`."""
     if any(side % step for side, step in zip(value, divisor, strict=True)):
         nearest = tuple(max(1, round(side / step)) * step for side, step in zip(value, divisor, strict=True))
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Tables and JSON, atomic writes, and the lock of a folder; the standard library alone.
+"""Read tables and JSON, write files atomically and lock folders; this module uses only the standard library.
 
-A written file is complete or absent after an interruption.
+After an interruption, a written file is complete or absent.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ LOCK = "training.lock"
 _BEAT = 15  # seconds between two updates of a lock file by its owner
 _SILENCE = 120  # seconds without an update after which an owner on another machine counts as ended
 _PARTIAL = ".partial-"
-_STALE_SECONDS = 24 * 3600  # a write in progress has touched its folder more recently than this
+_STALE_SECONDS = 24 * 3600  # a folder without a write for this long does not belong to a write in progress
 
-_held: set[tuple[str, int, int]] = set()  # path, process and thread of the locks that are held
+_held: set[tuple[str, int, int]] = set()  # path, process and thread of each held lock
 
 
 def read_table(path, parsed=()):
-    """Return the lines of a `.tsv` file of the package as dicts from column to cell, without empty cells.
+    """Return the lines of a `.tsv` file of the package as dicts from column to cell; empty cells are omitted.
 
-    Its first line names the columns; lines that begin with # are comments.
+    Lines that begin with # are comments. The first other line names the columns.
 
     Args:
         path: path of the file.
@@ -49,16 +49,16 @@ def read_table(path, parsed=()):
 
 
 class Refused(ValueError):
-    """A part of a file that is not accepted; the message says which."""
+    """The contents of a file are not accepted; the message says what is wrong."""
 
 
 def parse_json(name, size, read, kind=dict):
-    """Return the dict, or the list, in a JSON file, or in a member of an archive.
+    """Return the dict or list in a JSON file or in a JSON member of an archive.
 
     Args:
         name: name of the file in error messages.
         size: size of the file in bytes.
-        read: callable that returns its content; not called for a file of more than `MAX_JSON`.
+        read: callable that returns the content; it is not called if the file is larger than `MAX_JSON`.
         kind: the expected type, `dict` or `list`.
 
     Raises:
@@ -80,7 +80,7 @@ def replace_file(path, write):
 
     Args:
         path: path of the file; its folder must exist.
-        write: function that writes the file to the path it is given, which has the same file name.
+        write: function that takes a path with the same file name and writes the file there.
 
     Raises:
         OSError: if the system cannot write or rename. After any error, a file that existed before is unchanged.
@@ -89,7 +89,7 @@ def replace_file(path, write):
 
 
 def replace_files(writers):
-    """Write several files as `replace_file` does; rename none before all are written.
+    """Write several files as `replace_file` does; rename them only after all are written.
 
     Args:
         writers: dict from path to the function that writes the file.
@@ -121,12 +121,12 @@ def remove_partial(folder):
 
 
 def partial_name(prefix):
-    """Return a new name for a temporary folder; it contains the process id and host for `remove_abandoned`."""
+    """Return a new name for a temporary folder; `remove_abandoned` reads the process id and host in it."""
     return f"{prefix}{uuid.uuid4().hex}-{_me()}"
 
 
 def remove_abandoned(folder, prefix):
-    """Delete the folders named by `partial_name(prefix)` that ended processes left behind.
+    """Delete the folders with a name from `partial_name(prefix)` whose process has ended.
 
     A process counts as ended if it ran on this machine and no longer exists, or if it has written nothing for a day.
     """
@@ -142,8 +142,8 @@ def hold(folder):
     """Hold the lock of a folder; the folder is created if absent. The same thread may enter again.
 
     The operating system's lock (flock) is released when the process ends for any reason. The lock file also names its
-    owner, who updates its modification time regularly. These decide where flock does not work: between machines, and on
-    file systems without locks.
+    owner, and the owner updates the modification time of the file regularly. The name and the time decide where flock
+    does not work: between machines, and on file systems without locks.
 
     Raises:
         BlockingIOError: if another process, or another thread, holds the lock.
@@ -178,7 +178,7 @@ def hold(folder):
 
 
 def _take(path, file):
-    """Lock the open lock file and write its owner into it; return what was written."""
+    """Lock the open lock file and write the name of this process into it; return the text written."""
     is_granted = _lock(file)
     file.seek(0)
     owner, status = re.fullmatch(r"(\d+@\S+), since .*", file.read()), os.fstat(file.fileno())
@@ -198,7 +198,7 @@ def _take(path, file):
 
 
 def _lock(file):
-    """Whether the system granted the lock; None if it cannot lock this file."""
+    """Return whether the system granted the lock; None if it cannot lock this file."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -223,7 +223,7 @@ def _is_here(owner):
 
 
 def _has_ended(owner):
-    """Whether a process, given as `"id@host"`, ran on this machine and exists no longer."""
+    """Return whether a process, given as `"id@host"`, ran on this machine and no longer exists."""
     if not _is_here(owner) or os.name != "posix":
         return False
     try:
@@ -243,7 +243,7 @@ def _age(folder):
 
 
 def _bring_to_disk(path):
-    if os.name != "posix":  # Windows cannot flush folders, nor files that are open for reading only
+    if os.name != "posix":  # Windows cannot flush folders or files that are open only for reading
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:

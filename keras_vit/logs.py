@@ -10,7 +10,7 @@ class _UntilConfigured(logging.Handler):
     """Write messages to standard error until the application configures logging."""
 
     def emit(self, record):
-        stream = sys.stderr  # the current one, which a notebook may have replaced, or None
+        stream = sys.stderr  # read for each message, because a notebook may replace it; it may also be None
         if not logging.getLogger().handlers and not getattr(stream, "closed", True):
             stream.write(f"{self.format(record)}\n")
 

@@ -11,7 +11,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 # (height, width), or one integer for both
 Size: TypeAlias = int | tuple[int, int] | list[int]
 
-# a config field that accepts a `Size` and stores a pair; a field has one type for both, so Any covers the rest
+# a config field that accepts a `Size` and stores a pair; a field has only one type, so Any stands for what it accepts
 Pair: TypeAlias = tuple[int, int] | Any
 
 # a backend tensor or a KerasTensor; they have no common base class

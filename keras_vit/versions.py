@@ -1,4 +1,4 @@
-"""The tested versions of Keras and TensorFlow, for setup.py and the check at import; and optional packages."""
+"""Tested versions of Keras and TensorFlow, for setup.py and the check at import, and imports of optional packages."""
 
 import importlib
 import re
@@ -32,10 +32,10 @@ def import_optional(module: str, needed: str) -> Any:
 
     Args:
         module: full name of the module.
-        needed: what needs it and how to install it, for the message, such as `"plots need x: pip install x"`.
+        needed: text of the error: what needs the package and how to install it, as in `"plots need x: pip install x"`.
 
     Raises:
-        ImportError: if it is not installed.
+        ImportError: if the package is not installed.
     """
     try:
         return importlib.import_module(module)

@@ -1,8 +1,8 @@
 """DistributedFit: fit, evaluate and predict with the same results on several replicas as on one device.
 
-tensorflow_fit.py and jax_fit.py correct what the `fit` of each backend gets wrong; this file checks arguments, splits
-batches into microbatches and lets a run start inside an epoch. Keep only these when tests/compat/test_optimizers.py
-finds that `keras.Model` trains correctly.
+tensorflow_fit.py and jax_fit.py correct the faults in the `fit` of each backend. This file checks arguments, splits
+batches into microbatches and makes it possible to start inside an epoch. When tests/compat/test_optimizers.py shows
+that `keras.Model` trains correctly, only this file is still needed.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from keras_vit.compat.parts import BackendFit, check_parts
 from keras_vit.compat.private_names import check_installed
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
-# method -> its data arguments, each with the argument that counts the steps, which Keras would exceed
+# method -> its data arguments, each with the argument that limits the steps; Keras could exceed this limit
 _STEPS_OF = {
     "fit": {"x": "steps_per_epoch", "validation_data": "validation_steps"},
     "evaluate": {"x": "steps"},
@@ -37,7 +37,7 @@ class DistributedFit(_OwnFit):
     It must precede `keras.Model` among the base classes."""
 
     _microbatches = 1
-    _steps_done = None  # of the epoch that fit is about to start
+    _steps_done = None  # number of steps to skip in the epoch that `fit` starts next
 
     def compile(self, *args: Any, microbatches: int = 1, **kwargs: Any) -> None:
         """Configure the model for training as `keras.Model.compile` does.
@@ -60,8 +60,8 @@ class DistributedFit(_OwnFit):
             ValueError: if `microbatches` is below 1, or above 1 on a backend other than TensorFlow and JAX or for a
                 class with its own `train_step`; under a strategy of tf.distribute, if `jit_compile` is True; under
                 several replicas, if the class has its own `compute_loss`. With microbatches or several replicas, `fit`
-                raises it for losses that cannot be combined from parts: different reductions of several outputs, masked
-                outputs, and with microbatches a sum together with losses that layers add.
+                raises it if the loss cannot be computed in parts: if the losses of several outputs have different
+                reductions, if outputs are masked, or, with microbatches, if the loss is a sum and layers add losses.
         """
         check_installed(self._replicas)
         checks.check_integer("microbatches", microbatches)
@@ -87,7 +87,7 @@ class DistributedFit(_OwnFit):
 
     @property
     def _in_train_step(self) -> bool:
-        """Return whether the model's own `train_step` runs, not that of a model around it."""
+        """Return whether the `train_step` that runs is this model's, not that of a model that contains it."""
         return _trained.get() is self
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -110,7 +110,7 @@ class DistributedFit(_OwnFit):
 
         A callback with a method `run_fit` controls the call: `run_fit(model, fit, arguments)` gets the named arguments
         as a dict, and returns the result of `fit(arguments, steps_done)`. The first epoch then starts after its first
-        `steps_done` steps, without reading data for them; Keras's own starts every epoch at step 0. Step numbers,
+        `steps_done` steps, without reading data for them; `keras.Model.fit` starts every epoch at step 0. Step numbers,
         progress bar and epochs are those of an uninterrupted run. Optimizer and metrics are built before the first
         callback is called. If the epoch has no steps left, the callbacks get its last step again, without training,
         with the metrics that were set in `on_epoch_begin`.
@@ -151,7 +151,7 @@ class DistributedFit(_OwnFit):
         arguments = inspect.signature(getattr(keras.Model, method)).bind(self, *args, **kwargs).arguments
         arguments.pop("self")
         own = arguments.pop("kwargs", {})
-        if own:  # Keras's, for the validation inside fit, whose data are adapted already
+        if own:  # passed by Keras when `fit` validates; these data are already adapted
             return {**arguments, **own}
         for name, counted_by in _STEPS_OF[method].items():
             steps = arguments.get(counted_by)
@@ -167,12 +167,12 @@ class DistributedFit(_OwnFit):
         return arguments
 
     def _looked_at(self, method, data):
-        """Return the images, or a tuple that starts with them, such that the first batch is inspected."""
+        """Return `data`, images or a tuple that starts with them, such that its first batch is inspected."""
         return data
 
 
 def _check_end(method, name, counted_by, data):
-    """Raise an error for infinite data without a number of steps, for which Keras would never finish."""
+    """Raise an error for infinite data without a number of steps; Keras would never finish."""
     cardinality = getattr(data, "cardinality", None)  # a method in tf.data, a number in tf.distribute
     cardinality = cardinality() if callable(cardinality) else cardinality
     if cardinality is None or int(cardinality) != _ENDLESS:
@@ -186,7 +186,7 @@ def _check_end(method, name, counted_by, data):
 
 
 def _skip(model, iterator, steps_done):
-    """Make the next epoch of an epoch iterator start after its first steps."""
+    """Make the next epoch of an epoch iterator start after its first `steps_done` steps."""
     whole_epoch = iterator._enumerate_iterator
 
     def rest_of_epoch():
@@ -195,10 +195,10 @@ def _skip(model, iterator, steps_done):
             if step[0] >= steps_done:
                 yield step
             else:
-                iterator._steps_seen -= iterator.steps_per_execution  # no data was read for it
+                iterator._steps_seen -= iterator.steps_per_execution  # no data was read for this step
         if steps_done >= iterator.steps_per_epoch:
             _train_nothing_once(model)
-            yield step  # Keras's loop on JAX fails without any step
+            yield step  # Keras's loop on JAX fails in an epoch without steps
 
     iterator._enumerate_iterator = rest_of_epoch
 

@@ -21,7 +21,7 @@ class OwnedVariable:
         variable: the weight.
         layer: the layer that owns it directly.
         stored_name: names of the layers that contain it, then its number, as in Keras's files. Layers of an inner
-            model, whose names may be generated, have class and number instead.
+            model have class and number instead, because their names may be generated.
     """
 
     variable: object
@@ -50,7 +50,7 @@ def graph_calls(model):
         List of Keras nodes: `operation` is the layer, `outputs` are the tensors of the call, `parent_nodes` the calls
         that produced its inputs. None if the model is neither functional nor a built Sequential.
     """
-    model = getattr(model, "_functional", model)  # of a Sequential
+    model = getattr(model, "_functional", model)  # the attribute of a Sequential
     by_depth = getattr(model, "_nodes_by_depth", None)
     return by_depth and [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
 
@@ -67,7 +67,7 @@ def own_weights(layer):
 
 
 def keep_beside_graph(model, layer):
-    """Track an attribute of a functional model outside of its graph as a sub-layer, as Keras does since 3.15."""
+    """Track a layer that is not in the graph of a functional model as a sub-layer, as Keras 3.15 and later do."""
     if not any(layer is known for known in model._layers):
         model._layers.append(layer)
 

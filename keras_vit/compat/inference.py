@@ -1,7 +1,7 @@
 """A model's forward pass as a function of NumPy arrays, optionally compiled, on every backend.
 
-`keras.Model.predict` keeps the outputs of the whole data set in memory; this function returns one batch at a time. This
-file is permanent.
+`keras.Model.predict` keeps the outputs of the whole data set in memory; this function returns one batch at a time.
+Unlike the other files here, this file works around no fault and stays.
 """
 
 import keras
@@ -15,8 +15,8 @@ def inference(model, compiled=True):
 
     Args:
         model: a Keras model with one input.
-        compiled: compile the function. Tracing takes a second; each batch then takes half the time. Later changes of
-            the model may not affect a compiled function, so use it immediately.
+        compiled: compile the function. Tracing takes a second; each batch then takes half the time. A compiled
+            function may ignore later changes of the model, so use it immediately.
     """
     call = _COMPILED.get(keras.backend.backend(), _eager)(model) if compiled else _eager(model)
 
@@ -33,7 +33,7 @@ def _eager(model):
 def _tensorflow(model):
     import tensorflow as tf
 
-    signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: no new trace for a smaller one
+    signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: a smaller batch needs no new trace
 
     @tf.function(input_signature=[signature], autograph=False)
     def forward(inputs):

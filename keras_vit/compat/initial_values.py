@@ -1,4 +1,4 @@
-"""Models whose variables take given values, or no values yet, instead of random initial ones.
+"""Build models whose variables get given values, or no values yet, instead of random initial values.
 
 Keras initialises every variable and then overwrites it with loaded weights, which takes a third of the loading time and
 a second copy in memory. `keras.StatelessScope` can defer this, but there is no public way to provide the values. If a
@@ -25,7 +25,7 @@ def build_deferred(build):
 
     Returns:
         Pair (result of `build`, list of its variables, which have shapes but no values yet). Pass the list to
-        `initialise`, or drop both; until then even a model of gigabytes uses almost no memory.
+        `initialise`, or drop both. Without values, even a model of gigabytes uses almost no memory.
     """
     if not _can_defer():
         result = build()
@@ -41,7 +41,7 @@ def build_deferred(build):
 
 
 def build_at_once(build):
-    """Return `build()`, allocating all variables together at the end, which takes a fifth less time for a ViT-B/16."""
+    """Return `build()`; all variables are allocated at the end, which takes a fifth less time for a ViT-B/16."""
     # Nothing may be allocated inside a scope.
     if not _can_defer() or private_names.find(_GLOBAL)("stateless_scope") is not None:
         return build()
@@ -85,7 +85,7 @@ def _can_defer():
 
 
 def _pending():
-    """Return the list of Keras's variables without values."""
+    """Return the list in which Keras keeps the variables without values."""
     return private_names.find(_GLOBAL)("uninitialized_variables", [], set_to_default=True)
 
 
@@ -105,7 +105,7 @@ def _given_away(array):
 
 
 class _GivenAway:
-    """An array without another owner; TensorFlow copies a plain ndarray, whose owner could change it later."""
+    """An array that nothing else uses; TensorFlow copies a plain ndarray, because its owner could change it later."""
 
     def __init__(self, array):
         self._array = array

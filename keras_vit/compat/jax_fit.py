@@ -1,9 +1,9 @@
-"""What the `fit` of the JAX backend lacks: microbatches, weights that survive a failed step, layouts that fit the mesh.
+"""Features that `fit` lacks on JAX: microbatches, weights that remain after a failed step, layouts that fit the mesh.
 
 Keras's loops take weights, optimizer and metrics out of the model before the first step and put them back after the
-last one. After an error, such as an image of the wrong size or an unreadable file, the model had no weights. `fit` also
-gave the weights their averages (`use_ema`), which are zeros before the first step. Delete that part when
-tests/compat/test_jax_state.py finds that `keras.Model` keeps them.
+last one. After an error, such as an image of the wrong size or an unreadable file, a `keras.Model` has no weights. With
+`use_ema`, its `fit` also replaces the weights by their averages, which are zeros before the first step. Delete the part
+that keeps the weights when tests/compat/test_jax_state.py shows that `keras.Model` keeps them.
 """
 
 import itertools
@@ -12,14 +12,14 @@ import keras
 
 from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 
-# the state that each loop takes out of the model: predict, evaluate, fit
+# length of the state that a loop takes out of the model -> its parts; the loops are predict, evaluate and fit
 _TAKEN = {
     2: ("trainable_variables", "non_trainable_variables"),
     3: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
     4: ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
 }
-# path of a variable -> axes of the mesh that shard its sides: first columns, then rows, so that the two products of an
-# attention or an MLP need one exchange between the devices (arXiv 1909.08053, section 3).
+# path of a variable -> axes of the mesh that shard its sides. The first kernel of an attention or an MLP is sharded by
+# columns, the second by rows, so the two products need one exchange between devices (arXiv 1909.08053, section 3).
 _LAYOUTS = {
     r".*qkv/kernel": (None, "model"),
     r".*qkv/bias": ("model",),
@@ -86,7 +86,7 @@ class JaxFit(BackendFit):
         self._make_kept("predict_function", super().make_predict_function, force)
 
     def _make_kept(self, name, make, force):
-        """Make one of Keras's functions of a state and an iterator, which restores the state after an error."""
+        """Make Keras's function `name` of state and iterator such that the model keeps its state after an error."""
         if getattr(self, name) is not None and not force:
             return
         make(force=True)
@@ -115,9 +115,10 @@ class JaxFit(BackendFit):
 
 
 class ViTModelParallel(keras.distribution.ModelParallel):
-    """`keras.distribution.ModelParallel` that shards kernels along "model" if the devices divide them.
+    """`keras.distribution.ModelParallel` that shards only kernels whose sides the number of devices divides.
 
-    Keras selects a layout by the path of a variable only, and fails if the number of devices does not divide its side.
+    Keras selects a layout only by the path of a variable, and fails if the number of devices along "model" does not
+    divide the sharded side.
 
     Args:
         mesh: `keras.distribution.DeviceMesh` with the axes "data" and "model".

@@ -1,8 +1,8 @@
 """Forms of operations that compilers fuse, and recomputation with the random numbers of the forward pass.
 
 TensorFlow's remapper and OpenVINO each recognise GELU and layer norm in one order of elementary operations, and these
-orders differ. An unrecognised form runs step by step, each with a pass over memory. Delete a form when
-its test in tests/compat finds that Keras needs it no more.
+orders differ. An unrecognised form runs step by step, with a pass over memory for each step. Delete a
+form when its test in tests/compat shows that Keras no longer needs it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _RESERVED_DRAWS = 64  # more than a layer draws from one seed generator per call
 
 @contextlib.contextmanager
 def written_for(reader):
-    """Context in which graphs are traced for `ONEDNN` or a `CONVERTER`."""
+    """Trace graphs for `reader`, `ONEDNN` or `CONVERTER`, inside this context."""
     token = _READER.set(reader)
     try:
         yield
@@ -75,7 +75,7 @@ def gelu(x, approximate, training=False):
 
 @functools.cache
 def _compiled(function):
-    """Compile a function with XLA; it reads and writes the dtype of its tensors and computes in float32."""
+    """Compile a function with XLA; its tensors keep their dtype, and it computes in float32."""
     import tensorflow as tf
 
     @tf.function(jit_compile=True, autograph=False)
@@ -152,7 +152,9 @@ def _quotient(x, gamma, beta, epsilon):
 
 
 def on_rows(call, x):
-    """Return `call(x)`, which must process every row of the last axis independently.
+    """Return `call(x)`; on TensorFlow, `call` gets all axes but the last joined to one.
+
+    `call` must process each vector along the last axis independently.
 
     Args:
         call: function from (..., dim) to (..., dim'), such as a dense layer.
@@ -187,7 +189,7 @@ def project_heads(dense, x, scales, num_heads):
     parts = len(scales)
     head_dim = dense.units // (parts * num_heads)
     if _is_split(dense):
-        shape = (-1, length, num_heads, head_dim)  # -1 for the batch, as LiteRT loses sizes computed at run time
+        shape = (-1, length, num_heads, head_dim)  # -1, as LiteRT loses sizes that are computed at run time
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, scales)]
     outputs = ops.reshape(on_rows(dense, x), (-1, length, parts, num_heads, head_dim))
     outputs = ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), parts)
@@ -203,7 +205,7 @@ def _products(dense, x, scales):
 
     width, outputs = dense.units // len(scales), []
     for start, scale in zip(range(0, dense.units, width), scales, strict=True):
-        # The weights are constants there, so their multiples are too.
+        # A converter stores weights as constants, so their multiples are constants, too.
         outputs.append(tf.matmul(x, _scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
         if dense.use_bias:
             outputs[-1] += _scaled(dense.bias[start : start + width], scale)
@@ -236,7 +238,7 @@ def recompute(layer, call, *inputs):
 
     Args:
         layer: a built layer.
-        call: function of tensors that reads no other tensors than the variables of `layer`.
+        call: function of tensors; it reads no variables except those of `layer`.
         *inputs: the tensors.
     """
     weights, states = layer.weights, _seed_states(layer)
@@ -244,7 +246,7 @@ def recompute(layer, call, *inputs):
 
     def forward(*arguments):
         values = arguments[len(inputs) :]
-        # Values are arguments, so that gradients flow to them; the seeds are those before the call.
+        # Weights are arguments, so that gradients flow to them; the seeds have their values from before the call.
         mapping = zip([*weights, *states], [*values, *seeds], strict=True)
         with keras.StatelessScope(state_mapping=mapping):
             return call(*arguments[: len(inputs)])

@@ -1,7 +1,7 @@
-"""Parts of a batch: microbatches and the rows of a replica, and the share of the batch's loss that belongs to each.
+"""Parts of a batch (microbatches, and the rows of one replica) and their shares of the loss.
 
-Keras averages the loss over a part and weights all parts equally. Keep only the microbatches when
-tests/compat/test_optimizers.py finds that `keras.Model` trains correctly under several replicas.
+Keras averages the loss over each part and weights all parts equally. When tests/compat/test_optimizers.py shows that
+`keras.Model` trains correctly on several replicas, only the code for microbatches is still needed.
 """
 
 import keras
@@ -21,7 +21,7 @@ def count_parts(data, parts):
 def take_part(data, part, parts):
     """Return part number `part` of a batch: every `parts`-th row from row `part`.
 
-    Strided rows keep a batch that is distributed over devices distributed.
+    With strided rows, a batch that is distributed over devices stays distributed.
 
     Args:
         data: structure of tensors (batch, ...) and None.
@@ -46,10 +46,11 @@ def first_tensor(x):
 
 
 def loss_weight(model, x, sample_weight):
-    """Return the weight of some rows' mean loss in the mean loss of all rows; None if the loss is a sum.
+    """Return the weight of these rows in the mean loss of the batch; None if the loss is a sum.
 
     Raises:
-        ValueError: if the losses of a model have different reductions, or average over weights of several outputs.
+        ValueError: if the losses of a model have different reductions, or if the loss is an average over sample weights
+            and several outputs have their own.
     """
     reduction = _reduction(model)
     if reduction == "sum":
@@ -57,14 +58,14 @@ def loss_weight(model, x, sample_weight):
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         if keras.tree.is_nested(sample_weight):
             raise ValueError(
-                "sample_weight must be one tensor to be trained in parts with the reduction 'mean_with_sample_weight'"
+                "sample_weight must be one tensor for training in parts with the reduction 'mean_with_sample_weight'"
             )
         return ops.sum(ops.cast(sample_weight, "float32"))
     return ops.cast(ops.shape(first_tensor(x))[0], "float32")
 
 
 def share(part, whole):
-    """Return the factor of a part's loss in that of the whole, from their weights; 0 if the whole has weight 0."""
+    """Return the factor of a part's loss in the loss of the batch, from their weights; 0 for a batch of weight 0."""
     return 1.0 if part is None else ops.divide_no_nan(part, whole)
 
 
@@ -72,8 +73,9 @@ def check_parts(model, y_pred, microbatches):
     """Reject losses that cannot be combined from parts; called inside `compute_loss`.
 
     Raises:
-        ValueError: if outputs are masked, because Keras averages over the unmasked values of each part; or with
-            `microbatches` if layers add losses to a sum over the rows, because they would count once per part.
+        ValueError: if outputs are masked, because Keras averages over the unmasked values of each part; or if
+            there are several microbatches, the loss is a sum over the rows and layers add losses, because the added
+            losses would count once per part.
     """
     get_mask = private_names.find("keras.src.backend.common.masking.get_keras_mask")
     if any(get_mask(output) is not None for output in keras.tree.flatten(y_pred)):
@@ -84,7 +86,7 @@ def check_parts(model, y_pred, microbatches):
 
 def _reduction(model):
     losses = [loss for loss in keras.tree.flatten(model.loss) if loss is not None]
-    # A loss given by name or as a function is averaged.
+    # Keras averages a loss that is given by name or as a function.
     reductions = sorted({getattr(loss, "reduction", "sum_over_batch_size") for loss in losses} or {"mean"})
     if len(reductions) > 1 or reductions[0] not in _REDUCTIONS:
         raise ValueError(
@@ -95,13 +97,13 @@ def _reduction(model):
 
 
 class BackendFit:
-    """Define what DistributedFit needs of a backend; the defaults correct nothing."""
+    """Define what DistributedFit needs from a backend; the defaults change nothing."""
 
     _can_split = False  # whether train_step supports microbatches
     _replicas = 1  # number of replicas that compute separate losses
 
     def _portable(self, config):
-        """Return the arguments of `compile` from a file, without settings of the machine that wrote it."""
+        """Return the arguments of `compile` from a file, without the settings that suit only the saving machine."""
         return config
 
     def _shared_out(self, data):

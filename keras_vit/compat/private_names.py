@@ -1,7 +1,7 @@
 """The private names of Keras and TensorFlow that the package uses, with the reason for each: private_names.tsv.
 
 `tests/test_private_names.py` compares the table with the sources and with CONTRIBUTING.md. If the installed Keras lacks
-a name, `speed` turns itself off, and `compile` raises an error for the others.
+a name that is needed for `speed`, that optimisation is off; for the other names, `compile` raises an error.
 """
 
 import dis
@@ -22,11 +22,11 @@ class PrivateName(typing.NamedTuple):
         name: an attribute or method, or an object of a private module.
         holder: path of the class or module that has it; after `tensorflow:` or `jax:`, for this backend only. Empty if
             it is optional.
-        needed: `speed`: turns itself off without the name; `always`: for every training; `replicas`: for training on
-            several replicas of tf.distribute.
+        needed: `speed`: for an optimisation that is off without the name; `always`: for every training; `replicas`: for
+            training on several replicas of tf.distribute.
         why: what it is used for.
         issue: address of the upstream issue, or "none known".
-        test: the test below tests/ that fails, or should be looked at, when the name can go.
+        test: the test file in tests/ that fails, or should be read, when the name is no longer needed.
     """
 
     name: str
@@ -48,7 +48,7 @@ def check_installed(replicas: int) -> None:
         replicas: number of replicas of tf.distribute.
 
     Raises:
-        ImportError: if one is missing; it names the first one and the version of Keras.
+        ImportError: if a name is missing; the error states the first such name and the version of Keras.
     """
     for row in TABLE:
         if (row.needed == "always" or (row.needed == "replicas" and replicas > 1)) and not exists(row):
@@ -59,7 +59,7 @@ def check_installed(replicas: int) -> None:
 
 
 def exists(row: PrivateName) -> bool:
-    """Return whether the installed packages have a private name, or the backend or the caller does not need it."""
+    """Return whether a private name exists in the installed packages, is optional or is for another backend."""
     backend, _, path = row.holder.rpartition(":")
     if not path or backend not in ("", keras.backend.backend()):
         return True
@@ -76,7 +76,7 @@ def _sets(code, name):
 
 
 def has(*names: str) -> bool:
-    """Return whether all private names of these names exist."""
+    """Return whether all these private names exist."""
     return all(exists(row) for row in TABLE if row.name in names)
 
 

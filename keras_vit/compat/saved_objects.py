@@ -1,6 +1,7 @@
 """Losses, metrics, optimizers and schedules that Keras lacks; a compiled model is saved with them.
 
-Delete a class when Keras has its like; test_losses.py, test_per_variable.py and test_warmup.py in tests/compat check.
+Delete a class when Keras has an equivalent one; test_losses.py, test_per_variable.py and test_warmup.py in tests/compat
+check for it.
 """
 
 import numbers
@@ -15,8 +16,8 @@ CROSS_ENTROPIES = ("softmax", "sigmoid")
 class CrossEntropy(keras.losses.Loss):
     """Softmax or sigmoid cross-entropy, one number per example.
 
-    A model that trains on mixed labels (batch, classes) is validated on integer labels (batch,), with one loss and one
-    metric. Keras has separate classes for the two, no sigmoid cross-entropy that is summed over the classes, and no
+    The same loss accepts mixed labels (batch, classes), as in training, and integer labels (batch,), as in validation.
+    Keras has separate classes for the two, no sigmoid cross-entropy that is summed over the classes, and no
     label smoothing for integer labels.
 
     Args:
@@ -56,8 +57,8 @@ class CrossEntropy(keras.losses.Loss):
 class Accuracy(keras.metrics.Accuracy):
     """Share of the examples whose most likely class is correct.
 
-    The correct class is that of an integer label. If the label has one target per class, any class with the highest
-    target is correct: each true class of a multi-label image, the larger part of a mixed one.
+    An integer label is the correct class. If the label has one target per class, every class with the highest target is
+    correct: each true class of a multi-label image, or the class with the larger share of a mixed image.
 
     Shapes: as `CrossEntropy`.
     """
@@ -86,9 +87,9 @@ def _indices(y_true, y_pred):
 class _PerVariable:
     """Mixin for a Keras optimizer: one learning rate factor per variable, and weight decay of kernels only.
 
-    Keras can exclude variables from weight decay, but does not save which: a reloaded model would decay its biases,
-    norms and positions. It has no layer-wise learning rates, and scaling gradients does not replace them, because Adam
-    divides by the scale.
+    Keras can exclude variables from weight decay, but does not save the exclusion: a reloaded model would decay its
+    biases, norms and positions. It has no layer-wise learning rates, and scaling gradients does not replace them,
+    because Adam divides by the scale.
 
     The learning rate of a variable is `LR(t) * factor`. The weight decay is decoupled: `LR(t) * factor * weight_decay *
     kernel`. Both act inside `update_step`, so replicas and microbatches do not change the result. The optimizer needs
@@ -190,8 +191,8 @@ def learning_rate_at(optimizer):
     """Return a function from a step, counted from 0, to the learning rate of a compiled optimizer.
 
     `optimizer.learning_rate` uses the step that the optimizer has counted; during `fit` on JAX, the optimizer does not
-    have that count. Without a schedule, every step has the current rate. A `LossScaleOptimizer` has the rate of its
-    inner optimizer.
+    have that count. Without a schedule, the function returns the current rate for every step. For a
+    `LossScaleOptimizer`, it returns the rate of the inner optimizer.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if isinstance(optimizer.learning_rate, keras.Variable):

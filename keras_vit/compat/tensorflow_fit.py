@@ -1,13 +1,14 @@
-"""fit, evaluate and predict under tf.distribute, with the results of one device.
+"""fit, evaluate and predict under tf.distribute, with the same results as on one device.
 
 Keras fails to build a model from a batch that is distributed over replicas (keras-team/keras issue 20585) and to loop
 over several steps with such a batch (issue 19246). It distributes files instead of rows among workers, weights a
 replica with fewer rows as much as one with more, reports the metrics of one replica during an epoch, and draws the same
 dropout mask on every replica. Delete a correction when tests/compat/test_optimizers.py, test_replica_seeds.py or
-test_collective_keys.py finds that Keras or TensorFlow needs it no more.
+test_collective_keys.py shows that Keras or TensorFlow no longer needs it.
 
-Keras divides every mean of its losses and of added losses by the number of replicas, and sums over the replicas. A
-`compute_loss` in this package must do so too: combine only `super().compute_loss`, Keras's losses and numeric factors.
+Keras divides the mean of each loss, and each added loss, by the number of replicas, and sums over the replicas. A
+`compute_loss` in this package must do the same: combine only `super().compute_loss`, Keras's losses and numeric
+factors.
 """
 
 import contextlib
@@ -66,7 +67,7 @@ class TensorFlowFit(BackendFit):
         return logs
 
     def _whole_batch(self, data):
-        """Return the rows of the whole batch and its weight per replica, as Keras divides each mean by their number."""
+        """Return the rows of the whole batch, and its weight divided by the number of replicas, as Keras's means."""
         import tensorflow as tf
 
         x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -138,7 +139,7 @@ class TensorFlowFit(BackendFit):
         @tf.autograph.experimental.do_not_convert
         def run(data):
             outputs = strategy.run(step_function, args=(data,))
-            # Logs of a custom train_step; metrics below replace them by those of all replicas.
+            # These are logs of a custom train_step; `_results` replaces metrics by those of all replicas.
             return keras.tree.map_structure(lambda x: _mean(strategy.experimental_local_results(x)), outputs)
 
         run = compiled(run, reduce_retracing=True, jit_compile=self.jit_compile)
@@ -276,8 +277,8 @@ class _CountedDataset:
 class _Counted:
     """An iterator over batches.
 
-    A step that TensorFlow starts after the end of the data is partly counted, so its loop must know its length; data of
-    unknown length are fetched one batch at a time outside of the loop.
+    A step that TensorFlow starts after the end of the data is partly counted, so the length of its loop must be known.
+    If the length of the data is unknown, batches are fetched one at a time outside of the loop.
     """
 
     def __init__(self, iterator, batches, is_endless):
@@ -307,16 +308,16 @@ def _specification(epoch_iterator):
     import tensorflow as tf
 
     def of_one_replica(spec):
-        if isinstance(spec, (tf.OptionalSpec, tf.NoneTensorSpec)):  # of a missing target or weight
+        if isinstance(spec, (tf.OptionalSpec, tf.NoneTensorSpec)):  # a missing target or weight
             return None
-        return tf.nest.flatten(spec, expand_composites=True)[0]  # a PerReplicaSpec has one for each
+        return tf.nest.flatten(spec, expand_composites=True)[0]  # a PerReplicaSpec has one for each replica
 
     dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)
     return keras.tree.map_structure(of_one_replica, dataset.element_spec)
 
 
 def separate_replica_seeds(model):
-    """Make every seed generator inside `model` add the replica's number to its seeds.
+    """Make every seed generator inside `model` combine its seeds with the number of the replica.
 
     Keras's seed generators have the same state on every replica, so Dropout draws the same mask everywhere. With one
     replica the seeds do not change. The saved states of the generators stay equal on all replicas, so a run depends on
@@ -341,7 +342,7 @@ def _next(self, ordered=True):
 
 
 def mirrored_strategy(devices=None):
-    """Return a `tf.distribute.MirroredStrategy` over `devices` with its own numbers of collective operations.
+    """Return a `tf.distribute.MirroredStrategy` over `devices` with its own numbers for collective operations.
 
     Every strategy of TensorFlow numbers its device groups from 1, so the collective operations of a second strategy in
     the process are mistaken for those of the first and fail if their shapes differ. As in TensorFlow's own tests, the

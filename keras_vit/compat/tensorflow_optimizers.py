@@ -1,19 +1,19 @@
-"""Stock optimizers on TensorFlow: one operation per weight, and the result of one device under several replicas.
+"""Keras's optimizers on TensorFlow: one operation per weight, and the same results on replicas as on one device.
 
-Keras composes an update of elementary operations, about 35 for each weight with Adam, each of which passes over memory,
-and repeats shared computations for every weight: the powers of beta and, with weight decay, the learning rate with its
-whole schedule. This took half of the time to the first step of a ViT-B/16. TensorFlow's kernels `ResourceApplyAdam`,
-`ResourceApplyKerasMomentum` and `ResourceApplyGradientDescent`, which XLA also supports, do the same arithmetic in one
-pass. Weight decay adds three operations, and the norm for `global_clipnorm` one, `L2Loss`. Results differ by rounding:
-Adam's kernel computes 1 - beta_2 in float32, which for 0.999 changes second moments by 1.3e-5 of their value and steps
-by half of that. Variables, their names and saved files do not change.
+Keras composes an update from elementary operations. With Adam these are about 35 for each weight, and each passes over
+memory. Keras also repeats shared computations for every weight: the powers of beta and, with weight decay, the learning
+rate with its whole schedule. This took half of the time until the first step of a ViT-B/16. TensorFlow's kernels
+`ResourceApplyAdam`, `ResourceApplyKerasMomentum` and `ResourceApplyGradientDescent`, which XLA also supports, do the
+same arithmetic in one pass. Weight decay adds three operations, and the norm for `global_clipnorm` one, `L2Loss`.
+Results differ by rounding: Adam's kernel computes 1 - beta_2 in float32, which for 0.999 changes second moments by
+1.3e-5 of their value and steps by half of that. Variables, their names and saved files do not change.
 
 Under several replicas, Keras clips the gradients of each replica before it adds them, and its gradient accumulation and
 overwriting with the moving average fail with `merge_call called while defining a new graph` (keras-team/keras issue
 20582).
 
 The methods are replaced on the instance, because `load_model` finds an optimizer by its class. Delete a half when
-tests/compat/test_fused_updates.py or test_optimizers.py finds that Keras needs it no more.
+tests/compat/test_fused_updates.py or test_optimizers.py shows that Keras no longer needs it.
 """
 
 import types
@@ -47,7 +47,7 @@ def _replace(optimizer, methods):
 
 
 def _clip_gradients(self, gradients):
-    """Replace the method of that name: the global norm takes one pass over each gradient and stores nothing."""
+    """Replace the method of the same name: the global norm takes one pass over each gradient and stores nothing."""
     import tensorflow as tf
 
     is_plain = all(isinstance(gradient, tf.Tensor) and gradient.dtype == tf.float32 for gradient in gradients)
@@ -62,7 +62,7 @@ def _leave_to_the_update(self, variables):
 
 def _update_weights(self, distribution, grads_and_vars, learning_rate):
     """Replace `_distributed_tf_update_step`."""
-    updates = {}  # of this step, by device and dtype
+    updates = {}  # the updates of this step by device and dtype
 
     def update(variable, gradient, learning_rate):
         where = variable.device, variable.dtype
@@ -162,8 +162,8 @@ _FUSED = {
 def correct_for_replicas(optimizer):
     """Make `optimizer`, of any stock class, give the same results on several replicas as on one device.
 
-    Clipping acts on the sum over the replicas. `gradient_accumulation_steps=k` applies every k-th step, and `use_ema`
-    and `ema_overwrite_frequency` work as on one device. On one device nothing changes.
+    Clipping acts on the sum over the replicas. `gradient_accumulation_steps=k` updates the weights in every k-th
+    step, and `use_ema` and `ema_overwrite_frequency` work as on one device. On one device nothing changes.
 
     Args:
         optimizer: a `keras.optimizers.Optimizer` of the TensorFlow backend; the inner optimizers of a
@@ -183,7 +183,7 @@ def correct_for_replicas(optimizer):
 
 
 def inner_optimizers(optimizer):
-    """Return the inner optimizers of one of Keras's wrappers; MultiOptimizer is newer than Keras 3.12."""
+    """Return the inner optimizers of a wrapper from Keras; Keras 3.12 does not have `MultiOptimizer`."""
     one = getattr(optimizer, "inner_optimizer", None)
     return [*([] if one is None else [one]), *getattr(optimizer, "_inner_optimizers", ())]
 
@@ -232,8 +232,8 @@ def _accumulate(self, grads, variables):
 def _cond(predicate, if_true, if_false=lambda *_: None, arguments=()):
     """Run `tf.cond` in a replica context; its branches are functions of `arguments` that may leave that context.
 
-    If replicas are threads (`merge_call`), a branch inside one cannot wait for the others. The condition is therefore
-    evaluated outside, and each branch enters the replicas again.
+    If replicas are threads (`merge_call`), a branch inside one replica cannot wait for the others. The condition is
+    therefore evaluated outside of the replicas, and each branch enters them again.
     """
     import tensorflow as tf
 
@@ -260,7 +260,7 @@ def _nothing(function, arguments):
 
 
 def _is_one_program(tf):
-    """Return whether all replicas are one program with a plain `merge_call`: on TPUs, and if XLA needs none."""
+    """Return whether all replicas are one program, so that no `merge_call` is needed: on TPUs, or with XLA."""
     is_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
     return is_tpu or tf.__internal__.distribute.strategy_supports_no_merge_call()
 

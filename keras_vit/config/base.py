@@ -1,7 +1,7 @@
-"""The checks of arguments by name, and the base classes of all configs.
+"""The check of each argument name, and the base classes of all configs.
 
-Configs and layers share the checks, so an argument means the same everywhere. Configs are frozen, validated dataclasses
-that convert to a plain dict and back.
+Configs and layers share the checks, so an argument has the same meaning everywhere. Configs are frozen, validated
+dataclasses that convert to a plain dict and back.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ EPSILON_FORMS = ("deviation", "variance")
 
 
 def one_of(choices: Collection[Any]) -> Check:
-    """Return the check of a choice.
+    """Return a check that accepts only the given choices.
 
     Args:
         choices: the valid values.
@@ -39,7 +39,7 @@ def optional(check: Check) -> Check:
     """Return a check that also accepts None.
 
     Args:
-        check: the check of any other value.
+        check: check for all other values.
     """
     return lambda name, value: None if value is None else check(name, value)
 
@@ -87,8 +87,8 @@ class Config:
 
     It is the base class of all configs.
 
-    The checks of the fields are those of `ARGUMENTS` by name. `own_checks` has the checks of names that are not in that
-    table or have another meaning in this config. None is valid if it is the default.
+    `ARGUMENTS` has the check for each field name. `own_checks` has the checks for names that are not in that table or
+    have another meaning in this config. None is valid if it is the default.
 
     Raises:
         ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
@@ -96,7 +96,7 @@ class Config:
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a dataclass
     own_checks: ClassVar[Mapping[str, Check]] = {}
-    rule_hint: ClassVar[str] = ""  # ends the error of a broken rule; {0} is the first field that the rule names
+    rule_hint: ClassVar[str] = ""  # added to the error of a broken rule; {0} is the first field that the rule names
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -154,9 +154,9 @@ class Config:
             object.__setattr__(self, name, value)
 
     def _check_rules(self, rules):
-        """Raise `ValueError` on the first broken rule of a dict from rules to whether they are broken.
+        """Raise `ValueError` for the first broken rule; `rules` maps the text of each rule to whether it is broken.
 
-        The error shows the fields that the rule names; a word in quotes is a value.
+        The error shows the values of the fields that the rule names. A quoted word in a rule is a value, not a field.
         """
         fields = [field.name for field in dataclasses.fields(self)]
         for rule, is_broken in rules.items():
@@ -204,7 +204,7 @@ class ImageConfig(Config):
 
 
 def one_config_of(*config_classes: type[Config]) -> Check:
-    """Return the check of a field that is a config, or the dict that `to_dict` makes of one.
+    """Return a check that accepts a config, or the dict of a config inside another one's `to_dict()`.
 
     Args:
         *config_classes: the classes that the config may have.

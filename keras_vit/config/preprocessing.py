@@ -16,7 +16,7 @@ INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest"
 
 
 def _check_size(name, value):
-    """Return a pair as `check_pair` does, and one integer as itself."""
+    """Return a pair as `check_pair` does, and a single integer unchanged."""
     pair = checks.check_pair(name, value)
     return pair if isinstance(value, (tuple, list)) else pair[0]
 

@@ -8,7 +8,7 @@ from keras_vit import checks
 from keras_vit.config.base import Config, ImageConfig, one_of
 from keras_vit.typing import Pair
 
-# style -> epsilon of GroupNorm, epsilon of the weight standardisation, what the second one is added to
+# style -> epsilon of GroupNorm, epsilon of the weight standardisation, what the latter is added to
 _STEM_EPSILONS = {
     "vit": (1e-6, 1e-5, "deviation"),  # vit_jax and big_vision: (w - mean) / (std + epsilon)
     "timm": (1e-5, 1e-8, "variance"),  # (w - mean) / sqrt(variance + epsilon)
@@ -16,7 +16,7 @@ _STEM_EPSILONS = {
 
 
 def _check_width_factor(name, value):
-    """Return `value` if 64 times it is an integer divisible by 32."""
+    """Return `value` if `64 * value` is divisible by 32."""
     value = checks.check_positive(name, value)
     if (64 * value) % 32:
         raise ValueError(f"{name} must be a multiple of 0.5, as GroupNorm has 32 groups; got {name}={value}")
@@ -169,7 +169,7 @@ class AxialResNetConfig(_Root, ImageConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        # The narrowest attention has twice the channels of the root, and its keys have half of these.
+        # The narrowest attention has twice as many channels as the root, and its keys have half of those channels.
         is_broken = (64 * self.width_factor) % self.num_heads
         self._check_rules({"64 * width_factor must be an integer divisible by num_heads": is_broken})
 

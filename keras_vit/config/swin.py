@@ -18,8 +18,8 @@ class SwinConfig(ImageConfig):
         embed_dim: width C of the tokens of the first stage; each further stage doubles it.
         depths: number of blocks per stage.
         num_heads: number of attention heads per stage; they must divide the width of the stage.
-        window_size: side of a window in tokens. If the shorter side of a stage's map is not longer, the window takes
-            that side.
+        window_size: side of a window in tokens. If the shorter side of a stage's map is at most this long, that side
+            becomes the side of the window.
         mlp_ratio: ratio of each MLP's hidden width to the width of the stage; the hidden width is rounded down.
         qkv_bias: whether query, key and value projections have biases.
         dropout_rate: dropout rate in [0, 1) after the patches, the attention output and both MLP layers.

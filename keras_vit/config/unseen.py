@@ -1,4 +1,4 @@
-"""Config fields that weight arrays do not show; saved in every weights file and compared when it is loaded."""
+"""Config fields that weight arrays do not show; they are saved in every weights file and compared on loading."""
 
 import json
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 
 _FIELDS = ("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", *RESIZED, *CLOSE)
 _STEM = ("style", "gn_epsilon", "std_epsilon")
-_ONE_TOKEN = ("token", "first")  # normalising each token and then taking one gives the same result
+_ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
 
 
 class Difference(NamedTuple):
-    """A field whose value in a file differs from the model's; a stem's fields are `stem.NAME`."""
+    """A field whose value in a file differs from the model's; a field of the stem is named `stem.NAME`."""
 
     name: str
     theirs: Any
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 
     @property
     def is_close(self) -> bool:
-        """Return whether the model computes nearly the same with either value."""
+        """Return whether both values give nearly the same outputs."""
         return self.name in CLOSE or self.name.startswith("stem.")
 
     def __str__(self):
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 
 def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config fields that no array shows; a stem's fields are `stem.NAME`.
+    """Return the config fields that no array shows; a field of the stem is named `stem.NAME`.
 
     Args:
         values: the config as a dict, see `Config.to_dict`.
@@ -87,7 +87,7 @@ def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
 
 
 def from_text(text: Any, name: str) -> dict[str, Any]:
-    """Parse the JSON that `to_text` returns; None gives the values of a file without metadata.
+    """Parse the JSON that `to_text` returns; None stands for a file without metadata.
 
     Args:
         text: the JSON, or None.
@@ -103,7 +103,7 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
         raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {text!r}") from None
     known = [*_FIELDS, *(f"stem.{field}" for field in _STEM)]
     unknown = [field for field in config if field not in known]
-    if unknown:  # a model must not follow a file in anything else, such as its image size
+    if unknown:  # a file must not change other fields, such as the image size
         raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {', '.join(known)}; got {unknown}")
     return {**values, "config": config}
 

@@ -100,7 +100,7 @@ class ViTConfig(ImageConfig):
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """Return the (rows, columns) that patches are cut from: image or feature map."""
+        """Return the (rows, columns) of the image or feature map that is cut into patches."""
         return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property
@@ -130,7 +130,7 @@ class ViTConfig(ImageConfig):
 
 
 def _rules(c):
-    """Return whether a config breaks each rule."""
+    """Return a dict from each rule to whether the config breaks it."""
     is_axial = c.attention == "axial"
     return {
         "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,
