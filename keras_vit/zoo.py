@@ -187,7 +187,7 @@ def _build(row, config, description, given=None, **about):
 
 
 def _mismatch(error, variant, arguments, config, description):
-    """Return the error for a file that does not fit; it names the variants that the file fits, if any.
+    """Return the error for a file that does not fit the model; the message names the variants that it fits, if any.
 
     A variant of the config's family fits if its model at this image size does; no weights are read.
     """
@@ -290,7 +290,7 @@ def _argument_docs(variant):
 
 
 def constructor_name(variant: str) -> str:
-    """Convert a variant's name to its constructor's: `"R50+ViT-B_16"` -> `"R50_ViT_B16"`."""
+    """Convert the name of a variant to the name of its constructor: `"R50+ViT-B_16"` -> `"R50_ViT_B16"`."""
     return variant.replace("_", "").replace("-", "_").replace("+", "_")
 
 

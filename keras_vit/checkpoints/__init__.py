@@ -1,1 +1,1 @@
-"""Files to models and back: published releases, readers, array names, strict loading and saving."""
+"""Loading weights from files and saving them: published releases, readers, array names, strict checks."""

@@ -1,4 +1,4 @@
-"""What a weights file states in JSON: our metadata, Keras's config, and the files of others beside it."""
+"""Statements about a model in JSON: our metadata, Keras's config, and the JSON files of other libraries."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ class Stated:
 
     Attributes:
         stated: dict from fields of our configs to values; a stem's fields are `stem.NAME`. See `config.unseen`.
-        grid_size: (rows, columns) of its position table, None if it states no image size.
+        grid_size: (rows, columns) of its position table, None if the file states no image size.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
         notes: tuple of strings about the file.
@@ -137,7 +137,7 @@ def _checked(values, keys, place=""):
 
 
 def _checked_value(name, value, check):
-    """Return our value for one of a config, see config_keys.tsv; a list has the values that the package supports."""
+    """Return our value for a value of a config; `check` is explained in config_keys.tsv; a list has valid values."""
     if isinstance(check, str):
         return _CHECKS[check](name, value)
     if isinstance(check, dict):
@@ -210,7 +210,7 @@ def _read_timm(values, family, layout, entries):
 
 
 def _of_architecture(architecture, family):
-    """Return what the name of a timm architecture states, as `model_args`."""
+    """Return the `model_args` that the name of a timm architecture states."""
     arguments = {}
     for word in check_string("architecture", architecture).split("_"):
         rows = ((row, re.fullmatch(row["word"], word)) for row in _TIMM_WORDS if family in row["family"].split())

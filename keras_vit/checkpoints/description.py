@@ -1,4 +1,4 @@
-"""What a weights file is: its layout, its arrays under the names of that layout, and what it states of its model."""
+"""Description of a weights file: its layout, its arrays by their names in it, and what it states about its model."""
 
 import dataclasses
 import re
@@ -23,7 +23,7 @@ _FAMILIES = {
 }
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
 _GRID = "position_embs/grid"  # entry of a Keras file next to our table: its rows and columns
-# Fields that the report lists if the file's value is not the default.
+# Fields that the report lists if the file changes them.
 _REPORTED = ("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
 
 
@@ -36,10 +36,10 @@ class Description(Stated):
         layout: name of the layout, or `keras` for files from Keras.
         names: its `Layout`, None for `keras`.
         entries: dict from the names that the rules of the layout use to `Entry`, without buffers and optimizer state.
-        usual: as `stated`, for values that the layout implies and the file does not state, such as `gelu`.
+        usual: dict like `stated` of the values that the layout implies and the file does not state, such as `gelu`.
         shown: fields that the names and shapes of the arrays show, but not as a value.
-        heads: set of names in `entries` of the arrays of its heads.
-        pre_logits: the same of its `pre_logits`.
+        heads: set of the names in `entries` of the arrays of its heads.
+        pre_logits: set of the names in `entries` of the arrays of its `pre_logits`.
         classes: number of logits of its head, None without a head.
         representation_size: width of its `pre_logits`, None without this layer.
     """
@@ -56,7 +56,7 @@ class Description(Stated):
     representation_size: int | None
 
     def follow(self, config, fixed=(), given=None):
-        """Return the config with the values of the file in the fields that the user left open, and notes about them.
+        """Return the config with the file's values in the fields that the user did not set, and notes about them.
 
         Args:
             config: config of the model to build.
@@ -92,8 +92,8 @@ def describe(checkpoint, family=None, layout="auto"):
             (Swin), `keras`.
 
     Raises:
-        ValueError: if no layout of the family matches the array names, two arrays have one name in it, or the file's
-            config is of another family.
+        ValueError: if no layout of the family matches the array names, two arrays have the same name in it, or the
+            file's config is of another family.
     """
     checks.check_choice("layout", layout, LAYOUT_CHOICES)
     if layout == "auto":
@@ -154,7 +154,7 @@ def _recognise(checkpoint, family):
 
 
 def _window_of(entries):
-    """Return the window that the arrays show: that of the largest bias table, as small maps have smaller windows."""
+    """Return the window of the largest bias table; the tables of small maps have smaller windows."""
     tables = [entry.shape for name, entry in entries.items() if name.endswith("_position_bias_table")]
     offsets = square_grid(max((shape[0] for shape in tables if len(shape) == 2), default=0))
     return (offsets[0] + 1) // 2 if offsets else None

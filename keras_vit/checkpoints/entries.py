@@ -14,9 +14,10 @@ DEFLATE_LIMIT = 1032  # maximum compression ratio of zlib
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One array of a file: name, shape and dtype there, and `read()`, which returns floating arrays as float32.
+    """One array of a file: its name, shape and dtype there, and `read()`, which returns floating arrays as float32.
 
-    `check()` raises what `read()` raises for a damaged array, without keeping it; None if only `read()` can tell.
+    For a damaged array, `check()` raises the same errors as `read()`, without keeping the array. It is None if only
+    `read()` finds the damage.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Checkpoint:
 
 
 def as_float32(array, name):
-    """Return a floating array as float32, except bfloat16, which is also restored from 2-byte void (`np.save`).
+    """Return a floating array as float32, and other numbers unchanged; 2-byte void is bfloat16 (`np.save`).
 
     Raises:
         Refused: if the array holds no numbers.
@@ -61,7 +62,7 @@ def as_float32(array, name):
     if array.dtype == np.dtype("V2"):
         return (array.view("<u2").astype("<u4") << 16).view("<f4")
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
-        with np.errstate(over="ignore"):  # description.py warns of the resulting infinity
+        with np.errstate(over="ignore"):  # names/__init__.py warns of the resulting infinity
             return array.astype("float32", copy=False)
     if array.dtype.kind not in "iub":
         raise Refused(f"array {name!r} must hold numbers; got dtype {array.dtype}")

@@ -29,7 +29,7 @@ def read_keras(path):
         text, weights = (archive.getinfo(name) for name in ("config.json", "model.weights.h5"))
         for member in (text, weights):
             if member.compress_size > path.stat().st_size:  # zipfile would allocate this many bytes
-                raise Refused(f"{member.filename} claims {member.compress_size} bytes of it")
+                raise Refused(f"{member.filename} claims {member.compress_size} bytes, more than the file has")
         if weights.compress_type != zipfile.ZIP_STORED:
             raise Refused("model.weights.h5 must be stored uncompressed, as Keras writes it")
         config = parse_json("config.json", text.file_size, lambda: archive.read(text))
@@ -50,9 +50,9 @@ def _checkpoint(path, source, config=None):
 
 
 def _walk(group, names, seen, is_inner_model=False):
-    """Yield `layer/sublayer/0` and its dataset, and so on; groups have the names of classes, `vars` those of layers.
+    """Yield pairs such as (`layer/sublayer/0`, dataset); groups are named by class, and `vars` has the layer's name.
 
-    The layers of an inner model use the group names, because their own names may be generated.
+    For the layers of an inner model, the group names are used, because their own names may be generated.
     """
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:

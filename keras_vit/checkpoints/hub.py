@@ -61,7 +61,7 @@ def fetch_repository(address, most=_MAX_BYTES):
             download(_PREPROCESSOR, commit, is_commit=True)
         except errors.LocalEntryNotFoundError:
             warnings.warn(
-                f"the cache has no {_PREPROCESSOR} of {address}, and the hub cannot be asked whether there is one: "
+                f"the cache has no {_PREPROCESSOR} of {address}, and it is unknown whether the hub has one: "
                 "check the preprocessing of the model",
                 stacklevel=2,
             )
@@ -105,7 +105,7 @@ def _download(hub, repository, name, revision, most=MAX_JSON, is_commit=False):
 
 
 def _bounded(bar, name, most):
-    """Return a progress bar for huggingface_hub that limits the size: it gets the stated size and every chunk."""
+    """Return a progress bar class for huggingface_hub that raises an error above `most` bytes, stated or received."""
 
     class Bounded(bar):
         def __init__(self, *args, total=None, initial=0, **kwargs):

@@ -28,9 +28,9 @@ def load_weights(
     `pre_logits`, which fine-tuning drops together with its head. All arrays are checked before the first is loaded, so
     the model does not change if an error is raised. Only a few arrays are in memory at a time.
 
-    A model whose preprocessing was not set explicitly takes the file's, if stated, together with the head. What the
-    arrays do not show, such as the number of heads, is compared with config.json and the metadata of the file; the
-    report lists as assumed what these do not state.
+    If the preprocessing of the model was not set explicitly and the head is loaded, the model uses the preprocessing
+    that the file states, if any. Config fields that the arrays do not show, such as the number of heads, are compared
+    with config.json and the metadata of the file. The report lists the fields that these do not state as assumed.
 
     Args:
         model: a model of this package.
@@ -38,8 +38,8 @@ def load_weights(
             `model.safetensors`; name of a release; or `hf://org/repo`. See `create_model`.
         layout: naming scheme of the arrays: `auto`, `official` (vit_jax, big_vision, BiT), `timm`, `huggingface`,
             `microsoft` (Swin) or `keras`.
-        resize: resize method of position embeddings, see `resize_position_embedding`; `auto` uses that of the file's
-            family.
+        resize: resize method of position embeddings, see `resize_position_embedding`; `auto` uses the method of the
+            file's layout.
         head: `auto` loads the head if the numbers of classes match and reinitialises it otherwise; `load` requires it
             to match; `reinitialise` sets it to zero.
 
@@ -52,7 +52,7 @@ def load_weights(
             another architecture; the message lists all differences.
 
     Warns:
-        UserWarning: if the file states another GELU or epsilon than the model has.
+        UserWarning: if the file states a GELU or epsilon other than the model's.
     """
     checks.check_choice("head", head, HEAD_CHOICES)
     checks.check_choice("resize", resize, RESIZE_CHOICES)
@@ -71,7 +71,7 @@ def load_weights(
 
 
 def read_ahead(reads, order):
-    """Return callables that give the same results, but read their arrays in threads, in advance.
+    """Return callables with the same results whose arrays are read in advance, in threads.
 
     Args:
         reads: dict of callables without arguments.

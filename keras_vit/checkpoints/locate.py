@@ -28,7 +28,7 @@ _SCHEMES = ("https", "http", "file")
 
 
 class Located(typing.NamedTuple):
-    """Weights that were found: a path, or the address of a repository or None for a file to download; the `Release`."""
+    """Weights that were found: a local path, or the address of a repository on the hub, or a `Release` to download."""
 
     path: pathlib.Path | None = None
     address: str | None = None
@@ -36,7 +36,7 @@ class Located(typing.NamedTuple):
 
 
 def locate(weights, model, image_size):
-    """Find out what `weights` stands for; download nothing yet.
+    """Find what `weights` stands for; nothing is downloaded.
 
     Args:
         weights: a path; the name of a release, such as `imagenet21k+imagenet2012` or `augreg`, or of any published
@@ -129,8 +129,8 @@ def most_bytes(release):
 def release_url(release):
     """Return the quoted address of a release, the login for it, and the folder of its server in the cache.
 
-    With `KERAS_VIT_WEIGHTS_URL`, the address is below that one. It never contains the user and the password of that
-    variable; the login is `"user:password"`, or None.
+    If `KERAS_VIT_WEIGHTS_URL` is set, the address starts with its value, without user and password. The login is
+    `"user:password"` from that value, or None.
 
     Raises:
         ValueError: if the variable is not an `https`, `http` or `file` address.

@@ -23,7 +23,7 @@ RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
-_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # their weights were trained with different mean and std
+_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # weights with these names were trained with various means and stds
 _SHOWN = 6  # names of a report
 _POSITION_TABLE = re.compile(r"^position_embs(_\d+)?/embedding$")
 _KERAS_RESIZE = {"swin": "bicubic"}  # other families resize as the official ViT code does
@@ -38,7 +38,7 @@ class LoadReport:
         used: names of the file's arrays that were loaded.
         resized: descriptions, one per resized position table.
         reinitialised: paths of variables that got their initial value instead of the file's.
-        unused: names of the file's arrays that the model does not have and does not need.
+        unused: names of the file's arrays that were not loaded.
         missing: paths of variables that the file does not have, a subset of `reinitialised`.
         source: file and layout of the arrays.
         notes: notes about the file, such as another GELU or epsilon.
@@ -115,7 +115,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     file = _File(description, config, resize)
     different, unusual = (differences(values, config) for values in (description.stated, description.usual))
     assumed, owned = unseen(config.to_dict()), owned_variables(model)
-    # Tables come first: they show how many rows belong to registers.
+    # Tables are first, because they show how many rows belong to registers.
     tables = {id(o.variable): file.table(o) for o in owned if _POSITION_TABLE.match(o.variable.path)}
     sources = [tables.get(id(o.variable)) or file.plain(o) for o in owned]
 
@@ -235,7 +235,7 @@ class _File:
         if resize is not None and len(rule.theirs) == 1:
             if too_large := _too_large(name, entry, variable):
                 return _Source(variable, rule.theirs, problem=too_large)
-            with contextlib.suppress(ValueError):  # its width is another
+            with contextlib.suppress(ValueError):  # the width differs
                 shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), self._method).shape
         if shape != tuple(wanted):
             problem = f"{name}: shape {entry.shape}, the model needs {wanted}"

@@ -53,8 +53,8 @@ def _members(archive):
         most = member.compress_size * (1 if member.compress_type == zipfile.ZIP_STORED else DEFLATE_LIMIT)
         if member.compress_size > room or member.file_size > most:
             raise Refused(
-                f"{member.filename!r} must lie in the archive by itself; it claims {member.compress_size} bytes of "
-                f"{max(room, 0)}, for {member.file_size}"
+                f"{member.filename!r} must lie in the archive by itself; it claims {member.compress_size} bytes, of "
+                f"which {max(room, 0)} are there, for {member.file_size} bytes of data"
             )
     return archive.infolist()
 
@@ -69,7 +69,7 @@ class _Header(typing.NamedTuple):
 
 
 def _check_member(archive, member):
-    """Return the `_Header` of a member; refuse all but `.npy` arrays of plain values with the length they state."""
+    """Return a member's `_Header`; raise `Refused` unless it is a `.npy` array of plain values, of right length."""
     name = member.filename
     if not name.endswith(".npy"):
         raise Refused(f"every member must be a .npy array; got {name!r}")
@@ -89,7 +89,7 @@ def _check_member(archive, member):
 
 
 class _Member:
-    """The array of one member, with `check` and `read` for its `Entry`.
+    """The array of one member; its `Entry` uses `check` and `read`.
 
     The header is not read again: NumPy parses it as Python, which fails in CPython 3.11 when two threads do it at once
     ("AST constructor recursion depth mismatch"), and load.py reads in threads.

@@ -33,7 +33,7 @@ def open_checkpoint(path):
 
     Raises:
         FileNotFoundError: if the path does not exist.
-        ValueError: if the file is of another kind, damaged or holds pickled objects; the message says which.
+        ValueError: if the file is of another kind, damaged or holds pickled objects; the message states the reason.
     """
     path = pathlib.Path(path).expanduser()
     if not path.exists():
@@ -68,7 +68,7 @@ def open_checkpoint(path):
 
 @contextlib.contextmanager
 def explained(expectation, path):
-    """Convert the errors of damaged files to `ValueError("<expectation>: <reason>")`; errors of the disk stay.
+    """Convert the errors of damaged files to `ValueError("<expectation>: <reason>")`, but not errors of the disk.
 
     Args:
         expectation: what the file should be, in words.

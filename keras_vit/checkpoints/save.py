@@ -1,4 +1,4 @@
-"""save_weights: writes a model's weights, and Hugging Face's JSON files, as other libraries read them."""
+"""save_weights: write a model's weights, and Hugging Face's JSON files, in formats of other libraries."""
 
 import functools
 import json
@@ -45,14 +45,14 @@ _HF_TYPES = {
 def save_weights(model: ImageModel, path: PathLike, layout: str = "official") -> None:
     """Write the weights of a model in a format of other libraries.
 
-    The files are written completely before they replace existing ones. Their metadata holds the preprocessing and what
-    no array shows, such as the number of heads, GELU and epsilons; this package reads it, other libraries do not. LoRA
+    The files are written completely before they replace existing ones. Their metadata holds the preprocessing and the
+    config fields that no array shows, such as the number of heads, GELU and epsilons. Only this package reads it. LoRA
     is merged into the kernels. A preprocessor_config.json cannot distinguish TensorFlow's bilinear interpolation from
     Pillow's, which is antialiased; this case is logged.
 
     Args:
         model: a model of this package.
-        path: `official`: an `.npz` file with the names of the published ones (vit_jax; BiT's own for a BiT ResNet).
+        path: `official`: an `.npz` file with the array names of the published files (of vit_jax, or of BiT for a BiT).
             `timm` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder that gets
             `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
         layout: `official` (ViT, hybrids, BiT), `huggingface` (ViT, DeiT, Swin), `timm` (ViT, hybrids, DeiT, Swin) or

@@ -1,4 +1,4 @@
-"""Layer: the base class of the package's layers, LayerNorm, and what several layers check and build in the same way."""
+"""Layer, the base class of the package's layers, LayerNorm, and helpers that several layers share."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -82,7 +82,7 @@ class Layer(keras.layers.Layer):
     def conv(self, filters: int, kernel_size: Any, name: str, initializer: Any, **kwargs: Any) -> keras.layers.Conv2D:
         """Return an unbuilt convolution with the dtype policy of this layer.
 
-        Its maps are (batch, rows, columns, channels).
+        The layer works on maps (batch, rows, columns, channels).
 
         Args:
             filters: number of output channels.
@@ -95,7 +95,7 @@ class Layer(keras.layers.Layer):
         return self.sublayer(keras.layers.Conv2D, filters, kernel_size, **kwargs)
 
     def normal_weight(self, name: str, shape: tuple[int, ...], stddev: float = 0.02) -> keras.Variable:
-        """Return a new weight that starts at N(0, stddev).
+        """Return a new weight with initial values from N(0, stddev).
 
         Args:
             name: name of the weight.

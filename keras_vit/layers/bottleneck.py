@@ -25,8 +25,8 @@ class StdConv2D(Layer):
         filters: number of output channels.
         kernel_size: height and width of the kernel, or one integer for both.
         strides: vertical and horizontal stride, or one integer for both.
-        padding: `same` pads with zeros to ceil(side / stride) outputs, any odd zero at the bottom and the right (as
-            in TensorFlow); `valid` does not pad.
+        padding: `same` pads with zeros to ceil(side / stride) outputs, an odd number with one more at the bottom and
+            the right (as in TensorFlow); `valid` does not pad.
         epsilon: avoids a division by zero.
         epsilon_form: `deviation`, w / (std + epsilon), as in the official ViT hybrids, or `variance`,
             w / sqrt(variance + epsilon), as in BiT and timm.
@@ -35,8 +35,8 @@ class StdConv2D(Layer):
         (batch, height, width, channels) -> (batch, rows, columns, filters)
 
     Raises:
-        ValueError: if a value is out of range or a choice is unknown; at build, if `valid` padding meets an image
-            smaller than the kernel.
+        ValueError: if a value is out of range or a choice is unknown; at build, if `padding` is `valid` and the
+            image is smaller than the kernel.
     """
 
     own_checks = {"strides": checks.check_pair, "padding": one_of(("same", "valid"))}
@@ -75,7 +75,7 @@ class StdConv2D(Layer):
         variance = ops.mean(ops.square(kernel), axis=axes, keepdims=True)
         if self.epsilon_form == "variance":
             return kernel * ops.rsqrt(variance + self.epsilon)
-        # The square root has no gradient at 0, the variance of a filter with equal weights.
+        # The square root has no finite gradient at 0, which is the variance of a filter with equal weights.
         return kernel / (ops.sqrt(ops.maximum(variance, 1e-30)) + self.epsilon)
 
     def compute_output_shape(self, input_shape):

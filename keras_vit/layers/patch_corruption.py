@@ -22,8 +22,8 @@ def _check_shares(name, shares):
     is_triple = isinstance(shares, (tuple, list)) and len(shares) == 3
     if not is_triple or not all(isinstance(x, numbers.Real) and x >= 0 for x in shares) or abs(sum(shares) - 1) > 1e-6:
         raise ValueError(
-            "shares must be three probabilities that sum to 1: of the learned embedding, of another patch's, of no "
-            f"change; got shares={shares!r}"
+            "shares must be three probabilities that sum to 1, for the learned embedding, another patch's embedding "
+            f"and no change; got shares={shares!r}"
         )
     return tuple(float(share) for share in shares)
 
@@ -34,7 +34,8 @@ class PatchCorruption(Layer):
 
     The layer draws at random `round(corruption_rate * patches)` patches of each image without replacement. Each of
     them, independently, becomes a learned embedding, becomes the embedding of another patch of the same image, or stays
-    unchanged. All other patches are equally likely, corrupted or not, and contribute their original embedding.
+    unchanged. The other patch is drawn uniformly from all other patches, corrupted or not, and contributes its original
+    embedding.
 
     Training and inference use separate random streams, so a validation does not change the training.
 

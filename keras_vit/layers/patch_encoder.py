@@ -101,7 +101,7 @@ class ClassToken(Layer):
     def call(self, tokens: Tensor) -> Tensor:
         learned = [self.class_token] if self.num_class_tokens else []
         learned += [self.registers] if self.num_registers else []
-        # zeros broadcast to the batch; LiteRT may lose a batch size that is computed at run time
+        # adding zeros broadcasts to the batch; LiteRT may lose a batch size that is computed at run time
         nothing = ops.zeros_like(tokens[:, :1])
         return ops.concatenate([*(nothing + ops.cast(token, tokens.dtype) for token in learned), tokens], axis=1)
 

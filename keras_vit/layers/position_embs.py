@@ -1,4 +1,4 @@
-"""AddPositionEmbs and RelativePositions; position tables are resized when a layer loads those of another size."""
+"""AddPositionEmbs and RelativePositions; a layer that loads position tables of another size resizes them."""
 
 import math
 from typing import Any, Self
@@ -15,12 +15,12 @@ from keras_vit.typing import Size, Tensor
 
 
 class ResizedTables(Layer):
-    """Resize the tables of a layer when it loads those of another size.
+    """Resize tables of another size when a layer loads them.
 
     By default a table has one row per position on a line.
 
     Attributes:
-        resize_method: method for tables from files of Keras, see `resize_position_embedding`.
+        resize_method: method for tables from Keras files, see `resize_position_embedding`.
         size_name: attribute with the (rows, columns) of the tables, and its name in files; None if the shapes of the
             tables show their size. Tables of 4 x 4 and of 2 x 8 positions have equal shapes.
         name_in_files: name of the size in files.
@@ -211,7 +211,7 @@ class RelativePositions(ResizedTables):
 
     This follows arXiv 2010.11929, appendix D.4. Pass the keys to `MultiHeadSelfAttention` or `TransformerBlock`, which
     adds the product of each query with the key of its offset to the attention logit. Patches are in raster order, and
-    all heads share the keys. As the paper defines offsets between patches only, class tokens and registers get no such
+    all heads share the keys. The paper defines offsets only between patches, so class tokens and registers get no such
     logits. If the head reads the class token only, the keys of the last block therefore receive no gradient.
 
     Args:

@@ -67,7 +67,7 @@ def _linear(positions, old):
 
 
 def _bicubic(old, new):
-    # Four taps around each centre; a tap outside the table reads its edge.
+    # There are four taps around each centre; a tap outside of the table has the value at the edge.
     centres = _centres(old, new)
     taps = np.floor(centres)[:, None] + np.arange(-1, 3)  # (new, 4)
     weights = np.zeros((new, old))

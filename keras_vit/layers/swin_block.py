@@ -24,12 +24,12 @@ _MASKED = -100.0
 class SwinBlock(ResidualBlock):
     """Apply one block of a Swin Transformer (arXiv 2103.14030, Eq. 3).
 
-    The block splits the map into square windows. If the shorter side of the map is at most `window_size`, the window
-    takes that side in both directions and is not shifted (the authors' rule). If the windows do not divide the map, the
-    map is padded after the norm with zeros at the bottom and the right; tokens attend to the padding, which is then cut
-    off. A shifted block rolls the padded map half a window up and left, and masks attention between tokens that are
-    neighbours only because of the roll. The table of position biases belongs to the actual window, `built_window`; the
-    layer resizes the table of another window when it loads it.
+    The block splits the map into square windows. If the shorter side of the map is at most `window_size`, that side
+    becomes the side of the window, and windows are not shifted (the authors' rule). If the windows do not divide the
+    map, the map is padded after the norm with zeros at the bottom and the right; tokens attend to the padding, which is
+    then cut off. A shifted block rolls the padded map half a window up and left, and masks attention between tokens
+    that are neighbours only because of the roll. The table of position biases belongs to the actual window,
+    `built_window`; the layer resizes the table of another window when it loads it.
 
     Args:
         num_heads: attention heads; they must divide the width of the input.
@@ -128,7 +128,7 @@ class SwinBlock(ResidualBlock):
             `padded_size`.
         """
         _, rows, columns, dim = maps.shape
-        tokens = self.norm1(ops.reshape(maps, (-1, rows * columns, dim)))  # the shape that it is built for
+        tokens = self.norm1(ops.reshape(maps, (-1, rows * columns, dim)))  # the norm is built for this shape
         windows = self._to_windows(ops.reshape(tokens, (-1, rows, columns, dim)))
         return self.attention(windows, self.regions, return_attention_scores=True)[1]
 
@@ -141,7 +141,7 @@ def _roll(maps, shift):
 
 
 def _regions(size, window, shift):
-    """Number the tokens of each window by whether the roll wrapped their row and their column.
+    """Number the tokens of each window by whether the roll moved their row and their column across the border.
 
     Return integers (windows, window * window).
     """
@@ -249,7 +249,7 @@ class RelativePositionBias(ResizedTables):
         self.row_of_pair = _row_of_pair(self.window_size)
 
     def call(self, logits):
-        # The table is transposed first, as TensorFlow's gradient of a `take` along the first axis is sparse.
+        # The table is transposed first, because TensorFlow's gradient of a `take` along the first axis is sparse.
         table = ops.transpose(ops.cast(self.embedding, self._sum_dtype()))  # (heads, offsets)
         length = len(self.row_of_pair)
         bias = ops.reshape(ops.take(table, self.row_of_pair.ravel(), axis=1), (self.num_heads, length, length))
@@ -269,7 +269,7 @@ class RelativePositionBias(ResizedTables):
 
 
 def _initial_values():
-    """Return a new initializer of the authors, as layers with the same one would start with equal values."""
+    """Return a new initializer as the authors' code has; layers that shared one would start with equal values."""
     return keras.initializers.TruncatedNormal(stddev=0.02)
 
 
@@ -287,7 +287,7 @@ def _row_of_pair(window_size):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchMerging(Layer):
-    """Merge each 2 x 2 tokens into one (arXiv 2103.14030, section 3.1).
+    """Merge each group of 2 x 2 tokens into one (arXiv 2103.14030, section 3.1).
 
     The layer concatenates the four tokens, normalises the result and projects it linearly to twice the width. The order
     of the four is upper left, lower left, upper right, lower right. Odd sides are padded with zeros at the bottom and

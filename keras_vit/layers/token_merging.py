@@ -27,10 +27,10 @@ class TokenMerging(Layer):
         num_prefix_tokens: number of class, distillation and register tokens at the start of the sequence.
 
     Shapes:
-        tokens (batch, tokens, dim), keys (batch, tokens, key dim), and the result of earlier merging, None without:
+        tokens (batch, tokens, dim), keys (batch, tokens, key dim), and the results of earlier merging or None:
         sizes, int32 (batch, tokens), the number of original tokens in each, and groups, int32 (batch, original tokens),
-        the index of the token that now holds each original one -> tokens, sizes and groups, with `merged_count` tokens
-        less
+        the index of the token that now represents each original one -> tokens, sizes and groups, with `merged_count`
+        fewer tokens
 
     Raises:
         ValueError: if a value is out of range; at build, if the number of tokens is unknown.
@@ -64,8 +64,8 @@ class TokenMerging(Layer):
             keys: (batch, tokens, key dim).
 
         Returns:
-            Pair of int32 tensors (batch, tokens of A): the index in B of the most similar token for each of A; and the
-            indices in A of the tokens to merge, most similar first, followed by those that remain.
+            Pair of int32 tensors (batch, tokens of A): for each token of A, the index in B of the most similar token;
+            and the indices in A of the tokens to merge, most similar first, followed by the indices of the others.
         """
         keys = ops.cast(ops.stop_gradient(keys), at_least_float32(keys.dtype))
         # `take` is faster than a slice with a step on TensorFlow
@@ -174,7 +174,7 @@ MergingTransformerBlock.__name__ = TransformerBlock.__name__
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenUnmerging(Layer):
-    """Copy each merged token to the places of the original tokens that it holds.
+    """Copy each merged token to the places of the original tokens that it represents.
 
     Shapes:
         tokens (batch, tokens, dim), groups, int32 (batch, original tokens), as in `TokenMerging` -> (batch, original
@@ -216,7 +216,7 @@ def merged_spec(layer, tokens, groups):
 def unmerged_scores(scores, sizes, groups):
     """Return the attention weights between original tokens.
 
-    As a query, an original token has the weights of the token that now holds it. As a key, it gets an equal share of
+    As a query, an original token has the weights of the token that represents it. As a key, it gets an equal share of
     that token's weight, so that rows still sum to 1.
 
     Args:
@@ -227,8 +227,8 @@ def unmerged_scores(scores, sizes, groups):
         (batch, heads, original query tokens, original key tokens)
     """
     shares = scores / ops.cast(sizes, scores.dtype)[:, None, None]
-    queries = take_rows(ops.transpose(shares, (0, 2, 1, 3)), groups)  # (batch, first queries, heads, keys)
-    keys = take_rows(ops.transpose(queries, (0, 3, 2, 1)), groups)  # (batch, first keys, heads, first queries)
+    queries = take_rows(ops.transpose(shares, (0, 2, 1, 3)), groups)  # (batch, original queries, heads, keys)
+    keys = take_rows(ops.transpose(queries, (0, 3, 2, 1)), groups)  # (batch, original keys, heads, original queries)
     return ops.transpose(keys, (0, 2, 3, 1))
 
 

@@ -66,7 +66,7 @@ class ResidualBlock(Layer):
     layer_scale_init: float | None = None
 
     def add_branches(self) -> None:
-        """Create the sub-layers of both branches but the first norm and the attention."""
+        """Create the sub-layers of both branches except the first norm and the attention."""
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
         self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
         self.mlp = self.sublayer(MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, name="mlp")

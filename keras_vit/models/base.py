@@ -1,4 +1,4 @@
-"""Model, with a corrected `fit`, and the base classes of the models that train others and of all others."""
+"""Model, with a corrected `fit`, and its subclasses ImageModel and TrainingModel, which trains another model."""
 
 import collections.abc
 import warnings
@@ -47,8 +47,8 @@ class Model(DistributedFit, keras.Model):
 class TrainingModel(Model):
     """Train another model, and run further models that are not trained.
 
-    A subclass names in `_models` the constructor's arguments that are models, which are attributes, too; the first is
-    the one that it trains. Its property `settings` is a dict of the further arguments, as JSON values.
+    A subclass lists in `_models` the constructor arguments that are models; they are also attributes, and the first one
+    is the model to train. Its property `settings` is a dict of the other arguments, as JSON values.
     """
 
     _models: tuple[str, ...] = ()
@@ -95,11 +95,10 @@ def _without(ids, variables):
 class ImageModel(Model):
     """Add a config, image preprocessing and class labels to a functional Keras model.
 
-    `weights_source` names the file that the weights were last loaded from, None without one; training does not change
-    it.
+    `weights_source` names the file that the weights were last loaded from, or is None; training does not change it.
 
-    A family of models is a subclass with `config_class` and `_steps`, which lists its layers; it needs a constructor of
-    its own only if they are no chain.
+    A family of models is a subclass with `config_class` and `_steps`, which lists its layers; it needs a
+    constructor of its own only if they do not form a chain.
 
     Args:
         config: a config of the class `config_class`.
@@ -156,7 +155,7 @@ class ImageModel(Model):
         return config, inputs, images
 
     def _finish(self, config, inputs, outputs, preprocessing, labels, name):
-        """Become the functional model of these inputs and outputs."""
+        """Initialise the functional model with these inputs and outputs."""
         name = name or config.name.replace("_", "").replace("-", "_").replace("+", "_").lower()  # r50_vit_b16
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self._config = config
@@ -224,7 +223,7 @@ class ImageModel(Model):
         """Return how `preprocessing` is known: `"stated"`, `"default"` or `"assumed"`.
 
         It is `"stated"` if the weights or the user set it, and `"assumed"` if the weights come without it from a
-        library that trains with several.
+        library whose models use several.
         """
         return self._preprocessing_source
 
@@ -267,14 +266,14 @@ class ImageModel(Model):
         """Load a `.weights.h5` file as `keras.Model.load_weights` does.
 
         If the file has another image size, the position embeddings are resized. Their optimizer slots cannot be
-        resized: if the file has an optimizer for another image size, this model keeps its current optimizer state, with
-        a warning.
+        resized: if the file has an optimizer for another image size, this model keeps its current optimizer state and
+        raises a warning.
 
         Raises:
             ValueError: if the file states another architecture, such as another number of heads.
 
         Warns:
-            UserWarning: if the file states another GELU or epsilon than the model has.
+            UserWarning: if the file states a GELU or epsilon other than the model's.
         """
         for difference in differences(weights_files.stated(filepath), self._config):
             if difference.is_close:

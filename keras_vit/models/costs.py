@@ -1,7 +1,7 @@
 """The cost of a model: multiply-accumulates per image.
 
 By convention, only matrix products and convolutions count; norms, activations, additions and pooling do not. They are
-counted in the graph of `keras.ops` that a layer's `call` gives on symbolic tensors.
+counted in the graph of `keras.ops` that results from a layer's `call` on symbolic tensors.
 """
 
 import math
@@ -12,7 +12,7 @@ import keras
 from keras_vit.compat.graph import graph_calls
 from keras_vit.layers import AttentionPooling, StdConv2D
 
-_COUNTED: dict[str, int | None] = {}  # description of a layer and its inputs -> its cost: a model repeats its blocks
+_COUNTED: dict[str, int | None] = {}  # description of a layer and its inputs -> its cost, as blocks repeat
 
 
 class LayerCost(typing.NamedTuple):
@@ -100,7 +100,7 @@ def _macs_inside(call):
     layer = call.operation
     try:
         calls = _calls_inside(call)
-    except Exception:  # the operations of a backend, which fail on symbolic tensors in different ways
+    except Exception:  # operations of a backend fail on symbolic tensors with different errors
         return None if any(len(weight.shape) > 1 for weight in layer.weights) else 0
     # The query of attention pooling depends on no input, so its product is not among the calls.
     alone = math.prod(layer.query.kernel.shape) if isinstance(layer, AttentionPooling) else 0

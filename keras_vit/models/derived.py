@@ -1,4 +1,4 @@
-"""Models made from another one: feature_extractor and of_pixels share its weights, the others have copies of them."""
+"""Models made from another one: feature_extractor and of_pixels share its weights, the others copy them."""
 
 import math
 from collections.abc import Sequence
@@ -137,7 +137,7 @@ def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
 
     Raises:
         TypeError: if `model` is not a model of this package.
-        ValueError: if the dtype is another one.
+        ValueError: if `dtype` is not one of these.
     """
     checks.check_choice("dtype", dtype, DTYPES)
     if check_model(model).config.include_preprocessing:
@@ -158,8 +158,8 @@ def with_head(
 ) -> ModelT:
     """Return a copy of a model with a given linear head.
 
-    The model may have a head or not. A distilled model gets the head twice: the mean of both outputs is that of one
-    head on the mean of their inputs.
+    The model may have a head or not. A distilled model gets the head twice: the mean of the two outputs equals the
+    output of one head for the mean of the inputs.
 
     Args:
         model: a model of this package.
@@ -237,7 +237,7 @@ def _grid(length, config):
 
 
 def _copy(model, changes=None, head=None, method="auto"):
-    """Return a copy of a model with changes in its `get_config`, with other tables resized, or with a new head.
+    """Return a copy of a model with changes in its `get_config`; tables of another size are resized.
 
     Args:
         model: a model of this package.

@@ -1,4 +1,4 @@
-"""Distiller: trains a student on labels and on a teacher's outputs (DeiT, arXiv 2012.12877)."""
+"""Distiller: train a student on labels and on a teacher's outputs (DeiT, arXiv 2012.12877)."""
 
 import contextlib
 import hashlib
@@ -156,7 +156,7 @@ class Distiller(TrainingModel):
         class_scores, scores, teacher = y_pred
         labels = super().compute_loss(x, y, class_scores, sample_weight, training)
         distillation = self._distillation_loss(teacher, self._student_logits(scores), sample_weight)
-        # `labels` already includes 1 - alpha of the losses that layers add; like Keras's, they are sums over a replica.
+        # `labels` already includes the losses that layers add, so this term adds alpha of them, summed as Keras does.
         added = sum(ops.sum(loss) for loss in self.losses) / self._replicas
         return (1 - self.alpha) * labels + self.alpha * (distillation + added)
 
@@ -223,7 +223,7 @@ def student_of(model):
 
 
 class DistillationLoss(keras.losses.Loss):
-    """Difference between teacher and student, one number per image.
+    """Measure the difference between teacher and student, one number per image.
 
     `hard` is the teacher's term of Eq. 3: the cross-entropy of the student with the teacher's most likely class,
     without label smoothing. `soft` is the teacher's term of Eq. 2, T^2 KL(teacher || student) of the probabilities at

@@ -1,4 +1,4 @@
-"""Inspection of a Keras model: the models of this package inside, their images, its layers, its last activation."""
+"""Inspection of a Keras model: the models of this package inside it, its images, layers and output activation."""
 
 import keras
 
@@ -19,7 +19,7 @@ def find_encoders(model):
     """
     if isinstance(model, ImageModel):
         return [model]
-    if isinstance(model, TrainingModel):  # its graph may contain the layers of the model that it trains instead
+    if isinstance(model, TrainingModel):  # its graph may contain the layers of the trained model, but not that model
         return find_encoders(model.trained_model())
     return [found for layer in getattr(model, "layers", ()) for found in find_encoders(layer)]
 

@@ -1,4 +1,4 @@
-"""Changes to the layers of a built model: `freeze`, and what a saved model restores of freezing and quantisation."""
+"""Changes to the layers of a built model: `freeze`, and restoring freezing and quantisation of a saved model."""
 
 import warnings
 
@@ -25,7 +25,7 @@ def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
             probe: the head, or the two heads of a distilled model, stay trainable.
 
     Returns:
-        List of the names of the layers up to there, starting at the input, without the input layers.
+        List of the names of the frozen layers, in order from the input, without the input layers.
 
     Raises:
         TypeError: if `model` is not a functional Keras model.

@@ -72,7 +72,7 @@ class BiTResNet(ImageModel):
 
     @staticmethod
     def _steps(config):
-        """Yield all steps; unlike SAME, BiT pads all sides alike."""
+        """Yield all steps; unlike SAME padding, BiT pads all sides equally."""
         common = {"dtype": config.dtype}
         epsilons = (config.std_epsilon, "variance")
         yield functools.partial(_pad, amount=3)
@@ -94,8 +94,8 @@ class AxialResNet(ImageModel):
     Attention along the height, then the width replaces each 3 x 3 convolution. The widths are those of
     csrhddlam/axial-deeplab (`axialnet.py`): with a width factor of 1, the attention of stage 1 has 128 channels and
     that of each further stage twice as many; the output of a stage has twice the channels of its attention. Every stage
-    but the first halves the sides. The root uses TensorFlow's SAME padding, whereas that code pads all sides alike. The
-    relative positions of each attention depend on the size of its map.
+    but the first halves the sides. The root uses TensorFlow's SAME padding, whereas that code pads all sides equally.
+    The relative positions of each attention depend on the size of its map.
 
     With several replicas of tf.distribute, each batch normalisation uses the rows of its own replica and keeps its own
     moving statistics. Keras's `synchronized=True` is not used: it supports TensorFlow only and computes the variance

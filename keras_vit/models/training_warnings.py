@@ -1,4 +1,4 @@
-"""Warnings about what trains or measures a model wrongly without an error: the range of its images, its loss."""
+"""Warnings about faults that give wrong results without an error: the range of the images, and the loss."""
 
 import functools
 import itertools
@@ -19,8 +19,8 @@ _BETWEEN_CLASSES = ("categoricalcrossentropy", "sparsecategoricalcrossentropy") 
 def looked_at(model, method, data):
     """Check the first batch of the data for a method of `keras.Model`; return the data to pass on.
 
-    No batch is lost. The check reads the first 32 images of arrays, the first batch of a `tf.data.Dataset` as it passes
-    through, the first batch of a generator, and item 0 of a `keras.utils.PyDataset`, which is read a second time. Other
+    No batch is lost. The check reads the first 32 images of arrays, the first batch of a `tf.data.Dataset` when it is
+    read, the first batch of a generator, and item 0 of a `keras.utils.PyDataset`, which is read a second time. Other
     data, such as a `torch.utils.data.DataLoader`, is not checked.
 
     Args:
@@ -39,7 +39,7 @@ def looked_at(model, method, data):
     if isinstance(data, types.GeneratorType):
         batches = list(itertools.islice(data, 1))
         first = batches[0] if batches else ()
-        data = (batch for batch in itertools.chain(batches, data))  # Keras takes no chain
+        data = (batch for batch in itertools.chain(batches, data))  # Keras does not accept a chain
     elif isinstance(data, keras.utils.PyDataset) and len(data):
         first = data[0]
     images = _images(_first_part(first), shape)
@@ -83,7 +83,7 @@ def _warn(subject, images, preprocessing):
 
 
 def warn_of_loss(loss, config):
-    """Warn if a loss would clip logits to probabilities, or compares classes of a model with one logit.
+    """Warn if a loss would clip logits to probabilities, or compares classes although the model has one logit.
 
     Args:
         loss: the `loss` of `compile`: a name, a function, a `keras.losses.Loss`, None, or a structure of them.

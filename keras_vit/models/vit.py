@@ -23,7 +23,7 @@ from keras_vit.models.base import ImageModel, head_dtype, make_head
 from keras_vit.models.resnet import resnet_stem
 from keras_vit.typing import Tensor
 
-# arguments of a block that the config states for all blocks
+# fields of the config that are arguments of every block
 _OF_EACH_BLOCK = (
     *("num_heads", "mlp_dim", "dropout_rate", "attention_dropout_rate", "layer_scale_init"),
     *("qkv_bias", "qk_norm", "gelu", "epsilon", "remat", "dtype"),
@@ -44,8 +44,8 @@ class VisionTransformer(ImageModel):
     With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
     number of original tokens in each; and the index of the token that holds each original one (see
     `MergingTransformerBlock`). After the last block, `unmerging` copies each token to the places of the original tokens
-    that it holds, so the later layers work as without merging. The mean over patches therefore weights merged tokens by
-    size, and so does attention pooling. `keras_vit.feature_extractor` unmerges the outputs of blocks in the same way.
+    that it represents, so the later layers work as without merging. Mean pooling and attention pooling therefore
+    weight merged tokens by size. `keras_vit.feature_extractor` unmerges the outputs of blocks in the same way.
 
     A distilled model returns the mean of the logits of its two heads, of the class token and of the distillation token;
     `call_heads` returns both. Its `fit` trains both heads on the labels, each with half the loss. A `Distiller` trains

@@ -47,7 +47,7 @@ def stated(filepath):
 
 
 def has_other_slots(filepath, model):
-    """Return whether the optimizer variables of a file are those of a model with another position table."""
+    """Return whether a file's optimizer variables belong to a model with another position table."""
     if not str(filepath).endswith(".weights.h5"):
         return False
     with h5py.File(filepath, "r") as file:

@@ -86,7 +86,7 @@ def _unstack(name, entry):
 
 def _read_checked(entry, shape, path):
     array = entry.read().reshape(shape)
-    # The sum is finite unless a value is not, or it overflows; only then is the exact test needed.
+    # The exact test is needed only if the sum is not finite: a value is not finite, or the sum overflows.
     with np.errstate(all="ignore"):
         if array.dtype.kind == "f" and not np.isfinite(array.sum()) and not np.isfinite(array).all():
             warnings.warn(f"array {entry.name!r} of {path} holds NaN or infinite values", stacklevel=2)
@@ -101,7 +101,7 @@ def find_rule(layout, path, config):
     layer, slash, rest = template.partition("/")
     variants = [name for name, applies in _VARIANTS.items() if applies(config)]
     spellings = [f"{layer}@{variant}{slash}{rest}" for variant in variants]
-    if layer != "encoder_norm" or "after_pooling" not in variants:  # that norm is another layer, not another name
+    if layer != "encoder_norm" or "after_pooling" not in variants:  # fc_norm is another layer, not another name
         spellings.append(template)
     rules = {rule.ours: rule for rule in layout.rules}
     rule = next((rules[spelling] for spelling in spellings if spelling in rules), None)
@@ -111,7 +111,7 @@ def find_rule(layout, path, config):
 
 
 def of_layer(layout, layer, folded):
-    """Return the set of those folded names that belong to one top-level layer, for every variant."""
+    """Return the set of the folded names that belong to one top-level layer, in any variant."""
     if layout is None:
         return {name for name in folded if name.partition("/")[0] == layer}
     rules = [rule for rule in layout.rules if rule.ours.partition("/")[0].partition("@")[0] == layer]

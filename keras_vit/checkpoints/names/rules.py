@@ -1,4 +1,4 @@
-"""Rule and Layout: how the arrays of a family of files map to the variables of a model, and their storage forms."""
+"""Rule and Layout: the mapping from the arrays of files to the variables of a model, and the storage forms."""
 
 import dataclasses
 import pathlib
@@ -13,7 +13,7 @@ _FOLDER = pathlib.Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One of our variables and the arrays that it consists of.
+    """One of our variables and the arrays of a file that form it.
 
     Attributes:
         ours: path of the variable. `{block}`, `{stage}` and `{unit}` stand for the numbers of `block_00`, `stage_1` and
@@ -36,7 +36,8 @@ class Layout:
     Attributes:
         rules: see `Rule`.
         marker: regular expression; a matching folded name shows that a file has this layout.
-        foreign: regular expression; a matching name shows that it does not, in spite of the marker; None for none.
+        foreign: regular expression; a matching name shows that a file does not have this layout, even if `marker`
+            matches; None for none.
         aliases: pairs (regular expression, replacement), applied in order to every name.
         ignored: regular expression of arrays that are not weights: buffers and optimizer state; None for none.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
@@ -111,7 +112,7 @@ def to_theirs(array, form, num_heads):
 
 
 def to_ours(array, form, shape):
-    """Convert an array of a file to our piece, which has this shape."""
+    """Convert an array of a file to our piece of this shape."""
     return array.transpose(_INVERSE[form]) if form in _INVERSE else array.reshape(shape)
 
 

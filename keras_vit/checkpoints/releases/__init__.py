@@ -1,4 +1,4 @@
-"""The table of published checkpoints, and the search in it."""
+"""The table of published checkpoints, and functions that search it."""
 
 import dataclasses
 import functools
@@ -104,7 +104,7 @@ def _find_by_name(model, weights):
 
 
 def _find_augreg(file, model):
-    """Return the release of an AugReg file outside the table in a list, empty if it is not of one of their models."""
+    """Return the release of an AugReg file outside the table in a list, or an empty list for other models."""
     architecture = file.partition("-")[0]
     listed = [r for r in _releases() if r.directory == "augreg" and r.file.startswith(f"{architecture}-")]
     if not listed:
