@@ -89,7 +89,7 @@ def replace_file(path, write):
 
 
 def replace_files(writers):
-    """Write several files as `replace_file` does; rename them only after all are written.
+    """Write several files as `replace_file` does; rename them when all are written.
 
     Args:
         writers: dict from path to the function that writes the file.

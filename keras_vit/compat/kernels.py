@@ -152,7 +152,7 @@ def _quotient(x, gamma, beta, epsilon):
 
 
 def on_rows(call, x):
-    """Return `call(x)`; on TensorFlow, `call` gets all axes but the last joined to one.
+    """Return `call(x)`; on TensorFlow, `call` usually gets a matrix of all vectors.
 
     `call` must process each vector along the last axis independently.
 

@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 
 def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config fields that no array shows; a field of the stem is named `stem.NAME`.
+    """Return the config fields that no array shows; a stem's are named `stem.NAME`.
 
     Args:
         values: the config as a dict, see `Config.to_dict`.

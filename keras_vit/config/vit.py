@@ -100,7 +100,7 @@ class ViTConfig(ImageConfig):
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """Return the (rows, columns) of the image or feature map that is cut into patches."""
+        """Return the (rows, columns) of the image or feature map to cut into patches."""
         return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property
