@@ -1,4 +1,4 @@
-"""From the rows of an `Order` to batches: one flat chain that reads images, replaces unreadable ones and batches."""
+"""Read the rows of an `Order` as batches: one tf.data chain reads images, replaces unreadable ones and batches them."""
 
 import os
 
@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_vit.data.corrupt import check_labels
 from keras_vit.data.order import END
 
-_AHEAD = 2  # batches that are filled at the same time: with only one, cores would be idle at its end
+_AHEAD = 2  # batches filled at the same time; with only one, cores would be idle during its last images
 
 
 def read_batches(order, start_step, prepare, image_spec, unreadable):
@@ -19,7 +19,7 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
         prepare: function of (running number, encoded file or pixels) to an image.
         image_spec: `tf.TensorSpec` of this image.
         unreadable: an `Unreadable`. If it needs readable images, an unreadable one is replaced by the first readable
-            one of its `Order.candidates`, and all other images keep their place. Else it is left out of its batch.
+            one of its `Order.candidates`, and all other images keep their place. Otherwise it is left out of its batch.
 
     Returns:
         `tf.data.Dataset` of (images, labels), in a fixed order.
@@ -38,7 +38,7 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
         return row["row"], True, tf.ensure_shape(image, image_spec.shape), label
 
     def read_first(row):
-        """Return the same for the first readable one of the candidates, and report those before it."""
+        """Return the same for the first readable candidate, and report the unreadable ones before it."""
         candidates = order.candidates(row).take(unreadable.allowed + 2 if fill else 1)
         tried = candidates.enumerate().map(lambda place, candidate: (place, *read(candidate))).ignore_errors()
         none = tf.data.Dataset.from_tensors((tf.constant(tf.int64.max), row["row"], False, *nothing))
@@ -73,7 +73,7 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
 
     rows = order.rows(start_step)
     options = {"num_parallel_calls": _parallelism(), "deterministic": True}
-    # A row of a stream could not be found again by `complete`.
+    # `complete` cannot read a row of a stream a second time.
     is_stream = source.lookup is None
     images = rows.map(read_first, **options) if is_stream else rows.map(read, **options).ignore_errors()
     batches = images.batch(count, num_parallel_calls=_AHEAD, deterministic=True)

@@ -18,13 +18,13 @@ class UnusableDataError(ValueError):
 
 
 def data_error(error: BaseException) -> UnusableDataError | None:
-    """Return the clear message hidden in the TensorFlow error of a stopped pipeline.
+    """Return the `UnusableDataError` behind a TensorFlow error of a pipeline.
 
     Args:
         error: exception from `model.fit`, `model.evaluate` or an iterator, usually a `tf.errors.OpError`.
 
     Returns:
-        An `UnusableDataError`, which is a `ValueError`, with only this message; None if `error` has another cause.
+        An `UnusableDataError`, which is a `ValueError`, with only its own message; None if `error` has another cause.
     """
     found = re.search(rf"{UnusableDataError.__name__}: (.*)", str(error))
     return UnusableDataError(found[1].strip()) if isinstance(error, tf.errors.OpError) and found else None
@@ -37,7 +37,8 @@ class Unreadable:
         source: the `ImageSource` of the pipeline.
         channels: channels of the model input, needed to find the reason.
         max_corrupt: maximum share of unreadable images, in [0, 1].
-        needed: number of images that must be readable whatever `max_corrupt` is: 1 if they replace others, else 0.
+        needed: number of images that must be readable, whatever `max_corrupt` is: 1 if readable images replace
+            unreadable ones, otherwise 0.
 
     Attributes:
         allowed: the number of unreadable images that are skipped.
@@ -62,8 +63,8 @@ class Unreadable:
 
         Args:
             positions: int64 array, positions of the images in the source.
-            opened: int64 array, those of `positions` whose file or record could be read.
-            contents: array of bytes, the contents of these.
+            opened: int64 array, the `positions` whose file or record could be read.
+            contents: array of bytes, the contents of the `opened` files or records.
         """
         opened = dict(zip(opened.tolist(), contents, strict=True))
         with self._lock:
@@ -91,7 +92,7 @@ class Unreadable:
         listed = "; ".join(reasons[:_NAMED]) + ("; ..." if len(reasons) > _NAMED else "")
         return (
             f"{len(reasons)} of {self._size} images cannot be read; max_corrupt={self._max_corrupt:g} "
-            f"allows {self.allowed}: {listed}. Repair or remove these, or raise max_corrupt"
+            f"allows {self.allowed}: {listed}. Repair or remove them, or increase max_corrupt"
         )
 
 

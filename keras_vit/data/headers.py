@@ -1,4 +1,4 @@
-"""What the bytes of an encoded image say before it is decoded, read in the graph: size, EXIF orientation, first frame.
+"""Read the header of an encoded image in the graph, before decoding: size, EXIF orientation, first frame of a GIF.
 
 The number of pixels is checked before a decoder allocates memory. Regular expressions read the orientation in two
 TensorFlow operations; a loop over the segments of the file would take as long as decoding a small image. A GIF is cut
@@ -10,8 +10,8 @@ import tensorflow as tf
 
 MAX_PIXELS = 178_956_970  # Pillow's limit for a decompression bomb
 
-# The first bytes of a file (a dot is any byte); where its width and height are, and the order of their bytes from the
-# least significant; how many of these 32 bits are skipped, how many are read, and what is added.
+# Columns: the first bytes of a file (a dot is any byte); the positions of width and height; the order of their bytes,
+# least significant first; the number of low bits to skip, for each; the number of bits to read; a number to add.
 _BIG, _LITTLE = (3, 2, 1, 0), (0, 1, 2, 3)
 _HEADERS = (
     (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", (16, 20), _BIG, (0, 0), 32, 0),
@@ -46,8 +46,8 @@ _PADDING = 16  # zero bytes after the file, so that reading past the end of a sh
 def jpeg_shape(contents, max_pixels=None):
     """Return height, width and channels (int32) of a JPEG.
 
-    A progressive JPEG may have a third as many pixels, because libjpeg keeps all its coefficients, two bytes each,
-    until the last scan.
+    The limit for a progressive JPEG is a third of `max_pixels`, because libjpeg keeps all coefficients of such a file
+    in memory, two bytes each, until the last scan.
 
     Raises:
         tf.errors.InvalidArgumentError: when run on a JPEG with more pixels.
@@ -67,11 +67,11 @@ def jpeg_shape(contents, max_pixels=None):
 
 
 def limited_other(contents, max_pixels=None):
-    """Return a file that is not a JPEG unchanged.
+    """Check the header of a file that is not a JPEG, and return the file unchanged.
 
     Raises:
         tf.errors.InvalidArgumentError: when run on a file whose header exceeds the limit, or on a PNG that does not
-            start with its header; libpng would search for it after other chunks.
+            start with its header (libpng would search for the header after other chunks).
     """
     sides = header_sides(contents)
     is_known = (tf.strings.substr(contents, 0, 4) != b"\x89PNG") | (tf.reduce_min(sides) > 0)
@@ -107,7 +107,7 @@ def _if(condition, message, value, *found):
 
 
 def is_progressive(contents):
-    """Whether the bytes contain the marker of a progressive frame; coded pixels never contain it, a thumbnail may."""
+    """Whether a JPEG contains the marker of a progressive frame; coded pixels never contain it, but a thumbnail may."""
     data = tf.io.decode_raw(contents, tf.uint8)
     return tf.reduce_any((data[:-1] == 0xFF) & (data[1:] == 0xC2))
 
@@ -126,7 +126,7 @@ def first_frame(contents, max_pixels=None):
         tf.errors.InvalidArgumentError: when run on a frame with more pixels, or with more than 65,536 data blocks; a
             block can expand to a thousand times its length.
     """
-    # each bytes object would be traced again
+    # as a tensor, because tf.function would be traced again for each bytes object
     return _cut(tf.convert_to_tensor(contents), max_pixels or MAX_PIXELS, _MAX_BLOCKS)
 
 
@@ -161,7 +161,7 @@ def _cut(contents, max_pixels, max_blocks):
         return tf.cast(data[tf.minimum(place, length)], tf.int32)
 
     def color_table(flags):
-        """Return the size in bytes of the color table that `flags` announce."""
+        """Return the size in bytes of the color table that `flags` describe."""
         return tf.where(flags >= 128, 3 * 2 ** (flags % 8 + 1), 0)
 
     def behind_blocks(place, blocks):
@@ -181,7 +181,7 @@ def _cut(contents, max_pixels, max_blocks):
     )
     sides = [byte(descriptor + at) + 256 * byte(descriptor + at + 1) for at in (7, 5)]
     behind_table = descriptor + 10 + color_table(byte(descriptor + 9))
-    end, blocks = behind_blocks(behind_table + 1, blocks)  # one byte is the size of the codes
+    end, blocks = behind_blocks(behind_table + 1, blocks)  # + 1 for the byte that stores the code size
     is_whole = (byte(descriptor) == _IMAGE) & (end <= length)
     end = _if(blocks <= max_blocks, f"a frame of a GIF must have at most {max_blocks:,} blocks", end)
     frame = tf.strings.join([tf.strings.substr(contents, 0, end), _TRAILER])
@@ -198,7 +198,7 @@ def _searched(contents, is_jpeg):
 
 
 def _says(text, before, orientations):
-    """Whether the EXIF in `text` has one of the orientations, which are the inside of a character class."""
+    """Whether the EXIF in `text` has one of `orientations`, the contents of a regular-expression character class."""
     pattern = before + b"(?:%s|%s)" % (_LITTLE_EXIF % orientations, _BIG_EXIF % orientations)
     return tf.strings.regex_replace(text, pattern, b"", replace_global=False) != text
 

@@ -1,6 +1,6 @@
-"""Images from paths, bytes of files, PIL images and arrays: pixels, and one batch of model input.
+"""Read images from paths, bytes of files, PIL images and arrays, and prepare them as one batch of model input.
 
-Damaged and too large images raise errors.
+Damaged images and images with too many pixels raise errors.
 """
 
 import contextlib
@@ -64,10 +64,11 @@ def preprocess(
 
 
 def as_images(images, value_range=None):
-    """Return a list of functions that read `images` (see `preprocess`), which are checked without opening files.
+    """Return a list of functions that read `images` (see `preprocess`).
 
-    A function maps `channels` (1 or 3, used to decode an encoded image) to the pixels (height, width, 1, 3 or 4
-    channels), uint8 or float32 on [0, 255].
+    The images are checked here, except for the contents of files, which are opened later. A function maps `channels` (1
+    or 3, used to decode an encoded image) to the pixels (height, width, 1, 3 or 4 channels), uint8 or float32 on
+    [0, 255].
     """
     is_list = isinstance(images, (list, tuple))
     if is_list and not images:
@@ -76,7 +77,7 @@ def as_images(images, value_range=None):
     found = [_no_array(name, image) for name, image in named]
     if value_range is not None and None not in found:
         raise ValueError(
-            "value_range is for arrays, and there is none: files and PIL images have a known range; "
+            "value_range is for arrays, and images contains none: files and PIL images have a known range; "
             f"got value_range={value_range!r}"
         )
     listed = []
@@ -148,7 +149,7 @@ def check_array(name, array, value_range, ranks):
     array = _numeric(name, array)
     check_shape(name, array.shape, ranks)
     low, high = _range_of(name, array.dtype, value_range)
-    # Only the extremes are checked: they show NaN and infinity, and a large batch is not copied.
+    # Checking only the extremes finds NaN and infinity too, and does not copy a large batch.
     least, greatest = float(array.min()), float(array.max())
     if not (math.isfinite(least) and math.isfinite(greatest)):
         raise ValueError(f"{name} must contain finite values; it contains NaN or infinity")
@@ -190,7 +191,7 @@ def check_shape(name, shape, ranks):
 
 
 def _no_array(name, image):
-    """Return the function that reads a path, the bytes of a file or a PIL image; None for anything else, an array."""
+    """Return the function that reads a path, the bytes of a file or a PIL image; None for anything else (arrays)."""
     if isinstance(image, (str, os.PathLike)):
         check_file(image)
         name = os.fspath(image)
@@ -222,7 +223,7 @@ def _upright(image):
 
 
 def _unmet(contents, message):
-    """Return the expectation that a file does not meet; `message` is the error of `ops.decode`."""
+    """Return the requirement that a file does not meet, for a message; `message` is the error of `ops.decode`."""
     limit = re.search(r"(have at most .*; got)\W+(\d+) (\d+)\]", message)
     if limit:
         return f"{limit[1]} {limit[2]} x {limit[3]} pixels"
@@ -257,7 +258,7 @@ def _numeric(name, array):
     given = type(array)
     try:
         array = np.asarray(array)
-    except Exception:  # any exception means that the object is not an array
+    except Exception:  # whatever the exception, the object is not an array
         array = np.empty((), object)
     if array.dtype.name == "bfloat16":
         array = array.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Sources on this machine: a folder per class, arrays, an `.npz` file as Keras publishes them, and digits."""
+"""Local image sources: a folder per class, arrays, an `.npz` file as published by Keras, and scikit-learn's digits."""
 
 import itertools
 import os
@@ -124,7 +124,7 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
     The file contains the arrays `x_train` and `y_train`, `x_test` and `y_test`, or only one of these pairs.
 
     Args:
-        path: of the file. The arrays must be of a kind that `from_arrays` accepts; pickled objects raise an error.
+        path: path of the file. Its arrays must be as for `from_arrays`; pickled objects raise an error.
         part: `"train"` or `"test"`.
         class_names: one name per class; None names them "0", "1" and so on up to the highest label of both parts.
 
@@ -133,7 +133,8 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if it is not an `.npz` file, lacks the arrays of the part, or they are not images with labels.
+        ValueError: if it is not an `.npz` file, does not contain the arrays of `part`, or these are not images with
+            labels.
     """
     checks.check_choice("part", part, PARTS)
     wanted, labels = (f"x_{part}", f"y_{part}"), [f"y_{each}" for each in PARTS]
@@ -199,5 +200,5 @@ def _read(path, keys):
 
 
 def _visible(folder):
-    with os.scandir(folder) as entries:  # its entries know their type, so is_file needs no further system call
+    with os.scandir(folder) as entries:  # each entry stores its type, so is_file needs no further system call
         return sorted((e for e in entries if not e.name.startswith(".")), key=lambda entry: entry.name)

@@ -15,8 +15,8 @@ END = -1  # position of an end mark
 class Order:
     """The order of training or evaluation.
 
-    The images of all batches have running numbers from 0. Pass p has the numbers from p * size on, one per image of the
-    source. The order of a pass is drawn from `(seed, p)`, so that training can start at any batch.
+    The images of all batches have running numbers from 0. Pass p has the numbers p * size to (p + 1) * size - 1, one
+    per image of the source. The order of a pass is drawn from `(seed, p)`, so that training can start at any batch.
 
     With `repeats` = k, a pass uses the first size / k images of its order (rounded up), each k times in succession, as
     in DeiT (arXiv 2012.12877, section 6; `RASampler` of its code, which rounds a pass down to a multiple of 256).
@@ -32,7 +32,8 @@ class Order:
         repeats: how often each image appears in a pass.
         drop_remainder: whether to drop a last batch that is not full.
         shard: (index, count), the part of every batch that is read.
-        has_partner: whether the image before this part, cyclically, is read too: the MixUp partner of the first one.
+        has_partner: whether to read one more image, the MixUp partner of the shard's first image: the one before it in
+            the batch, or the last one of the batch.
     """
 
     source: ImageSource
@@ -77,8 +78,8 @@ class Order:
         return batches.enumerate(step).map(self._in_batch).unbatch()
 
     def candidates(self, row):
-        """Return the dataset of `row` and of the rows that may replace it, the next ones of the source."""
-        if self.source.lookup is None:  # the first ones, because the source would be read again up to the next ones
+        """Return the dataset of `row` and the rows that may replace it, the next images of the source."""
+        if self.source.lookup is None:  # its first images; reaching the next ones would mean reading it again
             others = self._as_rows(self.source.dataset)
         else:
             places = tf.data.Dataset.range(row["position"] + 1, row["position"] + self.source.size)

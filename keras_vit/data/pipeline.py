@@ -38,8 +38,8 @@ def train_pipeline(
     """Return shuffled, augmented and endless batches to train on.
 
     Batch n depends only on the arguments and n. The order of a pass is drawn from `seed` and the number of the pass, an
-    augmentation draws from `seed` and the running number of its row, and a mix from `seed` and n. The only exception
-    are the layers of keras-cv, whose random numbers are not reproducible.
+    augmentation draws from `seed` and the running number of its row, and a mix from `seed` and n. The layers of
+    keras-cv are the only exception: their random numbers are not reproducible.
 
     An unreadable image is skipped, counted and logged to `keras_vit.data`. The next readable image of the source
     replaces it (the first one of a source without lookup). All other images keep their place.
@@ -48,7 +48,7 @@ def train_pipeline(
 
     Args:
         source: an `ImageSource`. Without lookup, its images are shuffled in a buffer of 10,000, every worker reads all
-            of them, and a later start reads the skipped images without decoding them.
+            of them, and with `start_step` above 0 the skipped images are read, but not decoded.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
         batch_size: images per batch, over all workers.
         seed: integer, 0 or above.
@@ -56,9 +56,9 @@ def train_pipeline(
             `keras_vit.data.augment.parse_augment`. Without a crop, images are resized by `preprocessing`. A function
             may stand between or after them: it maps (image, seed) to an image of the same shape, both float32 (height,
             width, channels) on [0, 255]; seed is an int64 tensor (2,) for `tf.random.stateless_uniform`.
-        mix: strings such as `("mixup(0.8)", "cutmix(1.0)")`; each image is mixed with the one of the row before.
-        repeats: how often an image appears in a pass, each time with a new augmentation (repeated augmentation of
-            DeiT, see `order.Order`). The length of a pass stays the same, so it has one in `repeats` of the images.
+        mix: strings such as `("mixup(0.8)", "cutmix(1.0)")`; each image is mixed with that of the previous row.
+        repeats: how often an image appears in a pass, each time with a new augmentation (repeated augmentation of DeiT,
+            see `order.Order`). The length of a pass stays the same, so a pass has size / repeats different images.
         shuffle: False keeps the order of the source.
         repeat: True returns endless passes (use `steps_per_epoch`). False ends after the first pass; a second iteration
             returns the same batches.
@@ -72,7 +72,8 @@ def train_pipeline(
 
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)). With `mix` the labels are
-        float32 (batch, classes) and sum to 1. Its attribute `steps_per_epoch` is the number of full batches per pass.
+        float32 (batch, classes) and sum to 1. `steps_per_epoch`, an attribute of the dataset, is the number of full
+        batches per pass.
 
     Raises:
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
@@ -98,7 +99,7 @@ def train_pipeline(
     order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
     dataset = _batches(order, preprocessing, dtype, unreadable, start_step, operations, mixer)
-    dataset.steps_per_epoch = max(source.size // batch_size, 1)  # for the error of a fit without steps_per_epoch
+    dataset.steps_per_epoch = max(source.size // batch_size, 1)  # shown in the error if fit gets no steps_per_epoch
     return dataset
 
 
@@ -120,7 +121,7 @@ def eval_pipeline(
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
         batch_size: images per batch, over all workers.
         shard, dtype: as in `train_pipeline`.
-        max_corrupt: as in `train_pipeline`; with 1 and no readable image, all batches are empty.
+        max_corrupt: as in `train_pipeline`; with 1, and if no image is readable, all batches are empty.
 
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)).
@@ -190,7 +191,7 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
     options.autotune.enabled = False
-    # Not by files, the default: each worker reads its part of every batch.
+    # Not FILE, the first choice of AUTO: each worker reads its part of every batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     steps = order.steps if order.repeat else max(order.steps - start_step, 0)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))

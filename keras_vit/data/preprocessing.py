@@ -12,14 +12,14 @@ from keras_vit.data import headers
 _PILLOW_KERNELS = {"bilinear_antialias": "triangle", "bicubic": "keyscubic"}
 # ITU-R 601-2 luma in 1/65536, as in Pillow: the weights sum to 1, so grey stays grey.
 _LUMA = (19595, 38470, 7471)
-_LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, because TensorFlow converts to floats
+_LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, because TensorFlow uses floats
 _ELONGATED = 8  # ratio of height to width above which the height is resized first
 
 
 def decode(contents, channels, max_pixels=None):
     """Decode one image in the graph to the same pixels as Pillow.
 
-    Supported are JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
+    The formats are JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
     bit, uncompressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, and 16-bit values are
     cut to their upper 8 bits. The EXIF orientation is applied, see `headers.upright`.
 
@@ -32,8 +32,8 @@ def decode(contents, channels, max_pixels=None):
         uint8 tensor (height, width, channels).
 
     Raises:
-        tf.errors.InvalidArgumentError: when run on another or a damaged file, or one with more pixels; these are
-            detected before memory is allocated.
+        tf.errors.InvalidArgumentError: when run on another format, a damaged file or an image with more pixels; the
+            number of pixels is checked before memory is allocated.
     """
     checks.check_choice("channels", channels, (1, 3))
     image = tf.cond(
@@ -101,7 +101,7 @@ def resize(preprocessing, image):
 
 
 def standardise(preprocessing, image):
-    """Standardise: the second half of `apply`, from [0, 255] to `(x / 255 - mean) / std` unless the model does it."""
+    """Map [0, 255] to `(x / 255 - mean) / std`, the second half of `apply`; only cast if the model does this."""
     if preprocessing.in_model:
         return tf.cast(image, tf.float32)
     mean = [255.0 * value for value in preprocessing.mean]
@@ -116,7 +116,7 @@ def standardise(preprocessing, image):
 
 
 def _decode_jpeg(contents, max_pixels):
-    # TensorFlow's default transform is coarser: up to 20 pixel values from Pillow's result, and no faster.
+    # TensorFlow's default transform is less exact (up to 20 pixel values from Pillow's result) and no faster.
     with tf.control_dependencies([headers.jpeg_shape(contents, max_pixels)]):
         image = tf.io.decode_jpeg(contents, channels=3, dct_method="INTEGER_ACCURATE")
     return headers.upright(image, contents, is_jpeg=True)
@@ -165,7 +165,7 @@ def _resize_like_tensorflow(preprocessing, image, method):
         return tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)[0]
 
     if method == "bilinear":
-        # TensorFlow resizes floats twice as fast as bytes, with equal results; a large image is not converted.
+        # TensorFlow resizes floats twice as fast as bytes, with equal results; a large image stays uint8.
         image = tf.cond(tf.size(image) <= _LARGE, lambda: bilinear(tf.cast(image, tf.float32)), lambda: bilinear(image))
     else:
         image = tf.cast(tf.image.resize(image, size, method=method), tf.float32)

@@ -14,7 +14,7 @@ from keras_vit import checks
 from keras_vit.typing import PathLike, Tensor
 
 _SAMPLED = 256  # images that `fingerprint` reads
-_READ_TWICE = 8  # of these, read a second time to detect sources with random contents
+_READ_TWICE = 8  # images read a second time, to detect random contents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +46,10 @@ class ImageSource:
     def name_of(self, position: int) -> str:
         """Return the name of an image in messages.
 
-        It is its path, its record, or its number from 0.
+        The name is a path, a record or a number from 0.
 
         Args:
-            position: of the image in `dataset`, from 0.
+            position: position of the image in `dataset`, from 0.
         """
         if self.describe is not None:
             return self.describe(position)
@@ -160,11 +160,11 @@ class ImageSource:
 
         A folder that was moved keeps its fingerprint.
 
-        It uses `labels` and the last folder and file name of every path. Of the images, and of the labels if `labels`
-        is None, it reads 256, evenly spaced (without lookup the first 256; all if there are fewer).
+        It uses `labels` and the last folder and file name of every path. It reads 256 evenly spaced images, and their
+        labels if `labels` is None. Without lookup, it reads the first 256.
 
         Returns:
-            JSON values by name: `images` and `classes`, their numbers, and digests of `class_names`, `files`, `labels`
+            JSON values by name: the numbers of `images` and `classes`, and digests of `class_names`, `files`, `labels`
             and `contents`. `files` is None if the files are unknown. `contents` is None if reading an image twice gives
             different results, as with a random function in `map_images`.
         """
@@ -204,23 +204,23 @@ class ImageSource:
         return self.dataset.element_spec["image"].dtype == tf.string
 
 
-# data to measure or learn from: a folder of class folders, a source, or batches of (inputs, integer labels)
+# labelled data to train or evaluate on: a folder of class folders, a source, or batches of (inputs, integer labels)
 LabelledData: TypeAlias = PathLike | ImageSource | tf.data.Dataset
 
 
 def from_lookup(lookup, class_names, size, files=None, describe=None, labels=None):
-    """Return the `ImageSource` of a function from a position to an element; other arguments are its attributes."""
+    """Return an `ImageSource` with this `lookup`; the arguments are attributes of the source."""
     dataset = tf.data.Dataset.range(size).map(lookup, num_parallel_calls=tf.data.AUTOTUNE)
     return ImageSource(dataset, tuple(class_names), size, files, lookup, describe, labels)
 
 
 def pack(image):
-    """Return an image as a scalar string, so that images of several sizes can be stacked: a file unchanged."""
+    """Return an image as a scalar string, so that images of several sizes can be stacked; files stay unchanged."""
     return image if image.dtype == tf.string else tf.io.serialize_tensor(image)
 
 
 def unpack(string, spec):
-    """Return the image of a string of `pack`; `spec` is its `tf.TensorSpec`."""
+    """Return the image from which `pack` made a string; `spec` is the `tf.TensorSpec` of the image."""
     return tf.ensure_shape(string if spec.dtype == tf.string else tf.io.parse_tensor(string, spec.dtype), spec.shape)
 
 
@@ -236,7 +236,7 @@ def _digest(contents):
 
 
 def _by_shares(labels):
-    """Return an order in which any number of images from the front contains each class in proportion, rounded.
+    """Return an order in which the first n images contain each class in proportion (rounded), for any n.
 
     It uses Sainte-Lague's method: image r of a class of n images, from 0, is sorted at (r + 1/2) / n.
     """
@@ -247,7 +247,7 @@ def _by_shares(labels):
 
 
 def _composed(describe, positions):
-    # A separate function, so that messages do not keep the source in memory, see Unreadable.
+    # A function outside the class, so that it does not keep the source in memory (see Unreadable).
     return None if describe is None else lambda n: describe(int(positions[n]))
 
 

@@ -21,7 +21,7 @@ _LOG = logging.getLogger("keras_vit.data")
 class LabelRule:
     """Compute a label from the features of an example.
 
-    One such label is the number of objects in an image.
+    An example is a label that is the number of objects in an image.
 
     Attributes:
         features: features that the rule reads, {name: True, or a list of the names inside it}, such as
@@ -46,9 +46,9 @@ def from_tfds(
 ) -> ImageSource:
     """Return the images of a TensorFlow Datasets set.
 
-    They are still encoded and in a fixed order.
+    The images are still encoded, and in a fixed order.
 
-    If the set consists of local TFRecord files, the default of TensorFlow Datasets, any image can be looked up by its
+    If the set consists of local TFRecord files, the default of TensorFlow Datasets, any image can be read by its
     position, as in `from_tfrecord`, and the images are in the order of the files. Any other set is a stream in the
     order in which TensorFlow Datasets reads it without shuffling.
 
@@ -113,12 +113,12 @@ def find_builder(dataset, data_dir):
     if not isinstance(dataset, tfds.core.DatasetBuilder):
         raise TypeError(f"dataset must be a name or a tfds.core.DatasetBuilder; got {type(dataset).__name__}")
     if data_dir is not None:
-        raise ValueError(f"data_dir is for a name; the builder has its own, {dataset.data_dir}; got {data_dir!r}")
+        raise ValueError(f"data_dir is for a name; the builder already has {dataset.data_dir}; got {data_dir!r}")
     return dataset
 
 
 def prepare(builder):
-    """Download and prepare a set that is not in its folder yet; the sizes of its splits are unknown before."""
+    """Download and prepare a set that is not in its folder yet; before that, the sizes of its splits are unknown."""
     if not builder.is_prepared():
         _LOG.warning("Downloading and preparing %s in %s", builder.info.full_name, builder.data_dir)
         builder.download_and_prepare()

@@ -41,7 +41,7 @@ def from_tfrecord(
 
     Args:
         pattern: pattern such as `"data/train-*-of-01024"`, whose files are sorted by name, or a sequence of files in
-            order. Paths are those of TensorFlow (also `gs://`). The files must not be compressed.
+            order. TensorFlow reads them, so `gs://` paths work too. The files must not be compressed.
         class_names: one name per class. None reads all labels once (pass names for a large set) and names the classes
             "0", "1" and so on up to the highest label.
         image_key: feature of the encoded file, one string.
@@ -151,7 +151,7 @@ def index_records(paths, parts=None):
 
 
 def _index_file(path):
-    """Return the number, offset and length of the complete records of a file: int64 (records, 3). Warn of others."""
+    """Return the number, offset and length of the complete records of a file: int64 (records, 3). Warn about others."""
     status = tf.io.gfile.stat(path)
     if status.is_directory:
         raise ValueError(f"pattern must match TFRecord files; {path} is a folder: give its files, such as '{path}/*'")

@@ -1,4 +1,4 @@
-"""VTAB-1k: tasks with 800 training images, 200 validation images and a full test set; and such splits of any set.
+"""VTAB-1k: tasks with 800 training images, 200 validation images and a full test set; and such splits for other data.
 
 Sources: Zhai et al. 2019, arXiv 1910.04867; the splits and label rules of google-research/task_adaptation
 (`task_adaptation/data/` at commit ed9b417, which defines train800, val200 and train800val200, and
@@ -24,7 +24,7 @@ _TRAIN, _VALIDATION = 800, 200
 _CLEVR_DEPTHS = (8.0, 8.5, 9.0, 9.5, 10.0)  # in the units of `pixel_coords`
 _KITTI_METRES = (8.0, 20.0, 999.0)
 _NO_VEHICLE = 1000.0
-_VEHICLES = 3  # Car, Van and Truck are the first kinds of KITTI
+_VEHICLES = 3  # Car, Van and Truck are the first three object types of KITTI
 _DSPRITES_CLASSES = 16
 
 
@@ -150,15 +150,15 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
     """Return the images of a VTAB-1k task from TensorFlow Datasets.
 
     The splits are those of the official code: train800 is `train[:800]`, val200 is the first 200 images of the
-    validation split, and the test split is complete. If the set has no such split, the official code cuts another one
-    at a percentage, see `VTAB_TASKS`. The images are in the order in which TensorFlow Datasets wrote the records; the
-    version of the set fixes this order. The official code resizes images to 224 x 224 without a crop, and uses no
-    augmentation.
+    validation split, and the test split is complete. If the set has no such split, the official code cuts one from
+    another split at a percentage, see `VTAB_TASKS`. The images are in the order in which TensorFlow Datasets wrote the
+    records; the version of the set fixes this order. The official code resizes images to 224 x 224 without a crop, and
+    uses no augmentation.
 
     Not verified against the original: the splits of DTD and DMLab come from copies of that code. The versions are those
-    that today's TensorFlow Datasets prepares, while the code asks for oxford_iiit_pet 3 (today 4, with corrupt images
-    repaired), kitti 3.1.0 and dmlab 2.0.0. Results from before that commit used the first 1000 images of the training
-    and validation splits combined.
+    that TensorFlow Datasets prepares today, while the official code requires oxford_iiit_pet 3 (today 4, with corrupt
+    images repaired), kitti 3.1.0 and dmlab 2.0.0. Results from before commit ed9b417 of that code used the first 1000
+    images of the training and validation splits combined.
 
     A set that is not prepared in `data_dir` yet IS DOWNLOADED, as in `from_tfds`. Download Resisc45 and Retinopathy
     manually first, as TensorFlow Datasets describes.
@@ -198,7 +198,7 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
 def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed: int = 0) -> ThousandExamples:
     """Split any set as VTAB-1k does.
 
-    There are 800 training and 200 validation images; the rest are test images.
+    800 images are for training and 200 for validation; the rest are test images.
 
     The thousand images are drawn independently of their classes, as in VTAB (its sets were shuffled when they were
     written), so a rare class may be missing.

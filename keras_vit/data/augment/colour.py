@@ -1,6 +1,6 @@
 """Colour operations: those of RandAugment on uint8 images, and colour jitter.
 
-Where the rounding of Pillow and of the original TensorFlow code differs, each function says which one it follows.
+Pillow and the original TensorFlow code sometimes round differently; the docstrings state which one is followed.
 """
 
 import tensorflow as tf
@@ -12,10 +12,10 @@ _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 
 def autocontrast(image):
-    """Stretch each channel to 0..255, rounded down. Pillow's result may be 1 lower where the exact one is an
-    integer."""
+    """Stretch each channel to 0..255, rounded down. Pillow's result may be 1 lower where the exact value
+    is an integer."""
     height, width, channels = image.shape
-    # Rows of values rather than of pixels: TensorFlow broadcasts a row several times as fast as a pixel.
+    # Pixels are flattened to rows of values: TensorFlow broadcasts a row several times as fast as a pixel.
     levels = tf.cast(tf.reshape(image, (height, width * channels)), tf.float32)
     low, high = (
         reduce(tf.reshape(reduce(levels, 0), (width, channels)), 0) for reduce in (tf.reduce_min, tf.reduce_max)
@@ -65,8 +65,8 @@ def solarize_add(image, addition):
 
 
 def color(image, factor):
-    """Blend from the grey version (factor 0) to the image (1) and beyond. The grey is Pillow's; the grey of the
-    original TensorFlow code differs by 1 at some pixels. A grey image stays unchanged."""
+    """Blend from the grey version (factor 0) to the image (1) and beyond. The grey is Pillow's; in the
+    original TensorFlow code, it differs by 1 at some pixels. A grey image stays unchanged."""
     return _blend(tf.repeat(ops.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
 
 

@@ -13,14 +13,14 @@ from keras_vit.data.augment import values
 def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33, interpolation="bilinear"):
     """Return the crop that the official ViT, AugReg and BiT models were trained with.
 
-    `tf.image.stateless_sample_distorted_bounding_box` draws the window: an aspect ratio uniform in its range, then a
-    height uniform between those of the smallest and the largest area. If 100 windows do not fit, the whole image is
-    used. The window is resized to the image size of the model without keeping its aspect ratio.
+    `tf.image.stateless_sample_distorted_bounding_box` draws the window: the aspect ratio is uniform in its range, then
+    the height is uniform between the heights for the smallest and the largest area. If none of 100 windows fits, the
+    whole image is used. The window is resized to the image size of the model without keeping its aspect ratio.
 
     Args:
         min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
         min_aspect, max_aspect: width over height of the window; both sides are rounded to whole pixels.
-        interpolation: one of `Preprocessing`'s; the official code uses bilinear without antialias.
+        interpolation: as in `Preprocessing`; the official code uses bilinear without antialias.
 
     Returns:
         Function of kind `crop` (see `Operation`).
@@ -44,13 +44,13 @@ def inception_crop(min_area=0.05, max_area=1.0, min_aspect=0.75, max_aspect=1.33
 def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspect=4 / 3, interpolation="bicubic"):
     """Return the crop of DeiT and Swin (torchvision's and timm's RandomResizedCrop).
 
-    Unlike in `inception_crop`, the area is uniform, and the aspect ratio is uniform on a logarithmic scale. If 10
-    windows do not fit, the largest central window within the aspect ratios is used.
+    Unlike in `inception_crop`, the area is uniform, and the aspect ratio is uniform on a logarithmic scale. If none of
+    10 windows fits, the largest central window within the aspect ratios is used.
 
     Args:
         min_area, max_area: share of the image, 0 < min_area <= max_area <= 1.
         min_aspect, max_aspect: width over height of the window.
-        interpolation: one of `Preprocessing`'s; DeiT and Swin use bicubic.
+        interpolation: as in `Preprocessing`; DeiT and Swin use bicubic.
 
     Returns:
         Function of kind `crop` (see `Operation`).
@@ -79,7 +79,7 @@ def random_crop(resize, interpolation="bilinear"):
 
     Args:
         resize: side in pixels before the crop, or a pair (height, width); at least the image size of the model.
-        interpolation: one of `Preprocessing`'s.
+        interpolation: as in `Preprocessing`.
 
     Returns:
         Function of kind `crop` (see `Operation`).
@@ -111,12 +111,12 @@ def _crop_of(window, min_area, max_area, min_aspect, max_aspect, interpolation):
 
 
 def cut(contents, channels, window):
-    """Return the pixels of a window; of a JPEG only the window is decoded, with the same result.
+    """Return the pixels of a window; most JPEGs are decoded only inside it, with the same result.
 
     Args:
         contents: an encoded file (scalar string) or pixels (height, width, 1, 3 or 4 channels).
         channels: channels of the result, 1 or 3.
-        window: function of the shape (height, width, channels) to (top, left, height, width).
+        window: function from the shape (height, width, channels) to (top, left, height, width).
 
     Returns:
         Tensor (height, width, channels) of the window.
@@ -137,8 +137,8 @@ def _slice(image, window):
 
 
 def _can_be_cut(contents):
-    # A truncated file has no end marker. Decoding a window above the damage would succeed; decoding the whole image
-    # always raises. The window is relative to the image after its EXIF rotation.
+    # A truncated file has no end marker: a window above the damage could be decoded, while the whole image raises an
+    # error. A file with an EXIF rotation is excluded, because the window is relative to the rotated image.
     ends = tf.strings.substr(contents, -2, 2) == b"\xff\xd9"
     return tf.io.is_jpeg(contents) & ends & ~headers.is_turned(contents, is_jpeg=True)
 

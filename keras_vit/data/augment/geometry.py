@@ -8,7 +8,7 @@ from keras_vit import checks
 from keras_vit.data.augment import values
 
 GREY = 128  # the fill value of the original RandAugment
-# Mean and standard deviation of ImageNet's pixel values: this noise is standard normal after DeiT's standardisation.
+# Mean and standard deviation of ImageNet's pixel values; such noise is standard normal after DeiT's standardisation.
 _MEAN = (123.675, 116.28, 103.53)
 _STD = (58.395, 57.12, 57.375)
 
@@ -51,10 +51,10 @@ def cutout(size, fill=GREY):
 def random_erasing(probability, min_area=0.02, max_area=1 / 3, min_aspect=0.3, max_aspect=None):
     """Return random erasing (arXiv 1708.04896): fill one rectangle of an image with independent noise per pixel.
 
-    This is timm's mode `pixel`, used by DeiT and Swin: area uniform, aspect ratio uniform on a logarithmic scale, up to
-    10 attempts at a rectangle smaller than the image. timm's noise is standard normal on standardised values. Here, on
-    pixel values, it has the mean and deviation of ImageNet's channels (their averages for grey images) and is clipped
-    to [0, 255]. With DeiT's preprocessing both are equal except for the clipped tails.
+    This is timm's mode `pixel`, used by DeiT and Swin: the area is uniform, the aspect ratio is uniform on a
+    logarithmic scale, and the first of 10 rectangles that is smaller than the image is used. timm's noise is standard
+    normal on standardised values. Here, the noise has the mean and deviation of ImageNet's channels (their averages for
+    grey images) and is clipped to [0, 255]. With DeiT's preprocessing both are equal except for the clipped tails.
 
     Args:
         probability: probability that an image is erased. DeiT and Swin: 0.25.
@@ -128,7 +128,7 @@ def warp(image, matrix):
 
 
 def translate(image, distance, axis):
-    """Return the translation of `warp` along `axis`: output pixel x is input pixel x + distance, rounded.
+    """Translate an image along `axis` as `warp` does: output pixel x is input pixel x + distance, rounded.
 
     Args:
         image: (height, width, channels).

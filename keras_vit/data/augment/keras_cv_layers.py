@@ -16,11 +16,12 @@ _NEED_LABELS = ("CutMix", "FourierMix", "MixUp", "Mosaic")
 def build(layer_name, /, *args, **kwargs):
     """Return a layer of `keras_cv.layers` as a function of kind `image` (see `Operation`).
 
-    An argument `value_range` of the layer is set to (0, 255). The results are clipped to [0, 255].
+    If the layer has an argument `value_range`, it is set to (0, 255). The results are clipped to [0, 255].
 
-    keras-cv draws from a stateful generator, which parallel calls use in any order. The result for an image therefore
-    does NOT depend on the seed and its running number alone, even with the layer's own `seed`, and an interrupted run
-    does not resume with the same random numbers. The operations of this package do not have this problem.
+    keras-cv draws from a stateful generator, and parallel calls draw from it in any order. The result for an image
+    therefore does NOT depend on the seed and its running number alone, even with the layer's own `seed`, and an
+    interrupted run does not resume with the same random numbers. The operations of this package do not have this
+    problem.
 
     Args:
         layer_name: a layer that changes only images, such as "RandomCutout".

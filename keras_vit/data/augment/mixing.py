@@ -4,16 +4,16 @@ import tensorflow as tf
 
 from keras_vit.data.augment import values
 
-_LEAST_ALPHA = 0.01  # below, both gamma draws may underflow, and their ratio is wrong
+_LEAST_ALPHA = 0.01  # with a smaller alpha, both gamma draws may underflow, and their ratio is wrong
 
 
 def one_of(functions):
     """Return a mix that draws one of several for each batch, with equal probability.
 
     A mix is called with `(images, labels, partner_images, partner_labels, seed)`: float32 images (rows, height, width,
-    channels) in any range, float32 label weights (rows, classes), the same of the partners, an integer tensor (2,).
-    It returns images and labels. The random numbers depend only on the seed and the size of the images, so several
-    workers may mix the rows of a batch separately, with the result of the whole batch.
+    channels) in any range, float32 label weights (rows, classes), the images and labels of the partners, and an integer
+    tensor (2,). It returns images and labels. The random numbers depend only on the seed and the size of the images, so
+    several workers may mix parts of a batch and obtain the same rows as for the whole batch.
     """
     if len(functions) == 1:
         return functions[0]

@@ -16,11 +16,11 @@ class Operation(NamedTuple):
     """Hold one augmentation.
 
     Args:
-        kind: `crop` or `image`, the way it is called. A seed is an integer tensor (2,).
+        kind: `crop` or `image`; it determines the arguments. A seed is an integer tensor (2,).
 
             - `crop`: `(contents_or_pixels, size, channels, seed)` to float32 (*size, channels) on [0, 255].
               The first argument is an encoded file (scalar string) or pixels (height, width, 1, 3 or 4 channels).
-            - `image`: `(image, seed)`, float32 (height, width, channels) on [0, 255] to the same.
+            - `image`: `(image, seed)` to an image of the same shape; float32 (height, width, channels) on [0, 255].
         function: the function that is called.
     """
 
@@ -31,7 +31,7 @@ class Operation(NamedTuple):
         return self.function(*args, **kwargs)
 
 
-# name -> (kind, function from the arguments in the string to the function of the operation)
+# name -> (kind, function that is called with the arguments in the string and returns the operation)
 OPERATIONS = {
     "inception_crop": ("crop", crops.inception_crop),
     "random_resized_crop": ("crop", crops.random_resized_crop),

@@ -8,7 +8,7 @@ from keras_vit.data.augment.geometry import cut_out, rotation, translate, warp
 
 # Row: (image uint8, strength, sign, place) -> image uint8. `strength` is the magnitude over 10, `sign` is 1 or -1
 # and `place` two numbers in [0, 1).
-# Source: EfficientNet's autoaugment.py in github.com/tensorflow/tpu, which big_vision and so AugReg use.
+# Source: EfficientNet's autoaugment.py in github.com/tensorflow/tpu, which big_vision, and therefore AugReg, uses.
 ORIGINAL = {
     "AutoContrast": lambda image, m, sign, place: colour.autocontrast(image),
     "Equalize": lambda image, m, sign, place: colour.equalize(image),
@@ -28,8 +28,8 @@ ORIGINAL = {
     "SolarizeAdd": lambda image, m, sign, place: colour.solarize_add(image, _whole(110 * m)),
 }
 
-# Source: timm's auto_augment.py, the set `inc1`: every operation becomes stronger with the magnitude. Pillow, used by
-# timm, places the centre of a pixel at half its side, hence the halves in the shears.
+# Source: timm's auto_augment.py, the set `inc1`: every operation becomes stronger with the magnitude. timm uses
+# Pillow, where the centre of the first pixel is at (0.5, 0.5), hence the terms 0.15 in the shears.
 TIMM_INCREASING = {
     "AutoContrast": ORIGINAL["AutoContrast"],
     "Equalize": ORIGINAL["Equalize"],
@@ -84,8 +84,8 @@ def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
 
     Each layer draws one of the 15 operations of `TIMM_INCREASING` with equal probability and applies it with
     `probability`. The magnitude is normally distributed around `magnitude` and clipped to [0, 10]. Geometric operations
-    fill with ImageNet's mean colour. They are bilinear, because TensorFlow has no bicubic ones, which timm uses for
-    DeiT.
+    fill with ImageNet's mean colour. They are bilinear; timm uses bicubic ones for DeiT, which TensorFlow does not
+    have.
 
     Args:
         magnitude: from 0 to 10.

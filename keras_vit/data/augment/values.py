@@ -1,4 +1,4 @@
-"""Checks of the numbers in the string of an operation, and draws that several operations share."""
+"""Checks of the numbers in augmentation strings, and random draws that several operations share."""
 
 import math
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 
-_ATTEMPTS = 10  # of drawing a rectangle, as in torchvision and timm
+_ATTEMPTS = 10  # attempts to draw a rectangle, as in torchvision and timm
 
 
 def check_number(name, value, least=0.0, most=math.inf):
@@ -57,6 +57,6 @@ def draw_box(sides, areas, aspects, seed, fits, otherwise, by_width=False):
 
 
 def covered(length, place, reach):
-    """Return which of `length` pixels are within `reach` of the one at `place`, from 0 to 1: a bool vector."""
+    """Return which of `length` pixels are within `reach` of the relative position `place` in [0, 1): a bool vector."""
     centre = tf.cast(place * length, tf.int32)
     return (tf.range(length) >= centre - reach) & (tf.range(length) < centre + reach)
