@@ -52,17 +52,17 @@ def attention_weights(
         batch_size: images per batch; the weights of all requested blocks for one batch are in memory at the same time.
 
     Returns:
-        List of float32 arrays in the order of `layers`: weights after softmax and before dropout; the last axis sums
-        to 1. Global attention: (images, heads, query tokens, key tokens); class, distillation and register tokens come
-        first, then patches by rows. Merged tokens (`token_merging`) are in the places of the first tokens; they have
-        equal rows and share what they receive evenly. Axial models have an axis of groups: (images, rows, heads,
-        columns, columns) and (images, columns, heads, rows, rows). Swin: (images, windows, heads, tokens, tokens), see
-        `SwinBlock.attention_scores`.
+        List of float32 arrays in the order of `layers`: weights after softmax and before dropout; the last axis sums to
+        1. Global attention: (images, heads, query tokens, key tokens); class, distillation and register tokens come
+        first, then patches by rows. With `token_merging`, the tokens are those before merging; tokens that were merged
+        have equal rows and divide the attention to them evenly. Axial models have an axis of groups: (images, rows,
+        heads, columns, columns) and (images, columns, heads, rows, rows). Swin: (images, windows, heads, tokens,
+        tokens), see `SwinBlock.attention_scores`.
 
     Raises:
         TypeError: if `model` is not a keras model.
-        ValueError: if it has no such blocks, as ResNets, if `layers` contains unknown blocks, or if the images do not
-            fit.
+        ValueError: if it has no such blocks (such as a ResNet), if `layers` contains unknown blocks, or if the images
+            do not fit.
     """
     graph, _ = attention_graph(model, layers)
     batches = list(_batches(graph, images, batch_size))
@@ -78,8 +78,8 @@ def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
         model, layers: as in `attention_weights`.
 
     Returns:
-        A keras model that returns the list of `attention_weights` as tensors of at least float32; for one block a
-        single tensor instead of a list. Call or export it; it cannot be saved.
+        A keras model that returns the list of `attention_weights` as tensors of at least float32; for one block, a
+        single tensor instead of a list. This model can be called and exported, but not saved.
 
     Raises:
         TypeError, ValueError: as in `attention_weights`.
@@ -137,7 +137,8 @@ class AttentionBlock:
     """The tokens of one block.
 
     Attributes:
-        name: of the layer, such as `block_11`; an axial block is two, `block_11/row_block` and `block_11/column_block`.
+        name: name of the layer, such as `block_11`; an axial block counts as two, `block_11/row_block` and
+            `block_11/column_block`.
         grid_size: (rows, columns) of the patch tokens.
         cell_size: (height, width) in pixels of the image part that a token represents.
         places: integers (groups, tokens). Tokens attend within their group (a window of Swin, a row or column of an
@@ -167,7 +168,7 @@ def global_places(grid_size, num_prefix_tokens):
 
 
 def patch_grid(patches, grid_size):
-    """Return `grid_size`, (rows, columns) of this number of patches; None means a square.
+    """Return `grid_size`, the (rows, columns) of this number of patches; None means a square.
 
     Raises:
         ValueError: if the grid has another number of patches.
@@ -188,7 +189,7 @@ def attention_graph(model, layers=None):
         model: a model of this package with transformer blocks; a functional or sequential model built from its layers,
             or that calls such a model; or any other keras model that has one as a layer, which is then analysed on its
             own.
-        layers: blocks, as in `attention_weights`; or `LAST_GRID`, those with the same grid as the last block.
+        layers: blocks, as in `attention_weights`; or `LAST_GRID`, the blocks with the same grid as the last one.
 
     Returns:
         `(keras model from the images to the weights, list of `AttentionBlock`)`.
@@ -310,14 +311,14 @@ def _of_swin(block, grid_size, num_prefix_tokens):
 
 
 # layer -> function of the layer, its grid of patches and its number of prefix tokens; it returns the number of heads
-# and, for each attention in the layer, {what follows the name of the layer: `places` of the `AttentionBlock`}
+# and, for each attention in the layer, {suffix of the layer's name: `places` of the `AttentionBlock`}
 _KINDS = {TransformerBlock: _of_transformer, AxialTransformerBlock: _of_axial, SwinBlock: _of_swin}
 
 
 class _AttentionScores(keras.layers.Layer):
     """The attention weights of a block for its input.
 
-    It is a layer because otherwise the norms of all blocks would be operations of the same name, which Keras does not
+    It is a layer because the norms of all blocks would otherwise be operations with the same name, which Keras does not
     allow.
     """
 

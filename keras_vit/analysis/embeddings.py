@@ -131,8 +131,8 @@ def position_similarity(
         row i and column j. The similarity with a row of zeros is 0.
 
     Raises:
-        ValueError: if the model adds no position embeddings, as with `none` and `relative`, which have no table per
-            patch, and in a Swin, whose biases belong to offsets; or if the table has another grid.
+        ValueError: if the model adds no position embeddings (`none`, `relative` and Swins, which have no vector per
+            patch), or if the table has another grid.
     """
     if isinstance(model, keras.Model):
         if grid_size is not None or num_prefix_tokens is not None:

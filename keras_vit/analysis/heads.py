@@ -1,4 +1,4 @@
-"""What each head attends to: maps, how selective they are, and the mean distance (Figs. 7 and 11 of 2010.11929)."""
+"""Attention of each head: maps, their strength, and the mean attention distance (Figs. 7 and 11 of 2010.11929)."""
 
 import math
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def mean_attention_distance(
         differs between the stages of a Swin; shorter rows end in NaN.
 
     Raises:
-        TypeError, ValueError: as in `attention_rollout`; for weights without `patch_size`.
+        TypeError, ValueError: as in `attention_rollout`; ValueError also for weights without `patch_size`.
     """
     is_model = images is not None or isinstance(model, keras.Model)
     if is_model == (patch_size is not None):

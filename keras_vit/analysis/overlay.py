@@ -1,4 +1,4 @@
-"""An image with its attention: darkened (Fig. 6 of arXiv 2010.11929), or under a map of colours."""
+"""Show attention on an image: darken the image (Fig. 6 of arXiv 2010.11929), or draw a heat map over it."""
 
 from typing import Any
 
@@ -113,7 +113,7 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
 
 
 def as_uint8(name: str, image: Any) -> np.ndarray:
-    """Return an image as uint8 (height, width, 3); raise a `ValueError` that describes what is wrong with it."""
+    """Return an image as uint8 (height, width, 3); raise a `ValueError` for another shape or range."""
     image = np.asarray(image)
     image = image[..., None] if image.ndim == 2 else image
     if image.ndim != 3 or image.shape[-1] not in (1, 3):

@@ -39,8 +39,8 @@ _GAP, _LINE = 8, 20  # pixels around a tile, and for a line of text
 _SIDE, _FILTER_SIDE, _RECONSTRUCTION_SIDE, _SIMILARITY_SIDE = 224, 56, 128, 420  # pixels, approximately
 _MARGINS = (60, 36, 110, 54)  # pixels to the left of a position similarity, above, to the right and below
 _TICKS = 7  # approximate number along an axis of patches
-_BAR = 0.35  # height of a bar, as a share of the distance between two answers
-_STEPS = 5  # minimum number of rows, so that a few answers are not stretched
+_BAR = 0.35  # height of a bar, as a share of the distance between two classes
+_STEPS = 5  # minimum number of rows, so that a few bars are not stretched
 # Marker and line of each curve, distinguishable without colour.
 _STYLES = tuple(zip("osD^vPX*", ("-", "--", "-.", ":") * 2, strict=True))
 _REFERENCES = {"ResNet-50": ResNetConfig(stage_sizes=(3, 4, 6, 3))}
@@ -50,7 +50,7 @@ def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = Tr
     """Draw images next to their attention (Figs. 6 and 14 of arXiv 2010.11929).
 
     Args:
-        images: (images, height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees them.
+        images: (images, height, width, 1 or 3), uint8 or floats in [0, 1], resized and cropped as for the model.
         maps: (images, rows, columns), such as from `attention_rollout`.
         smooth: as in `overlay`.
 
@@ -95,7 +95,7 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
 def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
     """Draw images, their corrupted versions and the predicted patches.
 
-    They are those of a masked patch prediction.
+    The arrays come from a masked patch prediction.
 
     Args:
         images, corrupted, reconstructed: (images, height, width, 1 or 3), uint8 or floats in [0, 1].
@@ -128,7 +128,7 @@ def explanation(
     Attention is drawn by `overlay` and by `heat_map`, the heads as heat maps, which are also readable on dark images.
 
     Args:
-        image: (height, width, 1 or 3), uint8 or floats in [0, 1], as the model sees it.
+        image: (height, width, 1 or 3), uint8 or floats in [0, 1], resized and cropped as for the model.
         answers: sequence of (label, score in [0, 1]), best first.
         attention: (rows, columns), such as the map of `attention_rollout`.
         heads: (heads, rows, columns), as returned by `head_maps`; the strongest by `head_strength` come first.
@@ -153,8 +153,8 @@ def explanation(
     figure, axes = _new_sheet(lefts[-1] + width + _GAP, tops[1] + _LINE + height + _GAP)
     _write(axes, title, _GAP, _GAP, weight="bold")
     upper = {
-        "as the model sees it": image,
-        "what it attends to": overlay(image, attention),
+        "model input": image,
+        "attention": overlay(image, attention),
         "as a heat map": heat_map(image, attention),
     }
     lower = {f"head {n + 1}, {100 * strength[n]:.0f} % uneven": heat_map(image, heads[n]) for n in strongest}
@@ -162,7 +162,7 @@ def explanation(
         for left, (caption, pixels) in zip(lefts, tiles.items(), strict=False):
             _write(axes, caption, left, top)
             _show(axes, pixels, left, top + _LINE)
-    _write(axes, "what it answers", lefts[3], tops[0])
+    _write(axes, "predictions", lefts[3], tops[0])
     step = height / (max(len(answers), _STEPS) + 0.25)
     for place, (label, score) in enumerate(answers):  # a bar from 0 to 1, below its label
         middle = tops[0] + _LINE + step * (place + 0.75)
@@ -251,7 +251,7 @@ def scaling_curves(
 
     Args:
         curves: {name: sequence of (cost, accuracy in [0, 1])}.
-        xlabel, ylabel: of the axes; a cost may be any number above 0, such as a number of images.
+        xlabel, ylabel: labels of the axes; a cost may be any number above 0, such as a number of images.
         baseline: (cost, accuracy) of the common starting model of all curves, or None.
 
     Returns:
@@ -306,10 +306,10 @@ def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
 
 
 def import_figure():
-    """Return a subclass of matplotlib's `Figure` that notebooks display; IPython needs pyplot for others.
+    """Return a subclass of matplotlib's `Figure` that notebooks display without pyplot.
 
     Raises:
-        ImportError: without matplotlib; with the command that installs it.
+        ImportError: if matplotlib is not installed; the message has the command that installs it.
     """
     matplotlib_figure = import_optional("matplotlib.figure", "plots need matplotlib: pip install matplotlib")
 

@@ -46,8 +46,8 @@ def attention_rollout(
         register tokens they sum to 1.
 
     Raises:
-        TypeError, ValueError: as in `attention_weights`; for blocks on different grids; for arguments that do not apply
-            to a model, or to weights.
+        TypeError, ValueError: as in `attention_weights`; for blocks on different grids, and for arguments that do not
+            apply to a model or to weights.
     """
     if layers is None and isinstance(model, keras.Model):
         layers = LAST_GRID

@@ -30,16 +30,16 @@ class Calibration:
 
     Source: Guo et al. 2017, arXiv 1706.04599.
 
-    The confidence of an image is its highest score: of the softmax of the logits, or of the output of a softmax or
-    sigmoid head. Bin m of 15 contains the images with (m - 1) / 15 < confidence <= m / 15.
+    The confidence of an image is its highest score: the maximum of the softmax of the logits, or of the output of a
+    softmax or sigmoid head. Bin m of 15 contains the images with (m - 1) / 15 < confidence <= m / 15.
 
     Attributes:
         counts: int64 (15,), images in each bin.
         correct: int64 (15,), correctly classified images in each bin.
         confidences: float64 (15,), sum of the confidences in each bin.
-        surprise: sum over all images of -log (natural) of the probability of the correct class, or of all correct
-            classes together; None for a sigmoid head, whose scores do not form one distribution. A probability that
-            was rounded to 0 counts as 2e-308.
+        surprise: sum over all images of -log (natural) of the probability of the correct class (of all correct classes
+            together, if there are several); None for a sigmoid head, whose scores do not form one distribution. A
+            probability that was rounded to 0 counts as 2e-308.
     """
 
     counts: np.ndarray
@@ -89,7 +89,8 @@ def calibration(activation, confidences, is_right, of_right):
         of_right: float64 (images,), the score of all correct classes.
 
     Returns:
-        A `Calibration`; None if the activation is neither softmax nor sigmoid, so that scores are not probabilities.
+        A `Calibration`; None if the activation is neither softmax nor sigmoid, because the scores are not
+        probabilities.
     """
     if activation not in (None, "softmax", "sigmoid"):
         return None
@@ -108,7 +109,7 @@ class ClassReport:
 
     Attributes:
         names: names of the data's classes, in the order of its labels.
-        labels: the model's names of these classes; None if it has none or they were not matched.
+        labels: the model's names of these classes; None if the model has no names or they were not matched.
         counts: int64 (classes,), images of each class.
         correct: int64 (classes,), correctly classified images of each class.
         confusions: `(index of the class, the model's name of the wrong class, images)` for each wrong class that was
@@ -137,7 +138,7 @@ class ClassReport:
     def worst(self) -> list[int]:
         """Return the indices of the classes with images, worst accuracy first.
 
-        Of equal classes, the one with most images comes first.
+        Among classes with equal accuracy, the one with the most images comes first.
         """
         order = np.lexsort((-self.counts, self.accuracies))
         return [int(n) for n in order if self.counts[n]]
@@ -200,7 +201,7 @@ class Accuracy:
     Attributes:
         count: number of images.
         correct: {k: number of images whose class is among the k best}.
-        matching: how the data's classes were matched to the model's logits, as text.
+        matching: text that describes how the data's classes were matched to the model's logits.
         left_out: number of images without any correct class (ReaL); they are not in `count`.
         classes: a `ClassReport`, the counts of each class.
         calibration: a `Calibration`; None for a head whose scores are not probabilities.
@@ -242,7 +243,7 @@ class Accuracy:
         parts = [
             f"top-{k} accuracy {100 * share:.2f} % ({self.correct[k]} of {self.count})" for k, share in self.top.items()
         ]
-        left_out = f"; {self.left_out} without a right answer left out" if self.left_out else ""
+        left_out = f"; {self.left_out} without a correct class left out" if self.left_out else ""
         return f"{', '.join(parts)}{left_out}; classes matched {self.matching}"
 
 
@@ -266,8 +267,8 @@ def evaluate(
             labels).
         batch_size: images per batch; ignored for a dataset.
         preprocessing: replaces `model.preprocessing` for a folder or source.
-        top: the k of the top-k accuracies, one integer or several; a k above the number of classes counts every
-            image. None uses 1, and also 5 if the model has more than 5 classes.
+        top: the k of the top-k accuracies, one integer or several; with a k above the number of classes, every image
+            counts as correct. None uses 1, and also 5 if the model has more than 5 classes.
         class_names: names of the data's classes, in the order of its labels; they replace those of the folder or
             source. For a dataset without names (None), labels are the indices of the model's logits.
         verbose: whether to show a progress bar.
@@ -277,7 +278,7 @@ def evaluate(
             is among the k best, and is left out if it has none. (The paper reports top-1.)
 
     Returns:
-        An `Accuracy`; `str()` of it is one line, `.report()` a table of the classes. Names are matched to
+        An `Accuracy`; `str()` of it is one line, and `.report()` includes a table of the classes. Names are matched to
         `model.labels` as in `match_classes`.
 
     Raises:
@@ -303,7 +304,7 @@ def evaluate(
         logits, matching = match_classes(label_set("imagenet2012"), model.labels, classes)
         matching += f", images to {os.fspath(labels)} by the numbers in their names"
     elif class_names is None:
-        logits, matching = range(classes), "by number, as labels of a dataset are logits"
+        logits, matching = range(classes), "by number, as the labels of a dataset are indices of logits"
     else:
         logits, matching = match_classes(tuple(class_names), model.labels, classes)
     if labels is None and model.labels is not None:
@@ -335,7 +336,7 @@ def _measured(model, scores, is_answer):
         is_answer: bool (images, classes), the correct classes.
 
     Returns:
-        The predicted logits; the ranks, from 0, of the best correct class (of equal scores the first wins); the
+        The predicted logits; the ranks, from 0, of the best correct class (equal scores are ranked in order); the
         highest probability; the probability of all correct classes.
     """
     targets = np.where(is_answer, scores, -np.inf).argmax(axis=1)[:, None]

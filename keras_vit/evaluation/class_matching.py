@@ -27,7 +27,8 @@ def match_classes(class_names, labels, classes):
         `(logits, way)`: a tuple with the logit of each class, and the way that was used, as text.
 
     Raises:
-        ValueError: if no way matches every class; it names up to five that the best way does not match.
+        ValueError: if no way matches every class; the message lists up to five classes that the best way does not
+            match.
     """
     ways = {
         "by WordNet id": _by_wordnet_id(class_names, wordnet_ids(labels) or ()),

@@ -24,7 +24,7 @@ class FewShot:
 
     Attributes:
         accuracy: {shots: tuple with the accuracy on the test images, in [0, 1], for each seed}.
-        seeds: the seeds of the draws, in that order.
+        seeds: the seeds of the draws, in the order of the accuracies.
         class_names: names of the classes.
         count: number of test images.
         layer: name of the layer that returned the features.
@@ -64,7 +64,7 @@ class FewShot:
         Its header is `shots,seed,accuracy`.
 
         Args:
-            path: of the file; its folder must exist.
+            path: path of the file; its folder must exist.
         """
         lines = ["shots,seed,accuracy"]
         for shots, found in self.accuracy.items():
@@ -177,18 +177,18 @@ class FewShotProbe(keras.callbacks.Callback):
     Training is not affected.
 
     At the end of an epoch with a measurement, the logs (and so the progress bar and history) contain the mean accuracy
-    of its last measurement as `fewshot_5` and so on, and the standard deviation over the seeds as `fewshot_5_std`. As
-    with `validation_freq`, the history has no entry for other epochs. Callbacks that read these, such as
-    `ModelCheckpoint(monitor="fewshot_5", mode="max")`, must come after this one in the list.
+    of the last measurement in it as `fewshot_5` and so on, and the standard deviation over the seeds as
+    `fewshot_5_std`. As with `validation_freq`, the history has no entry for other epochs. Callbacks that read these,
+    such as `ModelCheckpoint(monitor="fewshot_5", mode="max")`, must come after this one in the list.
 
     Args:
         train, test: images to fit to and to measure on, as in `few_shot`. Labels are read once, images for every
             measurement: call `cached()` on a slow source.
         every_epochs: epochs between two measurements. If this and `every_steps` are None, every epoch is measured.
-        every_steps: steps between two measurements; if `every_epochs` is None, only these are made. With
+        every_steps: steps between two measurements; if `every_epochs` is None, only these measurements are made. With
             `steps_per_execution`, a measurement waits for the end of an execution.
         shots, seeds, layer, l2, batch_size, preprocessing: as in `few_shot`.
-        model: model to measure instead of the trained one, such as one of two models inside it.
+        model: model to measure instead of the trained one, such as one of several models inside it.
 
     Attributes:
         measurements: list with one `Measurement` per measurement of all fits.

@@ -1,4 +1,4 @@
-"""Labelled images to fit to and to measure on: from a source, or as ready batches."""
+"""Labelled images for fitting and evaluation, from a source or as ready batches."""
 
 import functools
 import os
@@ -104,7 +104,7 @@ class ReadyBatches:
         return np.concatenate([check_labels(self.name, labels) for labels in found])
 
     def batches(self, positions=None):
-        """Return an iterator as of `SourceImages`, and its length, None if the dataset has no known size."""
+        """Return the same as `SourceImages.batches`; the length is None if the size of the dataset is unknown."""
         dataset, steps = self._dataset, int(self._dataset.cardinality())
         if positions is not None:
             dataset = _filtered(dataset.unbatch(), positions, len(self.labels)).batch(self._batch_size)
@@ -133,12 +133,12 @@ def numbered_names(labels):
 
 
 def match_labels(train, test):
-    """Find the class of `train` with the same name for each label of `test`.
+    """Find, for each label of `test`, the class of `train` with the same name.
 
     Returns:
         `(class_names, places)`: the names in the order of the labels of `train`, and the label in `train` of each class
-        of `test`. Ready batches have no names: their labels are those of the other data. Two datasets use the names
-        `"0"` and so on up to the highest label of `train`.
+        of `test`. Ready batches have no names: their labels refer to the classes of the other data. Two datasets use
+        the names `"0"` and so on up to the highest label of `train`.
 
     Raises:
         ValueError: if the classes differ, or there are fewer than two.
@@ -158,7 +158,7 @@ def match_labels(train, test):
 
 
 def _checked(images, batches, positions):
-    """Yield batches; raise if there are none, on wrong labels, and if `positions` now have other labels."""
+    """Yield batches; raise an error without any, on invalid labels, and if the labels at `positions` have changed."""
     expected, done = None if positions is None else images.labels[positions], 0
     for inputs, labels in batches:
         labels = check_labels(images.name, labels)

@@ -1,6 +1,6 @@
 """`linear_probe`: a linear classifier on frozen features, and the model that uses it as its head.
 
-The features, the draw of training images and the ridge regression in closed form are also those of `few_shot`.
+`few_shot` uses the same features, the same draw of training images and the same ridge regression in closed form.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class Ridge:
         return _standardised(features, self.mean, self.std) @ self.weights
 
     def predict(self, features: npt.ArrayLike) -> np.ndarray:
-        """Return the class (images,) with the highest score; of equal scores the first.
+        """Return the class (images,) with the highest score; for equal scores, the first one.
 
         Args:
             features: (images, dim).
@@ -116,7 +116,7 @@ def linear_probe(
         train: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model inputs, integer
             labels).
         shots: training images per class, drawn as in `draw_shots`; None uses all images.
-        seed: of the draw, integer, 0 or above.
+        seed: seed of the draw, integer, 0 or above.
         l2: lambda of the regression, above 0.
         batch_size: images per batch; ignored for a dataset that is used completely.
         preprocessing: replaces `model.preprocessing` for a folder or source.
@@ -157,8 +157,8 @@ class FrozenFeatures:
         model: a model of this package; a keras model that contains exactly one, which is then used on its own inputs;
             or another keras model with one input.
         layer: name of a layer. None uses the input of the head: `pre_logits` if it exists, else the pooled features;
-            for a distilled model the mean of the inputs of its two heads, as with `include_top=False`; for a model
-            without pooling its normalised tokens; for a model of another package its output. Tokens and maps are
+            for a distilled model, the mean of the inputs of its two heads, as with `include_top=False`; for a model
+            without pooling, its normalised tokens; for a model of another package, its output. Tokens and maps are
             averaged over the patches or positions; class, distillation and register tokens are left out, because not
             every model has them.
 
@@ -202,10 +202,10 @@ def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: 
 
     The targets are 1 for the class and -1 for others. Settings that the paper does not state follow the authors' later
     code (big_vision, `fewshot_lsr`): features are standardised by their own mean and deviation, the constant 100 is
-    appended, and lambda is 2^10. With these features as X and the targets as Y, the weights are
-    (X^T X + lambda I)^-1 X^T Y, or, for fewer images than features, the equal X^T (X X^T + lambda I)^-1 Y. The smaller
-    of the two Gram matrices is diagonalised in float64. Eigenvalues that rounding made negative are set to 0, so no
-    divisor is below lambda.
+    appended, and lambda is 2^10. With these features as X and the targets as Y, the weights are (X^T X + lambda I)^-1
+    X^T Y, or, for fewer images than features, the equivalent X^T (X X^T + lambda I)^-1 Y. The smaller of the two Gram
+    matrices is diagonalised in float64. Eigenvalues that rounding made negative are set to 0, so no divisor is below
+    lambda.
 
     Args:
         features: (images, dim), finite, at least one image.
@@ -240,7 +240,7 @@ def draw_shots(labels, class_names, shots, seed):
     """Draw images of each class at random.
 
     One generator per seed shuffles the images of each class, class after class, and the first ones are used, as in
-    big_vision's `fewshot_lsr`. The draw of 5 shots therefore contains that of 1, and another seed is another draw.
+    big_vision's `fewshot_lsr`. The draw of 5 shots therefore contains that of 1, and another seed gives another draw.
 
     Args:
         labels: integers (images,), the class of each image.
@@ -284,7 +284,7 @@ def _measured_model(model):
 
 
 def _read_by_head(model):
-    """Return the layers whose outputs the heads read; for a model without a head, those that they would read."""
+    """Return the layers whose outputs are the inputs of the heads, or would be in a model without a head."""
     calls = graph_calls(model)
     made_by = {id(tensor): call.operation.name for call in calls for tensor in call.outputs}
     readers = [call for call in calls if call.operation.name in ("head", "head_dist")]

@@ -1,4 +1,4 @@
-"""Running a model over images: `predict`, and the runs and checks that every measure shares."""
+"""Run a model on images: `predict`, and the batches and checks that all evaluations share."""
 
 import warnings
 
@@ -28,9 +28,9 @@ def predict(
         value_range: darkest and brightest value of the arrays in `images`, as in `keras_vit.preprocess`.
 
     Returns:
-        A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax
-        probabilities, or the outputs of the head if `classifier_activation` is set. Class 17 of a model without
-        labels is named `"class_17"`. A single image also returns a list with one entry.
+        A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax probabilities,
+        or the outputs of the head if `classifier_activation` is set. Class 17 of a model without labels is named
+        `"class_17"`. For a single image, the list has one entry.
 
     Raises:
         ValueError, FileNotFoundError, TypeError: as in `keras_vit.preprocess`, and on a model without a head or
@@ -94,7 +94,7 @@ def run_batches(forward, model, method, what, batches, steps=None, verbose=False
     Args:
         forward: result of `inference`, for `model` or for a graph of its layers.
         model: the keras model that messages name.
-        method: name of the method that a warning about the range of the first inputs names; None does not check it.
+        method: name of the method for the warning about the value range of the first batch; None skips this check.
         what: name of the outputs in messages, such as `"scores"`.
         batches: iterable of (inputs, labels).
         steps: number of batches, or None.
@@ -170,7 +170,7 @@ def check_preprocessing(model, preprocessing):
     if len(taken) == 3 and taken[-1] not in (None, 1, 3):
         raise ValueError(
             f"model must have images with 1 or 3 channels as input; {model.name} has {taken[-1]}: prepare its inputs "
-            "yourself, float32 as in its training, for model.predict"
+            "yourself (float32, as in its training) and call model.predict"
         )
     if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
         raise ValueError(

@@ -30,7 +30,7 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: on a file of more than 16 MiB, of another form or length, or with another number.
+        ValueError: on a file of more than 16 MiB, of another form or length, or with a number out of range.
     """
     lists = parse_json(f"labels ({path})", os.path.getsize(path), pathlib.Path(path).read_bytes, list)
     if len(lists) != IMAGES:

@@ -96,7 +96,7 @@ def test_a_dataset_of_model_inputs():
     dataset = tf.data.Dataset.from_tensor_slices((inputs, LABELS)).batch(20)
     expected = {1: int((places(model) < 1).sum()), 5: int((places(model) < 5).sum())}
     result = evaluate(model, dataset)
-    assert result == Accuracy(45, expected, "by number, as labels of a dataset are logits")
+    assert result == Accuracy(45, expected, "by number, as the labels of a dataset are indices of logits")
     assert evaluate(model, dataset, class_names=NAMES).matching == "in order, as the model has no labels"
 
 

@@ -70,7 +70,7 @@ def test_an_image_is_right_if_the_prediction_is_in_its_set(tmp_path, images):
     assert (found.count, found.left_out, found.correct) == (6, 2, {1: 2, 2: 3, 5: 4})
     assert str(found).startswith(
         "top-1 accuracy 33.33 % (2 of 6), top-2 accuracy 50.00 % (3 of 6), top-5 accuracy 66.67 % (4 of 6); "
-        "2 without a right answer left out; classes matched in order"
+        "2 without a correct class left out; classes matched in order"
     )
     assert found.matching == (f"in order, as the model has no labels, images to {real} by the numbers in their names")
     assert found.classes.names == ("even", "odd") and found.classes.counts.tolist() == [2, 4]
