@@ -15,7 +15,7 @@ from keras_vit.files import hold, remove_partial, replace_file
 
 _NAME = re.compile(r"step-(\d{9})\.safetensors")
 _FORMAT = 3
-CHECKPOINTS = "checkpoints"  # the folder of the checkpoints in that of the run
+CHECKPOINTS = "checkpoints"  # name of the folder of checkpoints inside the folder of a run
 
 
 class CheckpointError(RuntimeError):
@@ -106,10 +106,10 @@ def write_text(path, text):
 
 @contextlib.contextmanager
 def disk_errors(path):
-    """Turn disk errors while `path` is written into a CheckpointError that says what to do."""
+    """Convert disk errors during the writing of `path` to a CheckpointError that says what to do."""
     try:
         yield
-    except BlockingIOError:  # `files.hold` already explains itself
+    except BlockingIOError:  # the message of `files.hold` is already clear
         raise
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
@@ -120,7 +120,7 @@ def disk_errors(path):
 
 @contextlib.contextmanager
 def held(workdir, is_chief):
-    """Hold the lock of a run's folder in its first worker, and delete what interrupted processes left there.
+    """Lock a run's folder in its first worker, and delete incomplete files of interrupted processes.
 
     Raises:
         BlockingIOError: if another process holds the lock.

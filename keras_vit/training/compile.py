@@ -1,4 +1,4 @@
-"""Compiling a model for a recipe: schedule, optimizer with its decays, loss, metric, and whether the model fits."""
+"""Compile a model for a recipe: check that it fits, and set its schedule, optimizer with decays, loss and metric."""
 
 import keras
 import numpy as np
@@ -43,7 +43,7 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
         activation = output_activation(model)
         if activation not in ("linear", recipe.loss):
             raise ValueError(
-                f"model must give logits or {recipe.loss} to be trained with loss={recipe.loss!r}; got {activation}"
+                f"model must return logits or {recipe.loss} to be trained with loss={recipe.loss!r}; got {activation}"
             )
         loss = saved_objects.CrossEntropy(recipe.loss, activation == "linear", recipe.label_smoothing)
         arguments |= {"loss": loss, "metrics": [saved_objects.Accuracy(name="accuracy")]}
@@ -136,7 +136,7 @@ def create_schedule(recipe, steps, warmup_steps=0):
         t < w      warmup_learning_rate + (learning_rate - warmup_learning_rate) * t / w
         cosine     final_learning_rate + (learning_rate - final_learning_rate) * (1 + cos(pi p)) / 2
         linear     final_learning_rate + (learning_rate - final_learning_rate) * (1 - p)
-        step       learning_rate * decay_factor^k, where k of the shares in `decay_at` have t > share * T
+        step       learning_rate * decay_factor^k, where k is the number of shares in `decay_at` with t > share * T
         constant   learning_rate
 
     `cosine` with a warm-up from 0 and a final learning rate of 0 is the official fine-tuning schedule, `linear` the

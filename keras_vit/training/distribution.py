@@ -1,4 +1,4 @@
-"""distribution: select by name the devices that a model is built and trained on."""
+"""distribution: select the devices on which a model is built and trained, by name."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ class Devices:
     """The devices that `distribution` selected.
 
     Attributes:
-        name: of the distribution, with "auto" resolved.
+        name: name of the distribution; for "auto", the one that was chosen.
         replicas: number of devices; each computes a part of every batch.
         worker: index of this process among the processes of the run.
         workers: number of these processes.
@@ -69,7 +69,7 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
     """Select devices for building, compiling and training models in this context.
 
     Models that are built in the context train on the selected devices with `model.fit`. With several devices, use
-    `keras_vit.Model(inputs, outputs)` for layers around a model of the package: `keras.Model` has faults there.
+    `keras_vit.Model(inputs, outputs)` for layers around a model of the package: `keras.Model` has bugs there.
 
     Args:
         name: one of
@@ -152,7 +152,7 @@ def _tpu(address=None):
     if keras.backend.backend() == "jax":
         if address is not None:
             raise ValueError(
-                f"address is for the tensorflow backend, JAX finds its TPU itself; got address={address!r}"
+                f"address is for the tensorflow backend, as JAX needs none; got address={address!r}"
             )
         if not keras.distribution.list_devices()[0].startswith("tpu"):
             raise MissingDevicesError(_NO_TPU)

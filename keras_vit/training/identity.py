@@ -1,4 +1,4 @@
-"""Identity of a training run: what must be equal for a checkpoint to be resumed from."""
+"""Identity of a training run: the values that must be equal so that a run can resume from a checkpoint."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
 
-# digests in the identity of a run -> what they summarise, for messages
+# digest in the identity of a run -> what it summarises, for messages
 _DIGESTS = {
     "structure": "the layers of the model, or which of them are trained,",
     "weights_file": "the contents of the weights file",

@@ -45,7 +45,7 @@ class Interrupted(KeyboardInterrupt):
         return f"interrupted by Ctrl-C; saved at step {self.step}, the same call resumes from there"
 
 
-# The higher number wins: a machine that sends SIGTERM is about to stop and expects an exit code.
+# The higher number has priority: SIGTERM means that the machine is about to stop, and the exit code matters.
 ENDS = {1: Interrupted, 2: Preempted}
 
 _TOLD = (

@@ -30,7 +30,7 @@ class Progress(keras.callbacks.Callback):
     Args:
         batch_size: images per step.
         steps_per_epoch: steps of an epoch.
-        epochs: of the whole run; None logs no remaining time.
+        epochs: epochs of the whole run; None logs no remaining time.
         validates: whether every epoch ends with a validation, whose duration is not part of the remaining time.
     """
 
@@ -120,10 +120,10 @@ class Tables(keras.callbacks.Callback):
 
 
 class BestModel(keras.callbacks.Callback):
-    """Save the model after every epoch whose `merit` is higher than in all epochs before.
+    """Save the model after every epoch whose `merit` is higher than that of all earlier epochs.
 
     Args:
-        path: of the `.keras` file.
+        path: path of the `.keras` file.
         model: the model to save: the trained one, or the one inside it.
     """
 
@@ -163,9 +163,9 @@ def _duration(seconds):
 
 
 def _lines_until(path, step):
-    """Return the header and the rows up to `step`; nothing without a complete header.
+    """Return the header and the rows up to `step`; an empty list without a complete header.
 
-    A last line without a line end was being written when the process was interrupted.
+    A last line without a line end is dropped, because the process was interrupted while writing it.
     """
     if step == 0 or not path.exists():
         return []
@@ -240,7 +240,7 @@ def draw_curves(rows, path):
 
     Args:
         rows: one dict per epoch, as returned by `history_rows`.
-        path: of the file; it is replaced atomically.
+        path: path of the file; it is replaced atomically.
 
     Returns:
         Whether matplotlib, which is optional, is installed; without it, no file is written.

@@ -41,11 +41,11 @@ class Recipe(Config):
         warmup_epochs: passes over the training images; may be a fraction.
         warmup_learning_rate: first learning rate of the warm-up.
         decay_at: shares of the run in (0, 1) at which schedule `step` decays.
-        decay_factor: factor of the learning rate at each of these; None uses 0.1.
+        decay_factor: factor of the learning rate at each share of `decay_at`; None uses 0.1.
         weight_decay: decoupled, scales with the learning rate, kernels only: LR(t) * weight_decay * kernel per step.
-        momentum: of `sgd`, in [0, 1); None uses the paper's 0.9.
+        momentum: momentum of `sgd`, in [0, 1); None uses the paper's 0.9.
         clip_norm: maximum global norm of the gradients, None for no clipping.
-        loss: `softmax`, or `sigmoid` summed over the classes, both on integer and on mixed labels; or
+        loss: `softmax`, or `sigmoid` summed over the classes, both for integer and for mixed labels; or
             `masked_patches`, the loss of a `keras_vit.MaskedPatchPrediction`, which uses no labels.
         head_bias: with loss `sigmoid`, the initial bias of a new head; a head whose bias is not all zeros keeps it.
         label_smoothing: e in [0, 1): targets are (1 - e) * label + e / classes.
@@ -63,13 +63,13 @@ class Recipe(Config):
         layer_decay: in (0, 1], factor of the learning rate per block, from the head to the embedding; see
             `keras_vit.training.compile.layer_rates`. None for one learning rate.
         microbatches: number of parts that a batch is split into to save memory; the update is that of the whole batch.
-        gradient_accumulation_steps: Keras's own: number of steps between two updates of the weights. None updates at
-            every step.
+        gradient_accumulation_steps: number of steps between two updates of the weights, as in Keras's optimizers. None
+            updates at every step.
         steps_per_execution: steps per call of the compiled function.
         dtype: Keras dtype policy that the model must be built with, such as `mixed_bfloat16`; None accepts any.
         remat: whether the model recomputes its blocks in the backward pass to save memory; None accepts either.
         input_dtype: dtype of the batches: `float32`, standardised, or `uint8` for a model that rescales its input.
-        seed: of the initial weights, the order of the images and the augmentation.
+        seed: seed of the initial weights, the order of the images and the augmentation.
         dataset: name of the recipe's own images, None if it has none.
         model: config of the recipe's own model, such as a `ViTConfig`; None if it has none.
         sweep: the learning rates that the source compared on a validation set.
@@ -129,8 +129,9 @@ class Recipe(Config):
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the named fields changed.
 
-        A new value for `epochs` or `steps` replaces the other one, and so do the three ways to specify a warm-up:
-        `recipe.replace(steps=400)` trains 400 steps even if the recipe specified epochs.
+        A new value for `epochs` or `steps` replaces the other one, and a new value for one of the three lengths of the
+        warm-up replaces the other two: `recipe.replace(steps=400)` trains 400 steps even if the recipe specified
+        epochs.
 
         Args:
             **changes: new values by field name.
@@ -227,7 +228,7 @@ class Recipe(Config):
             config_class: such as `ViTConfig`.
 
         Raises:
-            ValueError: if such a setting is on.
+            ValueError: if such a setting is not off.
         """
         known = {field.name for field in dataclasses.fields(config_class)}
         for name, value in self.model_fields.items():

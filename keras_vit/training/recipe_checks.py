@@ -16,11 +16,11 @@ RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 # at most one field of each group is set: a new value replaces the others
 EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_epochs"))
 
-_MAX_SEED = 2**32 - 1  # NumPy's
+_MAX_SEED = 2**32 - 1  # NumPy's limit
 
 
 def rules(r):
-    """Return a dict from rules to whether a recipe breaks them, as `Config._check_rules` takes it."""
+    """Return a dict from rules to whether a recipe breaks them, the argument of `Config._check_rules`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
     is_masked = r.loss == MASKED_PATCHES
     return {
@@ -88,7 +88,7 @@ _NAMES = {
     _number("finite number in (0, 1]", lambda x: 0 < x <= 1): "decay_factor layer_decay",
 }
 
-# the checks of the fields of `Recipe` that are not in `ARGUMENTS`, or are narrower than there
+# checks of the fields of `Recipe` that `ARGUMENTS` does not have, or for which it has a weaker check
 CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
     "augment": _parsed_by(parse_augment),
     "dataset": one_of(DATASETS),

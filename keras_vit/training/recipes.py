@@ -2,7 +2,7 @@
 
 The columns are fields of `Recipe`; an empty cell is the field's default. The sources state the learning rates of DeiT
 and Swin per 512 images and those of BiT per 256; the table has them for the whole batch. As in timm, DeiT and Swin use
-no colour jitter beside RandAugment.
+no colour jitter in addition to RandAugment.
 """
 
 import ast
@@ -17,7 +17,7 @@ from keras_vit.typing import Size
 
 _WORDS = {"none": None, "null": None, "true": True, "false": False}
 
-# row of the HyperRule -> fewer training images than
+# row of the HyperRule -> the number of training images must be below this
 _HYPER_RULE = {"small": 20_000, "medium": 500_000, "large": float("inf")}
 _SMALL_AREA = 96 * 96
 

@@ -29,9 +29,9 @@ class Resume(keras.callbacks.Callback):
     model.fit(data, epochs=10, steps_per_epoch=781, callbacks=[resume])
     ```
 
-    The same lines resume an interrupted run. They restore the weights, the optimizer, the running metrics, the seeds of
-    dropout, the history, the state of Keras's `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`, and continue
-    with the next batch. On the same kind of device, all results equal those of an uninterrupted run.
+    After an interruption, the same lines resume the run. They restore the weights, the optimizer, the running metrics,
+    the seeds of dropout, the history, the state of Keras's `EarlyStopping`, `ModelCheckpoint` and `ReduceLROnPlateau`,
+    and continue with the next batch. On the same kind of device, all results equal those of an uninterrupted run.
 
     Checkpoints are written every `every_steps` steps, before a validation, at the last step, and on these signals:
 
@@ -53,7 +53,7 @@ class Resume(keras.callbacks.Callback):
         every_steps: steps between two checkpoints.
         keep: number of earlier checkpoints to keep in addition to the newest.
         run: dict of JSON values that identifies the run, such as a recipe. A checkpoint of a run with other values
-            raises an error. `{"data": source.fingerprint()}` detects other images.
+            raises an error. `{"data": source.fingerprint()}` detects changed images.
 
     Attributes:
         step: number of completed steps since the start of the run; the data must start at this batch.
@@ -107,7 +107,7 @@ class Resume(keras.callbacks.Callback):
         self._others = [one for one in keras.tree.flatten(arguments.get("callbacks")) if one is not self]
         self._saved = self._read() if self.step else None
         self._validates = arguments.get("validation_data") is not None
-        epoch = max(0, self.step - 1) // self._steps_per_epoch  # one whose steps are all done is still to be validated
+        epoch = max(0, self.step - 1) // self._steps_per_epoch  # an epoch with all steps done is still validated
         # Last of the callbacks, so that the state of the checkpoint overrides what the others set.
         arguments = {**arguments, "callbacks": [*self._others, self], "initial_epoch": epoch}
         self._is_used = True
@@ -118,7 +118,7 @@ class Resume(keras.callbacks.Callback):
                 self._wait()
         finally:
             self._thread = self._write = None
-        asked = workers.largest(model, self._requests.strongest)  # a signal after the last step or in a cut epoch
+        asked = workers.largest(model, self._requests.strongest)  # a signal after the last step or in a shortened epoch
         if asked:
             raise preemption.ENDS[asked](self._saved_step())
         return history
@@ -234,8 +234,8 @@ def _check_arguments(model, arguments):
     x, y = arguments.get("x"), arguments.get("y")
     if any(hasattr(array, "shape") for array in keras.tree.flatten([x, y])) or steps is None or first:
         raise ValueError(
-            "fit with Resume requires steps_per_epoch, no initial_epoch, and as x data that start at step resume.step, "
-            "such as train_pipeline(..., start_step=resume.step), which arrays do not; got "
+            "fit with Resume requires steps_per_epoch, no initial_epoch, and data x that start at step "
+            "resume.step, such as train_pipeline(..., start_step=resume.step), not arrays; got "
             f"steps_per_epoch={steps}, initial_epoch={first}, x={type(x).__name__}, y={type(y).__name__}"
         )
     if steps % model.steps_per_execution:

@@ -1,4 +1,4 @@
-"""train: train a model by a recipe into a folder; the same call resumes an interrupted run."""
+"""train: train a model with a recipe into a folder; the same call resumes an interrupted run."""
 
 import contextlib
 import dataclasses
@@ -68,7 +68,7 @@ def train(
     max_corrupt: float = 0.01,
     verbose: int | str = "auto",
 ) -> TrainResult:
-    """Train a model by a recipe; the same call resumes an interrupted run.
+    """Train a model with a recipe; the same call resumes an interrupted run.
 
     The random seed of Keras, NumPy and Python is set to the recipe's. These files are written to `workdir`:
 
@@ -107,10 +107,10 @@ def train(
 
     Raises:
         TypeError: if the model is not one of this package, or the images are neither folder nor source.
-        ValueError: on an unknown recipe, strategy or `verbose`; if the recipe lacks an argument that was left None; if
-            the classes of model, source and validation differ; on a source without images or with too many unreadable
-            ones; on a `workdir` of another run, with another recipe, model, weights file, source or validation (see
-            `ImageSource.fingerprint`).
+        ValueError: on an unknown recipe, strategy or `verbose`; if an argument is None and the recipe does not define
+            it; if the classes of model, source and validation differ; on a source without images or with too many
+            unreadable ones; on a `workdir` of another run, with another recipe, model, weights file, source or
+            validation (see `ImageSource.fingerprint`).
         FileNotFoundError: if a folder of images does not exist.
         BlockingIOError: if another process trains in `workdir`.
         CheckpointError: if the disk is full or not writable (earlier checkpoints are kept), or the newest checkpoint is
@@ -183,7 +183,7 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
                 epochs=epochs,
                 steps_per_epoch=steps_per_epoch,
                 validation_data=measured,
-                shuffle=False,  # the pipeline shuffles; Keras can shuffle arrays only, and warns
+                shuffle=False,  # the pipeline shuffles; Keras can only shuffle arrays, and would warn
                 callbacks=[*callbacks, resume],
                 verbose=verbose if devices.is_chief else 0,
             ).history
@@ -197,7 +197,7 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
 
 
 def _open_images(recipe, source, validation):
-    """Return the training and the validation images as sources; those of the recipe for None."""
+    """Return the training and the validation images as sources; for None, those of the recipe."""
     if source is None:
         if recipe.dataset is None:
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
@@ -306,10 +306,10 @@ def _finished(workdir, identity, model):
 
 @contextlib.contextmanager
 def _named(path, report):
-    """Raise an error that names a file of a finished run that cannot be read, and how to write it again."""
+    """Raise an error that names an unreadable file of a finished run and says how to write it again."""
     try:
         yield
-    except PermissionError:  # it names the file, which may be intact
+    except PermissionError:  # its message names the file, which may be intact
         raise
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""State of a training run: the variables of model, optimizer and metrics as arrays, and what Keras's callbacks hold."""
+"""State of a training run as arrays: the variables of model, optimizer and metrics, and Keras's callbacks."""
 
 import collections
 

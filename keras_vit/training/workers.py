@@ -1,4 +1,4 @@
-"""The processes and replicas of one training run: who they are, and what they gather and save together."""
+"""The processes and replicas of one training run: their indices, and what they gather and save together."""
 
 import concurrent.futures
 
@@ -14,7 +14,7 @@ def strategy_of(model):
 
 
 def place(strategy):
-    """Return (index of this process, number of processes) of the run; a chief comes first."""
+    """Return (index of this process, number of processes) of the run; a chief, if any, has index 0."""
     resolver = getattr(strategy, "cluster_resolver", None)
     if resolver is None or not strategy.extended._in_multi_worker_mode():  # the resolver of a TPU counts machines
         return 0, 1

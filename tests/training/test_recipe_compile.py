@@ -126,7 +126,7 @@ class TestLoss:
     )
     def test_refuses_another_activation(self, loss, activation):
         for model in (VisionTransformer(CONFIG.replace(classifier_activation=activation)), with_new_head(activation)):
-            with pytest.raises(ValueError, match=f"must give logits or {loss} to be trained .*; got {activation}"):
+            with pytest.raises(ValueError, match=f"must return logits or {loss} to be trained .*; got {activation}"):
                 Recipe(**PLAIN, loss=loss).compile(model)
 
 

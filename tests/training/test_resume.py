@@ -240,8 +240,8 @@ def test_a_checkpoint_of_another_run_is_refused(broken, change, error, message):
         ({}, "fit with Resume requires steps_per_epoch, .* got steps_per_epoch=None"),
         ({"steps_per_epoch": 4, "initial_epoch": 1}, "requires .* no initial_epoch, .* initial_epoch=1"),
         ({"steps_per_epoch": 5}, "steps_per_epoch must be divisible by steps_per_execution"),
-        ({"x": X, "y": Y, "steps_per_epoch": 4}, "as x data that start at step resume.step, .* x=ndarray, y=ndarray"),
-        ({"x": [X], "steps_per_epoch": 4}, "as x data that start at step resume.step, .* x=list, y=NoneType"),
+        ({"x": X, "y": Y, "steps_per_epoch": 4}, "data x that start at step resume.step, .* x=ndarray, y=ndarray"),
+        ({"x": [X], "steps_per_epoch": 4}, "data x that start at step resume.step, .* x=list, y=NoneType"),
     ],
 )
 def test_arguments_of_fit_are_checked(tmp_path, arguments, message):
