@@ -93,15 +93,15 @@ def export(
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable image fails its whole
             request, and there is no output `error`.
         max_pixels: (saved_model) maximum height times width of an image, 64 million by default, checked in its header
-            before memory is allocated. An image of this size needs about 200 MB, 400 MB if EXIF rotates it, 750 MB as
-            a BMP. A progressive JPEG may have a third as many.
+            before memory is allocated. An image of this size needs about 200 MB, 400 MB if EXIF rotates it, 750 MB as a
+            BMP. The limit for a progressive JPEG is a third of it.
         jit_compile: (saved_model) whether XLA compiles the model, once per batch size.
         compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None uses the model's own. Weights stay float32.
         quantization: (litert, openvino) `"int8"`: weights only for litert (dynamic range); weights and activations,
             after calibration, for openvino.
         calibration: (openvino) images for the calibration, as in `keras_vit.preprocess`: a few hundred typical ones.
-        check: True compares on eight generated images; a list of paths or bytes of encoded images, on these; False
-            skips the comparison, and inputs, outputs and check of the card are null.
+        check: True compares on eight generated images; a list of paths or bytes of encoded images compares on these;
+            False skips the comparison, and `inputs`, `outputs` and `check` in the model card are null.
         tolerance: maximum difference, relative to the larger of 1 and an output's maximum; None uses 1e-4, with float16
             0.02, with bfloat16 0.1 and with quantization 0.25.
         force: whether to export a model whose head is all zeros, or whose preprocessing is only assumed.
@@ -169,7 +169,7 @@ def export(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         if is_new and not target.exists():
-            with contextlib.suppress(OSError):  # another export uses it
+            with contextlib.suppress(OSError):  # another export uses the folder
                 path.rmdir()
     LOGGER.info("Exported %s: %s", target, summary(card["check"]) if samples else "not checked")
     return target
@@ -196,7 +196,7 @@ def _check_model(model, force):
 
 
 def _samples(check, max_pixels):
-    """Return encoded images to compare on; none without a comparison."""
+    """Return encoded images for the comparison; an empty list without a comparison."""
     if isinstance(check, bool):
         return sample_files(_SAMPLES, max_pixels) if check else []
     if not isinstance(check, (list, tuple)) or not check:
@@ -216,11 +216,11 @@ def _read(model, images):
 
 
 def _model_card(model, format, options):
-    """Return the content of model_card.json, with what is known before the check."""
+    """Return the content of model_card.json, as far as it is known before the check."""
     if options.get("calibration") is not None:
         options = {**options, "calibration": f"{len(options['calibration'])} images"}
     order = ", red first" if model.preprocessing.channels == 3 else ""
-    by_caller = "by the caller, to the input's height and width, as `preprocessing` says (size, crop, interpolation)"
+    by_caller = "by the caller, to the input's height and width, as described in `preprocessing` (size and so on)"
     return {
         "model": model.name,
         "format": format,
@@ -268,7 +268,7 @@ def _write(model, folder, format, options):
 def _write_in_tensorflow(model, folder, format, options):
     """Write a model of another backend in a process that runs TensorFlow.
 
-    A TensorFlow graph converted from JAX is locked to the platform it was lowered for. The same layers on the
+    A TensorFlow graph converted from JAX only runs on the platform for which it was lowered. The same layers on the
     TensorFlow backend give a portable graph.
     """
     with tempfile.TemporaryDirectory() as place:

@@ -1,4 +1,4 @@
-"""The formats of `keras_vit.export`: the table of how each is checked and written, and the writers of single files.
+"""The formats of `keras_vit.export`: a table with the check and the writer of each, and the single-file writers.
 
 ONNX, LiteRT and OpenVINO are written with Keras's exporters and the runtimes' tools. Their input is pixels at the
 model's size, float32 (batch, height, width, channels) on [0, 255]; the graph standardises them and returns logits
@@ -28,10 +28,10 @@ class Format:
     """One export format.
 
     Attributes:
-        check: function of a model, the names of the given options and all options that raises on invalid ones.
+        check: function of a model, the names of the given options and all options; it raises an error on invalid ones.
         write: function of a model, a folder that does not exist yet and the options.
         options: dict from the name of an option to its default.
-        packages: modules that are needed to write it.
+        packages: modules that are needed to write the format.
         runtime: module that runs the export for the comparison.
     """
 
@@ -69,7 +69,7 @@ def check_packages(format, options, is_checked):
 def _check_quantization(model, given, *, quantization):
     """Raise a `ValueError` on an unknown quantization, or a model that is already quantised."""
     checks.check_choice("quantization", quantization, (None, "int8"))
-    check_not_quantized(model, "format='litert' and 'openvino', whose converters quantise themselves")
+    check_not_quantized(model, "format='litert' and 'openvino', whose converters quantise the model")
 
 
 def _check_calibration(model, given, *, quantization, calibration):
@@ -109,7 +109,7 @@ def _write_openvino(model, folder, *, quantization, calibration):
     for output in graph.outputs:
         if len(output.partial_shape) == 2 and output.element_type.is_real():
             output.tensor.set_names({class_scores(model)})
-        else:  # an unused size inside a norm or of merged tokens, which the converter leaves as an output
+        else:  # an unused size from a norm or from merged tokens, which the converter keeps as an output
             graph.remove_result(output.node)
     if quantization is not None:
         graph = _quantized(graph, calibration)
@@ -139,7 +139,7 @@ def _quantized(graph, calibration):
 
 @contextlib.contextmanager
 def _without_bars():
-    """Silence NNCF's progress bars, which have no switch and cause warnings in notebooks."""
+    """Silence NNCF's progress bars, which cannot be switched off and cause warnings in notebooks."""
     import rich  # installed with NNCF, which uses its console
 
     console = rich.get_console()

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-_BATCH = 3  # of 8 images: the second call has the same size, the third another one
+_BATCH = 3  # with 8 images, the second batch has the same size, the third another one
 
 
 def run(format, folder, inputs):
@@ -96,7 +96,7 @@ def _open_openvino(folder):
 
 
 def _described(name, dtype, shape):
-    """Return a tensor for the model card; a side that is not a number is dynamic: None."""
+    """Return a tensor for the model card; dynamic sides, which are not numbers, are None."""
     sides = [int(str(side)) if str(side).isdigit() else None for side in shape]
     return {"name": name, "dtype": dtype, "shape": sides}
 

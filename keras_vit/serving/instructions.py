@@ -1,4 +1,4 @@
-"""README.txt of an exported SavedModel: the commands that serve this model, and a call of each signature."""
+"""README.txt of an exported SavedModel: commands that serve the model, and a call of each signature."""
 
 import pathlib
 import re
@@ -30,7 +30,7 @@ def instructions(name, functions, *, on_error, max_pixels):
     """Return the text of README.txt.
 
     Args:
-        name: of the model on the server, see `server_name`.
+        name: name of the model on the server, see `server_name`.
         functions: dict from the name of a signature to its concrete function.
         on_error, max_pixels: options of the export.
     """

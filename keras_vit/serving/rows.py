@@ -1,4 +1,4 @@
-"""Encoded images to model input, row by row in the graph, so that an unreadable image does not affect others."""
+"""Convert encoded images to model input row by row in the graph, so that an unreadable one does not affect others."""
 
 import tensorflow as tf
 
@@ -17,8 +17,8 @@ _FORMATS = {
 def read_rows(image_bytes, protocol, max_pixels, on_error):
     """Decode and preprocess encoded images one at a time, because a large image needs much memory.
 
-    An image of 64 million pixels needs about 200 MB, and so does a progressive JPEG of a third, which is its limit. An
-    image that EXIF rotates needs 400 MB, a GIF 250 MB, and a BMP, whose file is as large as its pixels, 750 MB.
+    An image of 64 million pixels needs about 200 MB, and so does a progressive JPEG with a third of that, its limit. An
+    image that EXIF rotates needs 400 MB, a GIF 250 MB, and a BMP 750 MB, because its file is as large as its pixels.
 
     Args:
         image_bytes: string tensor (batch,), complete encoded files.
@@ -44,7 +44,7 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
         return tf.map_fn(read, image_bytes, fn_output_signature=specs, parallel_iterations=1)
 
     def answer(contents):
-        """Return a dataset of one element: the result of the first way that does not fail."""
+        """Return a dataset of one element: the result of the first function that does not fail."""
         one = tf.data.Dataset.from_tensors(contents)
         ways = read, _too_large(max_pixels, shape), _unreadable(shape)
         first, *others = (one.map(way).ignore_errors() for way in ways)
@@ -60,7 +60,7 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
 
 
 def _too_large(max_pixels, shape):
-    """Return a function from an image beyond the limit to a row of zeros and the reason; it fails for others."""
+    """Return a function from an image beyond the limit to a row of zeros and the reason; it fails for other images."""
 
     def answer(contents):
         def of_jpeg():
@@ -71,12 +71,12 @@ def _too_large(max_pixels, shape):
         sides, is_progressive = tf.cond(tf.io.is_jpeg(contents), of_jpeg, of_other)
         limit = tf.where(is_progressive, max_pixels // 3, max_pixels)
         is_beyond = tf.reduce_prod(tf.cast(sides, tf.float64)) > tf.cast(limit, tf.float64)
-        with tf.control_dependencies([tf.raw_ops.Assert(condition=is_beyond, data=["the size is none of its faults"])]):
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=is_beyond, data=["the image is not too large"])]):
             width, height = tf.unstack(tf.strings.as_string(sides), num=2)
         most = tf.where(
             is_progressive,
-            f"{max_pixels // 3:,} are the most of a progressive JPEG",
-            f"{max_pixels:,} are the most",
+            f"the limit of a progressive JPEG is {max_pixels // 3:,}",
+            f"the limit is {max_pixels:,}",
         )
         return tf.zeros(shape), tf.strings.join(["an image of ", width, " x ", height, " pixels; ", most])
 
@@ -91,7 +91,7 @@ def _unreadable(shape):
         start = tf.strings.join([tf.strings.substr(contents, 0, 12), b"\0" * 12])  # the file may be shorter
         for name, (place, magic) in _FORMATS.items():
             is_this = tf.strings.substr(start, place, len(magic)) == magic
-            error = tf.where(is_this, f"a {name} that is damaged, cut short, too large inside or of a rare kind", error)
+            error = tf.where(is_this, f"a {name} that is damaged, truncated, too large inside or of a rare kind", error)
         return tf.zeros(shape), tf.where(tf.strings.length(contents) == 0, "no image: it is empty", error)
 
     return answer

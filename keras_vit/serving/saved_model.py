@@ -22,7 +22,7 @@ _BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error":
 def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pixels, jit_compile, compute_dtype):
     """Raise a `ValueError` or `TypeError` on an invalid option before anything is written.
 
-    `given` contains the options that are not defaults; those without effect raise an error.
+    `given` contains the options that the user has set; those without effect raise an error.
     """
     if not isinstance(signatures, (list, tuple)) or not signatures:
         raise ValueError(f"signatures must be a list of at least one of {', '.join(SIGNATURES)}; got {signatures!r}")

@@ -27,7 +27,7 @@ _SAMPLES = (("JPEG", (240, 320)), ("PNG", (224, 224)), ("JPEG", (400, 200)), ("B
 
 
 class ExportError(RuntimeError):
-    """Report an export that fails or differs from the model; it is removed."""
+    """Report an export that fails or differs from the model; the export is removed."""
 
 
 def sample_files(count, max_pixels=None):
@@ -52,7 +52,7 @@ def self_check(model, folder, format, files, pixels, tolerance):
         folder: `pathlib.Path` of the export.
         format: name of the format.
         files: list of encoded images (bytes).
-        pixels: list of the same, decoded: uint8 (height, width, channels).
+        pixels: list of the same images, decoded: uint8 (height, width, channels).
         tolerance: maximum difference of an output, relative to the larger of 1 and its maximum.
 
     Returns:
@@ -78,7 +78,7 @@ def self_check(model, folder, format, files, pixels, tolerance):
     check = {
         "largest_differences": differences,
         "tolerance": tolerance,
-        "of": "the largest number of the model's output, or of 1 if that is less",
+        "of": "the larger of 1 and the largest absolute output of the model",
         "images": len(files),
         "same_top1": same,
     }
@@ -101,7 +101,7 @@ def summary(check):
 
 
 def run_python(words, expectation, **environment):
-    """Run Python with these words on the CPU in a process of its own and return what it prints.
+    """Run Python with these arguments on the CPU in a process of its own and return its standard output.
 
     Raises:
         ExportError: if it fails; `expectation` begins the message.

@@ -83,11 +83,11 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
 
 def output_model(model, names):
-    """Build a keras model, which shares the weights of `model`, from its input to a dict of outputs.
+    """Build a keras model from the input of `model` to a dict of outputs; it shares the weights of `model`.
 
     Args:
         model: a classifier of this package.
-        names: of the outputs: `logits` or `scores`, see `class_scores`; `features`, the input of the head (for a
+        names: names of the outputs: `logits` or `scores`, see `class_scores`; `features`, the input of the head (for a
             distilled model the mean of the inputs of its two heads); `tokens`, the input of the pooling (for a ResNet
             its last map); `attention`, the rollout.
     """
