@@ -17,11 +17,11 @@ _SHOWN_LINES = 6
 def guarded(work):
     """Call `work()` and return the exit code of the command.
 
-    A user error prints one line on standard error and returns 2, Ctrl-C returns 130, and a reader that closes the pipe,
-    such as `head`, 141. `KERAS_VIT_DEBUG=1` also shows the traceback. All other exceptions are raised.
+    A user error prints one line on standard error and returns 2, Ctrl-C returns 130, and a closed pipe returns 141
+    (`head` closes it). `KERAS_VIT_DEBUG=1` also shows the traceback. All other exceptions are raised.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed: the null device gets its descriptor before another file does
+        if getattr(sys, name) is None:  # if closed, the null device takes its descriptor before another file can
             setattr(sys, name, open(os.devnull, mode))
     try:
         try:
@@ -45,7 +45,7 @@ def guarded(work):
 
 @contextlib.contextmanager
 def users_mistakes(*failures):
-    """Treat exceptions of these types as user errors: a full disk or an absent TPU needs no traceback."""
+    """Treat exceptions of these types as user errors: a full disk or a missing TPU needs no traceback."""
     try:
         yield
     except failures as error:

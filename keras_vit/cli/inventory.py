@@ -77,7 +77,7 @@ def _weight_rows(name):
 def _print_table(head, rows, left, widths=None):
     """Print rows of cells; the columns in `left` are left-aligned, the others right-aligned.
 
-    With `widths` each row is printed as soon as it is computed: to build all models takes seconds.
+    With `widths`, each row is printed as soon as it is computed, because building all models takes seconds.
     """
     widths = widths or [max(len(str(row[column])) for row in (head, *rows)) for column in range(len(head))]
     for row in itertools.chain([head], rows):

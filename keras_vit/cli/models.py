@@ -72,7 +72,7 @@ def change_preprocessing(preprocessing, image_size, args):
     """Return the `Preprocessing` with the changes of `--resize`, `--crop` and so on.
 
     Args:
-        preprocessing: of the model.
+        preprocessing: `Preprocessing` of the model.
         image_size: (height, width) of the model, which the result must have.
         args: parsed arguments.
 

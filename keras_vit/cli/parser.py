@@ -136,7 +136,7 @@ class _CommandParser(_Parser):
     """
 
     def parse_known_args(self, args=None, namespace=None):
-        """Parse as argparse does, but report a surplus word here, where the command is known."""
+        """Parse as argparse does, but report an unexpected word here, where the command is known."""
         name = self.prog.split()[-1]
         before = anything = f"a word of {name}"
         for word in args[: args.index("--")] if "--" in args else args:
@@ -154,7 +154,7 @@ class _CommandParser(_Parser):
 
 
 def _suggestion(option, options):
-    """Return a hint at the option with a similar spelling, this beginning or these initials, or an empty string."""
+    """Return a hint that names an option with similar spelling, beginning or initials; otherwise an empty string."""
     word = option.lstrip("-").lower().replace("_", "-")
     names = [name[2:] for name in options if name.startswith("--")]
     near = difflib.get_close_matches(word, names, 1, _NEAR) + [name for name in names if name.startswith(word)]

@@ -9,7 +9,7 @@ from keras_vit.cli.models import given
 ANY_KIND = "--folder, --tfds, --tfrecord or --arrays"
 _KINDS = ("folder", "tfds", "tfrecord", "arrays")
 _KEYS = ("image_key", "label_key")  # the defaults depend on the kind
-# argument -> the kinds that it belongs to
+# argument -> the kinds of images that it applies to
 _BELONGS_TO = {
     "split": ("tfds",),
     "data_dir": ("tfds",),
@@ -31,7 +31,7 @@ def open_sources(args, seed):
 
     Args:
         args: parsed arguments.
-        seed: of the draw of `--hold-out`.
+        seed: seed of the draw of `--hold-out`.
     """
     kind = kind_of(args)
     if kind is None:
@@ -46,7 +46,7 @@ def open_sources(args, seed):
 
 
 def kind_of(args):
-    """Return the name of the argument that gives images, None without one; raise if others do not go with it."""
+    """Return the argument that selects the images, None without one; raise an error if others do not apply to it."""
     kind = next(iter(given(args, _KINDS)), None)
     for name in given(args, _BELONGS_TO):
         if kind not in _BELONGS_TO[name]:
@@ -71,7 +71,7 @@ def _split(source, hold_out, seed):
 
 
 def _open(args, kind, part=None, where=None):
-    """Return the images of the arguments: of a part of the arrays, or at another place than the arguments say."""
+    """Return the images that the arguments describe: a `part` of the arrays, or the images at `where` if given."""
     where = where or (args.split if kind == "tfds" else getattr(args, kind))
     keys, names = given(args, _KEYS), None
     if args.class_names is not None:

@@ -1,4 +1,4 @@
-"""What `keras-vit train` does; its recipe: `--set FIELD=VALUE` and its short forms."""
+"""What `keras-vit train` does, and the changes to its recipe: `--set FIELD=VALUE` and the short forms."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ _SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay"
 
 
 def train(args):
-    """Train by a recipe, or print the recipe."""
+    """Train with a recipe, or print the recipe."""
     recipes = keras_vit.training.RECIPES
     if args.recipe not in recipes:
         hint = checks.suggestion(args.recipe, recipes, most=3, cutoff=0.4)

@@ -1,4 +1,4 @@
-"""A page in the browser that shows how a model classifies images and where it looks: `keras-vit demo`."""
+"""A browser page that shows the predictions and the attention of a model: `keras-vit demo`."""
 
 from keras_vit.demo.server import build_page, launch, wait
 

@@ -1,4 +1,4 @@
-"""Read a visitor's file, and find what a model answers to an image and where it looks."""
+"""Read an uploaded file, and compute the predictions and the attention of a model for an image."""
 
 import dataclasses
 import pathlib
@@ -21,7 +21,7 @@ def read_image(path):
     """Read a JPEG, PNG, BMP, GIF or WebP file, turned upright by its EXIF orientation: uint8 (height, width, 3).
 
     Raises:
-        ValueError: if the file is damaged, too large or no image. The message has its name without the folder.
+        ValueError: if the file is damaged, too large or not an image. The message has its name without the folder.
     """
     path = pathlib.Path(path)
     if path.stat().st_size > MAX_BYTES:
@@ -31,10 +31,10 @@ def read_image(path):
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What a model answers to one image.
+    """Predictions and attention of a model for one image.
 
     Attributes:
-        name: of the model.
+        name: name of the model.
         inputs: float32 (1, height, width, channels), the prepared image.
         image: uint8 (height, width, 3), the same as pixels.
         answers: list of (label, score), best first.
@@ -57,8 +57,8 @@ class Look:
         return list(self.rollouts)[depth - 1]
 
     def figures(self, depth):
-        """Return (image, caption) of the image and of the rollout over its first `depth` blocks, shown twice."""
-        shown = [(self.image, "What the model sees")]
+        """Return (image, caption) pairs: the image, and two drawings of the rollout over the first `depth` blocks."""
+        shown = [(self.image, "Model input")]
         if self.rollouts:
             name = self.block(depth)
             rollout = self.rollouts[name]
@@ -74,20 +74,20 @@ class Look:
 
 
 def look(model, image, top=5):
-    """Show one image to a classifier of keras_vit and return a `Look`.
+    """Apply a classifier of keras_vit to one image and return a `Look`.
 
     Args:
-        image: as `keras_vit.preprocess` takes it.
-        top: number of answers.
+        image: one image, as in `keras_vit.preprocess`.
+        top: number of predictions.
 
     Raises:
-        ValueError, TypeError: as `keras_vit.preprocess` and `keras_vit.predict`. A model without attention maps, such
-            as a ResNet, raises nothing: it has no rollouts and a remark.
+        ValueError, TypeError: as in `keras_vit.preprocess` and `keras_vit.predict`. A model without attention maps,
+            such as a ResNet, raises no error: the result has no rollouts, and a remark says why.
     """
     times = [time.perf_counter()]
     inputs = preprocess(image, model.preprocessing)
     times.append(time.perf_counter())
-    with warnings.catch_warnings(record=True) as caught:  # such as of a head of zeros
+    with warnings.catch_warnings(record=True) as caught:  # such as the warning about a head of zeros
         warnings.simplefilter("always")
         answers = predict_prepared(model, inputs, top=top)[0]
     times.append(time.perf_counter())

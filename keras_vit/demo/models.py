@@ -1,4 +1,4 @@
-"""The models that visitors choose from, among them a small ViT for handwritten digits that needs no weights."""
+"""The models of the demo, including a small ViT for handwritten digits that needs no weights."""
 
 import contextlib
 
@@ -18,8 +18,8 @@ _DIGIT_SIZE = (8, 8)  # of scikit-learn's images
 _DIGIT_FILE = "ViT-digits-1.keras"  # raise the number when the training below changes
 _LEAST_CONTRAST = 24  # pixel values between paper and ink
 _LEAST_INK = 0.4 * 255  # fainter pixels are paper
-_MEAN_INK = 0.27 * 255  # of an image; the data have 0.30 to 0.32, whatever the digit
-_KEPT = 2  # models in memory besides the given one
+_MEAN_INK = 0.27 * 255  # mean of an image; that of each digit in the data is 0.30 to 0.32
+_KEPT = 2  # models in memory in addition to the given one
 _IMAGE_SIZE = (224, 224)
 
 
@@ -28,10 +28,10 @@ class Offers:
 
     Args:
         model: a classifier of keras_vit, offered first; or None.
-        weights: what its weights are called.
+        weights: name of its weights on the page.
 
     Attributes:
-        choices: dict from the name of a model to the names of its weights; the first of each is chosen at the start.
+        choices: dict from the name of a model to the names of its weights; the first ones are selected at the start.
     """
 
     def __init__(self, model=None, weights="as given"):
@@ -48,7 +48,7 @@ class Offers:
                 self.choices[name] = list(dict.fromkeys([*self.choices.get(name, []), *published]))
 
     def reads_digits(self, name, weights):
-        """Return whether a choice takes images as scikit-learn's digits are."""
+        """Return whether the chosen model expects images like scikit-learn's digits."""
         if (name, weights) == self._given:
             preprocessing = self._model.preprocessing
             return preprocessing.image_size == _DIGIT_SIZE and preprocessing.channels == 1
@@ -62,7 +62,7 @@ class Offers:
 
         Raises:
             ValueError: if the choice is not offered.
-            ImportError, OSError: as `create_model` and `open_digit_model`.
+            ImportError, OSError: as in `create_model` and `open_digit_model`.
         """
         checks.check_choice("model", name, self.choices)
         checks.check_choice("weights", weights, self.choices[name])
@@ -86,7 +86,7 @@ def open_digit_model(report=lambda sentence: None, steps=None):
 
     Args:
         report: function that is called with a sentence before the training.
-        steps: number of training steps; None is the whole training, 40 seconds on two cores.
+        steps: number of training steps; None for the whole training, which takes 40 seconds on two cores.
 
     Raises:
         ImportError: if scikit-learn is not installed.
@@ -105,7 +105,7 @@ def open_digit_model(report=lambda sentence: None, steps=None):
 
 
 def _train_digits(steps):
-    """The quickstart's recipe on patches of 2 x 2, for an attention map of 4 x 4; 97 % of held-out digits correct."""
+    """Train with the quickstart's recipe and patches of 2 x 2, for attention maps of 4 x 4; 97 % held-out accuracy."""
     source, _ = data.from_digits()
     recipe = training.RECIPES["quickstart"].replace(epochs=60)
     config = recipe.model.replace(name=DIGITS, patch_size=2, num_layers=3, dropout_rate=0.0)
@@ -129,9 +129,9 @@ def example_digits():
 
 
 def digit_image(image):
-    """Prepare an image of one digit as scikit-learn's are: uint8 (8, 8, 1), bright ink on black, the full height.
+    """Convert an image of one digit to the form of scikit-learn's: uint8 (8, 8, 1), bright ink on black, full height.
 
-    Ink is what differs from the border of the image, so the paper must be plain.
+    Ink is every pixel that differs from the border of the image, so the paper must be plain.
 
     Args:
         image: uint8 (height, width, 1 or 3). One of 8 x 8 pixels is returned unchanged.

@@ -13,7 +13,7 @@ from keras_vit import checks
 from keras_vit.demo import looks, models, scenes
 
 _HINT = "Pick an image, or drop one of your own."
-_MISTAKES = (ValueError, TypeError, OSError, ImportError)  # whose message is shown to the visitor
+_MISTAKES = (ValueError, TypeError, OSError, ImportError)  # errors whose message is shown on the page
 _FORMATS = [".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp"]
 _FORGET = 3600  # seconds after which uploads, figures and answers are deleted
 _QUEUED = {"concurrency_limit": 1, "concurrency_id": "model", "api_visibility": "private"}
@@ -26,13 +26,13 @@ def build(offers):
     """Return the page as `gradio.Blocks`.
 
     Args:
-        offers: `models.Offers`, what visitors choose from.
+        offers: `models.Offers`, the models that can be chosen.
     """
     handlers = _Handlers(offers)
     name, names = next(iter(offers.choices.items()))
     with gr.Blocks(title="keras_vit", analytics_enabled=False, delete_cache=(_FORGET, _FORGET)) as page:
         found = gr.State(None, time_to_live=_FORGET)  # (model, weights, Look)
-        gr.Markdown("## keras_vit\nWhat a Vision Transformer answers to an image, and where it looks.")
+        gr.Markdown("## keras_vit\nPredictions and attention of a Vision Transformer.")
         with gr.Row():
             with gr.Column(scale=4, min_width=320):
                 with gr.Row():
@@ -50,7 +50,7 @@ def build(offers):
                 heads = gr.Gallery(columns=4, fit_columns=False, visible=False, **_GALLERY, elem_id="heads")
 
         chosen, results = [model, weights], [status, figures, depth, answers, show_heads, heads, found]
-        shown = [status, figures, answers]  # an error covers these
+        shown = [status, figures, answers]  # an error message covers these
         examples.select(handlers.show_example, chosen, results, show_progress_on=shown, **_QUEUED)
         upload.upload(handlers.show_file, [*chosen, upload], results, show_progress_on=shown, **_QUEUED)
         model.input(handlers.change_model, model, [weights, examples, *results], **_AT_ONCE)
@@ -61,7 +61,7 @@ def build(offers):
 
 
 def appearance():
-    """Return the arguments of `gradio.Blocks.launch` for the look of the page; its fonts are the system's."""
+    """Return the arguments of `gradio.Blocks.launch` for the style of the page, which uses the system's fonts."""
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", **fonts)
     return {"theme": theme, "css_paths": _STYLE, "footer_links": []}
@@ -111,9 +111,9 @@ class _Handlers:
         model = self._offers.open(name, weights, gr.Info)
         found = looks.look(model, models.digit_image(image) if self._offers.reads_digits(name, weights) else image)
         (label, score), depth = found.answers[0], len(found.rollouts)
-        said = " ".join([f"{found.name} says {label} ({100 * score:.1f} %).", *found.remarks])
+        said = " ".join([f"{found.name}: {label} ({100 * score:.1f} %).", *found.remarks])
         times = ", ".join(f"{part} {took:.0f} ms" for part, took in found.milliseconds.items())
-        # Gradio merges equal labels, such as ImageNet's two cranes. Spaces at the end, which are not seen, prevent it.
+        # Gradio merges equal labels, such as ImageNet's two cranes. Trailing spaces, which are invisible, prevent this.
         scores = {label + " " * rank: score for rank, (label, score) in enumerate(found.answers)}
         return (
             f"{said}\n{times}",
@@ -127,7 +127,7 @@ class _Handlers:
 
 
 def _change_depth(state, depth):
-    """The figures up to another block. The heads on the page are of the block before, so they are hidden."""
+    """The figures up to another block. The heads on the page belong to the previous block, so they are hidden."""
     with _mistakes_shown():
         return state[2].figures(depth), gr.Gallery(visible=False)
 

@@ -135,7 +135,7 @@ def _jack_o_lantern(draw):
 
 _SKY = (90, 150, 220), (200, 225, 245)
 
-# name: the function that draws it, the colours of the background at the top and at the bottom
+# name -> function that draws the object, colours of the background at the top and at the bottom
 SCENES = {
     "balloon": (_balloon, *_SKY),
     "soccer ball": (_soccer_ball, (90, 160, 70), (60, 130, 50)),

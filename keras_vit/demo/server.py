@@ -1,4 +1,4 @@
-"""build_page and launch: the page as an object, and served on this machine."""
+"""build_page and launch: build the page of the demo, and serve it on this machine."""
 
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,10 @@ from keras_vit.models import ImageModel
 if TYPE_CHECKING:
     import gradio
 
-# Nothing is loaded from other hosts, although some versions of Gradio ask for fonts and scripts there.
+# The page loads nothing from other hosts, although some versions of Gradio request fonts and scripts there.
 _POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob: ws: wss:"
 _MAX_PORT = 65535
-_SESSIONS = 100  # whose last answers are kept
+_SESSIONS = 100  # sessions whose last results are kept
 
 
 def build_page(model: ImageModel | None = None, weights: str = "as given") -> "gradio.Blocks":
@@ -27,14 +27,14 @@ def build_page(model: ImageModel | None = None, weights: str = "as given") -> "g
 
     Args:
         model: a classifier of keras_vit, offered first; or None.
-        weights: what the page calls its weights, such as the name of their file.
+        weights: name of its weights on the page, such as their file name.
 
     Returns:
         A `gradio.Blocks`, to launch or to mount in another application.
 
     Raises:
-        ImportError: without Gradio or scikit-learn.
-        ValueError: if `model` is no classifier of keras_vit.
+        ImportError: if Gradio or scikit-learn is not installed.
+        ValueError: if `model` is not a classifier of keras_vit.
     """
     page = _page()
     if model is not None:
@@ -61,18 +61,19 @@ def launch(
 
     Args:
         model, weights: as in `build_page`.
-        host: address to listen on. The default serves this machine alone; `"0.0.0.0"` serves the network.
-        port: number, or None for the first free one from 7860.
+        host: address to listen on. With the default, only this machine can open the page; with `"0.0.0.0"`, the network
+            can.
+        port: port number; None uses the first free one from 7860.
         browser: whether to open the page in the browser.
-        share: whether Gradio's service makes a public link to it.
+        share: whether to create a public link with Gradio's service.
         block: False returns at once, and a thread serves the page.
 
     Returns:
         The `gradio.Blocks`, with its address as `local_url`; `close()` ends it.
 
     Raises:
-        ImportError, ValueError: as `build_page`.
-        OSError: if the port is taken.
+        ImportError, ValueError: as in `build_page`.
+        OSError: if the port is in use.
     """
     for name, value in (("browser", browser), ("share", share), ("block", block)):
         checks.check_flag(name, value)
@@ -102,13 +103,13 @@ def wait(page: "gradio.Blocks") -> None:
     """Wait until Ctrl-C, then close a page.
 
     Args:
-        page: what `launch` returned with `block=False`.
+        page: result of `launch` with `block=False`.
     """
     page.block_thread()
 
 
 def _page():
-    """The module that imports Gradio, which takes seconds."""
+    """Return the module that imports Gradio, which takes seconds."""
     try:
         from keras_vit.demo import page
     except ImportError as error:

@@ -36,7 +36,7 @@ def test_an_example_is_answered_as_predict_does(handlers, model):
     assert [label for label, _ in found] == [label for label, _ in expected]
     np.testing.assert_allclose([score for _, score in found], [score for _, score in expected], atol=1e-6)
     label, score = expected[0]
-    assert said.splitlines()[0] == f"{NAME} says {label} ({100 * score:.1f} %)."
+    assert said.splitlines()[0] == f"{NAME}: {label} ({100 * score:.1f} %)."
     assert said.splitlines()[1].startswith("preprocessing ")
     assert [part.visible for part in (figures, depth, answers, show_heads, heads)] == [True, True, True, True, False]
     figures, heads = page._change_depth(state, 1)

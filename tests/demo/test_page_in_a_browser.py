@@ -220,7 +220,7 @@ def test_an_example_is_answered(page, model):
     digit = example_digits()["4"]
     assert_bars(page, expected(model, digit))
     label, score = expected(model, digit)[0]
-    said = rf"{NAME} says {label} \({score:.1f} %\)\.\npreprocessing \d+ ms, model \d+ ms, attention \d+ ms"
+    said = rf"{NAME}: {label} \({score:.1f} %\)\.\npreprocessing \d+ ms, model \d+ ms, attention \d+ ms"
     assert re.fullmatch(said, page.status())
     seen, overlay, heat_map = page.images("#figures")
     np.testing.assert_array_equal(seen[::28, ::28, 0], digit[..., 0])
