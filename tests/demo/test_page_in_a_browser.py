@@ -70,7 +70,7 @@ class Page:
         """Picks an example and waits for the answer about it."""
         self.forget()
         self.all("#examples button")[place].click()
-        self.until(lambda: "says" in self.status())
+        self.until(lambda: " %)." in self.status())
         self.until(lambda: self.all("#figures img") and not self.all("#status .wrap:not(.hide)"))
 
     def upload(self, path):
@@ -260,7 +260,7 @@ def test_the_same_example_can_be_picked_again(page):
 def test_a_file_is_read(page, model, tmp_path):
     six = Image.fromarray(255 - example_digits()["6"][..., 0]).resize((160, 160))
     six.save(tmp_path / "six.png")
-    assert " says " in page.upload(tmp_path / "six.png")
+    assert " %)." in page.upload(tmp_path / "six.png")
     assert_bars(page, expected(model, digit_image(np.asarray(six)[..., None])))
 
 
