@@ -122,7 +122,7 @@ def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=
                 f"got {block.dtype} of shape {block.shape}"
             )
         if not np.isfinite(block).all():
-            raise ValueError("weights must be finite; those of a block are not")
+            raise ValueError("weights must be finite; a block contains NaN or infinity")
     sizes = {(len(block), block.shape[-1]) for block in weights}
     if len(sizes) > 1:
         raise ValueError(f"weights must have equal images and tokens in all blocks; got (images, tokens) {sizes}")

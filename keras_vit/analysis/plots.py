@@ -306,7 +306,7 @@ def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
 
 
 def import_figure():
-    """Return a subclass of matplotlib's `Figure` that notebooks display without pyplot.
+    """Return a subclass of matplotlib's `Figure` that notebooks show without pyplot.
 
     Raises:
         ImportError: if matplotlib is not installed; the message has the command that installs it.

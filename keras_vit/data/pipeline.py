@@ -65,7 +65,8 @@ def train_pipeline(
         drop_remainder: whether to drop a last batch that is not full, so that all batches have the same shape.
         start_step: number of the first batch, 0 or above.
         shard: `(index, count)`: selects rows index * batch_size / count to (index + 1) * batch_size / count of every
-            batch; they equal those of the whole batch. A last batch that is not full may leave a shard without rows.
+            batch; they are equal to the same rows of the whole batch. A last batch that is not full may leave a shard
+            without rows.
         dtype: `"float32"`, or `"uint8"` for rounded pixel values 0 to 255, for a model that rescales its input.
         max_corrupt: maximum share of unreadable images in the source, in [0, 1]. With more, or if no image is readable,
             the pipeline raises an error; `data_error` extracts its message from what `model.fit` raises.

@@ -216,7 +216,7 @@ def _by_strips(image, axis, work, dtype=None):
         image: (height, width, channels).
         axis: 0 or 1; along this axis, `work` must treat every row, or column, independently.
         work: function from a strip of the image to a tensor of rank 3 with the same length along `axis`.
-        dtype: of the result of `work`; None for that of the image.
+        dtype: dtype of the result of `work`; None for the dtype of the image.
     """
     rows_first = (lambda strip: strip) if axis == 0 else (lambda strip: tf.transpose(strip, (1, 0, 2)))
     length, across = tf.shape(image)[axis], tf.shape(image)[1 - axis]

@@ -54,8 +54,8 @@ def from_tfrecord(
 
     Raises:
         FileNotFoundError: if there are no such files.
-        ValueError: if no record is complete or readable, the first readable one lacks these features, or `label_offset`
-            is above all labels.
+        ValueError: if no record is complete or readable, the first readable one does not have these features, or
+            `label_offset` is above all labels.
     """
     checks.check_integer("label_offset", label_offset, minimum=0)
     class_names = None if class_names is None else check_class_names(class_names)

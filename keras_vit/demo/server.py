@@ -19,7 +19,7 @@ _SESSIONS = 100  # sessions whose last results are kept
 def build_page(model: ImageModel | None = None, weights: str = "as given") -> "gradio.Blocks":
     """Build the page of the demo.
 
-    It lets you choose a model, pick or upload an image, and see classes, attention rollout and heads.
+    On it, users choose a model, pick or upload an image, and see classes, attention rollout and heads.
 
     Without a model it starts with a small ViT for handwritten digits, which is trained when the first image is picked
     (40 seconds on two cores) and kept in Keras's cache. The models with published weights can be chosen as well; they

@@ -1,4 +1,4 @@
-"""Matching the classes of the data to the logits of a model: by WordNet id, by name or by a leading index."""
+"""Match the classes of the data to the logits of a model: by WordNet id, by name or by a leading index."""
 
 import collections
 import re

@@ -143,5 +143,5 @@ def _checksum(array):
 
 def _as_stored(array):
     """Return a contiguous array; dtypes that NumPy lacks, such as bfloat16, become integers of the same size."""
-    array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray gives a scalar an axis
+    array = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray adds an axis to a scalar
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array

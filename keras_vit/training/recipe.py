@@ -62,7 +62,8 @@ class Recipe(Config):
             no average.
         layer_decay: in (0, 1], factor of the learning rate per block, from the head to the embedding; see
             `keras_vit.training.compile.layer_rates`. None for one learning rate.
-        microbatches: number of parts that a batch is split into to save memory; the update is that of the whole batch.
+        microbatches: number of parts that a batch is split into to save memory; the update equals that of the whole
+            batch.
         gradient_accumulation_steps: number of steps between two updates of the weights, as in Keras's optimizers. None
             updates at every step.
         steps_per_execution: steps per call of the compiled function.

@@ -96,7 +96,7 @@ def test_beyond_the_share_fit_stops_with_one_sentence(source):
     error = data_error(raised.value)
     assert isinstance(error, UnusableDataError) and isinstance(error, ValueError)
     assert str(error).startswith("2 of 12 images cannot be read; max_corrupt=0.1 allows 1: ")
-    assert "4.png must be" in str(error) and str(error).endswith("Repair or remove these, or raise max_corrupt")
+    assert "4.png must be" in str(error) and str(error).endswith("Repair or remove them, or increase max_corrupt")
     assert "\n" not in str(error)
 
 
