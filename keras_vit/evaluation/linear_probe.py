@@ -48,7 +48,7 @@ class Ridge:
         return _standardised(features, self.mean, self.std) @ self.weights
 
     def predict(self, features: npt.ArrayLike) -> np.ndarray:
-        """Return the class (images,) with the highest score; for equal scores, the first one.
+        """Return the class (images,) with the highest score; the first of equal scores.
 
         Args:
             features: (images, dim).
