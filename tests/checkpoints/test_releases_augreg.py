@@ -103,3 +103,12 @@ def test_other_names_are_refused_with_the_scheme(filename):
 def test_other_models_are_no_files_of_augreg():
     with pytest.raises(ValueError, match="is no file of ViT-B_16"):
         releases.find_release("ViT-B_16", B16.replace("B_16", "M_16"))
+
+
+def test_the_scheme_reads_the_names_in_the_table():
+    listed = [release for release in releases.list_releases() if release.directory == "augreg"]
+    assert len(listed) > 20
+    for release in listed:
+        (found,) = releases._find_augreg(release.file, release.model)
+        for name in ("model", "address", "data_set", "image_size"):
+            assert getattr(found, name) == getattr(release, name), (release.file, name)
