@@ -147,7 +147,7 @@ def test_notebook_runs(name, tmp_path):
 )
 def test_fine_tuning_on_two_devices(changes, environment, backend, tmp_path, request):
     notebook = run("finetune_colab", tmp_path, changes, **environment)
-    text = streams(notebook)
+    text = streams(notebook) + streams(notebook, "stderr")
     check_finetune(text, tmp_path)
     assert f"on {backend}\n" in text
     assert f"distribution {request.node.callspec.id}, replicas: 2" in text
