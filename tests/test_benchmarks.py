@@ -20,13 +20,13 @@ WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
 
 
 def run(monkeypatch, capsys, *words, name="finetune"):
-    """What `python -m benchmarks.finetune`, or another of that folder, prints."""
+    """What `python -m benchmarks.finetune`, or another of that folder, prints and logs."""
     spec = importlib.util.spec_from_file_location(name, REPOSITORY / "benchmarks" / f"{name}.py")
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
     program.main()
-    return capsys.readouterr().out
+    return "".join(capsys.readouterr())
 
 
 @pytest.fixture

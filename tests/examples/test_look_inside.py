@@ -23,13 +23,13 @@ def run(monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
-def check(folder, out, names=FIGURES):
+def check(folder, out, names=FIGURES, most_bytes=700_000):
     """Every figure is there, and no other; returns the numbers that are told of each."""
     assert {path.stem for path in folder.iterdir()} == set(names)
     for name in names:
         with Image.open(folder / f"{name}.png") as figure:
             assert np.asarray(figure.convert("L")).std() > 10 and max(figure.size) < 1000
-        assert os.path.getsize(folder / f"{name}.png") < 700_000
+        assert os.path.getsize(folder / f"{name}.png") < most_bytes
     told = dict(re.findall(r"^(\w+): (.*)$", out, re.MULTILINE))
     assert set(told) == {*names, "saved"}
     return {name: [float(number) for number in re.findall(r"([\d.]+) (?:pixels|%)", told[name])] for name in names}
@@ -63,7 +63,7 @@ def test_a_real_model_on_real_images(real_data, tmp_path, monkeypatch, capsys):
     weights = real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     images = sorted((real_data / "pictures").iterdir())
     out = run(monkeypatch, capsys, "--model", "ViT-Ti_16", "--weights", weights, "--output", tmp_path, *images)
-    near, far = check(tmp_path, out)["distance"]
+    near, far = check(tmp_path, out, most_bytes=1_200_000)["distance"]  # photos compress less than digits
     assert far > 2 * near
 
 

@@ -81,7 +81,8 @@ def test_train_pipeline_goes_on_at_its_batch(tmp_path):
 def test_the_same_on_jax():
     """In a process of its own; the rest of this file passes there as well."""
     pytest.importorskip("jax")
-    command = [sys.executable, "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-k", "end_as_the_unbroken"]
+    words = ["-q", "-p", "no:cacheprovider", "-k", "end_as_the_unbroken", "-m", "slow or not slow"]
+    command = [sys.executable, "-m", "pytest", __file__, *words]
     done = subprocess.run(command, env={**os.environ, "KERAS_BACKEND": "jax"}, capture_output=True, text=True)
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
 
