@@ -91,7 +91,7 @@ class Preprocessing(Config):
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the (mean, std) that normalised the prepared image.
 
-        With `in_model` they only scale pixel values from [0, 255] to [0, 1]: mean 0, std 1 / 255.
+        With `in_model` the image keeps pixel values in [0, 255], so they are mean 0 and std 1 / 255.
         """
         if self.in_model:
             return (0.0,) * self.channels, (1 / 255,) * self.channels

@@ -95,7 +95,7 @@ class ResNetConfig(_Root, Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureMapConfig(Config):
-    """Describe the feature map of a custom stem; `VisionTransformer` fills it in.
+    """Describe the feature map of a custom stem; `VisionTransformer` creates it.
 
     Args:
         size: (rows, columns) of the feature map.

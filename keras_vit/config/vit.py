@@ -140,7 +140,7 @@ def _rules(c):
         "pooling 'token' and 'token_unpooled' read the class token, so class_token must be None or True": (
             c.class_token is False and c.pooling in CLASS_TOKEN_POOLINGS
         ),
-        "norm_position='after_pooling' needs a pooling of tokens, such as 'gap'": (
+        "norm_position='after_pooling' needs a pooling that returns one vector, such as 'gap'": (
             c.norm_position == "after_pooling" and c.pooling in UNPOOLED
         ),
         "pooling='first' reads row 0 of the patch tokens, so num_registers must be 0": (

@@ -138,11 +138,11 @@ CONTRADICTIONS = [
     ),
     (
         {"pooling": "unpooled", "norm_position": "after_pooling"},
-        ["norm_position='after_pooling' needs a pooling of tokens", "pooling='unpooled'"],
+        ["norm_position='after_pooling' needs a pooling that returns one vector", "pooling='unpooled'"],
     ),
     (
         {"pooling": "token_unpooled", "norm_position": "after_pooling"},
-        ["norm_position='after_pooling' needs a pooling of tokens", "pooling='token_unpooled'"],
+        ["norm_position='after_pooling' needs a pooling that returns one vector", "pooling='token_unpooled'"],
     ),
     (
         {"pooling": "first", "num_registers": 2},
