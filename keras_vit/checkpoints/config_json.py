@@ -67,7 +67,7 @@ def read_stated(checkpoint, family, layout):
             grid_size = checks.check_pair("grid_size", ours["grid_size"])
         if "preprocessing" in ours:
             # The same weights fit a model with `include_preprocessing` and one without. A preprocessor_config.json has
-            # a single bilinear interpolation, so it cannot distinguish two of ours.
+            # a single bilinear interpolation, so it cannot distinguish `bilinear` from `bilinear_antialias`.
             exact = Preprocessing.from_dict({**ours["preprocessing"], "in_model": False})
             alike = {**vars(exact), "interpolation": "bilinear_antialias"}
             if preprocessing is None or (exact.interpolation == "bilinear" and vars(preprocessing) == alike):
@@ -137,7 +137,7 @@ def _checked(values, keys, place=""):
 
 
 def _checked_value(name, value, check):
-    """Return our value for a value of a config; `check` is explained in config_keys.tsv; a list has valid values."""
+    """Check a value of config.json and convert it to ours; config_keys.tsv explains `check`."""
     if isinstance(check, str):
         return _CHECKS[check](name, value)
     if isinstance(check, dict):
@@ -189,7 +189,7 @@ def _labels(values):
 # --- timm
 
 _TIMM_WORDS = read_table(pathlib.Path(__file__).with_name("timm_names.tsv"), ("arguments",))
-_TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # timm < 0.9: last
+_TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
 
 
 def _read_timm(values, family, layout, entries):
@@ -200,7 +200,7 @@ def _read_timm(values, family, layout, entries):
     fields, unknown = _checked(arguments, KEYS["timm"], " in model_args")
     if unknown:
         raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
-    if layout == "timm" and "pooling" in fields:  # the array names show a class token next to another pooling
+    if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", "cls_token" in entries)
         fields["norm_position"] = "after_pooling" if "fc_norm.weight" in entries else "before_pooling"
     grid = _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")

@@ -1,4 +1,4 @@
-"""Description of a weights file: its layout, its arrays by their names in it, and what it states about its model."""
+"""Description of a weights file: its layout, its arrays, and what it states about its model."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ _FAMILIES = {
     None: "a model of this package",
 }
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
-_GRID = "position_embs/grid"  # entry of a Keras file next to our table: its rows and columns
+_GRID = "position_embs/grid"  # in a Keras file: rows and columns of the position table
 # Fields that the report lists if the file changes them.
 _REPORTED = ("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
 
@@ -35,11 +35,11 @@ class Description(Stated):
         checkpoint: the open `Checkpoint`.
         layout: name of the layout, or `keras` for files from Keras.
         names: its `Layout`, None for `keras`.
-        entries: dict from the names that the rules of the layout use to `Entry`, without buffers and optimizer state.
+        entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
         usual: dict like `stated` of the values that the layout implies and the file does not state, such as `gelu`.
-        shown: fields that the names and shapes of the arrays show, but not as a value.
-        heads: set of the names in `entries` of the arrays of its heads.
-        pre_logits: set of the names in `entries` of the arrays of its `pre_logits`.
+        shown: fields that the file need not state, because the names or shapes of its arrays show them.
+        heads: set of the head arrays, by their names in `entries`.
+        pre_logits: set of the `pre_logits` arrays, by their names in `entries`.
         classes: number of logits of its head, None without a head.
         representation_size: width of its `pre_logits`, None without this layer.
     """
@@ -149,7 +149,7 @@ def _recognise(checkpoint, family):
     is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
     known = ", ".join((*names.LAYOUTS.get(family, LAYOUT_NAMES), "keras"))
     raise ValueError(
-        f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} with names of {known}; it {is_of}"
+        f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} in a layout among {known}; it {is_of}"
     )
 
 

@@ -11,7 +11,7 @@ from keras_vit.checkpoints.entries import DEFLATE_LIMIT, Checkpoint, Entry
 from keras_vit.config.unseen import KEY
 from keras_vit.files import Refused, parse_json
 
-_CHUNK_SLACK = 16  # times the array; h5py decompresses whole chunks
+_CHUNK_SLACK = 16  # maximum size of a chunk relative to its array; h5py decompresses whole chunks
 _SMALL_CHUNK = 2**20  # bytes
 _HEAP = b"GCOL\1\0\0\0"  # start of a global heap collection: signature, version, reserved bytes
 
@@ -76,7 +76,7 @@ def _walk(group, names, seen, is_inner_model=False):
 
 
 def _check_heap(content):
-    """Refuse a global heap, which holds layer names, in which libhdf5 1.14 would loop forever or read beyond it."""
+    """Refuse a damaged global heap, which stores layer names: libhdf5 1.14 could loop forever or read beyond it."""
     start = content.find(_HEAP)
     while start >= 0:
         end = start + int.from_bytes(content[start + 8 : start + 16], "little")
@@ -111,7 +111,7 @@ def _check_storage(dataset):
     needed = math.prod(dataset.shape) * itemsize
     if dataset.chunks and math.prod(dataset.chunks) * itemsize > max(_CHUNK_SLACK * needed, _SMALL_CHUNK):
         raise Refused(
-            f"it must hold its arrays in chunks of their size; {dataset.name!r} has chunks of {dataset.chunks}"
+            f"its chunks must not be much larger than their arrays; {dataset.name!r} has chunks of {dataset.chunks}"
         )
     if needed > stored:
         raise Refused(f"it must be whole; {dataset.name!r} of shape {dataset.shape} needs {needed} bytes, not {stored}")

@@ -15,7 +15,7 @@ from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import PathLike
 
-_THREADS = 2  # checksum and copy run without Python's lock; memory limits more threads
+_THREADS = 2  # checksum and copy run without Python's lock; more threads would wait for memory
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
 

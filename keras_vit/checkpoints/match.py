@@ -285,7 +285,7 @@ class _File:
             self._register_rows = lambda: entry.read()[:, class_rows:prefix]
 
         def read():
-            # A file without class rows adds positions before the class token; rows of zeros give the same sum.
+            # Without class rows, the class token has no positions in the file; rows of zeros give the same sum.
             table = entry.read()
             rows = table[:, : min(prefix, class_rows)]
             zeros = np.zeros((1, class_rows - rows.shape[1], table.shape[2]), table.dtype)

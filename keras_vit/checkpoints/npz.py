@@ -53,8 +53,8 @@ def _members(archive):
         most = member.compress_size * (1 if member.compress_type == zipfile.ZIP_STORED else DEFLATE_LIMIT)
         if member.compress_size > room or member.file_size > most:
             raise Refused(
-                f"{member.filename!r} must lie in the archive by itself; it claims {member.compress_size} bytes, of "
-                f"which {max(room, 0)} are there, for {member.file_size} bytes of data"
+                f"{member.filename!r} must not overlap others or exceed the archive; it claims {member.compress_size} "
+                f"bytes, of which {max(room, 0)} are there, for {member.file_size} bytes of data"
             )
     return archive.infolist()
 

@@ -71,7 +71,7 @@ class Pace:
 
 
 def redacted(text):
-    """Return the text without the part before the @ of its addresses."""
+    """Return the text with user and password removed from its addresses."""
     return re.sub(r"//[^/\s]*@", "//", text)
 
 

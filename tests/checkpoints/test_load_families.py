@@ -162,7 +162,7 @@ def test_files_of_another_family_are_named(make_kind, tmp_path):
                 keras_vit.save_weights(source, path, layout)
             for other, (wanted, _) in FILES.items():
                 if other != kind:
-                    message = f"must hold the weights of {wanted} with names of .*; it holds those of {held}"
+                    message = f"must hold the weights of {wanted} in a layout among .*; it holds those of {held}"
                     with pytest.raises(ValueError, match=message):
                         keras_vit.load_weights(models[other], path)
 

@@ -22,7 +22,7 @@ _NUMBERED = re.compile(r"(block|stage|unit)_(\d+)")
 
 
 def fold(layout, name):
-    """Return the name that the rules of a `Layout` use for an array of its files, in any dialect."""
+    """Convert an array's name, in any dialect of a `Layout`, to the name that the layout's rules use."""
     for pattern, replacement in layout.aliases:
         name = re.sub(pattern, replacement, name)
     return name

@@ -41,13 +41,13 @@ class Layout:
         aliases: pairs (regular expression, replacement), applied in order to every name.
         ignored: regular expression of arrays that are not weights: buffers and optimizer state; None for none.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
-        position_tables: dict from the folded name of a position table to its possible prefix rows, as names of token
-            counts, tried in order.
-        gelu, epsilon: what the family was trained with; None if it has no choice or a fixed value.
+        position_tables: dict from the folded name of a position table to the prefix rows that it may have: `class`,
+            `class and registers` or `none`, tried in the order of the list.
+        gelu, epsilon: values that these files were trained with; None if the architecture has no such field.
         resize: resize method of the family for position tables.
         stem_style: the `style` of the `ResNetConfig` of its hybrids.
-        shows: dict from fields of `config.unseen` that need no statement to a regular expression: a matching folded
-            name shows the field ("": the layout has one value, or its shapes show it).
+        shows: dict from a field of `config.unseen` to a regular expression. If a folded name matches, the file need not
+            state the field. "" always matches: the layout has only one value, or shapes show it.
     """
 
     rules: tuple
@@ -117,5 +117,5 @@ def to_ours(array, form, shape):
 
 
 def theirs_shape(shape, form, num_heads):
-    """Return the shape in the file of our piece with this shape."""
+    """Return the shape that a piece of this shape has in the file."""
     return to_theirs(np.broadcast_to(0.0, shape), form, num_heads).shape

@@ -104,7 +104,7 @@ def _find_by_name(model, weights):
 
 
 def _find_augreg(file, model):
-    """Return the release of an AugReg file outside the table in a list, or an empty list for other models."""
+    """Return a list with the release of an AugReg file that is not in the table; it is empty for other models."""
     architecture = file.partition("-")[0]
     listed = [r for r in _releases() if r.directory == "augreg" and r.file.startswith(f"{architecture}-")]
     if not listed:
@@ -114,7 +114,7 @@ def _find_augreg(file, model):
         raise ValueError(f"the name of an AugReg file must be {_AUGREG}; got {file!r}; {_published(model)}")
     upstream, *_, data_set, _, size = match.groups()
     data_set, size = data_set or (_DATA_SET if upstream == "i1k" else _LARGE), int(size or 224)
-    # The weights of one model differ by head and position table, and only imagenet21k has a large head.
+    # The files of a model differ in size by head and position table, and only imagenet21k has a large head.
     nearest = min(listed, key=lambda r: ((r.data_set == _LARGE) != (data_set == _LARGE), r.image_size != size))
     address = nearest.address.replace(nearest.file, file)
     other = {"alias": None, "top1": None, "top1_source": "", "preprocessing": Preprocessing(size=size)}
