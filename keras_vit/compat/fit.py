@@ -1,8 +1,8 @@
 """DistributedFit: fit, evaluate and predict with the same results on several replicas as on one device.
 
-tensorflow_fit.py and jax_fit.py correct the faults in the `fit` of each backend. This file checks arguments, splits
-batches into microbatches and makes it possible to start inside an epoch. When tests/compat/test_optimizers.py shows
-that `keras.Model` trains correctly, only this file is still needed.
+tensorflow_fit.py and jax_fit.py correct the faults in the `fit` of each backend and split batches into microbatches.
+This file checks arguments and makes it possible to start inside an epoch. Keep it even when
+tests/compat/test_optimizers.py shows that `keras.Model` trains correctly on several replicas.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from keras_vit.compat.parts import BackendFit, check_parts
 from keras_vit.compat.private_names import check_installed
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
-# method -> its data arguments, each with the argument that limits the steps; Keras could exceed this limit
+# method -> its data arguments, each with the argument for the number of steps, which Keras could exceed
 _STEPS_OF = {
     "fit": {"x": "steps_per_epoch", "validation_data": "validation_steps"},
     "evaluate": {"x": "steps"},
@@ -167,7 +167,7 @@ class DistributedFit(_OwnFit):
         return arguments
 
     def _looked_at(self, method, data):
-        """Return `data`, images or a tuple that starts with them, such that its first batch is inspected."""
+        """Return `data`, images or a tuple that starts with them; a subclass may inspect its first batch."""
         return data
 
 

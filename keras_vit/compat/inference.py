@@ -1,7 +1,7 @@
 """A model's forward pass as a function of NumPy arrays, optionally compiled, on every backend.
 
 `keras.Model.predict` keeps the outputs of the whole data set in memory; this function returns one batch at a time.
-Unlike the other files here, this file works around no fault and stays.
+Unlike the other files here, this file is not a workaround and will not be deleted.
 """
 
 import keras

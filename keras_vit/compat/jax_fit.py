@@ -86,7 +86,7 @@ class JaxFit(BackendFit):
         self._make_kept("predict_function", super().make_predict_function, force)
 
     def _make_kept(self, name, make, force):
-        """Make Keras's function `name` of state and iterator such that the model keeps its state after an error."""
+        """Make Keras's function `name`, and keep the state of the model if a step raises an error."""
         if getattr(self, name) is not None and not force:
             return
         make(force=True)
@@ -115,7 +115,7 @@ class JaxFit(BackendFit):
 
 
 class ViTModelParallel(keras.distribution.ModelParallel):
-    """`keras.distribution.ModelParallel` that shards only kernels whose sides the number of devices divides.
+    """`ModelParallel` that replicates a variable if it cannot be split evenly.
 
     Keras selects a layout only by the path of a variable, and fails if the number of devices along "model" does not
     divide the sharded side.

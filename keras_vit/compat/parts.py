@@ -65,7 +65,7 @@ def loss_weight(model, x, sample_weight):
 
 
 def share(part, whole):
-    """Return the factor of a part's loss in the loss of the batch, from their weights; 0 for a batch of weight 0."""
+    """Return the factor of a part's loss, given the weights of the part and the batch; 0 if the batch has weight 0."""
     return 1.0 if part is None else ops.divide_no_nan(part, whole)
 
 
@@ -107,5 +107,5 @@ class BackendFit:
         return config
 
     def _shared_out(self, data):
-        """Return the data such that each worker of the strategy gets its own rows."""
+        """Return the data, changed so that each worker of the strategy gets its own rows."""
         return data

@@ -42,8 +42,8 @@ class TensorFlowFit(BackendFit):
         jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile")
         if jit_compile is True and self._has_strategy:
             raise ValueError(
-                "jit_compile must be 'auto' or False under a strategy of tf.distribute, which compiles where "
-                "it can; got jit_compile=True"
+                "jit_compile must be 'auto' or False under a strategy of tf.distribute; got jit_compile=True "
+                "(with 'auto', Keras does not use XLA there)"
             )
         super().compile(*args, **kwargs)
         if self.optimizer is not None:
@@ -67,7 +67,7 @@ class TensorFlowFit(BackendFit):
         return logs
 
     def _whole_batch(self, data):
-        """Return the rows of the whole batch, and its weight divided by the number of replicas, as Keras's means."""
+        """Return the rows of the whole batch, and its weight / replicas (Keras divides mean losses by the replicas)."""
         import tensorflow as tf
 
         x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -139,7 +139,7 @@ class TensorFlowFit(BackendFit):
         @tf.autograph.experimental.do_not_convert
         def run(data):
             outputs = strategy.run(step_function, args=(data,))
-            # These are logs of a custom train_step; `_results` replaces metrics by those of all replicas.
+            # Only the logs of a custom train_step are used; `_results` replaces metrics by those of all replicas.
             return keras.tree.map_structure(lambda x: _mean(strategy.experimental_local_results(x)), outputs)
 
         run = compiled(run, reduce_retracing=True, jit_compile=self.jit_compile)
@@ -224,7 +224,7 @@ class TensorFlowFit(BackendFit):
 
 
 def _after(gradients, data):
-    """Return `data`, available after the gradients are."""
+    """Return `data` with a dependency that delays its use until the gradients are computed."""
     import tensorflow as tf
 
     if gradients is None:
@@ -359,7 +359,7 @@ def mirrored_strategy(devices=None):
 
 
 def with_look(dataset, find, look):
-    """Return the dataset such that its first batch is inspected once, when it is read.
+    """Add an inspection to a dataset: `look` gets the first batch once, when it is read.
 
     Keras callbacks do not get the data. Taking a batch before `fit` would read files twice, remove it from a stream,
     and change the shuffling of later epochs.

@@ -12,8 +12,9 @@ Under several replicas, Keras clips the gradients of each replica before it adds
 overwriting with the moving average fail with `merge_call called while defining a new graph` (keras-team/keras issue
 20582).
 
-The methods are replaced on the instance, because `load_model` finds an optimizer by its class. Delete a half when
-tests/compat/test_fused_updates.py or test_optimizers.py shows that Keras no longer needs it.
+The methods are replaced on the instance, because `load_model` finds an optimizer by its class. Delete
+`fuse_updates` when tests/compat/test_fused_updates.py, and `correct_for_replicas` when test_optimizers.py, shows that
+Keras no longer needs it.
 """
 
 import types
