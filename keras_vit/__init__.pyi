@@ -1,4 +1,4 @@
-"""What type checkers see of `keras_vit`: its names, also those made from tables or imported on first use."""
+"""Public names of `keras_vit` for type checkers, including generated constructors and names imported on first use."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -26,7 +26,7 @@ from keras_vit.config import ViTConfig as ViTConfig
 from keras_vit.data.images import preprocess as preprocess
 from keras_vit.evaluation import evaluate as evaluate
 from keras_vit.evaluation import predict as predict
-from keras_vit.layers import *  # noqa: F403 - its __all__ are the public layers
+from keras_vit.layers import *  # noqa: F403 - its __all__ lists the public layers
 from keras_vit.layers.position_grid import resize_position_embedding as resize_position_embedding
 from keras_vit.models import AxialResNet as AxialResNet
 from keras_vit.models import BiTResNet as BiTResNet
@@ -83,7 +83,7 @@ class _ViT(Protocol):
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
-        """Builds a Vision Transformer; `help` of the constructor describes the arguments."""
+        """Build a Vision Transformer; see `help(keras_vit.ViT_B16)`."""
 
 class _AxialViT(Protocol):
     def __call__(
@@ -119,7 +119,7 @@ class _AxialViT(Protocol):
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
-        """Builds a Vision Transformer with axial attention; `help` of the constructor describes the arguments."""
+        """Build a Vision Transformer with axial attention; see `help(keras_vit.AxialViT_B16)`."""
 
 class _AxialResNet(Protocol):
     def __call__(
@@ -140,7 +140,7 @@ class _AxialResNet(Protocol):
         num_heads: int = 8,
         epsilon: float = 1e-05,
     ) -> AxialResNet:
-        """Builds an AxialResNet; `help` of the constructor describes the arguments."""
+        """Build an AxialResNet; see `help(keras_vit.AxialResNet_50)`."""
 
 class _Swin(Protocol):
     def __call__(
@@ -166,7 +166,7 @@ class _Swin(Protocol):
         gelu: str = "erf",
         epsilon: float = 1e-05,
     ) -> SwinTransformer:
-        """Builds a Swin Transformer; `help` of the constructor describes the arguments."""
+        """Build a Swin Transformer; see `help(keras_vit.Swin_T)`."""
 
 class _BiT(Protocol):
     def __call__(
@@ -187,7 +187,7 @@ class _BiT(Protocol):
         std_epsilon: float = 1e-10,
         max_pool_padding: str = "zeros",
     ) -> BiTResNet:
-        """Builds a BiT ResNet; `help` of the constructor describes the arguments."""
+        """Build a BiT ResNet; see `help(keras_vit.BiT_R50x1)`."""
 
 ViT_Ti16: _ViT
 ViT_S16: _ViT

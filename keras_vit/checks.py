@@ -171,7 +171,7 @@ def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any],
 
 
 def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:
-    """Raise a `ValueError` unless each side of `value` is a multiple of that side of `divisor`."""
+    """Raise a `ValueError` unless each side of `value` is a multiple of the same side of `divisor`."""
     if any(side % step for side, step in zip(value, divisor, strict=True)):
         nearest = tuple(max(1, round(side / step)) * step for side, step in zip(value, divisor, strict=True))
         raise ValueError(

@@ -187,8 +187,8 @@ def _take(path, file):
     is_removed = not path.exists() or not os.path.samestat(path.stat(), status)  # by an owner that has just ended
     if is_removed or not is_free:
         raise BlockingIOError(
-            f"another process ({owner[0] if owner else 'unknown'}) trains in {path.parent}: wait until it ends, or use "
-            f"another workdir; if it ended on another machine, its lock expires after {_SILENCE} seconds"
+            f"another process ({owner[0] if owner else 'unknown'}) is training in {path.parent}: wait until it ends, "
+            f"or use another workdir; if it ended on another machine, its lock expires after {_SILENCE} seconds"
         )
     text = f"{_me()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}"
     file.truncate(0)

@@ -11,7 +11,7 @@ TESTED = {"keras": ("3.12", "3.17"), "tensorflow": ("2.20", "2.22")}
 def check_version(package: str, version: str) -> None:
     """Raise an error if a package has a version that is not tested.
 
-    A newer minor version of Keras may change the private names that `keras_vit.compat` uses. The error could then
+    A newer minor version of Keras may change the private names that `keras_vit.compat` uses. An error could then
     appear late, or training could be wrong without an error.
 
     Args:

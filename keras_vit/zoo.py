@@ -180,7 +180,7 @@ def create_model(
 
 
 def _build(row, config, description, given=None, **about):
-    """Return a model without values that follows a file, its variables, the plan to load it, and notes about it."""
+    """Return a model with a file's config values, its uninitialised variables, the load plan, and notes on the file."""
     followed, notes = description.follow(config, row.architecture, given)
     model, pending = build_deferred(lambda: build_model(followed, **about))
     return model, pending, make_plan(model, description), notes
@@ -236,7 +236,7 @@ def _signature(variant):
 
 
 def _fitting(config, *protocols):
-    """Return the first protocol for the config's number of channels, at its image size; None if there is none."""
+    """Return the first preprocessing with the config's channels, at the config's image size; None if there is none."""
     fitting = (p for p in protocols if p is not None and p.channels == config.channels)
     return next((protocol.at(config.image_size) for protocol in fitting), None)
 

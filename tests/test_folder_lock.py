@@ -58,7 +58,7 @@ def test_a_second_process_is_told_of_the_first(tmp_path, owner):
     with pytest.raises(BlockingIOError) as raised, hold(tmp_path):
         pass
     assert f"another process ({owner.pid}@{socket.gethostname()}, since 20" in str(raised.value)
-    assert f") trains in {tmp_path}: wait until it ends, or use another workdir" in str(raised.value)
+    assert f") is training in {tmp_path}: wait until it ends, or use another workdir" in str(raised.value)
     assert os.listdir(tmp_path) == [LOCK]
 
 
@@ -91,7 +91,7 @@ def test_train_and_fit_are_refused_and_change_nothing(tmp_path, owner):
     half_written = tmp_path / ".partial-of-the-owner"
     half_written.mkdir()
     for run in (lambda: train(recipe, from_arrays(images, labels), tmp_path, verbose=0), lambda: fit(tmp_path)):
-        with pytest.raises(BlockingIOError, match=f"another process .*{owner.pid}@.* trains in {tmp_path}"):
+        with pytest.raises(BlockingIOError, match=f"another process .*{owner.pid}@.* is training in {tmp_path}"):
             run()
     assert sorted(os.listdir(tmp_path)) == [half_written.name, LOCK]
 
