@@ -116,8 +116,8 @@ class AxialAttention(ResizedTables):
     def _positions(self, length):
         """Return r^q, r^k (length, length, head_dim / 2) and r^v (length, length, head_dim).
 
-        Element [i, j] is the table's row for the offset i - j. Index i counts the queries for r^q and r^v and the keys
-        for r^k; j counts the other ones.
+        Element [i, j] is the table's row for the offset i - j. In r^q and r^v, i is the query and j the key; in r^k,
+        i is the key and j the query.
         """
         places = np.arange(length)
         offsets = places[:, None] - places + length - 1

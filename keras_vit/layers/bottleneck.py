@@ -25,8 +25,8 @@ class StdConv2D(Layer):
         filters: number of output channels.
         kernel_size: height and width of the kernel, or one integer for both.
         strides: vertical and horizontal stride, or one integer for both.
-        padding: `same` pads with zeros to ceil(side / stride) outputs, an odd number with one more at the bottom and
-            the right (as in TensorFlow); `valid` does not pad.
+        padding: `same` pads with zeros, so that each side of the output is ceil(side / stride); if the padding is odd,
+            the extra row or column is at the bottom or the right (as in TensorFlow). `valid` does not pad.
         epsilon: avoids a division by zero.
         epsilon_form: `deviation`, w / (std + epsilon), as in the official ViT hybrids, or `variance`,
             w / sqrt(variance + epsilon), as in BiT and timm.
@@ -152,7 +152,7 @@ class _Unit(ResidualUnit):
         width, strides, gn_epsilon, std_epsilon, std_form: as in the units; the defaults are those of `BottleneckUnit`.
 
     Shapes:
-        as the units
+        as in the subclasses
 
     Raises:
         ValueError: if a value is out of range, a choice is unknown or the groups do not divide the width.

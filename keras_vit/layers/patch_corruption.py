@@ -99,7 +99,7 @@ class PatchCorruption(Layer):
         return ops.where(is_corrupted, changed, own), ops.sort(order[:, : self.count], axis=1)
 
     def corrupt(self, tokens, sources):
-        """Return the tokens (batch, patches, dim) replaced as the first result of `draw` states."""
+        """Return the tokens (batch, patches, dim), replaced according to `sources`, the first result of `draw`."""
         sources = sources[..., None]
         own = ops.arange(tokens.shape[1], dtype="int32")[:, None]
         tokens_of_others = take_tokens(tokens, ops.squeeze(sources, -1))
@@ -109,7 +109,7 @@ class PatchCorruption(Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchPrediction(Layer):
-    """Predict a value for each of some patches from its token.
+    """Predict values for selected patches from their tokens.
 
     The projection starts at zero, as classification heads do.
 

@@ -21,8 +21,8 @@ class ResizedTables(Layer):
 
     Attributes:
         resize_method: method for tables from Keras files, see `resize_position_embedding`.
-        size_name: attribute with the (rows, columns) of the tables, and its name in files; None if the shapes of the
-            tables show their size. Tables of 4 x 4 and of 2 x 8 positions have equal shapes.
+        size_name: name of the attribute with the (rows, columns) of the tables; None if the shapes of the tables show
+            their size. Tables of 4 x 4 and 2 x 8 positions have equal shapes, so they need the attribute.
         name_in_files: name of the size in files.
     """
 
@@ -40,7 +40,7 @@ class ResizedTables(Layer):
 
         Args:
             variable: the table of this layer.
-            table: array, the same table of the layer of another size.
+            table: array, this table in a layer of another size.
             method: resize method, see `resize_position_embedding`.
             old_size: (rows, columns) of `table`, if the shape does not show it.
 
@@ -181,8 +181,7 @@ class AddPositionEmbs(ResizedTables):
             variable: the weight of this layer.
             table: array, the same weight of the layer on the other grid.
             method: resize method, see `resize_position_embedding`.
-            old_size: (rows, columns) of the other grid; may be None for a table of rows or columns, whose length is its
-                side.
+            old_size: (rows, columns) of the other grid; may be None for weights other than `embedding`.
 
         Raises:
             ValueError: if the shape of `table` does not match that grid.

@@ -1,6 +1,6 @@
 """Resizing of position embeddings from one patch grid to another, in NumPy.
 
-Every method is a product of two small matrices, one per axis, so it takes a few milliseconds for any table.
+Every method multiplies the table by one small matrix per axis, which takes a few milliseconds for any table.
 """
 
 import math

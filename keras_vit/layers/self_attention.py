@@ -27,10 +27,10 @@ class MultiHeadSelfAttention(Layer):
 
     Shapes:
         (batch, tokens, dim) -> the same. Optional inputs: `relative_keys` (offsets, dim / num_heads) from
-        `RelativePositions`, and `key_sizes`, integers (batch, 1, 1, tokens), the number of keys that each token counts
-        as. With `return_attention_scores=True` the output is a pair with the attention weights after softmax and before
-        dropout, (batch, heads, query tokens, key tokens). With `return_keys=True` it is a pair with the keys, averaged
-        over the heads, (batch, tokens, dim / num_heads).
+        `RelativePositions`, and `key_sizes`, integers (batch, 1, 1, tokens), the number of original tokens in each
+        key. With `return_attention_scores=True` the output is a pair with the attention weights after softmax and
+        before dropout, (batch, heads, query tokens, key tokens). With `return_keys=True` it is a pair with the keys,
+        averaged over the heads, (batch, tokens, dim / num_heads).
 
     Raises:
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores

@@ -269,7 +269,7 @@ class RelativePositionBias(ResizedTables):
 
 
 def _initial_values():
-    """Return a new initializer as the authors' code has; layers that shared one would start with equal values."""
+    """Return a new initializer with the authors' distribution; a shared one would give the layers equal values."""
     return keras.initializers.TruncatedNormal(stddev=0.02)
 
 

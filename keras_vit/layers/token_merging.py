@@ -119,8 +119,8 @@ class MergingTransformerBlock(TransformerBlock):
     """A transformer block that merges similar tokens after its attention.
 
     It follows ToMe (arXiv 2210.09461, section 3). The similarity of two tokens is that of their keys, averaged over the
-    heads. A merged token that represents s original tokens has log(s) added to its attention logits as a key
-    (proportional attention, section 3.2).
+    heads. If a key represents s original tokens, log(s) is added to its attention logits (proportional attention,
+    section 3.2).
 
     Its weights, and their names in files, are those of a `TransformerBlock`.
 

@@ -60,7 +60,7 @@ class ResidualBlock(Layer):
     It is the base class of the transformer blocks.
 
     Shapes:
-        as the blocks
+        as in the subclasses
     """
 
     layer_scale_init: float | None = None
