@@ -150,7 +150,7 @@ class ImageModel(Model):
         config = config.resolve(dtype=policy.name)
         inputs = images = keras.Input((*config.image_size, config.channels), name="images")
         if config.include_preprocessing:
-            # `preprocessing` sets the values. bfloat16 would lose precision of the normalised values.
+            # Setting `preprocessing` sets scale and offset. bfloat16 would lose precision of the normalised values.
             images = keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(inputs)
         return config, inputs, images
 
@@ -296,7 +296,7 @@ class ImageModel(Model):
     def save_weights(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
         """Write a `.weights.h5` file as `keras.Model.save_weights` does, with metadata.
 
-        The metadata states what no array shows, such as the number of heads.
+        The metadata states what the weights do not show, such as the number of heads.
 
         Args:
             filepath: path of the file.
@@ -388,5 +388,5 @@ def described(model):
     if inside:
         return f"{name} around one (give model.get_layer({inside[0]!r}))"
     if any(type(layer).__module__.startswith("keras_vit.layers") for layer in layers):
-        return f"{name} with its layers, as keras.models.clone_model gives (keras_vit.clone(model) copies a model)"
+        return f"{name} with keras_vit layers, as from keras.models.clone_model (keras_vit.clone(model) copies a model)"
     return name

@@ -1,7 +1,7 @@
 """The cost of a model: multiply-accumulates per image.
 
-By convention, only matrix products and convolutions count; norms, activations, additions and pooling do not. They are
-counted in the graph of `keras.ops` that results from a layer's `call` on symbolic tensors.
+By convention, only matrix products and convolutions count; norms, activations, additions and pooling do not. The
+count uses the graph of `keras.ops` that results from a layer's `call` on symbolic tensors.
 """
 
 import math

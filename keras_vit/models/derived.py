@@ -125,7 +125,7 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
 def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
     """Return a model around `model` that takes pixel values; weights are shared.
 
-    If `model` has `include_preprocessing`, it is returned itself.
+    If `model` has `include_preprocessing`, `model` itself is returned.
 
     Args:
         model: a model of this package; its `preprocessing` gives mean and std.

@@ -43,13 +43,13 @@ class Distiller(TrainingModel):
       in the experiments of the paper (issue 61 there). Eq. 2 as printed averages over images only, and is K times as
       large for K classes. `alpha = K a / (1 - a + K a)` gives the two terms the proportions of Eq. 2 with lambda = a.
 
-    A student with `distilled=True` has two heads and returns the mean of their logits in inference. A student with one
-    head learns both terms with it. Dropout and stochastic depth apply to the student. The teacher runs in inference
-    mode on the same augmented and mixed images, in training only. It gets no gradient, is not part of
+    A student with `distilled=True` has two heads and returns the mean of their logits in inference. In a student with
+    one head, both terms apply to that head. Dropout and stochastic depth apply to the student. The teacher runs in
+    inference mode on the same augmented and mixed images, in training only. It gets no gradient, is not part of
     `trainable_variables` and does not change.
 
-    `evaluate` and `predict` run the student: its output, and the compiled loss of that output on the labels. Training
-    also logs `distillation_loss`, the mean of `teacher` without class or sample weights, and `teacher_agreement`, the
+    `evaluate` and `predict` run only the student; `evaluate` reports the compiled loss of its output. Training also
+    logs `distillation_loss`, the mean of `teacher` without class or sample weights, and `teacher_agreement`, the
     share of images for which student and teacher have the same most likely class. Inside another Keras model, a
     Distiller acts as its student.
 
@@ -156,7 +156,7 @@ class Distiller(TrainingModel):
         class_scores, scores, teacher = y_pred
         labels = super().compute_loss(x, y, class_scores, sample_weight, training)
         distillation = self._distillation_loss(teacher, self._student_logits(scores), sample_weight)
-        # `labels` already includes the losses that layers add, so this term adds alpha of them, summed as Keras does.
+        # `labels` includes the losses that layers add, scaled below by 1 - alpha; alpha * added gives the rest.
         added = sum(ops.sum(loss) for loss in self.losses) / self._replicas
         return (1 - self.alpha) * labels + self.alpha * (distillation + added)
 

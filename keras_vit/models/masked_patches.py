@@ -229,7 +229,8 @@ class MaskedPatchPrediction(TrainingModel):
     Raises:
         TypeError: if `encoder` is not a `VisionTransformer`.
         ValueError: if a value is out of range, `encoder` takes images with other numbers of channels, its grid does not
-            divide the images or has a single patch, or `downsampled` has patch sides that are not divisible by 4.
+            divide the images, no patch would be corrupted, `shares[1]` is not 0 for a grid of one patch, or
+            `downsampled` has patch sides that are not divisible by 4.
     """
 
     _models = ("encoder",)
@@ -377,7 +378,7 @@ def _check_encoder(encoder):
 
 
 def _split(encoder):
-    """Return the patch embeddings in the encoder's graph, and a model from these to the last normalised tokens."""
+    """Return the patch embeddings in the encoder's graph, and a model from these to the tokens that the head reads."""
     config = encoder.config
     last = "encoder_norm" if config.norm_position == "before_pooling" else f"block_{config.num_layers - 1:02d}"
     embeddings, tokens = (feature_extractor(encoder, name, grid=False).output for name in ("patch_encoder", last))

@@ -91,15 +91,15 @@ class BiTResNet(ImageModel):
 class AxialResNet(ImageModel):
     """Build a ResNet with axial attention (arXiv 2003.07853; 2010.11929, D.6).
 
-    Attention along the height, then the width replaces each 3 x 3 convolution. The widths are those of
+    Attention along the height and then along the width replaces each 3 x 3 convolution. The widths are those of
     csrhddlam/axial-deeplab (`axialnet.py`): with a width factor of 1, the attention of stage 1 has 128 channels and
     that of each further stage twice as many; the output of a stage has twice the channels of its attention. Every stage
     but the first halves the sides. The root uses TensorFlow's SAME padding, whereas that code pads all sides equally.
     The relative positions of each attention depend on the size of its map.
 
-    With several replicas of tf.distribute, each batch normalisation uses the rows of its own replica and keeps its own
-    moving statistics. Keras's `synchronized=True` is not used: it supports TensorFlow only and computes the variance
-    less exactly.
+    With several replicas of tf.distribute, each batch normalisation uses the samples of its own replica and keeps its
+    own moving statistics. Keras's `synchronized=True` is not used: it supports TensorFlow only and computes the
+    variance less exactly.
 
     The layers, and therefore the intermediates `model.get_layer(NAME).output`, are `root_conv`, `root_norm`,
     `root_relu`, `root_pool`, `stage_1` and so on, `pooling`, and `head` unless `include_top=False`.

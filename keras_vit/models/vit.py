@@ -47,9 +47,9 @@ class VisionTransformer(ImageModel):
     that it represents, so the later layers work as without merging. Mean pooling and attention pooling therefore
     weight merged tokens by size. `keras_vit.feature_extractor` unmerges the outputs of blocks in the same way.
 
-    A distilled model returns the mean of the logits of its two heads, of the class token and of the distillation token;
-    `call_heads` returns both. Its `fit` trains both heads on the labels, each with half the loss. A `Distiller` trains
-    the second head on a teacher. Inside another Keras model, the mean is trained.
+    A distilled model has one head on the class token and one on the distillation token. It returns the mean of their
+    logits; `call_heads` returns both. Its `fit` trains both heads on the labels, each with half the loss. A `Distiller`
+    trains the second head on a teacher. Inside another Keras model, the mean is trained.
 
     Args:
         config: a `ViTConfig`.

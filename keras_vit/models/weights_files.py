@@ -24,7 +24,7 @@ def state(filepath, text):
 
 
 def stated(filepath):
-    """Return the fields that such a file, or a `.keras` file, states; see `config.unseen.unseen`.
+    """Return the fields that a weights file or a `.keras` file states; see `config.unseen.unseen`.
 
     Raises:
         ValueError: if the configuration or the metadata is damaged.
