@@ -43,8 +43,8 @@ def attention_weights(
 
     Args:
         model: a ViT (plain, hybrid, distilled, axial) or Swin of this package; a functional or sequential keras model
-            built from its layers, such as one with a new head, or that calls such a model; or another keras model that
-            has one as a layer, which is then analysed on its own.
+            that contains the layers of one or calls one, such as a model with a new head; or any other keras model
+            with one as a layer, of which only that layer is analysed.
         images: float array (images, height, width, channels), model input, see `keras_vit.preprocess`.
         layers: names of blocks (`"block_11"`; in an axial model `"block_11/row_block"` and `"block_11/column_block"`)
             or their numbers, -1 for the last; one or a sequence. None returns all. For a ViT-L/16, one block takes
@@ -186,9 +186,7 @@ def attention_graph(model, layers=None):
     """Build the graph from images to the attention weights of a model.
 
     Args:
-        model: a model of this package with transformer blocks; a functional or sequential model built from its layers,
-            or that calls such a model; or any other keras model that has one as a layer, which is then analysed on its
-            own.
+        model: as in `attention_weights`.
         layers: blocks, as in `attention_weights`; or `LAST_GRID`, the blocks with the same grid as the last one.
 
     Returns:
@@ -235,8 +233,8 @@ def _find(model, layers):
     inside = [node for node in nodes if isinstance(node.operation, keras.Model) and _attends(node.operation)]
     if len(inside) != 1:
         raise ValueError(
-            "model must have transformer blocks with readable weights, as plain, hybrid, distilled and axial ViTs and "
-            f"Swins do, or call one such functional model; {model.name} has {len(inside) or 'none'}"
+            "model must have transformer blocks with attention weights, as plain, hybrid, distilled and axial ViTs and "
+            f"Swins do, or call exactly one functional model with them; {model.name} has {len(inside) or 'none'}"
         )
     inputs, found = _find(inside[0].operation, layers)
     weights = keras.tree.flatten(keras.Model(inputs, [tensor for _, tensor in found])(inside[0].input_tensors[0]))
@@ -266,7 +264,7 @@ def _blocks(nodes):
             continue
         if image_size is None or None in image_size:
             raise ValueError(
-                f"model must have images of a known size as input; {operation.name} is in a model without one"
+                f"model must have images of a known size as input; {operation.name} is in a model without such an input"
             )
         shape = node.input_tensors[0].shape
         grid_size = grid_size or (patch_grid(shape[1] - prefix, None) if len(shape) == 3 else tuple(shape[1:3]))

@@ -29,8 +29,8 @@ class FilterComponents(typing.NamedTuple):
 def embedding_filters(model: keras.Model | np.ndarray, components: int = 28, *, centred: bool = True) -> np.ndarray:
     """Compute the principal components of the first filters of a model.
 
-    These are the rows of E in Eq. 1, one per channel of the tokens. In a hybrid, whose patches come from a feature map,
-    they are the standardised filters of the ResNet's root. The paper shows 28 components of a ViT-L/32.
+    The filters are the columns of E in Eq. 1, one per channel of the tokens. In a hybrid, whose patches come from a
+    feature map, they are the standardised filters of the ResNet's root. The paper shows 28 components of a ViT-L/32.
 
     Args:
         model: a model of this package or one that contains its layers; or a kernel (height, width, channels, filters).

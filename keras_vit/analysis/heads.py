@@ -125,8 +125,8 @@ def _summed(block, weights, cell):
 def receptive_field(config: BiTConfig | ResNetConfig) -> np.ndarray:
     """Compute the receptive field of each unit of a ResNet: the side in pixels.
 
-    Each 3 x 3 convolution between two strides adds 2 cells of the map (arXiv 2010.11929 compares attention distance
-    with it). The effective receptive field is smaller.
+    Each 3 x 3 convolution adds 2 cells of its input map to the side. arXiv 2010.11929 compares the attention distance
+    with the receptive field. The effective receptive field is smaller.
 
     Args:
         config: a `BiTConfig`, or a `ResNetConfig` (the stem of a hybrid).

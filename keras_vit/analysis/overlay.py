@@ -25,7 +25,7 @@ def overlay(
 
     As in Fig. 6 of the authors (google-research/vision_transformer, issue 27), the map is enlarged with a Lanczos
     filter, blurred with a Gaussian whose deviation is one patch, rescaled to [0, 1] and multiplied with the image.
-    Unlike there, the minimum brightness is a fifth instead of black, and the highest values are clipped.
+    Unlike in that figure, the minimum brightness is a fifth instead of 0, and the highest values are clipped.
 
     Args:
         image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].

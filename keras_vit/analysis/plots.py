@@ -61,7 +61,7 @@ def attention_overlay(images: np.ndarray, maps: np.ndarray, *, smooth: bool = Tr
         ValueError: if the numbers of images and maps differ or are 0, and as in `overlay`.
     """
     if len(images) != len(maps) or not len(maps):
-        raise ValueError(f"images and maps must be equally many; got {len(images)} and {len(maps)}")
+        raise ValueError(f"images and maps must have the same number, at least 1; got {len(images)} and {len(maps)}")
     rows = [
         [as_uint8("images", p), overlay(p, m, smooth=smooth), heat_map(p, m, smooth=smooth)]
         for p, m in zip(images, maps, strict=True)
@@ -267,7 +267,7 @@ def scaling_curves(
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     least, most = axes.xaxis.get_data_interval()
-    # numbers such as 500, 2k and 10M: at 1, 2 and 5, or only at 1 for many decades
+    # labels such as 500, 2k and 10M, at 1, 2 and 5 times powers of ten, or only at powers of ten for many decades
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if most < 300 * least else (1,)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -27,10 +27,10 @@ def attention_rollout(
     It follows attention from the output back to the patches.
 
     A_l is the attention of block l, averaged over its heads. B_l is A_l + I (the residual connection) with rows divided
-    by their sum, and the rollout is B_L ... B_1. The result is its row for the token that the head reads, such as the
-    class token, at the patches; if the head reads the mean or another pooling of the patches, the mean of their rows.
-    The paper does not state whether it normalises the rows, nor how it scales the maps: divide a map by its maximum to
-    display it.
+    by their sum, and the rollout is B_L ... B_1. The result is the rollout's row for the token that the head
+    reads, such as the class token, restricted to the columns of the patches. If the head reads the mean or another
+    pooling of the patches, it is the mean of the rows of the patches. The paper does not state whether it normalises
+    the rows, nor how it scales the maps: divide a map by its maximum to display it.
 
     Args:
         model: as in `attention_weights`; or weights, a sequence of (images, heads, tokens, tokens), first block first.

@@ -139,7 +139,7 @@ class TestExplanation:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plots.attention_overlay(_images(2), _patterns(1)), "equally many; got 2 and 1"),
+        (lambda: plots.attention_overlay(_images(2), _patterns(1)), "have the same number, at least 1; got 2 and 1"),
         (lambda: plots.embedding_filters(np.ones((2, 4, 4, 3)), columns=0), "columns must be an integer of at least 1"),
         (lambda: plots.reconstruction(_images(1), _images(1), np.full((1, 4, 4, 3), 2.0)), "reconstructed must be"),
     ],
