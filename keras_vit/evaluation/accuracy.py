@@ -196,7 +196,9 @@ def aligned(rows, left=()):
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """Hold the result of `evaluate`. Results with the same counts are equal.
+    """Hold the result of `evaluate`.
+
+    Comparing two results ignores `classes` and `calibration`.
 
     Attributes:
         count: number of images.
@@ -354,5 +356,5 @@ def _with_answers(source, labels):
     answers = right_answers(labels, source.files)
     kept = [n for n, numbers in enumerate(answers) if len(numbers)]
     if not kept:
-        raise ValueError(f"data must contain an image with a correct class; {labels} has none for all {source.size}")
+        raise ValueError(f"data must contain an image with a correct class in {labels}; none of {source.size} has one")
     return kept, [answers[n] for n in kept], source.size - len(kept)

@@ -44,7 +44,7 @@ def match_classes(class_names, labels, classes):
             return tuple(found), way
     way, found = min(ways.items(), key=lambda attempt: attempt[1].count(None))
     names = [repr(name) for name, logit in zip(class_names, found, strict=True) if logit is None]
-    closest = f"; {way}, {len(found) - len(names)} do" if len(names) < len(found) else ""
+    closest = f"; {len(found) - len(names)} match {way}" if len(names) < len(found) else ""
     against = f"the model's {classes} classes, which have no names," if labels is None else "the model's labels"
     raise ValueError(
         f"class names must match {against} by WordNet id, by name or by a leading index; {len(names)} of {len(found)} "

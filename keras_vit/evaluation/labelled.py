@@ -113,7 +113,7 @@ class ReadyBatches:
 
 
 def check_labels(name, labels, classes=None):
-    """Return labels (images,) as NumPy after checking that they are integers from 0 to `classes` - 1, at least one."""
+    """Return labels (images,) as NumPy; raise an error if there are none or one is not an integer in [0, `classes`)."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -158,7 +158,7 @@ def match_labels(train, test):
 
 
 def _checked(images, batches, positions):
-    """Yield batches; raise an error without any, on invalid labels, and if the labels at `positions` have changed."""
+    """Yield batches; raise an error if there are none, labels are invalid or the labels at `positions` have changed."""
     expected, done = None if positions is None else images.labels[positions], 0
     for inputs, labels in batches:
         labels = check_labels(images.name, labels)

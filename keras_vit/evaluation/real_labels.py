@@ -23,7 +23,8 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
 
     Args:
         path: a JSON file with one list for each of the 50,000 validation images, in the order of their names. A list
-            contains the indices, 0 to 999, of the image's classes, in the order of their WordNet ids; it may be empty.
+            contains the indices, 0 to 999, of the image's classes; the classes are numbered in the order of their
+            WordNet ids. A list may be empty.
 
     Returns:
         A tuple of 50,000 int64 arrays; array n belongs to `ILSVRC2012_val_{n + 1:08d}.JPEG`.

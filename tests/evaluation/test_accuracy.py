@@ -180,7 +180,7 @@ def test_refusals(tmp_path):
     (tmp_path / "ant" / "cut.png").write_bytes(b"\\x89PNG but not really")
     unknown = from_arrays(IMAGES, LABELS, ["ant", "bee", "cat", "dog", "elk", "fly"])
     refused = [
-        (model, unknown, {}, ValueError, "2 of 6 do not: 'elk', 'fly'; by name, 4 do"),
+        (model, unknown, {}, ValueError, "2 of 6 do not: 'elk', 'fly'; 4 match by name"),
         (model, tmp_path, {}, ValueError, "cut.png must be an image"),
         (model, tmp_path / "none", {}, FileNotFoundError, "does not exist"),
         (model, source, {"class_names": NAMES[:5]}, ValueError, "name the 6 classes of the data; got 5"),

@@ -46,18 +46,18 @@ def test_without_labels_indices_go_before_the_order():
 
 def test_what_does_not_match_is_named():
     refused = [
-        (("tabby", "zebra"), LABELS, "the model's labels.*; 1 of 2 do not: 'zebra'; by name, 1 do"),
+        (("tabby", "zebra"), LABELS, "the model's labels.*; 1 of 2 do not: 'zebra'; 1 match by name"),
         (("tabby", "tabby cat"), LABELS, "2 of 2 do not: 'tabby', 'tabby cat'$"),
         (("crane",), LABELS, "1 of 1 do not: 'crane'$"),
         (tuple("abcdefg"), LABELS, "7 of 7 do not: 'a', 'b', 'c', 'd', 'e', ...$"),
         (("5_x",), LABELS, "1 of 1 do not: '5_x'"),
         (("3d printer",), LABELS, "1 of 1 do not: '3d printer'"),
-        (("0_x", "0_y", "1_z"), LABELS, "2 of 3 do not: '0_x', '0_y'; by leading index, 1 do"),
+        (("0_x", "0_y", "1_z"), LABELS, "2 of 3 do not: '0_x', '0_y'; 1 match by leading index"),
         (("cat", "dog"), None, "the model's 5 classes, which have no names, by WordNet id"),
         (
             ("n99999999", "n01484850"),
             label_set("imagenet2012"),
-            "1 of 2 do not: 'n99999999'; by WordNet id, 1 do",
+            "1 of 2 do not: 'n99999999'; 1 match by WordNet id",
         ),
     ]
     for names, labels, message in refused:
