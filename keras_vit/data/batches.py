@@ -48,7 +48,7 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
             return tuple(tf.identity(value) for value in found)
 
     def complete(next_row, batch):
-        """Insert the rows that `ignore_errors` has left out before the last row of `batch`."""
+        """Insert the rows that `ignore_errors` left out, up to the last row of `batch`."""
         rows, end = batch[0], batch[0][-1] + 1
 
         def mend():

@@ -181,7 +181,7 @@ def from_digits() -> tuple[ImageSource, ImageSource]:
 
 
 def _read(path, keys):
-    """Return the names of the arrays in an `.npz` file, and {key: array} of those of `keys` that it contains."""
+    """Return the names of the arrays in an `.npz` file, and {key: array} for the `keys` that it contains."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
     expected, found = f"{path} must be a complete .npz file", {}

@@ -12,7 +12,7 @@ from keras_vit.data import headers
 _PILLOW_KERNELS = {"bilinear_antialias": "triangle", "bicubic": "keyscubic"}
 # ITU-R 601-2 luma in 1/65536, as in Pillow: the weights sum to 1, so grey stays grey.
 _LUMA = (19595, 38470, 7471)
-_LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, because TensorFlow uses floats
+_LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, so that float copies stay small
 _ELONGATED = 8  # ratio of height to width above which the height is resized first
 
 
@@ -116,7 +116,7 @@ def standardise(preprocessing, image):
 
 
 def _decode_jpeg(contents, max_pixels):
-    # TensorFlow's default transform is less exact (up to 20 pixel values from Pillow's result) and no faster.
+    # TensorFlow's default transform is less exact (a pixel value may differ from Pillow's by 20) and no faster.
     with tf.control_dependencies([headers.jpeg_shape(contents, max_pixels)]):
         image = tf.io.decode_jpeg(contents, channels=3, dct_method="INTEGER_ACCURATE")
     return headers.upright(image, contents, is_jpeg=True)

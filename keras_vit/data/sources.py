@@ -71,7 +71,7 @@ class ImageSource:
         held_out_size = round(self.size * checks.check_rate("fraction", fraction))
         if not 0 < held_out_size < self.size:
             raise ValueError(
-                f"fraction must leave both parts at least one image; got fraction={fraction} of {self.size}"
+                f"fraction must leave both parts at least one image; got fraction={fraction} of {self.size} images"
             )
         order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(self.size)
         if self.labels is not None:
@@ -160,8 +160,9 @@ class ImageSource:
 
         A folder that was moved keeps its fingerprint.
 
-        It uses `labels` and the last folder and file name of every path. It reads 256 evenly spaced images, and their
-        labels if `labels` is None. Without lookup, it reads the first 256.
+        The values are computed from the class names, the labels, the last folder and the file name of every path, and
+        the contents of 256 evenly spaced images (of the first 256 without lookup). If `labels` is None, only the labels
+        of these images are used.
 
         Returns:
             JSON values by name: the numbers of `images` and `classes`, and digests of `class_names`, `files`, `labels`

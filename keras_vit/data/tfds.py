@@ -21,7 +21,7 @@ _LOG = logging.getLogger("keras_vit.data")
 class LabelRule:
     """Compute a label from the features of an example.
 
-    An example is a label that is the number of objects in an image.
+    For instance, the label can be the number of objects in an image.
 
     Attributes:
         features: features that the rule reads, {name: True, or a list of the names inside it}, such as

@@ -238,7 +238,7 @@ def _slice(builder, place, size=None):
     begin = percent * known // 100  # rounded down, as in the official code
     if size is not None and begin + size > known:
         raise ValueError(
-            f"dataset must have {size} images from number {begin} of {split} on; "
+            f"dataset must have at least {size} images from number {begin} to the end of {split}; "
             f"{builder.info.full_name} has only {known} in {split}"
         )
     return f"{split}[{begin}:{'' if size is None else begin + size}]"

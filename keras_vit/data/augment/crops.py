@@ -72,7 +72,7 @@ def random_resized_crop(min_area=0.08, max_area=1.0, min_aspect=3 / 4, max_aspec
 
 
 def random_crop(resize, interpolation="bilinear"):
-    """Return a crop that resizes the image to a square, then cuts a random window.
+    """Return a crop that resizes the image to a fixed size, then cuts a random window.
 
     It is the fine-tuning crop of BiT (arXiv 1912.11370, section 3.3, HyperRule): `random_crop(160)` for 128 pixels,
     `random_crop(448)` for 384.

@@ -8,7 +8,8 @@ from keras_vit import checks
 from keras_vit.data.augment import values
 
 GREY = 128  # the fill value of the original RandAugment
-# Mean and standard deviation of ImageNet's pixel values; such noise is standard normal after DeiT's standardisation.
+# Mean and standard deviation of ImageNet's pixel values. DeiT's standardisation turns normal noise with this mean and
+# deviation into standard normal noise.
 _MEAN = (123.675, 116.28, 103.53)
 _STD = (58.395, 57.12, 57.375)
 
