@@ -85,8 +85,9 @@ def _check_model(recipe, model):
         )
     if recipe.input_dtype == "uint8" and (isinstance(model, Distiller) or getattr(config, "distilled", False)):
         raise ValueError(
-            "input_dtype must be 'float32' for a Distiller, whose teacher expects standardised images, and for a "
-            f"distilled model, where it would train the mean of both heads; got input_dtype='uint8' for {model.name!r}"
+            "input_dtype must be 'float32' for a Distiller, because its teacher expects standardised images, and for a "
+            "distilled model, because with 'uint8' the mean of both heads would be trained; "
+            f"got input_dtype='uint8' for {model.name!r}"
         )
     for name, value in recipe.model_fields.items():
         built_with = getattr(config, name, type(value)())  # a field that the config lacks counts as off

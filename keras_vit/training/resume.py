@@ -118,7 +118,8 @@ class Resume(keras.callbacks.Callback):
                 self._wait()
         finally:
             self._thread = self._write = None
-        asked = workers.largest(model, self._requests.strongest)  # a signal after the last step or in a shortened epoch
+        # A signal may come after the last step, or after the data of an epoch ended early.
+        asked = workers.largest(model, self._requests.strongest)
         if asked:
             raise preemption.ENDS[asked](self._saved_step())
         return history
@@ -127,9 +128,10 @@ class Resume(keras.callbacks.Callback):
         super().set_model(model)
         if self._thread is None:
             raise TypeError(
-                "Resume must be passed once, in the list callbacks, to fit of a keras_vit model, which can start "
-                f"inside an epoch; got {type(model).__name__}: build one with keras_vit.Model(inputs, outputs), or "
-                "train keras_vit.Model(model.inputs[0], model.outputs[0]), which has the same layers and weights"
+                "Resume must be passed once, in the list callbacks, and the model must be a keras_vit model, whose fit "
+                f"can start inside an epoch; got {type(model).__name__}: build one with "
+                "keras_vit.Model(inputs, outputs), or train keras_vit.Model(model.inputs[0], model.outputs[0]), "
+                "which has the same layers and weights"
             )
 
     def on_epoch_begin(self, epoch, logs=None):

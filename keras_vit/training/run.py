@@ -118,7 +118,7 @@ def train(
         NonFiniteError: if the loss or a weight is infinite or NaN.
         Preempted: after SIGTERM, with everything saved; as a `SystemExit` it ends the process with exit code 75.
         Interrupted: after Ctrl-C during training, with everything saved; it is a `KeyboardInterrupt`. A second Ctrl-C,
-            or one before the first or after the last step, raises Python's `KeyboardInterrupt` at once.
+            or one before `fit` starts or after it returns, raises Python's `KeyboardInterrupt` at once.
     """
     if not isinstance(recipe, Recipe):
         recipe = RECIPES[checks.check_choice("recipe", recipe, RECIPES)]

@@ -69,7 +69,9 @@ def read_callbacks(callbacks):
 
 
 def write_callbacks(callbacks, arrays, repeats_batch):
-    """Restore what `read_callbacks` returned to callbacks of the same classes and order; others keep their own state.
+    """Restore the state of Keras's own callbacks from the arrays of `read_callbacks`.
+
+    The callbacks must have the same classes and order as before; others keep their own state.
 
     Args:
         callbacks: list of callbacks.

@@ -16,7 +16,8 @@ def strategy_of(model):
 def place(strategy):
     """Return (index of this process, number of processes) of the run; a chief, if any, has index 0."""
     resolver = getattr(strategy, "cluster_resolver", None)
-    if resolver is None or not strategy.extended._in_multi_worker_mode():  # the resolver of a TPU counts machines
+    # The resolver of a TPU may list several machines, but one process trains on all of them.
+    if resolver is None or not strategy.extended._in_multi_worker_mode():
         return 0, 1
     jobs = resolver.cluster_spec().as_dict()
     chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
