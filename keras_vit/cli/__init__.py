@@ -27,7 +27,7 @@ def main(argv=None):
     Results go to standard output; load reports, progress and warnings go to standard error.
 
     Args:
-        argv: list of words after `keras-vit`; None uses those of the process.
+        argv: list of the arguments after `keras-vit`; None uses those of the process.
 
     Returns:
         The exit code: 0; 2 after a user error (one line on standard error; `KERAS_VIT_DEBUG=1` also shows the

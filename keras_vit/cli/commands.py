@@ -88,7 +88,7 @@ def probe(args):
     train, test = open_sources(args, _SEED)
     if test is None:
         raise ValueError(
-            "--validation, --hold-out or --arrays with x_test and y_test must be given: images to measure on"
+            "--validation, --hold-out or --arrays with x_test and y_test must be given, because probe needs test images"
         )
     model = open_model(args)
     with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bar

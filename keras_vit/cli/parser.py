@@ -8,7 +8,7 @@ import re
 import sys
 import tomllib
 
-_OPTION = re.compile(r"--?[A-Za-z][^ ]*")  # a word with a space, or -1, is a value
+_OPTION = re.compile(r"--?[A-Za-z][^ ]*")  # an argument with a space, or -1, is a value
 _NEAR = 0.75  # as in keras_vit.checks.suggestion
 
 
@@ -18,7 +18,7 @@ def parse(argv=None):
     The file `commands.toml` states the commands, their arguments and their help.
 
     Args:
-        argv: list of words, None for those of the process.
+        argv: list of arguments; None uses those of the process.
     """
     parser = _Parser(
         prog="keras-vit",
@@ -132,13 +132,13 @@ class _Parser(argparse.ArgumentParser):
 class _CommandParser(_Parser):
     """Report a misspelt option before a missing required argument, because it may be that argument.
 
-    An empty word is an error: as a path it would mean the current folder.
+    An empty argument is an error: as a path it would mean the current folder.
     """
 
     def parse_known_args(self, args=None, namespace=None):
-        """Parse as argparse does, but report an unexpected word here, where the command is known."""
+        """Parse as argparse does, but report an unexpected argument here, where the command is known."""
         name = self.prog.split()[-1]
-        before = anything = f"a word of {name}"
+        before = anything = f"an argument of {name}"
         for word in args[: args.index("--")] if "--" in args else args:
             option, equals, value = word.partition("=")
             is_known = not {option, word[:2]}.isdisjoint(self._option_string_actions)
@@ -149,7 +149,7 @@ class _CommandParser(_Parser):
             before = word if word.startswith("-") else anything
         parsed, surplus = super().parse_known_args(args, namespace)
         if surplus:
-            self.error(f"{name} takes no further word; got {surplus[0]!r}")
+            self.error(f"{name} takes no further argument; got {surplus[0]!r}")
         return parsed, surplus
 
 

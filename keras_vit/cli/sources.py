@@ -65,7 +65,7 @@ def _split(source, hold_out, seed):
             f"--hold-out must leave both parts at least one image; got --hold-out={hold_out:g} of {source.size} images"
         )
     rest, held_out = source.split(hold_out, seed=seed)
-    drawn = "drawn from all" if source.labels is None else "stratified by class"
+    drawn = "drawn regardless of class" if source.labels is None else "stratified by class"
     print(f"{rest.size:,} training images, {held_out.size:,} held out, {drawn}", file=sys.stderr)
     return rest, held_out
 
