@@ -9,8 +9,9 @@ HERE = pathlib.Path(__file__).parent
 PACKAGE = (HERE / "keras_vit" / "__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"$', PACKAGE, re.MULTILINE)[1]
 
-# Lower bounds are versions that the tests passed with; an upper bound has its reason beside it. Those of Keras and
-# TensorFlow are in keras_vit/versions.py as well, which refuses others at import; RELEASING.md says how to raise them.
+# Lower bounds are versions that the tests passed with. The comment on the line of an upper bound gives its reason. The
+# bounds of Keras and TensorFlow are also in keras_vit/versions.py, which checks them at import; RELEASING.md describes
+# how to raise them.
 REQUIRED = [
     "h5py>=3.11",
     "keras>=3.12,<3.17",  # keras_vit/compat uses private names; 3.16 was tested as keras-nightly
@@ -22,10 +23,10 @@ REQUIRED = [
 # The backend is an extra: a hard dependency on tensorflow would overwrite the wheel of a TPU machine.
 BACKENDS = {
     "tensorflow": ["tensorflow>=2.20,<2.22"],  # 2.21 is the newest that the tests passed with
-    # For models and checkpoints; data, evaluation, training and export need tensorflow beside it.
+    # Enough for models and checkpoints; data, evaluation, training and export also need the extra tensorflow.
     "jax": ["jax>=0.6.2"],
-    # The two routes to a TPU: one or the other, as they want different versions of libtpu. Its compiler takes our
-    # training steps (tests/tpu); no TPU has run them yet. tensorflow-cpu reads the data.
+    # Use one of the next two on a TPU; they need different versions of libtpu. The training steps compile with libtpu
+    # (tests/tpu), but have not run on a TPU yet. tensorflow-cpu reads the data.
     "tpu": [
         "jax[tpu]>=0.10.2",
         "tensorflow-cpu>=2.21,<2.22",  # as tensorflow
@@ -36,7 +37,7 @@ BACKENDS = {
     ],
 }
 
-# What other formats than the SavedModel are written and checked with.
+# Packages that write and check the export formats other than SavedModel.
 EXPORT = [
     "ai-edge-litert>=2.3",
     "nncf>=3.4",
@@ -45,13 +46,13 @@ EXPORT = [
     "tf2onnx>=1.17",
 ]
 
-# mkdocs build; tensorflow beside it, as the tables of models and recipes are read from the package
+# For `mkdocs build`. It also needs tensorflow, because the tables of models and recipes are read from the package.
 DOCS = [
     "latex2mathml>=3.81",
     "mkdocs-material>=9.8",
     "mkdocstrings[python]>=1.0.8",
     "nbconvert>=7.17",
-    "ruff>=0.17",  # breaks the signatures of the reference into lines
+    "ruff>=0.17",  # formats the signatures in the reference
 ]
 
 TOOLS = {
@@ -59,18 +60,18 @@ TOOLS = {
     # examples/beam_pipeline.py
     "beam": [
         "apache-beam>=2.77",
-        "google-crc32c>=1.9",  # Beam reads no TFRecord without
+        "google-crc32c>=1.9",  # Beam needs it to read TFRecord files
         "pyarrow>=25.0.1",
-        "setuptools>=65.5,<82",  # tensorflow_hub imports pkg_resources, which 82 no longer has
-        "tensorflow-hub>=0.16.1",  # Beam's handler for TensorFlow imports it; brings tf-keras, as old as TensorFlow
+        "setuptools>=65.5,<82",  # tensorflow_hub imports pkg_resources, which setuptools 82 removed
+        "tensorflow-hub>=0.16.1",  # Beam's TensorFlow handler imports it; it installs the tf-keras for this TensorFlow
     ],
-    # `python -m benchmarks`; timm, torch and transformers also read our files in tests/test_peers.py
+    # `python -m benchmarks`; in tests/test_peers.py, timm, torch and transformers also read the package's files
     "bench": ["keras-hub>=0.32", "openvino>=2026.4", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
     "demo": ["gradio>=6.31", "scikit-learn>=1.5.2"],  # keras-vit demo
     "docs": DOCS,
     "export": EXPORT,
-    "hub": ["huggingface_hub>=1.2"],  # weights="hf://org/repo"; the first whose transfers can be bounded
-    "quickstart": ["scikit-learn>=1.5.2"],  # its bundled digits are the images
+    "hub": ["huggingface_hub>=1.2"],  # weights="hf://org/repo"; the first version whose transfers can be limited
+    "quickstart": ["scikit-learn>=1.5.2"],  # contains the images of digits
     # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
     "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [
@@ -79,7 +80,7 @@ TOOLS = {
         "build>=1.6",
         "gradio>=6.31",
         "huggingface_hub>=1.2",
-        "ipykernel>=7.4",  # runs the notebooks of examples/, by nbclient
+        "ipykernel>=7.4",  # nbclient runs the notebooks of examples/ with it
         "jax>=0.6.2",
         "keras-cv>=0.9",
         "matplotlib>=3.9",
@@ -95,7 +96,7 @@ TOOLS = {
         "selenium>=4.51",  # drives the page in Debian's chromium
         "setuptools>=77.0.3",
         "tensorflow-datasets>=4.9.10",
-        "tensorflow-serving-api>=2.20,<2.22",  # as tensorflow, which it brings
+        "tensorflow-serving-api>=2.20,<2.22",  # as tensorflow, which it installs
     ],
 }
 
@@ -110,8 +111,8 @@ setup(
     license_files=["LICENSE"],
     keywords=["vision transformer", "ViT", "DeiT", "Swin", "BiT", "Keras", "TensorFlow", "JAX", "image classification"],
     python_requires=">=3.11",
-    # An editable install then puts this folder on the path. Its default, a finder behind the path, finds nothing in the
-    # folder that holds a clone: there `import keras_vit` means the clone's folder.
+    # With this line, an editable install adds this folder to sys.path. The default is an import hook that is tried
+    # last: in the folder that contains a clone named keras_vit, `import keras_vit` would import the clone's folder.
     package_dir={"": "."},
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
@@ -126,7 +127,7 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3 :: Only",
-        "Programming Language :: Python :: 3.11",  # those that the tests have run on; later ones are not refused
+        "Programming Language :: Python :: 3.11",  # tested; later versions are allowed
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Topic :: Scientific/Engineering :: Image Recognition",
         "Typing :: Typed",

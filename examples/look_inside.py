@@ -90,7 +90,7 @@ def draw_explanation(model, images):
         analysis.head_maps(model, inputs)[0],
         title=model.config.name,
     )
-    return figure, f"the first image is called {answers[0][0]}"
+    return figure, f"the first image is classified as {answers[0][0]}"
 
 
 FIGURES = {
@@ -118,7 +118,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("images", nargs="*", metavar="IMAGE", help="with --model: files of images")
     parser.add_argument("--model", metavar="NAME", help="name from keras-vit list")
-    parser.add_argument("--weights", metavar="FILE", help="its weights, as of keras_vit.create_model")
+    parser.add_argument("--weights", metavar="FILE", help="weights, as for keras_vit.create_model")
     parser.add_argument("--output", metavar="DIR", help="folder for the figures (default: a new one)")
     parser.add_argument("--tiny", action="store_true", help="train a few steps, to try the script")
     args = parser.parse_args()

@@ -109,7 +109,7 @@ def parse_arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", metavar="FILE", help=".npz of x_train y_train x_test y_test (default: digits)")
     parser.add_argument("--output", metavar="DIR", help="folder of table and figure (default: a new one)")
-    parser.add_argument("--steps", metavar="N", type=int, default=400, help="of each training (default: 400)")
+    parser.add_argument("--steps", metavar="N", type=int, default=400, help="steps of each training (default: 400)")
     parser.add_argument("--seeds", metavar="N", type=int, default=3, help="trainings of each model (default: 3)")
     parser.add_argument("--tiny", action="store_true", help="train few models for one step, to try the script")
     args = parser.parse_args()
@@ -221,7 +221,7 @@ def _measure(config, images, share, recipe):
     keras.utils.set_random_seed(recipe.seed)
     model = _MODELS[config.family](config, preprocessing=images.preprocessing)
     count = round(share * images.train.size)
-    drawn = np.random.default_rng(recipe.seed).permutation(images.train.size)[:count]  # 5 % are among the 10 %
+    drawn = np.random.default_rng(recipe.seed).permutation(images.train.size)[:count]  # nested shares
     train, validation = np.nan, np.nan
     if count:
         train, validation = _fit(model, images.train.take(drawn), images.validation, recipe)

@@ -71,7 +71,8 @@ def export(
     - `images`: `images`, float32 (batch, height, width, channels) of any size, pixel values in [0, 255] -> `logits`,
       float32 (batch, classes); named `scores` if the model ends in an activation;
     - `images_uint8`: the same for uint8;
-    - `features`: `image_bytes` -> `features`, float32 (batch, dim), the input of the head; with `tokens`, also those;
+    - `features`: `image_bytes` -> `features`, float32 (batch, dim), the input of the head, and with `tokens=True` also
+      `tokens`, the input of the pooling;
     - `attention`, only on request: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
 
     For an unreadable image, the outputs are zeros, empty classes and the reason in `error`, string (batch,), which is

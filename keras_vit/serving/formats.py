@@ -152,7 +152,7 @@ def _without_bars():
 
 
 def _export(model, path, **options):
-    """Export the model in float32, with its standardisation in front, with Keras."""
+    """Export the model with Keras, in float32 and with its standardisation in front."""
     path.parent.mkdir()
     if model.dtype_policy.name != "float32" or model.config.dtype != "float32":
         model = with_dtype(model, "float32")

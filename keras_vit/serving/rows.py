@@ -17,8 +17,9 @@ _FORMATS = {
 def read_rows(image_bytes, protocol, max_pixels, on_error):
     """Decode and preprocess encoded images one at a time, because a large image needs much memory.
 
-    An image of 64 million pixels needs about 200 MB, and so does a progressive JPEG with a third of that, its limit. An
-    image that EXIF rotates needs 400 MB, a GIF 250 MB, and a BMP 750 MB, because its file is as large as its pixels.
+    An image of 64 million pixels needs about 200 MB. A progressive JPEG needs as much for a third of the pixels, which
+    is its limit. An image that EXIF rotates needs 400 MB, a GIF 250 MB, and a BMP 750 MB, because its file is as large
+    as its pixels.
 
     Args:
         image_bytes: string tensor (batch,), complete encoded files.
@@ -87,11 +88,11 @@ def _unreadable(shape):
     """Return a function from an image that cannot be decoded to a row of zeros and the reason."""
 
     def answer(contents):
-        error = tf.constant(f"no image: it begins as none of {', '.join(_FORMATS)}")
+        error = tf.constant(f"not an image in a supported format ({', '.join(_FORMATS)})")
         start = tf.strings.join([tf.strings.substr(contents, 0, 12), b"\0" * 12])  # the file may be shorter
         for name, (place, magic) in _FORMATS.items():
             is_this = tf.strings.substr(start, place, len(magic)) == magic
-            error = tf.where(is_this, f"a {name} that is damaged, truncated, too large inside or of a rare kind", error)
-        return tf.zeros(shape), tf.where(tf.strings.length(contents) == 0, "no image: it is empty", error)
+            error = tf.where(is_this, f"a {name} that is damaged, unsupported, or larger than its header states", error)
+        return tf.zeros(shape), tf.where(tf.strings.length(contents) == 0, "the file is empty", error)
 
     return answer

@@ -14,8 +14,8 @@ from keras_vit.serving.self_check import sample_files
 from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatures
 
 _COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
-# option -> the signatures that use it
 _OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
+# option -> the signatures that use it
 _BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error": _OF_FILES, "max_pixels": _OF_FILES}
 
 
@@ -87,8 +87,8 @@ def _request(model, signature, max_pixels):
 def _write_warmup(folder, model_name, requests):
     """Write the requests that TensorFlow Serving runs before it accepts others, so that the first is not slow.
 
-    They are a TFRecord of `tensorflow.serving.PredictionLog`, here in the wire format of protocol buffers, so that an
-    export needs no package in addition to TensorFlow; the test reads the file with that package.
+    They are a TFRecord of `tensorflow.serving.PredictionLog`. This function writes the wire format of protocol buffers
+    itself, so that an export does not need tensorflow-serving-api; the test reads the file with that package.
 
     Args:
         folder: the SavedModel.

@@ -60,7 +60,7 @@ def test_it_gives_the_scores_of_python(program, tmp_path):
     assert [name.encode() for _, name in answers] == expected["classes"].numpy()[0].tolist() and error == ""
     np.testing.assert_allclose([score for score, _ in answers], expected["scores"].numpy()[0], atol=1e-5)
     answers, error = classify(program, folder, tmp_path / "bad.jpg")
-    assert answers == [(0.0, "")] * 5 and error.startswith("no image: it begins as none of")
+    assert answers == [(0.0, "")] * 5 and error.startswith("not an image in a supported format")
 
 
 def test_it_names_a_cat_and_an_espresso(program, real_data, tmp_path):

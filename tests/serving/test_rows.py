@@ -16,15 +16,15 @@ from keras_vit.serving import export
 GOOD = [encode(draw(seed), image_format) for seed, image_format in enumerate(("PNG", "JPEG", "BMP", "GIF", "WEBP"))]
 JPEG, PNG = GOOD[1], GOOD[0]
 BAD = {
-    b"": "no image: it is empty",
-    b"hello world": "no image: it begins as none of JPEG, PNG, BMP, GIF, WebP",
-    JPEG[:300]: "a JPEG that is damaged, truncated, too large inside or of a rare kind",
-    PNG[:60]: "a PNG that is damaged, truncated, too large inside or of a rare kind",
+    b"": "the file is empty",
+    b"hello world": "not an image in a supported format (JPEG, PNG, BMP, GIF, WebP)",
+    JPEG[:300]: "a JPEG that is damaged, unsupported, or larger than its header states",
+    PNG[:60]: "a PNG that is damaged, unsupported, or larger than its header states",
     encode(draw(0, (70, 60)), "GIF"): "an image of 60 x 70 pixels; the limit is 4,000",
     encode(draw(0, (70, 60)), "JPEG"): "an image of 60 x 70 pixels; the limit is 4,000",
     encode(draw(0, (40, 50)), "JPEG", progressive=True): "an image of 50 x 40 pixels; the limit of a "
     "progressive JPEG is 1,333",
-    b"GIF89a": "a GIF that is damaged, truncated, too large inside or of a rare kind",
+    b"GIF89a": "a GIF that is damaged, unsupported, or larger than its header states",
     b"RIFF____WEBPVP8X" + b"\xff" * 20: "an image of 16777216 x 16777216 pixels; the limit is 4,000",
 }
 
