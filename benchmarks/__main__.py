@@ -1,7 +1,7 @@
-"""How fast keras_vit is beside its peers: `python -m benchmarks NAME`, or `all` for what RESULTS.md holds.
+"""Compare the speed of keras_vit with other libraries: `python -m benchmarks NAME`, or `all` for RESULTS.md.
 
-Ratios are worth something, times are those of one machine: run it on one that does nothing else. Peers come with
-`pip install -e '.[tensorflow,bench,export,train]'`; those that are not installed are left out.
+Times hold only for the machine; ratios are comparable across machines. Run it on a machine that runs nothing else.
+`pip install -e '.[tensorflow,bench,export,train]'` installs the other libraries; missing ones are skipped.
 """
 
 import argparse
@@ -25,17 +25,17 @@ BENCHMARKS = {
     "merging": "merging",
     "export": "export",
 }
-ON_REQUEST = {"gpu": "gpu"}  # not among `all`
+ON_REQUEST = {"gpu": "gpu"}  # not part of `all`
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the command line chose.
+    """Options from the command line.
 
     Attributes:
-        rounds: turns of each contender that count.
-        peers: whether peers take part.
-        sizes: those of a benchmark's sizes to measure (batch sizes, resolutions); None for all.
+        rounds: number of measured runs of each contender.
+        peers: whether to measure other libraries as well.
+        sizes: the sizes of a benchmark to measure (batch sizes, resolutions); None for all.
         real_data: folder of real weights and images, or None.
     """
 
@@ -51,11 +51,11 @@ class Options:
 def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=(*BENCHMARKS, *ON_REQUEST, "all"))
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender that count")
-    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure peers as well")
+    parser.add_argument("--rounds", type=int, default=5, help="measured runs of each contender")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure other libraries")
     parser.add_argument("--sizes", type=int, nargs="+", help="only these batch sizes, resolutions or depths")
     parser.add_argument("--real-data", type=pathlib.Path, metavar="FOLDER", help="real weights and images")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the tables there as well")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
     options = Options(
         arguments.rounds, arguments.peers, arguments.sizes and tuple(arguments.sizes), arguments.real_data

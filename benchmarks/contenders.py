@@ -1,7 +1,8 @@
-"""ViT-B/16 for 1000 classes at 224 px in this package and in its peers, each as its users run it.
+"""ViT-B/16 for 1000 classes at 224 px in this package and in other libraries, each as its users run it.
 
-Every function makes the work of one contender, see contest.py: inference on a batch of NumPy images, or one step of
-training on it with Adam. `dtype` is `float32`, `bfloat16` (weights, too) or `mixed_bfloat16` (float32 weights).
+Every function returns the work of one contender, see contest.py: a function that runs inference on a batch of NumPy
+images, or one training step on it with Adam. `dtype` is `float32`, `bfloat16` (also for the weights) or
+`mixed_bfloat16` (float32 weights).
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import sys
 import numpy as np
 
 SIZE, CLASSES, WIDTH, LAYERS, HEADS, MLP = 224, 1000, 768, 12, 12, 3072
-GFLOP_PER_IMAGE = 35.1  # forward; a step of training takes three times as many
+GFLOP_PER_IMAGE = 35.1  # of the forward pass; a training step needs three times as many
 
 
 def cores():
@@ -25,7 +26,7 @@ def random_images(batch, size=SIZE):
 
 
 def quietly(function, *arguments, **named):
-    """Returns what the function returns; what it prints is no part of the tables."""
+    """Call a function and return its result; its output goes to standard error, so that the tables stay clean."""
     with contextlib.redirect_stdout(sys.stderr):
         return function(*arguments, **named)
 
@@ -118,7 +119,7 @@ def transformers_model():
 
 
 def matrix_product(batch, dtype, passes=1):
-    """TensorFlow's product of large square matrices, as many operations as the model's on this batch."""
+    """Products of large square matrices in TensorFlow, with as many operations as the model needs for this batch."""
     import tensorflow as tf
 
     side = 3072

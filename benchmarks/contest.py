@@ -1,7 +1,7 @@
-"""Contenders that take turns: each lives in a process of its own, only one computes at a time.
+"""Run contenders alternately: each has a process of its own, and only one computes at a time.
 
-So all of them see the same hours of a noisy machine, keep their own memory and meet no other's threads. What counts
-are medians over the turns, and ratios of turns that followed each other.
+All contenders are therefore measured under the same load of a shared machine, and do not share memory or threads. The
+results are medians over the runs, and ratios of runs that followed each other.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TRANSFORMERS_VERBOSITY": "error", "PYTHO
 
 @dataclasses.dataclass(frozen=True)
 class Contender:
-    """One who takes part.
+    """A program to measure.
 
     Args:
-        name: as the tables call it.
-        job: `module:function` of this folder, or of another with a dotted name from the repository; the function is
-            called with the options in a process of its own and returns the work of one turn: a function without
-            arguments.
-        options: dict that JSON can hold.
-        environment: variables of its process.
+        name: name in the tables.
+        job: `module:function`; a module without a dot is in this folder, a dotted name starts at the root of the
+            repository. The function is called with the options in a new process and returns the work of one
+            repetition: a function without arguments.
+        options: dict that can be written as JSON.
+        environment: environment variables of its process.
     """
 
     name: str
@@ -39,15 +39,15 @@ class Contender:
 
 @dataclasses.dataclass
 class Result:
-    """What a contender took, in seconds and bytes.
+    """Time and memory of a contender, in seconds and bytes.
 
     Attributes:
-        name: of the contender.
-        prepared: for making the work, such as building a model.
-        first: for its first turn.
-        turns: for each turn after those that warm up; each the mean of its repetitions.
-        processor: processor time of each of these, of all threads together.
-        prepared_peak, peak: most memory that its process held once the work was made, and in the end.
+        name: name of the contender.
+        prepared: time to make the work, such as building a model.
+        first: time of the first repetition.
+        turns: time of each run after the warm-up, as the mean over its repetitions.
+        processor: CPU time of each of these runs, summed over all threads.
+        prepared_peak, peak: peak memory of its process after the work was made, and at the end.
     """
 
     name: str
@@ -67,30 +67,30 @@ class Result:
         return statistics.median(self.processor)
 
     def times_faster_than(self, other):
-        """Median, least and largest of the ratios of turns that followed each other."""
+        """Return median, minimum and maximum of the ratios of runs that followed each other."""
         return _ratios(self.turns, other.turns)
 
     def times_less_processor_than(self, other):
-        """The same of processor time, which other programs disturb less than the clock."""
+        """Return the same for CPU time, which other programs affect less than wall-clock time."""
         return _ratios(self.processor, other.processor)
 
 
 def contest(contenders, rounds=5, seconds=2.0, warm_up=2):
-    """Lets the contenders take turns.
+    """Run the contenders alternately.
 
     Args:
         contenders: sequence of `Contender`.
-        rounds: turns of each that count.
-        seconds: least length of a turn; short work is repeated.
-        warm_up: runs after the first that do not count.
+        rounds: number of measured runs of each.
+        seconds: approximate length of a run; short work is repeated.
+        warm_up: repetitions after the first that are not measured.
 
     Returns:
-        {name: `Result`}
+        A dict from name to `Result`.
     """
     with contextlib.ExitStack() as stack:
         workers = [stack.enter_context(_Worker(contender, warm_up)) for contender in contenders]
         for turn in range(rounds):
-            # there and back, so that nobody always follows the same
+            # alternate the direction, so that no contender always follows the same one
             for worker in workers if turn % 2 == 0 else reversed(workers):
                 worker.take_turn(seconds)
         return {worker.result.name: worker.result for worker in workers}
@@ -102,7 +102,7 @@ def _ratios(ours, theirs):
 
 
 class _Worker:
-    """The process of a contender; see worker.py for what is said to it."""
+    """The process of a contender; worker.py describes the requests that it receives."""
 
     def __init__(self, contender, warm_up):
         command = [sys.executable, "-m", "benchmarks.worker", contender.job, json.dumps(contender.options)]
@@ -127,7 +127,7 @@ class _Worker:
             answer = self._answer("run", self._warm_up)
             self._mean = answer["seconds"] / self._warm_up
         self._processor = answer["processor"]
-        self._process.send_signal(signal.SIGSTOP)  # who reads ahead must not do so in another's turn
+        self._process.send_signal(signal.SIGSTOP)  # a data loader must not prefetch while others run
         return self
 
     def take_turn(self, seconds):
@@ -145,7 +145,7 @@ class _Worker:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.result.name} ended with {self._process.wait()} instead of an answer")
+            raise RuntimeError(f"{self.result.name} must return a result; it exited with {self._process.wait()}")
         return json.loads(line)
 
     def __exit__(self, *_):

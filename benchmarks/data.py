@@ -1,4 +1,4 @@
-"""Images per second from JPEG files to batches at 224 px, per core and by the clock, beside peers."""
+"""Compare the speed from JPEG files to batches at 224 px with other libraries, per core and in wall-clock time."""
 
 import pathlib
 import tempfile
@@ -10,8 +10,8 @@ from benchmarks.loaders import BATCH
 from benchmarks.report import Table, is_installed, ratio
 
 OURS = "keras_vit"
-SECONDS = 3.0  # of a turn
-# name -> function of loaders.py, packages, what else it is called with
+SECONDS = 3.0  # length of a run
+# name -> function of loaders.py, packages, additional arguments of the function
 _LOADERS = {
     OURS: ("keras_vit", ("keras_vit",), {}),
     "tf.image": ("tf_image", ("tensorflow",), {}),
@@ -25,30 +25,30 @@ _RANDAUGMENT = {
     "tf.image, RandAugment of Keras": ("tf_image", ("keras",), {"randaugment": "keras"}),
 }
 _ALL = (
-    "Batches of 32, float32 on [-1, 1]. *Per core* is images per second of processor time, of all threads of the "
-    "process. "
+    "Batches of 32, float32 on [-1, 1]. CPU time is summed over all threads of the process; *images/s per core* is "
+    "images per second of CPU time. "
 )
 # kind -> title, contenders, note
 KINDS = {
     "crop": (
         "Training: Inception crop and flip",
         _LOADERS,
-        "Ours decodes the window alone; tf.image, as in the official JAX code, and the others decode the whole image "
-        "and then cut. All resize bilinearly, Pillow with antialiasing and to whole pixel values. Keras has no crop of "
-        "a random size: it resizes to 256 x 256 and cuts 224 x 224.",
+        "keras_vit decodes only the crop. tf.image, used as in the official JAX code, and the others decode the whole "
+        "image and then crop it. All use bilinear resizing; Pillow also antialiases and rounds to integers. Keras has "
+        "no crop of a random size: it resizes to 256 x 256 and crops 224 x 224.",
     ),
     "randaugment": (
         "Training: Inception crop, flip, RandAugment with two operations",
         _RANDAUGMENT,
-        "Ours: `randaugment(2, 10)`, the original sixteen operations, drawn for each image, nearest pixels. The "
-        "peers' come after tf.image's crop: keras-cv's with magnitude 0.5, drawn for each image, Keras's with factor "
-        "0.5, drawn once per batch, both bilinear in float32.",
+        "keras_vit: `randaugment(2, 10)` with the original sixteen operations, drawn for each image, with "
+        "nearest-neighbour interpolation. The other two use tf.image's crop and bilinear interpolation in float32: "
+        "keras-cv with magnitude 0.5, drawn for each image; Keras with factor 0.5, drawn once per batch.",
     ),
     "evaluation": (
-        "Evaluation: the shorter side to 256, the middle",
+        "Evaluation: resize the shorter side to 256, center crop",
         _LOADERS,
-        "Files in order. All resize bilinearly, Pillow with antialiasing and to whole pixel values; Keras and keras-cv "
-        "cut the middle square before they resize it.",
+        "Files in order. All use bilinear resizing; Pillow also antialiases and rounds to integers. Keras and keras-cv "
+        "crop the central square before they resize it.",
     ),
 }
 
@@ -63,7 +63,7 @@ def run(options):
 
 
 def write_images(folder, count=256, classes=8, size=(375, 500)):
-    """Writes JPEGs of about 70 kB: noise on several scales, as photographs have it."""
+    """Write JPEGs of about 70 kB with noise on several scales, similar to photographs."""
     import PIL.Image
 
     height, width = size
@@ -82,7 +82,7 @@ def write_images(folder, count=256, classes=8, size=(375, 500)):
 
 
 def contenders(kind, loaders, folder, options):
-    """The `Contender`s of one of `KINDS` that are installed."""
+    """Return the `Contender`s of one of `KINDS` that are installed."""
     return [
         Contender(name, f"loaders:{function}", {"folder": str(folder), "kind": kind, **arguments})
         for name, (function, packages, arguments) in loaders.items()
@@ -104,5 +104,13 @@ def _table(title, note, results):
         )
         for name, result in results.items()
     ]
-    columns = ("", "per core", "ms of a core", "keras_vit takes less by", "images/s", "is faster by", "peak MiB")
+    columns = (
+        "",
+        "images/s per core",
+        "CPU ms per image",
+        "keras_vit uses less CPU by",
+        "images/s",
+        "keras_vit is faster by",
+        "peak MiB",
+    )
     return Table(title, note, columns, rows)

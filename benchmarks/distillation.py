@@ -1,10 +1,11 @@
-"""What a teacher is worth: `python -m benchmarks.distillation --weights ViT-Ti_16.npz --data cifar10.npz`.
+"""Measure the gain from distillation: `python -m benchmarks.distillation --weights ViT-Ti_16.npz --data cifar10.npz`.
 
-A ViT-Ti/16 is fine-tuned as in `benchmarks.finetune`, on all training images, and teaches a small ViT of 32 pixels on
-a few of them (`--images`, equally many of each class). The same student learns from their labels alone, in equally
-many steps, from the same initial weights, on the same crops in the same order. The data are one `.npz` file as there.
-`--teacher FILE` keeps the fine-tuned teacher: it is made if the file is absent. A row is printed per run, then a table:
-accuracy on the test images by arm and seed.
+The teacher is a ViT-Ti/16, fine-tuned on all training images as in `benchmarks.finetune`. It teaches a small ViT at 32
+pixels on a few of these images (`--images`, the same number per class). For comparison, the same student is trained on
+their labels alone, for the same number of steps, from the same initial weights, on the same crops in the same order.
+The data are an `.npz` file as in `benchmarks.finetune`. `--teacher FILE` loads the teacher from this file, or trains it
+and saves it there if the file does not exist. One row is printed per run, then a table of the accuracies on the test
+images by arm and seed.
 """
 
 import argparse
@@ -41,13 +42,13 @@ RECIPE = keras_vit.training.Recipe(
     warmup_fraction=0.05,
     weight_decay=0.05,
     clip_norm=1.0,
-    augment=("inception_crop(0.2)", "flip"),  # of crops nearly alike a hard teacher repeats the labels
+    augment=("inception_crop(0.2)", "flip"),  # on milder crops, hard targets mostly equal the labels
     image_size=32,
 )
 
-SHOWN = ("accuracy", "loss", "distillation_loss", "teacher_agreement")  # in training, at the end
+SHOWN = ("accuracy", "loss", "distillation_loss", "teacher_agreement")  # final values in training
 
-# arm -> how the teacher takes part, None for not at all
+# arm -> arguments of the Distiller; None trains without a teacher
 ARMS = {
     "labels": None,
     "hard": {"mode": "hard"},
@@ -57,16 +58,16 @@ ARMS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--weights", help="file of a ViT-Ti/16, to fine-tune a teacher from")
+    parser.add_argument("--weights", help="weights of a ViT-Ti/16, to fine-tune the teacher from")
     parser.add_argument("--data", required=True, help=".npz file of the images")
-    parser.add_argument("--teacher", help=".keras file of the teacher; it is made if absent")
-    parser.add_argument("--teacher-size", type=int, default=64, help="pixels of a teacher that is made")
+    parser.add_argument("--teacher", help=".keras file of the teacher; created if absent")
+    parser.add_argument("--teacher-size", type=int, default=64, help="image size of a new teacher")
     parser.add_argument("--teacher-steps", type=int, default=finetune.CHANGES["steps"], help="steps of its fine-tuning")
-    parser.add_argument("--images", type=int, default=500, help="that the students see")
+    parser.add_argument("--images", type=int, default=500, help="training images of the students")
     parser.add_argument("--steps", type=int, default=RECIPE.steps, help="steps of each student")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each arm")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--heads", type=int, choices=HEADS, default=1, help="of the student")
+    parser.add_argument("--heads", type=int, choices=HEADS, default=1, help="heads of the student")
     arguments = parser.parse_args()
     train, test = finetune.read(arguments.data)
     teacher = make_teacher(arguments, train)
@@ -81,7 +82,7 @@ def main():
 
 
 def read_few(path, count):
-    """Source of the first training images of each class."""
+    """Return a source of `count` training images: the first ones of each class, the same number per class."""
     with np.load(path, allow_pickle=False) as arrays:
         images, labels = arrays["x_train"], arrays["y_train"]
     classes = np.unique(labels)
@@ -90,7 +91,7 @@ def read_few(path, count):
 
 
 def make_teacher(arguments, train):
-    """The model of the file `--teacher`, or a fine-tuned one, which is saved there."""
+    """Load the model from the file `--teacher`, or fine-tune one and save it there."""
     path = None if arguments.teacher is None else pathlib.Path(arguments.teacher)
     if path is not None and path.exists():
         return keras.models.load_model(path, compile=False)
@@ -109,7 +110,7 @@ def make_teacher(arguments, train):
 
 
 def teach(arm, config, teacher, recipe, train, test):
-    """Share of the test images that a student classifies correctly."""
+    """Train a student and return its accuracy on the test images, in [0, 1]."""
     start = time.perf_counter()
     keras.utils.set_random_seed(recipe.seed)
     student = keras_vit.VisionTransformer(config)

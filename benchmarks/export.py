@@ -1,4 +1,4 @@
-"""Images per second of exported models on this processor, in every form, beside the same of the peers' models."""
+"""Measure exported models in every format on a CPU, and compare with exported models of other libraries."""
 
 import pathlib
 import tempfile
@@ -8,7 +8,7 @@ from benchmarks.report import Table, is_installed, ratio
 
 BATCH = 8
 BASE = "OpenVINO, bfloat16"
-# name -> (package, form, quantization), job, precision; written once each
+# name -> (package, form, quantization), job, precision; each combination is written once
 OURS = {
     "OpenVINO, float32": (("keras_vit", "openvino", None), "openvino", "float32"),
     BASE: (("keras_vit", "openvino", None), "openvino", "bfloat16"),
@@ -23,12 +23,13 @@ OURS = {
 PEERS = ("keras-hub", "transformers (torch)")
 _DISTRIBUTIONS = {"keras-hub": "keras-hub", "transformers (torch)": "transformers"}
 NOTE = (
-    "ViT-B/16, 224 px, batch 8, images per second of the runtime alone. The SavedModel takes bytes of pixels through "
-    "its signature `images_uint8`, which standardises and resizes image by image."
+    "ViT-B/16, 224 px, batch 8, images per second of the runtime alone. The SavedModel is called with uint8 pixels "
+    "through its signature `images_uint8`, which resizes and standardises image by image."
 )
 NOTE_PEERS = (
-    "The same model written by this package, by Keras from keras-hub's and by OpenVINO from the one of transformers, "
-    "all run by OpenVINO, batch 8; int8 by NNCF for transformers, ours with its own share of SmoothQuant."
+    "OpenVINO, batch 8. keras_vit exports its own model, Keras exports the model of keras-hub, and OpenVINO converts "
+    "that of transformers. NNCF quantises to int8 with its settings for transformers; keras_vit sets a different "
+    "strength of SmoothQuant."
 )
 
 
@@ -43,7 +44,7 @@ def run(options):
 
 
 class _Files:
-    """Folders of exported models, each written when it is first asked for."""
+    """Folders of exported models, each written when it is first requested."""
 
     def __init__(self, place):
         self._place, self._folders = place, {}
@@ -75,7 +76,7 @@ def _forms(files, options):
         )
         for name, result in results.items()
     ]
-    columns = ("", "images/s", "times OpenVINO bfloat16", "times OpenVINO float32", "peak MiB")
+    columns = ("", "images/s", "relative to OpenVINO bfloat16", "relative to OpenVINO float32", "peak MiB")
     return Table("Exported models", NOTE, columns, rows)
 
 

@@ -1,4 +1,4 @@
-"""The work of contenders that run a ViT-B/16 from a file: written by this package or a peer, run by another runtime."""
+"""The work of contenders that run an exported ViT-B/16 of this package or of another library in a runtime."""
 
 import pathlib
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from benchmarks import contenders
 
-# of OpenVINO, which would choose bfloat16 by itself where the processor has it
+# Without these hints, OpenVINO computes in bfloat16 on processors that support it.
 HINTS = {"float32": "f32", "bfloat16": "bf16", "int8": "f32"}
 
 
 def write(folder, package, form, quantization=None):
-    """Writes the model of a package to `folder`, in a process of its own."""
+    """Return a function that writes the model of a package to `folder`."""
     return lambda: contenders.quietly(_WRITERS[package], pathlib.Path(folder), form, quantization)
 
 
@@ -50,7 +50,7 @@ def _write_transformers(folder, form, quantization):
 
 
 def _quantize(folder, images):
-    """By NNCF as its guide says for transformers."""
+    """Quantise `model.xml` to int8 with NNCF's settings for transformers."""
     import nncf
     import openvino
 
@@ -68,7 +68,7 @@ _WRITERS = {
 
 
 def openvino(folder, precision, batch, is_channels_first=False):
-    """Runs `model.xml`, or `int8.xml` where that is there."""
+    """Return a function that runs `int8.xml` if it exists, otherwise `model.xml`."""
     import openvino
 
     folder = pathlib.Path(folder) / "1"
@@ -80,7 +80,7 @@ def openvino(folder, precision, batch, is_channels_first=False):
 
 
 def onnx(folder, precision, batch):
-    """Runs `model.onnx`; int8 by the dynamic quantisation of ONNX Runtime, made here."""
+    """Return a function that runs `model.onnx`; for int8, ONNX Runtime's dynamic quantisation is applied first."""
     import onnxruntime
 
     file = pathlib.Path(folder) / "1" / "model.onnx"
@@ -112,7 +112,7 @@ def litert(folder, precision, batch):
 
 
 def saved_model(folder, precision, batch):
-    """Calls the signature `images_uint8` on images of the model's size, which resizing leaves alone."""
+    """Return a function that calls `images_uint8` with images of the model's size, so that nothing is resized."""
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(pathlib.Path(folder) / "1"))

@@ -1,11 +1,11 @@
-"""What fine-tuning reaches: `python -m benchmarks.finetune --weights ViT-Ti_16.npz --data cifar10.npz`.
+"""Measure the accuracy of fine-tuning: `python -m benchmarks.finetune --weights ViT-Ti_16.npz --data cifar10.npz`.
 
-The recipe is the paper's for CIFAR-10 (arXiv 2010.11929, Table 4: SGD with momentum 0.9, cosine, clipping at 1, no
-weight decay), changed for a small set of small images: CHANGES, and a random crop from 8/7 of the size, about as BiT
-does it (arXiv 1912.11370, section 3.3), in place of the Inception crop. What else `keras-vit train` takes to change a
-recipe may follow, such as `--image-size 96` or `--set dtype=float32`. The data are one `.npz` file: `x_train` and
-`x_test`, uint8 (images, height, width, 3), `y_train` and `y_test`, integers. A row is printed per seed, then their
-mean.
+The recipe is the paper's for CIFAR-10 (arXiv 2010.11929, Table 4: SGD with momentum 0.9, cosine decay, clipping at 1,
+no weight decay) with changes for a small set of small images. These are CHANGES, and a random crop from 8/7 of the size
+instead of the Inception crop, similar to BiT (arXiv 1912.11370, section 3.3). Options of `keras-vit train` that change
+a recipe can be added, such as `--image-size 96` or `--set dtype=float32`. The data are one `.npz` file with `x_train`
+and `x_test`, uint8 (images, height, width, 3), and `y_train` and `y_test`, integers. One row is printed per seed, then
+the mean.
 """
 
 import argparse
@@ -33,7 +33,7 @@ CHANGES = {
 
 def main():
     own = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    own.add_argument("--weights", required=True, help="file of a ViT-Ti/16")
+    own.add_argument("--weights", required=True, help="weights of a ViT-Ti/16")
     own.add_argument("--data", required=True, help=".npz file of the images")
     own.add_argument("--seeds", type=int, default=3, help="number of runs")
     arguments, words = own.parse_known_args()
@@ -47,23 +47,23 @@ def main():
 
 
 def read_changes(own, words):
-    """Fields of the recipe that words of `keras-vit train` change; other words end the program."""
+    """Return the fields of the recipe that options of `keras-vit train` change; exit on other options."""
     plain, given = (vars(parser.parse(["train", "--recipe", RECIPE, *more])) for more in ([], words))
     changes = changes_of(argparse.Namespace(**given))
     without_effect = [name for name in given if given[name] != plain[name] and name not in (*changes, "set")]
     if without_effect or "seed" in changes:
-        own.error(f"only changes of the recipe other than its seed may follow; got {' '.join(words)}")
+        own.error(f"only changes of the recipe other than its seed may be added; got {' '.join(words)}")
     return changes
 
 
 def read(path):
-    """Sources of the training and the test images of a `.npz` file."""
+    """Return the sources of the training and the test images in an `.npz` file."""
     with np.load(path, allow_pickle=False) as arrays:
         return tuple(keras_vit.data.from_arrays(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
 
 
 def fine_tune(recipe, train, test, weights):
-    """Share of the test images that a model trained by `recipe` classifies correctly."""
+    """Train a model with `recipe` and return its accuracy on the test images, in [0, 1]."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = keras_vit.train(recipe, train, pathlib.Path(folder), model="ViT-Ti_16", weights=weights, verbose=2)

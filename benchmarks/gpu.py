@@ -1,7 +1,7 @@
-"""Training and inference on one GPU: Keras on JAX beside timm's model under torch.compile, in bfloat16.
+"""Compare training and inference on one GPU, in bfloat16: keras_vit on JAX, and timm's model with torch.compile.
 
-It needs `pip install -e '.[bench]' 'jax[cuda12]'`; TensorFlow takes no part. The timings are of work that is on the
-device already, and each ends when its result is there.
+It needs `pip install -e '.[bench]' 'jax[cuda12]'`, and does not use TensorFlow. The inputs are already on the device,
+and each timing includes waiting for the result.
 """
 
 import shutil
@@ -11,14 +11,14 @@ from benchmarks.report import Table, ratio
 
 # variant -> timm's name, GFLOP of one image forward at 224 px
 MODELS = {"ViT-B_16": ("vit_base_patch16_224", 35.1), "ViT-L_16": ("vit_large_patch16_224", 123.1)}
-# work -> batch, passes: the gradient takes twice the forward pass
+# work -> batch, passes: the backward pass counts as two forward passes
 WORK = {"inference": (256, 1), "training": (128, 3)}
-STEPS = {"inference": 1, "training": 10}  # in one call: what `fit` does once per call is spread over them
-SIDE = 8192  # of the matrices whose product is the limit
-JAX = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # the others need memory, too
+STEPS = {"inference": 1, "training": 10}  # steps per call, which share the fixed cost of a call of `fit`
+SIDE = 8192  # of the square matrices whose product is the limit
+JAX = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # leaves GPU memory for the others
 NOTE = (
-    "224 px, bfloat16 (training: float32 weights, AdamW). *MFU* is the share of the speed of products of "
-    f"{SIDE} x {SIDE} matrices in the same run, counting three forward passes for a training step."
+    "224 px, bfloat16 (training: float32 weights, AdamW). *MFU* is the speed in FLOP/s, relative to that of products "
+    f"of {SIDE} x {SIDE} matrices in the same run; a training step counts as three forward passes."
 )
 
 
@@ -104,7 +104,7 @@ def matrix_product():
 
 def run(options):
     if not shutil.which("nvidia-smi"):
-        raise SystemExit("the benchmark gpu needs an NVIDIA GPU with its driver; nvidia-smi is not there")
+        raise SystemExit("the benchmark gpu needs an NVIDIA GPU with its driver; nvidia-smi was not found")
     for variant, (_, gflop) in MODELS.items():
         for work, (batch, passes) in WORK.items():
             yield _table(variant, work, batch, passes * batch * gflop, options)

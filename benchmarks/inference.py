@@ -1,4 +1,4 @@
-"""Images per second of ViT-B/16 on this processor, beside peers and the limit of matrix products."""
+"""Compare the inference speed of ViT-B/16 on a CPU with other libraries and with plain matrix products."""
 
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, is_installed, ratio
@@ -6,7 +6,7 @@ from benchmarks.report import Table, is_installed, ratio
 BATCHES = (1, 8, 32)
 LIMIT = "matrix product"
 OURS = "keras_vit"
-# name -> job, package, {what is computed in: the dtype it is built with}
+# name -> job, package, {dtype of the computation: dtype argument of the model}
 CONTENDERS = {
     OURS: ("keras_vit_inference", "keras_vit", {"float32": "float32", "bfloat16": "bfloat16"}),
     "keras_vit, float32 weights": ("keras_vit_inference", "keras_vit", {"bfloat16": "mixed_bfloat16"}),
@@ -20,8 +20,8 @@ CONTENDERS = {
     LIMIT: ("matrix_product", "tensorflow", {"float32": "float32", "bfloat16": "bfloat16"}),
 }
 NOTE = (
-    "ViT-B/16, 224 px, images per second from NumPy batch to NumPy logits (`predict_on_batch`). The last row is as "
-    "many operations in TensorFlow's products of square matrices; *limit* is the share of it that is reached."
+    "ViT-B/16, 224 px, images per second from NumPy batch to NumPy logits (`predict_on_batch`). The last row runs the "
+    "same number of operations as products of large square matrices in TensorFlow; *limit* is the speed relative to it."
 )
 
 

@@ -1,4 +1,4 @@
-"""Time and memory of reading a ViT-B/16 from a file, beside `np.load` of all its arrays."""
+"""Compare time and memory of loading a ViT-B/16 from a file with `np.load` of all its arrays."""
 
 import pathlib
 import statistics
@@ -21,14 +21,14 @@ CONTENDERS = {
 }
 SUFFIXES = {"official": ".npz", "timm": ".safetensors"}
 NOTE = (
-    "ViT-B/16 of 1000 classes at 224 px from a file in the cache of the disk; medians of fresh processes that took "
-    "turns. *Memory* is the most that the process held above what it held before, TensorFlow imported; for "
-    "`load_weights` above the built model, whose weights are added. Both as shares of the model's weights."
+    "ViT-B/16 with 1000 classes at 224 px, from a file in the page cache; medians over alternating fresh processes. "
+    "*Memory* is the growth of the peak memory during loading, relative to the size of the weights, with TensorFlow "
+    "already imported. For `load_weights`, the model is built before; the size of its weights is added."
 )
 
 
 def arrays(file):
-    import keras_vit  # noqa: F401, for the memory that it takes
+    import keras_vit  # noqa: F401, so that its memory is not counted
 
     def load():
         with np.load(file) as opened:
@@ -47,12 +47,12 @@ def into_a_built_model(file):
 def new_model(file):
     import keras_vit
 
-    keras_vit.create_model("ViT-Ti_16", image_size=32)  # what Keras does only once
+    keras_vit.create_model("ViT-Ti_16", image_size=32)  # one-time work of Keras
     return lambda: quietly(keras_vit.ViT_B16, weights=file)
 
 
 def write(layout, file):
-    """Writes the file of a random model, in a process of its own for the memory that it takes."""
+    """Write the weights of a random model to a file; a separate process keeps its memory out of the measurement."""
     import keras_vit
 
     model = keras_vit.ViT_B16()

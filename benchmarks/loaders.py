@@ -1,9 +1,9 @@
-"""From JPEG files to batches at 224 px, without end, in this package and in its peers, each as its users write it.
+"""Endless batches at 224 px from JPEG files in this package and in other libraries, each as its users write it.
 
-Every function makes the work of one contender, see contest.py: the next batch of 32, float32 on [-1, 1], as a step of
-training takes it (with RandAugment uint8 pixel values come first, as it needs them). Training shuffles; evaluation
-takes the files in order. `kind` is `crop` (Inception crop and flip), `randaugment` (these and RandAugment, two
-operations) or `evaluation` (the shorter side to 256, the middle).
+Every function returns the work of one contender, see contest.py: a function that returns the next batch of 32 images,
+float32 on [-1, 1]. Training shuffles; evaluation reads the files in order. `kind` is `crop` (Inception crop and flip),
+`randaugment` (these and RandAugment with two operations, which is applied before the values are scaled) or `evaluation`
+(resize the shorter side to 256, center crop).
 """
 
 import concurrent.futures
@@ -24,14 +24,14 @@ def keras_vit(folder, kind):
     source = from_directory(folder)
     if kind == "evaluation":
         preprocessing = package.Preprocessing(size=SHORTER, crop=(SIZE, SIZE))
-        source = source.take(np.arange(math.lcm(source.size, BATCH)) % source.size)  # the last batch is whole, too
+        source = source.take(np.arange(math.lcm(source.size, BATCH)) % source.size)  # fills the last batch
         return _next_of(eval_pipeline(source, preprocessing, BATCH).repeat())
     augment = ("inception_crop", "flip", "randaugment(2, 10)")[: 3 if kind == "randaugment" else 2]
     return _next_of(train_pipeline(source, package.Preprocessing(size=SIZE), BATCH, augment=augment))
 
 
 def tf_image(folder, kind, randaugment=None):
-    """As the official JAX code does it; `randaugment` is `keras` or `keras_cv`."""
+    """Use tf.image as the official JAX code does; `randaugment` is None, `"keras"` or `"keras_cv"`."""
     import tensorflow as tf
 
     def evaluated(image):
@@ -73,7 +73,7 @@ def keras_cv(folder, kind):
 
 
 def keras(folder, kind):
-    """Keras has no crop of a random size: the image is resized to 256 x 256, then cut."""
+    """Use Keras's layers. Keras has no crop of a random size: the image is resized to 256 x 256, then cropped."""
     import keras as package
 
     if kind == "evaluation":
@@ -84,7 +84,7 @@ def keras(folder, kind):
 
 
 def pillow(folder, kind):
-    """Python's threads, one per core; Pillow lets go of the interpreter while it decodes and resizes."""
+    """Use Pillow in one thread per core; it releases the GIL while it decodes and resizes."""
     import PIL.Image
 
     files, rng = _files(folder), np.random.default_rng(0)
@@ -124,7 +124,7 @@ def pillow(folder, kind):
 
 
 def _window(width, height, rng):
-    """(left, top, right, bottom) of a crop as TensorFlow draws it."""
+    """Return (left, top, right, bottom) of a random crop with TensorFlow's distribution."""
     for _ in range(100):
         aspect, area = rng.uniform(*ASPECT), width * height
         least, most = (round(math.sqrt(share * area / aspect)) for share in AREA)
@@ -147,7 +147,7 @@ def _files(folder):
 
 
 def _images(folder, kind):
-    """Dataset of decoded images, without end."""
+    """Return an endless dataset of decoded images."""
     import tensorflow as tf
 
     files = _files(folder)
@@ -161,7 +161,7 @@ def _batches(images):
 
 
 def _layers_of_keras(folder, kind, *layers):
-    """The layers one after another on each image, as their sizes differ; flip and scale on the batch."""
+    """Apply all layers but the last to each image, because sizes differ; apply the last one and scale per batch."""
     *single, last = layers
 
     def change(image):
@@ -194,7 +194,7 @@ def _keras_cv_randaugment():
 
 
 def _next_of(dataset):
-    """Function to the images of the next batch."""
+    """Return a function that returns the images of the next batch."""
     batches = iter(dataset)
 
     def work():

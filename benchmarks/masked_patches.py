@@ -1,14 +1,16 @@
-"""What masked patch prediction is worth: `python -m benchmarks.masked_patches --data cifar10.npz`.
+"""Measure the gain from masked patch prediction: `python -m benchmarks.masked_patches --data cifar10.npz`.
 
-A small ViT learns to predict masked patches of all training images, without their labels; then it is fine-tuned on a
-few of them with labels, and so is the same ViT with random weights: by the same recipe, on the same images in the
-same order, for as many steps. For each target a row says how far below guessing the pre-training has come, on images
-that it was not trained on: chance is a guess among all classes (of pixels: of grey), marginal the guess that knows how
-often each class comes, or which mean each pixel has, in the training images. Then comes the accuracy on the test
-images after the fine-tuning, for each seed, which decides the random weights, the labelled images and their order.
+A small ViT is pre-trained to predict masked patches of all training images, without their labels, and then fine-tuned
+on a few labelled ones. The same ViT with random weights is fine-tuned for comparison: with the same recipe, on the same
+images in the same order, for the same number of steps.
 
-The data are one `.npz` file: `x_train` and `x_test`, uint8 (images, height, width, channels), `y_train` and `y_test`,
-integers. Without it, they are the digits that come with scikit-learn.
+For each target, one row has the loss of the pre-training on the test images, next to the losses of two constant
+predictions. `chance` predicts all classes with equal probability (for pixels: grey). `marginal` predicts the frequency
+of each class (for pixels: the mean of each pixel) in the training images. The next row has the accuracy on the test
+images after fine-tuning, for each seed. The seed determines the random weights, the labelled images and their order.
+
+The data are one `.npz` file with `x_train` and `x_test`, uint8 (images, height, width, channels), and `y_train` and
+`y_test`, integers. Without it, the data are scikit-learn's digits.
 """
 
 import argparse
@@ -26,20 +28,20 @@ from keras_vit.models.masked_patches import BINS, TARGETS, cut_patches
 PRETRAINING = "vit/masked-patches/digits"
 FINE_TUNING = {"warmup_fraction": 0.1, "weight_decay": 0.05, "clip_norm": 1.0}
 SIZES = {"hidden_dim": 96, "num_layers": 4, "num_heads": 4, "mlp_dim": 192}
-# of the digits and of images in colour
+# number of channels -> value for the digits (1) and for colour images (3)
 PATCHES, AUGMENT = {1: 2, 3: 4}, {1: ("shift",), 3: ("random_crop({})", "flip")}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--data", help=".npz file of the images; without it, scikit-learn's digits")
-    parser.add_argument("--targets", nargs="*", default=["mean_color"], help=f"what is predicted: {', '.join(TARGETS)}")
+    parser.add_argument("--targets", nargs="*", default=["mean_color"], help=f"targets, out of {', '.join(TARGETS)}")
     parser.add_argument("--pretraining-steps", type=int, default=1500)
-    parser.add_argument("--steps", type=int, default=250, help="of the fine-tuning")
+    parser.add_argument("--steps", type=int, default=250, help="steps of the fine-tuning")
     parser.add_argument("--labels", type=int, default=1000, help="labelled images to fine-tune on")
     parser.add_argument("--seeds", type=int, default=3, help="number of fine-tunings")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=1e-3, help="of the fine-tuning")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak of the fine-tuning")
     for name, size in SIZES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=size)
     arguments = parser.parse_args()
@@ -58,7 +60,7 @@ def main():
 
 
 def read(path):
-    """Dict of the arrays of a `.npz` file, or of the digits."""
+    """Return a dict of the arrays in an `.npz` file, or of the digits."""
     names = [f"{array}_{part}" for part in ("train", "test") for array in "xy"]
     if path is not None:
         with np.load(path, allow_pickle=False) as arrays:
@@ -89,7 +91,7 @@ def build(config, seed):
 
 
 def pretrain(arguments, data, config, target):
-    """A trained encoder, and its loss on the test images."""
+    """Pre-train; return the encoder and its loss on the test images."""
     recipe = keras_vit.training.RECIPES[PRETRAINING].replace(
         steps=arguments.pretraining_steps,
         batch_size=arguments.batch_size,
@@ -105,7 +107,7 @@ def pretrain(arguments, data, config, target):
 
 
 def guesses(data, config, target):
-    """The losses on the test images of chance, and of who knows what is in the training images."""
+    """Return the losses of `chance` and `marginal` on the test images, see the top of this file."""
     train, test = (
         np.asarray(TARGETS[target].of(cut_patches(data[f"x_{part}"].astype("float32") / 255, config.grid_size)))
         for part in ("train", "test")
@@ -115,18 +117,18 @@ def guesses(data, config, target):
     classes = BINS**config.channels
     losses = []
     for known, asked in zip(_by_cell(train), _by_cell(test), strict=True):
-        counts = np.bincount(known, minlength=classes) + 1.0  # a class may be in the test images alone
+        counts = np.bincount(known, minlength=classes) + 1.0  # + 1, because a class may occur only in the test images
         losses.append(-np.log(counts / counts.sum())[asked].mean())
     return np.log(classes), np.mean(losses)
 
 
 def _by_cell(classes):
-    """The classes (images, patches) or (images, patches, cells) of each cell of the patches, one after another."""
+    """Reshape classes (images, patches) or (images, patches, cells) to (cells, images * patches)."""
     return classes.reshape(classes.shape[0] * classes.shape[1], -1).T
 
 
 def fine_tune(arguments, data, encoder, seed):
-    """Share of the test images that the encoder classifies correctly after fine-tuning on a few labelled images."""
+    """Fine-tune on a few labelled images and return the accuracy on the test images, in [0, 1]."""
     recipe = keras_vit.training.RECIPES["quickstart"].replace(
         **FINE_TUNING,
         learning_rate=arguments.learning_rate,
@@ -147,7 +149,7 @@ def train(recipe, images, model):
 
 
 def source(data, part, count=None, seed=0):
-    """Images of a part of the data; with `count`, as many, the same number of each class."""
+    """Return a source of a part of the data; with `count`, of that many random images, the same number per class."""
     images, labels = data[f"x_{part}"], data[f"y_{part}"]
     if count is not None:
         order = np.random.default_rng(seed).permutation(len(labels))
@@ -167,7 +169,7 @@ def print_row(name, shares):
 
 
 class timed:
-    """Context that prints how long it lasted."""
+    """Context manager that prints its duration."""
 
     def __init__(self, name):
         self._name = name

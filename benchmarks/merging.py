@@ -1,20 +1,20 @@
-"""What token merging gives and what it costs: images per second, and with real data the accuracy."""
+"""Measure token merging: images per second, and the accuracy if real data are given."""
 
 from benchmarks.contenders import keras_inference, quietly
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, ratio
 
 MODEL, SIZE, BATCH = "ViT-Ti_16", 384, 8
-MERGED = (0, 8, 16, 24, 35)  # tokens per block; none is the first
+MERGED = (0, 8, 16, 24, 35)  # tokens per block; the first is the model without merging
 NOTE = (
-    "ViT-Ti/16 at 384 px, inference in float32 (`predict_on_batch`), batch 8. *Tokens* are those that leave the last "
-    "block, of 577. *Right* are those of 200 images of ImageNet, one per class, whose likeliest class is theirs, "
-    "with weights that were trained at 224 px; without `--real-data` they are not counted."
+    "ViT-Ti/16 at 384 px, inference in float32 (`predict_on_batch`), batch 8. *Tokens* is the number of tokens after "
+    "the last block. *Correct* counts correct top-1 predictions on 200 ImageNet images, one per class, with weights "
+    "trained at 224 px; it is empty without `--real-data`."
 )
 
 
 def inference(merged):
-    """The work of a contender."""
+    """Return the work of a contender."""
     import keras_vit
 
     return keras_inference(keras_vit.create_model(MODEL, image_size=SIZE, token_merging=merged), BATCH)
@@ -35,7 +35,7 @@ def run(options):
         )
         for merged in sizes
     ]
-    columns = ("merged per block", "tokens", "images/s", "times without", "right of 200")
+    columns = ("merged per block", "tokens", "images/s", "speedup", "correct of 200")
     yield Table("Token merging in ViT-Ti/16 at 384 px", NOTE, columns, rows)
 
 

@@ -1,4 +1,4 @@
-"""Where the time of one batch goes, operation by operation, in TensorFlow's graph as its optimiser left it."""
+"""Measure the time of each operation of one batch in TensorFlow's optimised graph."""
 
 import collections
 import json
@@ -15,25 +15,26 @@ from benchmarks.report import Table
 BATCH = 8
 _OF_THE_RUNTIME = ("Process", "Run")
 _CALLS = 5
-_SMALL = 1.0  # ms; operations that take less are summed up
+_SMALL = 1.0  # ms; faster operations are summed in one row
 NOTE = (
-    "ViT-B/16, 224 px, batch 8, the fastest of five calls of `predict_on_batch` by TensorFlow's profiler. *At the "
-    "limit* is what the operation's multiply-accumulates take at the speed of products of 3072 x 3072 matrices, "
-    "measured in the same process: the rest of its time is what its shapes, and bias and GELU inside of it, cost."
+    "ViT-B/16, 224 px, batch 8, the fastest of five calls of `predict_on_batch`, measured with TensorFlow's profiler. "
+    "*ms at the limit* is the time that the operation's multiply-accumulates would need at the speed of products of "
+    "3072 x 3072 matrices, measured in the same process. The difference is due to the operation's shapes and, in dense "
+    "layers, to bias and GELU."
 )
-# operations of the optimised graph -> what they compute, GFLOP on one image
+# operation of the optimised graph -> what it computes, GFLOP per image
 _PRODUCTS = {
     "_MklNativeFusedMatMul": ("dense layers, with bias and GELU", 33.46),
     "_MklBatchMatMulV2": ("q k^T and A v", 1.43),
-    "_MklNativeFusedConv2D": ("patches", 0.23),
+    "_MklNativeFusedConv2D": ("patch embedding", 0.23),
 }
 _MEANINGS = {
-    "_MklTranspose": "heads apart and together",
+    "_MklTranspose": "splitting and merging heads",
     "_MklSoftmax": "attention weights",
     "_MklLayerNorm": "layer norms",
-    "AddV2": "residual sums, positions",
-    "Mul": "scale of the queries",
-    "Cast": "to and from float32",
+    "AddV2": "residual sums, position embeddings",
+    "Mul": "scaling of the queries",
+    "Cast": "conversion to and from float32",
 }
 
 
@@ -64,7 +65,11 @@ def _table(dtype, found):
 
 
 def measure(dtype):
-    """Returns seconds of a batch, {operation: (milliseconds, calls)} and GFLOP/s of products of large matrices."""
+    """Return the speed of products of large matrices, and the time of a batch: in total and per operation.
+
+    Returns:
+        `gflops` (GFLOP/s), `seconds`, and `operations`, a dict from operation to (milliseconds, calls).
+    """
     predict = contenders.keras_vit_inference(BATCH, dtype)
     multiply = contenders.matrix_product(BATCH, dtype)
     for work in (predict, predict, multiply):
@@ -101,7 +106,7 @@ def _profiled(work):
 
 
 def _events(file):
-    """Name and seconds of everything that the profiler saw on the processor."""
+    """Yield name and seconds of every event that the profiler recorded on the CPU."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace.FromString(file.read_bytes())

@@ -1,4 +1,4 @@
-"""Tables of results: Markdown for people, JSON for programs."""
+"""Tables of results in Markdown, and a description of the machine."""
 
 import dataclasses
 import importlib.metadata
@@ -9,7 +9,7 @@ from benchmarks.contenders import cores
 
 @dataclasses.dataclass
 class Table:
-    """Rows of one measurement; `note` says what was measured and how, in Markdown."""
+    """The results of one measurement; `note` describes in Markdown what was measured and how."""
 
     title: str
     note: str
@@ -28,13 +28,13 @@ class Table:
 
 
 def ratio(values):
-    """`1.23 (1.20 to 1.31)` of a median, the least and the largest."""
+    """Format median, minimum and maximum as `1.23 (1.20 to 1.31)`."""
     median, least, largest = values
     return f"{median:.2f} ({least:.2f} to {largest:.2f})"
 
 
 def machine():
-    """One paragraph about where the numbers come from."""
+    """Return the processor, the number of cores, and the versions of Python and the libraries."""
     names = ("tensorflow", "keras", "keras-hub", "torch", "transformers", "openvino", "onnxruntime", "keras-cv")
     return f"{_processor()}, {cores()} cores, Python {platform.python_version()}, " + ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in names if is_installed(name)

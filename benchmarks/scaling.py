@@ -1,4 +1,4 @@
-"""How time and memory of inference grow with batch, resolution and depth, and what axial attention saves."""
+"""Measure how time and memory of inference grow with batch, resolution and depth, and what axial attention saves."""
 
 from benchmarks.contenders import keras_inference
 from benchmarks.contest import Contender, contest
@@ -10,19 +10,20 @@ DEPTHS = (6, 12, 24)
 AXIAL_RESOLUTIONS = (224, 448, 672, 896)
 BASE = {"variant": "ViT-B_16", "image_size": 224, "batch": 8, "layers": 12}
 NOTE = (
-    "Inference in float32 (`predict_on_batch`), ViT-B/16 at 224 px with batch 8 and 12 blocks but for what the table "
-    "varies. *Work* is the multiply-accumulates that the model's layers state, of the whole batch; ratios are to the "
-    "first row."
+    "Inference in float32 (`predict_on_batch`), ViT-B/16. Except for the varied value, models have 224 px, batch 8 and "
+    "12 blocks. *Work* is the number of multiply-accumulates for the batch, counted from the model's graph; it and the "
+    "times are relative to the first row."
 )
 NOTE_AXIAL = (
-    "Inference in float32 on one image. Axial blocks attend along rows, then along columns (appendix D.6 of arXiv "
-    "2010.11929), with the work of two blocks each, but grow with the number of patches times the longer side instead "
-    "of its square. *In theory* is the ratio of their multiply-accumulates."
+    "Inference in float32 on one image. An axial block attends along rows, then along columns (appendix D.6 of arXiv "
+    "2010.11929). It has the layers of two blocks, but its attention costs grow with the number of patches times the "
+    "longer side of the grid, instead of with the square of the number of patches. *In theory* is the ratio of the "
+    "multiply-accumulates."
 )
 
 
 def inference(variant, image_size, batch, layers):
-    """The work of a contender."""
+    """Return the work of a contender."""
     return keras_inference(_model(variant, image_size, layers), batch)
 
 

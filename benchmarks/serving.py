@@ -1,9 +1,10 @@
-"""Every form of an exported model side by side: `python -m benchmarks.serving --model M --weights W --folder IMAGES`.
+"""Compare the export formats: `python -m benchmarks.serving --model M --weights W --folder IMAGES`.
 
-For each form: size on disk, how many images have the likeliest class of the model in memory, how many the right one
-(by the names of the sub-folders, as `keras-vit evaluate`), and images per second in batches of eight, in one
-process: of the runtime alone, on pixels resized before, and from files, decoded and resized by this package. A
-SavedModel does both itself. The int8 form of OpenVINO is calibrated on every second image.
+For each format, a row has: the size on disk; how many images get the same class as from the model in memory; how many
+get the correct class (by the names of the sub-folders, as in `keras-vit evaluate`); and images per second in batches of
+three, in one process. `alone/s` measures only the runtime, on pixels that are already resized. `files/s` starts from
+files, which this package decodes and resizes; a SavedModel does that itself. OpenVINO's int8 format is calibrated on
+every second image.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ FORMS = {
     "LiteRT": {"format": "litert"},
     "LiteRT, int8": {"format": "litert", "quantization": "int8"},
 }
-_WARM = 8  # images of a first run, whose time counts as loading
+_WARM = 8  # images of the first run, whose time is subtracted as loading time
 
 
 def main():
@@ -47,7 +48,7 @@ def main():
 
 
 def measure(model, paths, forms=FORMS):
-    """Yields (form, row) with the columns: megabytes, same, right, and alone and files in images per second."""
+    """Yield (form, row); a row has `megabytes`, `same`, `right`, and `alone` and `files` in images per second."""
     names = [path.parent.name for path in paths]
     classes = sorted(set(names))
     logits, _ = match_classes(tuple(classes), model.labels, model.config.classes)
@@ -85,7 +86,7 @@ def _read(paths):
 
 
 def _answers(labels, runtime, folder, files, pixels):
-    """Likeliest class of each image, and seconds per image."""
+    """Return the top-1 class of each image, and the seconds per image."""
     seconds = []
     for count in (_WARM, len(files)):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a user waits for before the first image and the first training step, beside keras-hub."""
+"""Compare the time until the first prediction and the first training step with keras-hub."""
 
 import importlib
 import statistics
@@ -8,7 +8,7 @@ from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, is_installed
 
 BATCH = 8
-# name -> module, model of a dtype
+# name -> module, function from a dtype to a model
 PACKAGES = {
     "keras_vit": ("keras_vit", contenders.keras_vit),
     "keras-hub": ("keras_hub", contenders.keras_hub),
@@ -23,13 +23,13 @@ STAGES = (
     "second training step",
 )
 NOTE = (
-    "ViT-B/16, 224 px, float32; predictions and training steps (Adam) of batch 8. Seconds, medians of fresh processes "
-    "that took turns; the last column is keras_vit's share of keras-hub's."
+    "ViT-B/16, 224 px, float32; predictions and training steps (Adam) with batch 8. Seconds, medians over alternating "
+    "fresh processes; the last column is the ratio of keras_vit to keras-hub."
 )
 
 
 def stages(package):
-    """The work of one stage after the other."""
+    """Return a function that runs the next stage at each call."""
     steps = _stages(package)
     return lambda: next(steps)
 
@@ -59,9 +59,9 @@ def run(options):
     medians = {name: [statistics.median(times) for times in zip(*turns[name], strict=True)] for name in names}
     for times in medians.values():
         times += [times[3] - times[4], times[5] - times[6]]
-    labels = (*STAGES, "the first prediction costs more by", "the first training step costs more by")
+    labels = (*STAGES, "extra time of the first prediction", "extra time of the first training step")
     rows = [_row(label, [times[place] for times in medians.values()]) for place, label in enumerate(labels)]
-    yield Table("Startup", NOTE, ("", *names, *(["share"] if len(names) > 1 else [])), rows)
+    yield Table("Startup", NOTE, ("", *names, *(["ratio"] if len(names) > 1 else [])), rows)
 
 
 def _row(label, seconds):

@@ -1,13 +1,13 @@
-"""What a training step takes on a TPU, asked of its compiler on a machine that has none.
+"""Compile a training step for TPUs on a machine without one, and print its memory and operations.
 
     pip install -e '.[tpu]'
     python -m benchmarks.tpu_compile ViT-S_16 --batch 256 --topology v5e:1x1 v5e:2x4
 
 The step is that of `model.fit` on the JAX backend: AdamW, clipping to a global norm of 1, softmax cross-entropy.
-Weights are replicated, the batch is divided among the chips. Each row is one compilation, of minutes for a ViT-S/16 on
-two cores. Memory and operations are one chip's; the operations stand beside those counted by hand: six per
-multiply-accumulate of the forward pass. Recomputation (`--remat`, or the compiler's own where memory is short) adds to
-the compiler's number and not to the other.
+Weights are replicated, the batch is divided among the chips. Each row is one compilation, which takes minutes for a
+ViT-S/16 on two cores. Memory and operations are per chip. The compiler's number of operations is followed by a count of
+six per multiply-accumulate of the forward pass. Recomputation (`--remat`, or the compiler's own if memory is short)
+increases only the compiler's number.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import re
 import time
 import unittest.mock
 
-# Read when Keras, JAX and libtpu load: no chip is looked for, and several processes may ask the compiler at once.
+# Keras, JAX and libtpu read these at import: they then search for no chip, and several processes can compile at once.
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
@@ -44,7 +44,7 @@ def main():
     parser = _parser()
     arguments = parser.parse_args()
     if importlib.util.find_spec("libtpu") is None:
-        parser.error("libtpu must be installed, which holds the compiler: pip install -e '.[tpu]'")
+        parser.error("the compiler needs libtpu: pip install -e '.[tpu]'")
     for topology in arguments.topology:
         for batch in arguments.batch:
             row = measure(arguments, topology, batch)
@@ -52,7 +52,7 @@ def main():
 
 
 def measure(arguments, topology, batch):
-    """Returns one row of the table: what the command line asks for, on one topology with one batch."""
+    """Return one row of the table, a dict, for one topology and one batch size."""
     devices = topology_devices(topology)
     model = build(arguments.model, arguments.image_size, arguments.dtype, arguments.remat, arguments.microbatches)
     images = jax.ShapeDtypeStruct((batch, *model.input_shape[1:]), "float32")
@@ -72,16 +72,16 @@ def measure(arguments, topology, batch):
 
 @dataclasses.dataclass(frozen=True)
 class StepCost:
-    """What one chip takes for one training step.
+    """Cost of one training step on one chip.
 
     Attributes:
-        peak_bytes: most memory at any time, weights and batch included.
+        peak_bytes: peak memory, including weights and batch.
         flops: floating-point operations as the compiler counts them.
-        all_reduces: sums over all chips, each of one or more arrays.
-        reduced_elements: numbers that these give.
-        kernels: names of the ready-made kernels that are called: Keras's splash attention would be one, and libtpu has
-            an attention of its own for token counts such as 128 and 256.
-        seconds: that compiling took.
+        all_reduces: number of sums over all chips, each of one or more arrays.
+        reduced_elements: number of elements in the results of these sums.
+        kernels: names of the hand-written kernels that are called: Keras's splash attention would be one, and libtpu
+            has its own attention kernel for token counts such as 128 and 256.
+        seconds: compilation time.
     """
 
     peak_bytes: int
@@ -93,15 +93,15 @@ class StepCost:
 
 
 def topology_devices(name):
-    """Returns the abstract chips of a TPU slice such as `v5e:2x4`, for which libtpu compiles."""
+    """Return the abstract chips of a TPU slice such as `v5e:2x4`, for which libtpu compiles."""
     shape = name.partition(":")[2]
-    # One chip is less than the smallest host that libtpu assumes.
+    # By default, libtpu assumes hosts with more than one chip.
     host = {"chips_per_host_bounds": (1, 1, 1)} if shape and set(shape.split("x")) == {"1"} else {}
     return topologies.get_topology_desc(name, platform="tpu", **host).devices
 
 
 def build(name, image_size=224, dtype="mixed_bfloat16", remat=False, microbatches=1):
-    """Returns a model of the zoo, compiled with AdamW, clipping and softmax cross-entropy."""
+    """Return a model of the zoo, compiled with AdamW, clipping and softmax cross-entropy."""
     options = {"remat": True} if remat else {}
     model = keras_vit.create_model(name, image_size=image_size, dtype=dtype, **options)
     model.compile(
@@ -114,7 +114,7 @@ def build(name, image_size=224, dtype="mixed_bfloat16", remat=False, microbatche
 
 
 def compile_step(model, batch, devices):
-    """Compiles the training step of a compiled model for a TPU.
+    """Compile the training step of a model for a TPU.
 
     Args:
         model: a keras model after `compile`, on the JAX backend.
@@ -128,7 +128,7 @@ def compile_step(model, batch, devices):
 
 
 def compiled_step(model, batch, devices):
-    """Returns the training step as compiled for a TPU, and the seconds that it took."""
+    """Return the training step, compiled for a TPU, and the compilation time in seconds."""
     mesh = Mesh(np.array(devices), ("data",))
     replicated, divided = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     state = _abstract(step_state(model, batch), replicated)
@@ -141,7 +141,7 @@ def compiled_step(model, batch, devices):
 
 
 def cost_of(compiled, seconds):
-    """Reads a `StepCost` off a compiled step."""
+    """Return the `StepCost` of a compiled step."""
     text = compiled.as_text()
     reductions = _REDUCTION.findall(text)
     return StepCost(
@@ -155,7 +155,7 @@ def cost_of(compiled, seconds):
 
 
 def step_state(model, batch):
-    """Builds optimizer and metrics of a compiled model; returns the state that its training step takes and gives."""
+    """Build optimizer and metrics of a compiled model; return the state that its training step takes and returns."""
     model.optimizer.build(model.trainable_variables)
     model._symbolic_build(data_batch=batch)
     return model._get_jax_state(
@@ -165,7 +165,7 @@ def step_state(model, batch):
 
 @contextlib.contextmanager
 def platform_of(devices):
-    """While a function is traced, code that asks JAX what it runs on gets these devices, as on a TPU."""
+    """Make `jax.devices()` return these devices while a function is traced, as on a TPU."""
     with unittest.mock.patch("jax.devices", lambda *_: list(devices)):
         yield
 
@@ -182,13 +182,13 @@ def _elements(results):
 def _line(row):
     head = f"{row['topology']:8} batch {row['batch']:<6} {'remat ' if row['remat'] else ''}"
     if row["microbatches"] > 1:
-        head += f"in {row['microbatches']} parts "
+        head += f"in {row['microbatches']} microbatches "
     if "failure" in row:
         return f"{head}{row['failure']}"
     return (
         f"{head}peak {row['peak_bytes'] / 1e9:.2f} GB, {row['flops'] / 1e12:.3f} TFLOP "
         f"(counted by hand {row['counted_flops'] / 1e12:.3f}), {row['all_reduces']} all-reduces of "
-        f"{row['reduced_elements']:,} numbers, kernels: {', '.join(row['kernels']) or 'none'}, "
+        f"{row['reduced_elements']:,} elements, kernels: {', '.join(row['kernels']) or 'none'}, "
         f"{row['seconds']:.0f} s to compile"
     )
 
@@ -202,8 +202,8 @@ def _parser():
     parser.add_argument("--batch", type=int, nargs="+", default=[256], help="images per step on all chips together")
     parser.add_argument("--topology", nargs="+", default=["v5e:1x1"], help="such as v5e:1x1 v5e:2x4 v6e:1x1 v4:2x2x1")
     parser.add_argument("--dtype", default="mixed_bfloat16")
-    parser.add_argument("--remat", action="store_true", help="keep the blocks' inputs only, and compute the rest again")
-    parser.add_argument("--microbatches", type=int, default=1, help="parts that each batch is computed in")
+    parser.add_argument("--remat", action="store_true", help="store only the inputs of blocks, and recompute the rest")
+    parser.add_argument("--microbatches", type=int, default=1, help="microbatches per batch")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     return parser
 

@@ -1,11 +1,11 @@
-"""Time and memory of one training step of ViT-B/16 on this processor, beside peers; what the first step costs."""
+"""Compare time and memory of a training step of ViT-B/16 on a CPU with other libraries, and the time of the first."""
 
 from benchmarks.contest import Contender, contest
 from benchmarks.report import Table, is_installed, ratio
 
 BATCH = 8
 OURS, LIMIT = "keras_vit", "matrix product"
-# name -> job, package, what else it is built with
+# name -> job, package, additional arguments of the model
 CONTENDERS = {
     OURS: ("keras_vit_training", "keras_vit", {}),
     "keras_vit, remat": ("keras_vit_training", "keras_vit", {"remat": True}),
@@ -14,16 +14,17 @@ CONTENDERS = {
     LIMIT: ("matrix_product", "tensorflow", {"passes": 3}),
 }
 NOTE = (
-    "ViT-B/16, 224 px, batch 8, Adam: images per second of `train_on_batch`, mixed precision in bfloat16. *First "
-    "step* is what the first one took longer than the later ones; *peak* is of the whole process. The last row is as "
-    "many operations in products of square matrices."
+    "ViT-B/16, 224 px, batch 8, Adam: images per second of `train_on_batch`; mixed precision uses bfloat16. *First "
+    "step* is the additional time of the first step; *peak* is the peak memory of the process. The last row runs the "
+    "same number of operations as products of large square matrices; *limit* is the speed relative to it. For remat, "
+    "*keras_vit is faster by* compares with keras_vit without it."
 )
 
 WEIGHTS = 86_567_656 * 4 / 2**20  # MiB, of ViT-B/16 with 1000 classes
 NOTE_MEMORY = (
-    "MiB. *Built model* is the most that the process held before the first step, with libraries and weights; gradients "
-    "and moments are as large as the weights and twice that; *activations and the rest* are what is left of the peak: "
-    "what the forward pass keeps for the backward pass, 16-bit copies of weights, scratch memory."
+    "MiB. *Built model* is the peak memory before the first step, with libraries and weights. Gradients are as large "
+    "as the weights, the moments twice as large. *Activations and other* is the rest of the peak: what the forward "
+    "pass stores for the backward pass, 16-bit copies of weights, and temporary memory."
 )
 
 
@@ -58,8 +59,8 @@ def _tables(dtype, options):
 
 
 def _memory(dtype, results):
-    """What the peak is made of. The weights are counted; what the runtimes take beside them cannot be told apart."""
-    columns = ("", "built model", "gradients", "moments of Adam", "activations and the rest", "peak")
+    """Return a table of the parts of the peak. Sizes of gradients and moments are computed, the rest is not split."""
+    columns = ("", "built model", "gradients", "moments of Adam", "activations and other", "peak")
     rows = []
     for name, result in results.items():
         parts = [result.prepared_peak / 2**20, WEIGHTS, 2 * WEIGHTS]

@@ -1,8 +1,8 @@
 """The process of one contender: `python -m benchmarks.worker MODULE:FUNCTION OPTIONS`, see contest.py.
 
-Each line of its input is a JSON list: `["prepare"]` makes the work, `["run", n]` does it n times. Each is answered by a
-line of JSON with the seconds that it took, the processor time of the process from its beginning on, all threads
-together, and the most memory that it has held. Whatever else is printed goes to the standard error.
+Each line of standard input is a JSON list: `["prepare"]` makes the work, `["run", n]` runs it n times. The reply is a
+line of JSON with the seconds that it took, the CPU time of the process since its start, summed over all threads, and
+its peak memory. Everything else that is printed goes to standard error.
 """
 
 import ctypes
@@ -14,11 +14,11 @@ import signal
 import sys
 import time
 
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+_PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 
 
 def main():
-    # It stands still between turns, and would do so for ever if the contest were killed.
+    # The process is stopped between runs, and would stay stopped for ever if the parent process were killed.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
