@@ -135,7 +135,7 @@ def test_an_owner_on_another_machine_counts_while_it_gives_signs_of_life(tmp_pat
     path = leave(tmp_path, 7, "elsewhere", silence=40)
     with pytest.raises(BlockingIOError) as raised, hold(tmp_path):
         pass
-    assert "another process (7@elsewhere, since 2026-01-02 03:04:05) trains in" in str(raised.value)
+    assert "another process (7@elsewhere, since 2026-01-02 03:04:05) is training in" in str(raised.value)
     assert str(raised.value).endswith("if it ended on another machine, its lock expires after 120 seconds")
     leave(tmp_path, 7, "elsewhere", silence=121)
     with hold(tmp_path):
