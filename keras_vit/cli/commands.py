@@ -18,7 +18,7 @@ from keras_vit.cli.sources import open_source, open_sources
 from keras_vit.data.images import check_file
 
 _DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
-_SEED = 0  # seed of the draw of `probe --hold-out`
+_SEED = 0  # seed of the random split of `probe --hold-out`
 
 
 def predict(args):

@@ -14,7 +14,7 @@ _LISTED_SIZE = 224
 
 
 def list_models(args):
-    """Print a table of models with size, cost and releases, of their published weights, or of recipes."""
+    """Print a table of the models (size, cost and releases), a table of their published weights, or one of recipes."""
     if args.recipes:
         recipes = keras_vit.training.RECIPES
         names = _matching(keras_vit.training.list_recipes(args.pattern), recipes, args.pattern)

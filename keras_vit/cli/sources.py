@@ -27,11 +27,11 @@ def open_source(args):
 
 
 def open_sources(args, seed):
-    """Return the `ImageSource` to train on and the one to measure on, each None if there is none.
+    """Return the `ImageSource` for training and the one for evaluation, each None if there is none.
 
     Args:
         args: parsed arguments.
-        seed: seed of the draw of `--hold-out`.
+        seed: seed of the random split of `--hold-out`.
     """
     kind = kind_of(args)
     if kind is None:
