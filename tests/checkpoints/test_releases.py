@@ -188,7 +188,7 @@ def test_aliases_of_the_other_families(model, alias, image_size, path, arguments
 def test_names_of_repositories(prefix):
     weights = f"{prefix}deit-base-patch16-384"
     assert releases.find_release("DeiT-B_16", weights, 224).image_size == 384
-    with pytest.raises(ValueError, match="is a file of DeiT-B_16, not of DeiT-S_16; published for it are 'hf://face"):
+    with pytest.raises(ValueError, match="is a file of DeiT-B_16, not of DeiT-S_16; published for DeiT-S_16: 'hf://"):
         releases.find_release("DeiT-S_16", weights)
 
 
@@ -227,9 +227,9 @@ def test_unique_name_needs_no_directory():
         ("ViT-B_16", "imagenet22k", r"no file of ViT-B_16 .did you mean 'imagenet21k'..$"),
         ("ViT-H_14", "sam", r"'sam' is no file of ViT-H_14; .* 'imagenet21k/ViT-H_14\.npz'"),
         ("ViT-B_16", "ViT-B_16", r"several published files; name one of 'imagenet21k/ViT-B_16\.npz', "),
-        ("ViT-B_16", "sam/ViT-B_32", r"is a file of ViT-B_32, not of ViT-B_16; published for it are "),
+        ("ViT-B_16", "sam/ViT-B_32", r"is a file of ViT-B_32, not of ViT-B_16; published for ViT-B_16: "),
         ("ViT-B_32", B16, r"is a file of ViT-B_16, not of ViT-B_32"),
-        ("ViT-B_32", B16.replace("medium1", "dark"), r"must be MODEL-.*-aug_\(none.*aug_dark.*; published for it are "),
+        ("ViT-B_32", B16.replace("medium1", "dark"), r"must be MODEL-.*aug_\(none.*_dark.*; published for ViT-B_32: "),
         ("ViT-B_32", f"sam/{B16}", r"is no file of ViT-B_32"),
         ("ViT-g_14", "imagenet21k", r"nothing is published for 'ViT-g_14'; .* are ViT-B_16, ViT-B_32, "),
     ],

@@ -95,7 +95,7 @@ def test_the_limit_of_a_download_leaves_room_for_every_file_outside_the_table():
     ],
 )
 def test_other_names_are_refused_with_the_scheme(filename):
-    match = r"the name of an AugReg file must be MODEL-\(i1k.*resisc45.*res_.*; got 'B_16.*'; published for it are"
+    match = r"the name of an AugReg file must be MODEL-\(i1k.*resisc45.*res_.*; got 'B_16.*'; published for ViT-B_16: "
     with pytest.raises(ValueError, match=match):
         releases.find_release("ViT-B_16", filename)
 

@@ -25,7 +25,7 @@ MISTAKES = [
     ),
     (
         "predict cat.jpg --model ViT-Ti_16 --weights no/such.npz",
-        "there is no such file here, and weights='no/such.npz' is no file of ViT-Ti_16; published for it are 'augreg/",
+        "there is no such file here, and weights='no/such.npz' is no file of ViT-Ti_16; published for ViT-Ti_16: '",
     ),
     (
         "predict cat.jpg --model ViT-B_16 --weights ViT-B_16-384.npz",

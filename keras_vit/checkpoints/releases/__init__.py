@@ -133,4 +133,4 @@ def _published(model):
         models = ", ".join(dict.fromkeys(release.model for release in _releases()))
         return f"nothing is published for {model!r}; models with published files are {models}"
     listed = ", ".join(f"{r.path!r} (alias {r.alias!r}, {r.image_size} px)" for r in releases)
-    return f"published for it are {listed}"
+    return f"published for {model}: {listed}"
