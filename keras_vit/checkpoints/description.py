@@ -36,7 +36,7 @@ class Description(Stated):
         layout: name of the layout, or `keras` for files from Keras.
         names: its `Layout`, None for `keras`.
         entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
-        usual: dict like `stated` of the values that the layout implies and the file does not state, such as `gelu`.
+        usual: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
         shown: fields that the file need not state, because the names or shapes of its arrays show them.
         heads: set of the head arrays, by their names in `entries`.
         pre_logits: set of the `pre_logits` arrays, by their names in `entries`.

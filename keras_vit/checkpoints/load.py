@@ -30,7 +30,7 @@ def load_weights(
 
     If the preprocessing of the model was not set explicitly and the head is loaded, the model uses the preprocessing
     that the file states, if any. Config fields that the arrays do not show, such as the number of heads, are compared
-    with config.json and the metadata of the file. The report lists the fields that these do not state as assumed.
+    with config.json and the metadata of the file. If these do not state a field, the report lists it as assumed.
 
     Args:
         model: a model of this package.
@@ -71,7 +71,7 @@ def load_weights(
 
 
 def read_ahead(reads, order):
-    """Return callables with the same results whose arrays are read in advance, in threads.
+    """Return callables with the same results, and read their arrays in advance, in threads.
 
     Args:
         reads: dict of callables without arguments.

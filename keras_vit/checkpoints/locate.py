@@ -115,7 +115,7 @@ def fetch_release(release):
             warnings.warn(f"{path} is damaged and is downloaded again: {error}", stacklevel=2)
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
-        raise PermissionError(errno.EACCES, "cache must be writable; KERAS_HOME sets another", str(folder))
+        raise PermissionError(errno.EACCES, "cache must be writable; set KERAS_HOME to use another", str(folder))
     LOGGER.info("Downloading %s to %s", url, folder)
     replace_file(path, functools.partial(_download, release, url, login, folder))
     return path
@@ -192,11 +192,11 @@ def _download(release, url, login, folder, partial):
         check_archive(partial)
     except ValueError as error:
         expected, size = f"{release.path} of about {release.bytes / 2**20:.1f} MiB", partial.stat().st_size
-        raise ValueError(f"expected {expected} from {url}; got {size} bytes in which {error}") from error
+        raise ValueError(f"expected {expected} from {url}; got {size} bytes: {error}") from error
 
 
 def _transfer_error(url, folder, cause):
-    remedy = f"the environment variable {URL_VARIABLE} names another base address"
+    remedy = f"set the environment variable {URL_VARIABLE} to use another base address"
     if isinstance(cause, urllib.error.HTTPError):
         cause.close()
         kind = FileNotFoundError if cause.code == 404 else ConnectionError

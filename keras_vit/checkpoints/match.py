@@ -24,7 +24,7 @@ RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
 _HEADS = ("head", "head_dist")  # a distilled model has both
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
 _SEVERAL_PROTOCOLS = ("timm", "huggingface")  # weights with these names were trained with various means and stds
-_SHOWN = 6  # names of a report
+_SHOWN = 6  # maximum number of names in one line of a report
 _POSITION_TABLE = re.compile(r"^position_embs(_\d+)?/embedding$")
 _KERAS_RESIZE = {"swin": "bicubic"}  # other families resize as the official ViT code does
 _MOST_TIMES = 64  # maximum size of a table, relative to the model's: eight times the side of the grid

@@ -54,7 +54,7 @@ def _members(archive):
         if member.compress_size > room or member.file_size > most:
             raise Refused(
                 f"{member.filename!r} must not overlap others or exceed the archive; it claims {member.compress_size} "
-                f"bytes, of which {max(room, 0)} are there, for {member.file_size} bytes of data"
+                f"bytes, which hold {member.file_size} bytes of data, but has room for {max(room, 0)} bytes"
             )
     return archive.infolist()
 
@@ -69,7 +69,7 @@ class _Header(typing.NamedTuple):
 
 
 def _check_member(archive, member):
-    """Return a member's `_Header`; raise `Refused` unless it is a `.npy` array of plain values, of right length."""
+    """Return a member's `_Header`; raise `Refused` unless it is a whole `.npy` array of plain values."""
     name = member.filename
     if not name.endswith(".npy"):
         raise Refused(f"every member must be a .npy array; got {name!r}")

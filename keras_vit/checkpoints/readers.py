@@ -79,7 +79,7 @@ def explained(expectation, path):
     except Refused as refusal:
         raise ValueError(f"{expectation}: {refusal}") from refusal.__cause__
     except Exception as error:  # numpy, zipfile, h5py and safetensors raise a dozen types for damaged files
-        # "Invalid argument" means a place outside of the file.
+        # EINVAL comes from a read at an offset outside of the file, so the file is damaged.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         with open(path, "rb") as file:
@@ -163,7 +163,7 @@ def _check_scales(path, entries):
         found = {scales.get(owner, name) for owner in (name, name.rpartition(".")[0], "")} - {name}
         if found:
             raise ValueError(
-                f"{str(path)!r} must hold its values themselves; {name!r} is {entries[name].dtype} and has the scale "
+                f"{str(path)!r} must hold unscaled values; {name!r} is {entries[name].dtype} and has the scale "
                 f"{min(found)!r}, which is not applied (convert it to float32 with the library that wrote it)"
             )
 

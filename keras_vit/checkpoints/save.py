@@ -96,8 +96,8 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
         LOGGER.info(f"Saved {path}; its preprocessing is in the metadata, which other libraries do not read")
     elif model.preprocessing.interpolation == "bilinear":
         LOGGER.warning(
-            f"Saved {path}; preprocessor_config.json has one bilinear interpolation, which Pillow antialiases; the "
-            "model's is not antialiased: other libraries resize images differently (keras_vit reads the metadata)"
+            f"Saved {path}. The model resizes images without antialiasing, which preprocessor_config.json cannot "
+            "state: other libraries resize images differently, with antialiasing (keras_vit reads the metadata)"
         )
 
 

@@ -59,7 +59,7 @@ def test_truncated_file(server, tmp_path):
 
 def test_truncated_file_of_a_server_that_states_no_length(server, tmp_path):
     server.answer = lambda handler: send(handler, npz()[:9000], length=False)
-    with pytest.raises(ValueError, match=r"got 9000 bytes in which a whole \.npz was expected"):
+    with pytest.raises(ValueError, match=r"got 9000 bytes: a whole \.npz was expected"):
         locate.fetch_release(RELEASE)
     assert files(tmp_path) == []
 
@@ -68,7 +68,7 @@ WRONG = {
     "one bit": (flipped(), r"Bad CRC-32 for file 'head/kernel\.npy'"),
     "other bytes": (b"\0" * len(npz()), r"a whole \.npz was expected: File is not a zip file"),
     "a web page": (b"<!DOCTYPE html><html>Log in", r"first bytes are b'<!DOCTYPE html><"),
-    "nothing": (b"", r"got 0 bytes in which"),
+    "nothing": (b"", r"got 0 bytes: a whole"),
     "no arrays": (archive({}), r"the archive is empty"),
     "a text": (archive({"a.txt": b"hello"}), r"every member must be a \.npy array; got 'a\.txt'"),
     "no npy": (archive({"a.npy": b"hello, I am no array"}), r"magic string"),
@@ -88,7 +88,7 @@ def test_whole_transfer_of_wrong_content(server, tmp_path, case):
         locate.fetch_release(RELEASE)
     url = f"http://127.0.0.1:{server.server_port}{QUOTED}"
     assert str(error.value).startswith(
-        f"expected {RELEASE.path} of about 377.6 MiB from {url}; got {len(content)} bytes in which "
+        f"expected {RELEASE.path} of about 377.6 MiB from {url}; got {len(content)} bytes: "
     )
     assert files(tmp_path) == []
 
