@@ -142,8 +142,8 @@ def hold(folder):
     """Hold the lock of a folder; the folder is created if absent. The same thread may enter again.
 
     The operating system's lock (flock) is released when the process ends for any reason. The lock file also names its
-    owner, and the owner updates the modification time of the file regularly. The name and the time decide where flock
-    does not work: between machines, and on file systems without locks.
+    owner, and the owner updates the modification time of the file regularly. Where flock does not
+    work (between machines, and on file systems without locks), the name and the time show whether the lock is held.
 
     Raises:
         BlockingIOError: if another process, or another thread, holds the lock.

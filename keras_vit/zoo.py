@@ -83,8 +83,8 @@ def list_models(pattern: str = "*") -> list[str]:
 def list_weights(model: str) -> list[str]:
     """Return the names that `weights=` accepts for a model.
 
-    The short names of releases come first, then the file names of published checkpoints. The first name, `imagenet`,
-    is the best published ImageNet-1k checkpoint whose image size is nearest to the model's.
+    The short names of releases come first, then the file names of published checkpoints. The short name `imagenet`, if
+    present, is the first; it is the best published ImageNet-1k checkpoint whose image size is nearest to the model's.
 
     Args:
         model: name of the model, one of `list_models()`, or name of its constructor.

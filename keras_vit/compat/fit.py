@@ -19,7 +19,7 @@ from keras_vit.compat.parts import BackendFit, check_parts
 from keras_vit.compat.private_names import check_installed
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
-# method -> its data arguments, each with the argument for the number of steps, which Keras could exceed
+# method -> its data arguments, each with the argument that limits its steps; Keras could run more steps than this limit
 _STEPS_OF = {
     "fit": {"x": "steps_per_epoch", "validation_data": "validation_steps"},
     "evaluate": {"x": "steps"},
@@ -178,7 +178,7 @@ def _check_end(method, name, counted_by, data):
     if cardinality is None or int(cardinality) != _ENDLESS:
         return
     steps = getattr(data, "steps_per_epoch", None)
-    known = "the number of images divided by the batch size" if steps is None else f"{steps} are one pass"
+    known = "the number of images divided by the batch size" if steps is None else f"{steps} steps are one pass"
     raise ValueError(
         f"{counted_by} must be given to {method}, as {name} is an infinite dataset (tf.data.INFINITE_CARDINALITY); "
         f"got {counted_by}=None ({known})"

@@ -204,7 +204,7 @@ class ImageConfig(Config):
 
 
 def one_config_of(*config_classes: type[Config]) -> Check:
-    """Return a check that accepts a config, or the dict that another config's `to_dict()` contains for it.
+    """Return a check that accepts a nested config, or the dict for it that the outer config's `to_dict()` contains.
 
     Args:
         *config_classes: the classes that the config may have.

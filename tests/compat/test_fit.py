@@ -260,7 +260,7 @@ class TestDataWithoutEnd:
             getattr(model, method)(**arguments, verbose=0)
         assert str(raised.value) == (
             f"{steps} must be given to {method}, as {data} is an infinite dataset (tf.data.INFINITE_CARDINALITY); "
-            f"got {steps}=None (22 are one pass)"  # 1438 // 64
+            f"got {steps}=None (22 steps are one pass)"  # 1438 // 64
         )
         assert int(model.optimizer.iterations) == 0
 
