@@ -38,7 +38,7 @@ class AxialAttention(ResizedTables):
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown; at build, if the map has an unknown size or
-            `num_heads` does not divide its channels.
+            twice `num_heads` does not divide its channels.
     """
 
     own_checks = {"axis": one_of(AXES)}
@@ -163,8 +163,8 @@ class AxialBottleneck(ResidualUnit):
         (batch, ceil(rows / strides), ceil(columns / strides), 2 * width)
 
     Raises:
-        ValueError: if a value is out of range or the heads do not divide the width; at build, if the size of the map is
-            unknown.
+        ValueError: if a value is out of range or twice `num_heads` does not divide `width`; at build, if the size of
+            the map is unknown.
     """
 
     expansion = 2  # `AxialBlock.expansion` in axialnet.py

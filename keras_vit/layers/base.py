@@ -110,8 +110,8 @@ class Layer(keras.layers.Layer):
 class LayerNorm(keras.layers.LayerNormalization):
     """Normalise each token over its channels (arXiv 1607.06450, section 3).
 
-    The arguments and results are those of `keras.layers.LayerNormalization`; `predict`, `evaluate` and exported models
-    use one fused operation.
+    The arguments and results are those of `keras.layers.LayerNormalization`. On TensorFlow, `predict` and `evaluate` on
+    a CPU, and exported models, use one fused operation.
 
     Shapes:
         (..., dim) -> the same

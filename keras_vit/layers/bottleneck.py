@@ -18,8 +18,8 @@ class StdConv2D(Layer):
     """Convolve with a standardised kernel and no bias (arXiv 1903.10520).
 
     Each call subtracts from each filter its mean over height, width and input channels, and divides it by its
-    population standard deviation, in float32 under every dtype policy. The stored kernel (height, width, channels,
-    filters) is not standardised, as in checkpoints.
+    population standard deviation, in at least float32 under every dtype policy. The stored kernel (height, width,
+    channels, filters) is not standardised, as in checkpoints.
 
     Args:
         filters: number of output channels.
@@ -68,7 +68,7 @@ class StdConv2D(Layer):
         return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
 
     def standardised_kernel(self) -> Tensor:
-        """Return the standardised kernel (height, width, channels, filters), in float32."""
+        """Return the standardised kernel (height, width, channels, filters), in at least float32."""
         kernel = ops.cast(self.kernel, keras.backend.result_type(self.variable_dtype, "float32"))
         axes = (0, 1, 2)
         kernel = kernel - ops.mean(kernel, axis=axes, keepdims=True)

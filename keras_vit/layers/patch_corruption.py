@@ -37,7 +37,7 @@ class PatchCorruption(Layer):
     unchanged. The other patch is drawn uniformly from all other patches, corrupted or not, and contributes its original
     embedding.
 
-    Training and inference use separate random streams, so a validation does not change the training.
+    Training and inference use separate random streams, so validation does not change the training.
 
     Args:
         corruption_rate: share of the patches that are corrupted, in (0, 1].
@@ -94,7 +94,7 @@ class PatchCorruption(Layer):
         masked, other, _ = self.shares
         kind, own = drawn[..., 1], ops.arange(patches, dtype="int32")
         step = 1 + ops.cast(drawn[..., 2] * (patches - 1), "int32")
-        others = (own + ops.minimum(step, patches - 1)) % patches  # the product may be rounded up to patches
+        others = (own + ops.minimum(step, patches - 1)) % patches  # step is patches if the product is rounded up
         changed = ops.where(kind < masked, _MASKED, ops.where(kind < masked + other, others, own))
         return ops.where(is_corrupted, changed, own), ops.sort(order[:, : self.count], axis=1)
 
@@ -149,7 +149,7 @@ def corrupted_count(corruption_rate, patches):
     """
     count = round(corruption_rate * patches)
     if not count:
-        raise ValueError(f"corruption_rate must reach at least one of the {patches} patches; got {corruption_rate=}")
+        raise ValueError(f"corruption_rate must corrupt at least one of the {patches} patches; got {corruption_rate=}")
     return count
 
 

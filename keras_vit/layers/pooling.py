@@ -43,7 +43,7 @@ class TokenPooling(_Pooling):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class GlobalAveragePooling(_Pooling):
-    """Average the patch tokens; the sum is in float32 under every dtype policy.
+    """Average the patch tokens; the sum is in at least float32.
 
     Args:
         num_prefix_tokens: number of class and register tokens at the start of the sequence, which the mean leaves out.

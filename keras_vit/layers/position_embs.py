@@ -17,7 +17,7 @@ from keras_vit.typing import Size, Tensor
 class ResizedTables(Layer):
     """Resize tables of another size when a layer loads them.
 
-    By default a table has one row per position on a line.
+    By default a table is one-dimensional: it has one row per position along one axis.
 
     Attributes:
         resize_method: method for tables from Keras files, see `resize_position_embedding`.
@@ -259,8 +259,8 @@ def relative_logits(query, keys):
     offsets = keys.shape[0]
     patches = (offsets + 1) // 2
     prefix = query.shape[2] - patches
-    # The keys are reversed, so query q finds key k in column (patches - 1) - q + k, one further left per row. Cutting
-    # the flattened products into rows that are one shorter aligns the columns.
+    # The keys are reversed, so the product of query q and key k is in column (patches - 1) - q + k of row q, one column
+    # further left in each row. Cutting the flattened products into rows that are one shorter aligns the columns.
     products = ops.einsum("bhqd,od->bhqo", query[:, :, prefix:], ops.flip(keys, axis=0))
     heads = products.shape[1]
     flat = ops.reshape(ops.pad(products, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, patches * 2 * patches))

@@ -28,8 +28,8 @@ class SwinBlock(ResidualBlock):
     becomes the side of the window, and windows are not shifted (the authors' rule). If the windows do not divide the
     map, the map is padded after the norm with zeros at the bottom and the right; tokens attend to the padding, which is
     then cut off. A shifted block rolls the padded map half a window up and left, and masks attention between tokens
-    that are neighbours only because of the roll. The table of position biases belongs to the actual window,
-    `built_window`; the layer resizes the table of another window when it loads it.
+    that are neighbours only because of the roll. The table of position biases has the size of the actual window,
+    `built_window`; a table for another window size is resized when it is loaded.
 
     Args:
         num_heads: attention heads; they must divide the width of the input.

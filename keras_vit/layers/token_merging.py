@@ -118,9 +118,9 @@ class TokenMerging(Layer):
 class MergingTransformerBlock(TransformerBlock):
     """A transformer block that merges similar tokens after its attention.
 
-    It follows ToMe (arXiv 2210.09461, section 3). The similarity of two tokens is that of their keys, averaged over the
-    heads. If a key represents s original tokens, log(s) is added to its attention logits (proportional attention,
-    section 3.2).
+    It follows ToMe (arXiv 2210.09461, section 3). The keys are averaged over the heads, and two tokens are as
+    similar as their averaged keys. If a key represents s original tokens, log(s) is added to its attention logits
+    (proportional attention, section 3.2).
 
     Its weights, and their names in files, are those of a `TransformerBlock`.
 
@@ -200,14 +200,14 @@ def merged_count(tokens, token_merging, num_prefix_tokens):
 
 
 def merged_shapes(layer, tokens_shape, groups_shape=None):
-    """Return the shapes of tokens, sizes and groups after `layer` merged tokens of `tokens_shape`."""
+    """Return the shapes of the tokens, sizes and groups that `layer` outputs for tokens of `tokens_shape`."""
     batch, length, dim = tokens_shape
     left = length - merged_count(length, layer.token_merging, layer.num_prefix_tokens)
     return (batch, left, dim), (batch, left), groups_shape or (batch, length)
 
 
 def merged_spec(layer, tokens, groups):
-    """Return the KerasTensors for tokens, sizes and groups after `layer` merged tokens."""
+    """Return KerasTensors for the tokens, sizes and groups that `layer` outputs."""
     tokens_shape, *others = merged_shapes(layer, tokens.shape, None if groups is None else groups.shape)
     tokens = keras.KerasTensor(tokens_shape, layer.compute_dtype)
     return tokens, *(keras.KerasTensor(shape, "int32") for shape in others)

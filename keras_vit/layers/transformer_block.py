@@ -318,8 +318,8 @@ class AxialTransformerBlock(Layer):
         rows, columns = self.grid_size
         if len(shape) != 3 or shape[1] != rows * columns:
             raise ValueError(
-                f"AxialTransformerBlock needs tokens of shape (batch, {rows * columns}, dim), those of its grid_size "
-                f"{self.grid_size} and no class token; got {tuple(shape)}"
+                f"AxialTransformerBlock needs tokens of shape (batch, {rows * columns}, dim) for its grid_size "
+                f"{self.grid_size}, without a class token; got {tuple(shape)}"
             )
         return rows, columns
 

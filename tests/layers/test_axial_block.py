@@ -189,7 +189,7 @@ def test_wrong_arguments_are_refused(kwargs, message):
 @pytest.mark.parametrize("shape", [(2, 13, DIM), (2, 3, 4, DIM), (2, None, DIM)])
 def test_tokens_that_are_not_the_grid_are_refused(shape):
     block = AxialTransformerBlock(GRID, 2, 12)
-    message = r"needs tokens of shape \(batch, 12, dim\), those of its grid_size \(3, 4\) and no class token; got"
+    message = r"needs tokens of shape \(batch, 12, dim\) for its grid_size \(3, 4\), without a class token; got"
     with pytest.raises(ValueError, match=message):
         block.build(shape)
     block.build((None, 12, DIM))

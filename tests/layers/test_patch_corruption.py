@@ -117,7 +117,7 @@ def test_refuses(arguments, message):
 
 
 def test_refuses_too_few_patches():
-    with pytest.raises(ValueError, match="must reach at least one of the 4 patches; got corruption_rate=0.1"):
+    with pytest.raises(ValueError, match="must corrupt at least one of the 4 patches; got corruption_rate=0.1"):
         PatchCorruption(0.1).build((None, 4, 2))
     with pytest.raises(ValueError, match=r"shares\[1\] must be 0 where there is a single patch; got shares=\(0.8"):
         PatchCorruption(1.0).build((None, 1, 2))
