@@ -222,8 +222,8 @@ class ImageModel(Model):
     def preprocessing_source(self) -> str:
         """Return how `preprocessing` is known: `"stated"`, `"default"` or `"assumed"`.
 
-        It is `"stated"` if the weights or the user set it, and `"assumed"` if the weights come without it from a
-        library whose models use several.
+        It is `"stated"` if the weights or the user set it, and `"assumed"` if the weights file does not state it and
+        comes from a library whose models use different preprocessings. Otherwise it is `"default"`.
         """
         return self._preprocessing_source
 
@@ -265,7 +265,7 @@ class ImageModel(Model):
     def load_weights(self, filepath: PathLike, skip_mismatch: bool = False, **kwargs: Any) -> Any:
         """Load a `.weights.h5` file as `keras.Model.load_weights` does.
 
-        If the file has another image size, the position embeddings are resized. Their optimizer slots cannot be
+        If the file has another image size, the position tables are resized. Their optimizer slots cannot be
         resized: if the file has an optimizer for another image size, this model keeps its current optimizer state and
         raises a warning.
 

@@ -12,7 +12,7 @@ import keras
 from keras_vit.compat.graph import graph_calls
 from keras_vit.layers import AttentionPooling, StdConv2D
 
-_COUNTED: dict[str, int | None] = {}  # description of a layer and its inputs -> its cost, as blocks repeat
+_COUNTED: dict[str, int | None] = {}  # layer config and input shapes -> cost; a cache, because blocks repeat
 
 
 class LayerCost(typing.NamedTuple):
@@ -47,8 +47,8 @@ def count_macs(model):
     unknown = [cost.name for cost in costs if cost.macs is None]
     if unknown:
         raise ValueError(
-            "model must consist of layers whose multiplications are known, those of Keras and others that call "
-            f"keras.ops; got {', '.join(unknown)}"
+            "model must consist of layers whose multiplications are known, from Keras or written with keras.ops; "
+            f"got {', '.join(unknown)}"
         )
     return sum(cost.macs for cost in costs)
 

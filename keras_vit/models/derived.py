@@ -42,7 +42,7 @@ def clone(model: ModelT) -> ModelT:
 def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
     """Return a copy of a model for another image size.
 
-    Only the position embeddings are resized.
+    Only the position tables are resized.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.

@@ -202,7 +202,7 @@ class MaskedPatchPrediction(TrainingModel):
     corrupted in every image, and the kind of corruption is drawn for each patch. Another patch comes from the same
     image. Pixel values in [0, 1] are cut into 8 equal bins. The cross-entropies of the 16 cells of a patch are
     averaged, not summed. Pixels are predicted on the scale [0, 1]. The learned embedding starts at N(0, 0.02) and the
-    head at zero, so the initial loss is that of chance, ln 512.
+    head at zero, so the initial cross-entropy is that of chance, ln 512 (ln 8 for grey images).
 
     The head is a dense layer on the patch tokens after the encoder's last norm. If that norm comes after the pooling
     (`norm_position="after_pooling"`), it is not run, and the head reads the output of the last block. The later layers
@@ -211,10 +211,10 @@ class MaskedPatchPrediction(TrainingModel):
     Args:
         encoder: a built `VisionTransformer` for images of 1 or 3 channels. Axial and distilled models, registers and
             hybrids are supported; the target of a hybrid is the image area of a grid cell.
-        target: what to predict for a patch: `mean_color`, its mean colour among 512, 3 bits per channel (the best
-            target in the paper); `downsampled`, the same for each cell of the patch downsampled to 4 x 4; or `pixels`,
-            all its pixels, with squared error. Targets are computed from the images as `encoder.preprocessing`
-            describes them. Grey images have 8 colours.
+        target: what to predict for a patch: `mean_color`, its mean colour as one of 512 classes, 3 bits per channel
+            (the best target in the paper); `downsampled`, the same for each cell of the patch downsampled to 4 x 4; or
+            `pixels`, all its pixels, with squared error. Targets are computed from the images as
+            `encoder.preprocessing` describes them. Grey images have 8 colours.
         corruption_rate: share of the patches that are corrupted, in (0, 1]; 0.5 in the paper.
         shares: probabilities for a corrupted patch: the learned embedding, another patch's embedding, no change.
         seed: integer for reproducible corruption; None draws one.

@@ -38,8 +38,9 @@ class VisionTransformer(ImageModel):
     `model.get_layer(NAME).output`, are `patch_encoder`, `class_token` (class token, distillation token and registers),
     `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`, `pre_logits`, `head`; layers that a config does
     not need are absent. A hybrid first has `root_conv`, `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on.
-    Positions in every block are `position_embs_01` and so on; relative positions are `relative_positions`. A distilled
-    model also has `pooling_dist` and `head_dist`.
+    With `position_placement="every"`, the position layers of the later blocks are `position_embs_01` and so on.
+    Relative position layers are named `relative_positions` instead of `position_embs`. A distilled model also has
+    `pooling_dist` and `head_dist`.
 
     With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
     number of original tokens in each; and the index of the token that holds each original one (see
