@@ -131,9 +131,9 @@ def explanation(
         image: (height, width, 1 or 3), uint8 or floats in [0, 1], resized and cropped as for the model.
         answers: sequence of (label, score in [0, 1]), best first.
         attention: (rows, columns), such as the map of `attention_rollout`.
-        heads: (heads, rows, columns), as returned by `head_maps`; the strongest by `head_strength` come first.
+        heads: (heads, rows, columns), the maps of one image from `head_maps`, in any order.
         title: first line of the sheet.
-        num_heads: maximum number of heads to draw.
+        num_heads: maximum number of heads to draw; those with the highest `head_strength` are drawn, highest first.
 
     Returns:
         A Figure.

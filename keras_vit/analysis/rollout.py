@@ -37,6 +37,7 @@ def attention_rollout(
             An axial block counts as two consecutive blocks. The blocks of a Swin must be of one stage, because its
             patches merge between stages.
         images, layers, batch_size: for a model, as in `attention_weights`; blocks are used in the order of `layers`.
+            `layers=None` uses all blocks; in a Swin, only those of the last stage.
         grid_size, num_prefix_tokens: for weights: (rows, columns) of the patches, None for a square grid, and the
             number of tokens before them, None for a class token.
         residual: False omits I and uses only attention.

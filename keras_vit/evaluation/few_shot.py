@@ -93,7 +93,8 @@ def few_shot(
 
     Args:
         model: a model of this package, with or without a head; a keras model that contains exactly one, which is then
-            measured on its own inputs; or another functional keras model, whose output is the feature.
+            measured alone, without the layers around it; or another functional keras model, whose output is the
+            feature.
         train: images to fit to: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model
             inputs, integer labels) in a constant order.
         test: images to measure on, of the same kinds. Classes are matched by name; the labels of a dataset refer to

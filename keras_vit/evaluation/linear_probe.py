@@ -74,7 +74,7 @@ class LinearProbe:
         class_names: names of the classes; None for a dataset, which has none.
         count: number of training images.
         layer: name of the layer that returned the features.
-        preprocessing: `Preprocessing` of these images; None for a dataset.
+        preprocessing: `Preprocessing` of the training images; None for a dataset.
     """
 
     model: ImageModel
@@ -154,8 +154,8 @@ class FrozenFeatures:
     """One feature vector per image.
 
     Args:
-        model: a model of this package; a keras model that contains exactly one, which is then used on its own inputs;
-            or another keras model with one input.
+        model: a model of this package; a keras model that contains exactly one, which is then used alone, without the
+            layers around it; or another keras model with one input.
         layer: name of a layer. None uses the input of the head: `pre_logits` if it exists, else the pooled features;
             for a distilled model, the mean of the inputs of its two heads, as with `include_top=False`; for a model
             without pooling, its normalised tokens; for a model of another package, its output. Tokens and maps are
