@@ -18,8 +18,8 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
         start_step: number of the first batch.
         prepare: function of (running number, encoded file or pixels) to an image.
         image_spec: `tf.TensorSpec` of this image.
-        unreadable: an `Unreadable`. If it needs readable images, an unreadable one is replaced by the first readable
-            one of its `Order.candidates`, and all other images keep their place. Otherwise it is left out of its batch.
+        unreadable: an `Unreadable`. With `needed` above 0, an unreadable image is replaced by the first readable one of
+            its `Order.candidates`, and all other images keep their place. With 0, it is left out of its batch.
 
     Returns:
         `tf.data.Dataset` of (images, labels), in a fixed order.

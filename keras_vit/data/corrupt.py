@@ -35,13 +35,13 @@ class Unreadable:
 
     Args:
         source: the `ImageSource` of the pipeline.
-        channels: channels of the model input, needed to find the reason.
+        channels: channels of the model input; the error of decoding to these channels is the logged reason.
         max_corrupt: maximum share of unreadable images, in [0, 1].
         needed: number of images that must be readable, whatever `max_corrupt` is: 1 if readable images replace
             unreadable ones, otherwise 0.
 
     Attributes:
-        allowed: the number of unreadable images that are skipped.
+        allowed: maximum number of unreadable images; with more, `report` raises an error.
         needed: see the argument.
     """
 

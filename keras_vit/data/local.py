@@ -29,12 +29,12 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
     The classes are the sub-folders sorted by name.
 
     Args:
-        path: folder of class folders, such as `train/` of `train/cat/1.jpg` and `train/dog/2.png`. Images must be
+        path: folder of class folders, such as `train/` with `train/cat/1.jpg` and `train/dog/2.png`. Images must be
             directly in their class folder; hidden files and folders are ignored.
         extensions: file name endings to read, in upper or lower case; other files are ignored.
 
     Returns:
-        An `ImageSource`; a file is read only when its dataset reaches it.
+        An `ImageSource`, which reads a file only when its image is needed.
 
     Raises:
         FileNotFoundError: if the folder does not exist.

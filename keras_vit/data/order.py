@@ -20,9 +20,9 @@ class Order:
 
     With `repeats` = k, a pass uses the first size / k images of its order (rounded up), each k times in succession, as
     in DeiT (arXiv 2012.12877, section 6; `RASampler` of its code, which rounds a pass down to a multiple of 256).
-    Within a batch, the repetitions of an image are far apart, as DeiT's sampler places them on different devices:
-    numbers 0, k, 2k, ... of the batch come first, then 1, k + 1, ... Therefore MixUp never mixes an image with itself
-    if the batch has at least 3k images, all of one pass.
+    Within a batch, the repetitions of an image are far apart: numbers 0, k, 2k, ... of the batch come first, then 1,
+    k + 1, ... (DeiT's sampler places them on different devices). Therefore MixUp never mixes an image with itself if
+    the batch has at least 3k images, all of one pass.
 
     Attributes:
         source: an `ImageSource`.

@@ -101,7 +101,7 @@ def resize(preprocessing, image):
 
 
 def standardise(preprocessing, image):
-    """Map [0, 255] to `(x / 255 - mean) / std`, the second half of `apply`; only cast if the model does this."""
+    """Map [0, 255] to `(x / 255 - mean) / std`, the second half of `apply`; if the model does this, only cast."""
     if preprocessing.in_model:
         return tf.cast(image, tf.float32)
     mean = [255.0 * value for value in preprocessing.mean]

@@ -44,7 +44,7 @@ def cutout(size, fill=GREY):
         Function of kind `image` (see `Operation`).
     """
     checks.check_integer("size", size)
-    checks.check_divisible("size", (size,), "2, because the square has a centre", (2,))
+    checks.check_divisible("size", (size,), "2", (2,))
     fill = values.check_number("fill", fill, 0.0, 255.0)
     return lambda image, seed: cut_out(image, size // 2, tf.random.stateless_uniform((2,), seed), fill)
 

@@ -54,8 +54,9 @@ def mixup(alpha):
 def cutmix(alpha):
     """Return CutMix (arXiv 1905.04899): a rectangle comes from the partner; labels are weighted by pixel counts.
 
-    One rectangle per batch is drawn. Its area is one minus a share of Beta(alpha, alpha), its aspect ratio is that of
-    the image, and its centre is uniform. The border may cut it, so the pixels are counted.
+    One rectangle per batch is drawn. A share is drawn from Beta(alpha, alpha), and the rectangle covers one minus this
+    share of the image. Its aspect ratio is that of the image, and its centre is uniform. The border may cut it, so the
+    pixels are counted.
 
     Args:
         alpha: 0.01 or above. DeiT and Swin: 1.0.

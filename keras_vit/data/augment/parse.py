@@ -16,11 +16,12 @@ class Operation(NamedTuple):
     """Hold one augmentation.
 
     Args:
-        kind: `crop` or `image`; it determines the arguments. A seed is an integer tensor (2,).
+        kind: `crop`, `image` or `mix`; it determines the arguments. A seed is an integer tensor (2,).
 
             - `crop`: `(contents_or_pixels, size, channels, seed)` to float32 (*size, channels) on [0, 255].
               The first argument is an encoded file (scalar string) or pixels (height, width, 1, 3 or 4 channels).
             - `image`: `(image, seed)` to an image of the same shape; float32 (height, width, channels) on [0, 255].
+            - `mix`: see `mixing.one_of`.
         function: the function that is called.
     """
 

@@ -28,8 +28,9 @@ ORIGINAL = {
     "SolarizeAdd": lambda image, m, sign, place: colour.solarize_add(image, _whole(110 * m)),
 }
 
-# Source: timm's auto_augment.py, the set `inc1`: every operation becomes stronger with the magnitude. timm uses
-# Pillow, where the centre of the first pixel is at (0.5, 0.5), hence the terms 0.15 in the shears.
+# Source: timm's auto_augment.py, the set `inc1`: a larger magnitude makes an operation stronger, except AutoContrast,
+# Equalize and Invert, which ignore it. timm uses Pillow, where the centre of the first pixel is at (0.5, 0.5), hence
+# the terms 0.15 in the shears.
 TIMM_INCREASING = {
     "AutoContrast": ORIGINAL["AutoContrast"],
     "Equalize": ORIGINAL["Equalize"],
