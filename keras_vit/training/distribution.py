@@ -30,7 +30,8 @@ class Devices:
 
     Attributes:
         name: name of the distribution; for "auto", the one that was chosen.
-        replicas: number of devices; each computes a part of every batch.
+        replicas: number of parts that every batch is split into: the number of devices, except for `model_parallel`,
+            where it is the first number of `mesh`.
         worker: index of this process among the processes of the run.
         workers: number of these processes.
         strategy: the `tf.distribute.Strategy`, or None.

@@ -51,8 +51,8 @@ class Recipe(Config):
         label_smoothing: e in [0, 1): targets are (1 - e) * label + e / classes.
         augment: augmentations in order, see `keras_vit.data.augment`.
         mix: ways to mix two images and their labels; each batch draws one of them, see `keras_vit.data.augment`.
-        repeats: how often an image appears in a batch, each time with a new augmentation (arXiv 1901.09335). The number
-            of images per epoch stays the same.
+        repeats: how often an image appears in a pass, each time with a new augmentation (arXiv 1901.09335). The length
+            of a pass stays the same, so a pass has size / repeats different images.
         image_size: pixels, (height, width) or one integer, of the model that `keras_vit.train` builds; a built model
             keeps its own. None uses the model's default.
         dropout_rate, attention_dropout_rate, drop_path_rate: rates that the model must be built with; None accepts

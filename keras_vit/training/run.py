@@ -89,13 +89,13 @@ def train(
         workdir: folder for the results; created if absent. All workers of a run share it.
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, created under the same strategy, which
             may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
-            `source`, and the rates, image size, dtype and remat of the recipe. `labels` become the class names of
-            `source`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or one with
-            default settings around the model built here; it ignores the labels of `source`.
+            `source`, and the rates, image size, dtype and remat of the recipe. The class names of `source` become the
+            model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or
+            one with default settings around the model built here; it ignores the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
-        validation: folder or `ImageSource` to measure the accuracy on after every epoch. None uses the held-out part of
-            the recipe's own images, or no validation with a `source` of your own.
-        strategy: name of the devices, see `keras_vit.distribution`, or the `Devices` that it yielded. Enter
+        validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
+            held-out part of the recipe's own images is used; with a `source` of your own, there is no validation.
+        strategy: name of a `keras_vit.distribution`, such as `"mirrored"`, or the `Devices` that it yielded. Enter
             `multi_worker` before you create a source.
         checkpoint_every: steps between two checkpoints.
         max_corrupt: maximum share of unreadable images in a source, in [0, 1], see `train_pipeline`.
@@ -314,7 +314,7 @@ def _named(path, report):
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{path} must be the file that a finished run wrote; got {type(error).__name__}: {error}: "
-            f"delete {report}, and the same command writes both again from the last checkpoint"
+            f"delete {report}, and the same command writes the files of the result again from the last checkpoint"
         ) from error
 
 
