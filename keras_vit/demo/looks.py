@@ -36,7 +36,7 @@ class Look:
     Attributes:
         name: name of the model.
         inputs: float32 (1, height, width, channels), the prepared image.
-        image: uint8 (height, width, 3), the same as pixels.
+        image: uint8 (height, width, 3), the pixels of `inputs`, enlarged for the page.
         answers: list of (label, score), best first.
         rollouts: dict from the name of a block to the rollout (rows, columns) up to it; empty without attention.
         remarks: list of sentences.

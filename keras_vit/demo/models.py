@@ -18,7 +18,7 @@ _DIGIT_SIZE = (8, 8)  # of scikit-learn's images
 _DIGIT_FILE = "ViT-digits-1.keras"  # raise the number when the training below changes
 _LEAST_CONTRAST = 24  # pixel values between paper and ink
 _LEAST_INK = 0.4 * 255  # fainter pixels are paper
-_MEAN_INK = 0.27 * 255  # mean of an image; that of each digit in the data is 0.30 to 0.32
+_MEAN_INK = 0.27 * 255  # minimum of the mean of an image; in the data, the mean is 0.30 to 0.32 of 255 for every digit
 _KEPT = 2  # models in memory in addition to the given one
 _IMAGE_SIZE = (224, 224)
 

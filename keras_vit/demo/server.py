@@ -57,7 +57,7 @@ def launch(
 ) -> "gradio.Blocks":
     """Serve the page until Ctrl-C, one image at a time.
 
-    Nothing is sent to other machines.
+    Nothing is sent to other machines unless `share` is True.
 
     Args:
         model, weights: as in `build_page`.
