@@ -25,7 +25,7 @@ class Progress(keras.callbacks.Callback):
     """Add `learning_rate` and `images_per_second` to the logs; log once how long the remaining steps will take.
 
     It must come before the callbacks that show these values. The speed is the mean over the epoch without its first
-    call, which compiles. The learning rate is that of the last step.
+    call, which includes the compilation in the first epoch. The learning rate is that of the last step.
 
     Args:
         batch_size: images per step.
