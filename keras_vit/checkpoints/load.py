@@ -52,7 +52,7 @@ def load_weights(
             another architecture; the message lists all differences.
 
     Warns:
-        UserWarning: if the file states a GELU or epsilon other than the model's.
+        UserWarning: if the file states a GELU or epsilon other than the model's, or its head is all zeros.
     """
     checks.check_choice("head", head, HEAD_CHOICES)
     checks.check_choice("resize", resize, RESIZE_CHOICES)

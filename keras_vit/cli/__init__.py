@@ -31,7 +31,8 @@ def main(argv=None):
 
     Returns:
         The exit code: 0; 2 after a user error (one line on standard error; `KERAS_VIT_DEBUG=1` also shows the
-        traceback); 130 after Ctrl-C and 75 after SIGTERM during training, with one line that states the saved step.
+        traceback); 130 after Ctrl-C and 75 after SIGTERM during training, with one line that states the saved step;
+        141 if the reader of standard output has closed it.
     """
     return guarded(lambda: _run(parse(argv)))
 

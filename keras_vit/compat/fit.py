@@ -28,6 +28,12 @@ _STEPS_OF = {
 _trained: Any = contextvars.ContextVar("trained", default=None)  # the model of the train_step that runs in this thread
 _OUTSIDE = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
+# class -> attributes that change during training: a number, a list of arrays, or None
+CALLBACK_STATE = {
+    keras.callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch", "best_weights"),
+    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
+    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
+}
 _OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
 
 
@@ -225,3 +231,15 @@ def labels_in_words():
         label, classes = map(int, found.groups())
         numbers = f"from 0 to {classes - 1}, as the model has {classes} classes" if classes > 1 else "0, the only class"
         raise ValueError(f"labels must be {numbers}; a batch has {label}") from None
+
+
+def uncount_batch(callback):
+    """Subtract the last batch from the counts of a `ModelCheckpoint`; other callbacks have none."""
+    if getattr(callback, "_last_batch_seen", None) is not None:
+        callback._batches_seen_since_last_saving -= 1
+        callback._last_batch_seen -= 1
+
+
+def has_workers(strategy):
+    """Whether several processes train together under this `tf.distribute` strategy."""
+    return strategy.extended._in_multi_worker_mode()

@@ -154,7 +154,7 @@ class ClassReport:
         most_frequent: dict[int, str] = {}
         for n, answer, count in self.confusions:
             most_frequent.setdefault(n, f"{answer} ({count})")
-        rows = [("class", "right", "images", "accuracy", "most often predicted as")]
+        rows = [("class", "correct", "images", "accuracy", "most often predicted as")]
         for n in self.worst[:classes]:
             share = f"{100 * self.accuracies[n]:.1f} %"
             rows.append((self._title(n), self.correct[n], self.counts[n], share, most_frequent.get(n, "")))

@@ -97,7 +97,7 @@ def few_shot(
             feature.
         train: images to fit to: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model
             inputs, integer labels) in a constant order.
-        test: images to measure on, of the same kinds. Classes are matched by name; the labels of a dataset refer to
+        test: images to evaluate on, of the same kinds. Classes are matched by name; the labels of a dataset refer to
             the classes of the other data.
         shots: numbers of training images per class, or one number.
         seeds: integers, 0 or above, or one; each seed draws different images.
@@ -183,7 +183,7 @@ class FewShotProbe(keras.callbacks.Callback):
     such as `ModelCheckpoint(monitor="fewshot_5", mode="max")`, must come after this one in the list.
 
     Args:
-        train, test: images to fit to and to measure on, as in `few_shot`. Labels are read once, images for every
+        train, test: images to fit to and to evaluate on, as in `few_shot`. Labels are read once, images for every
             measurement: call `cached()` on a slow source.
         every_epochs: epochs between two measurements. If this and `every_steps` are None, every epoch is measured.
         every_steps: steps between two measurements; if `every_epochs` is None, only these measurements are made. With

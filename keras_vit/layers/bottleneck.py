@@ -68,7 +68,9 @@ class StdConv2D(Layer):
         return ops.conv(images, kernel, self.strides, self.padding, data_format="channels_last")
 
     def standardised_kernel(self) -> Tensor:
-        """Return the standardised kernel (height, width, channels, filters), in at least float32."""
+        """Return the standardised kernel (height, width, channels, filters).
+
+        Its dtype is that of the variable, but at least float32."""
         kernel = ops.cast(self.kernel, keras.backend.result_type(self.variable_dtype, "float32"))
         axes = (0, 1, 2)
         kernel = kernel - ops.mean(kernel, axis=axes, keepdims=True)

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import os
 import warnings
 
 import numpy as np
@@ -69,7 +70,7 @@ def check_packages(format, options, is_checked):
 def _check_quantization(model, given, *, quantization):
     """Raise a `ValueError` on an unknown quantization, or a model that is already quantised."""
     checks.check_choice("quantization", quantization, (None, "int8"))
-    check_not_quantized(model, "format='litert' and 'openvino', whose converters quantise the model")
+    check_not_quantized(model, "format='litert' or 'openvino', which take float models")
 
 
 def _check_calibration(model, given, *, quantization, calibration):
@@ -85,6 +86,7 @@ def _check_calibration(model, given, *, quantization, calibration):
 def _write_onnx(model, folder):
     """Write `model.onnx` with Keras and tf2onnx."""
     _teach_tf2onnx()
+    os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # otherwise tf2onnx copies the graph before each pass
     with warnings.catch_warnings():  # Keras reads a NumPy attribute for tf2onnx, and NumPy warns
         warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
         _export(model, folder / "model.onnx", format="onnx")

@@ -5,16 +5,10 @@ import collections
 import keras
 import numpy as np
 
+from keras_vit.compat.fit import CALLBACK_STATE, uncount_batch
 from keras_vit.models.distillation import student_of
 from keras_vit.training import workers
 from keras_vit.training.checkpoint_files import CheckpointError
-
-# class -> attributes that change during training: a number, a list of arrays, or None
-_REMEMBERED = {
-    keras.callbacks.EarlyStopping: ("wait", "best", "best_epoch", "stopped_epoch", "best_weights"),
-    keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
-    keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
-}
 
 
 def read_state(model):
@@ -85,16 +79,15 @@ def write_callbacks(callbacks, arrays, repeats_batch):
                 setattr(callback, name, several)
             elif f"{key}.{name}" in arrays:
                 setattr(callback, name, arrays[f"{key}.{name}"].item())
-        if repeats_batch and getattr(callback, "_last_batch_seen", None) is not None:  # a `ModelCheckpoint`
-            callback._batches_seen_since_last_saving -= 1
-            callback._last_batch_seen -= 1
+        if repeats_batch:
+            uncount_batch(callback)
 
 
 def _known(callbacks):
     """Yield (key, callback, attributes); the key is the class and the index among callbacks of that class."""
     seen = collections.Counter()
     for callback in callbacks:
-        for kind, attributes in _REMEMBERED.items():
+        for kind, attributes in CALLBACK_STATE.items():
             if isinstance(callback, kind):
                 yield f"callback.{kind.__name__}.{seen[kind]}", callback, attributes
                 seen[kind] += 1

@@ -5,6 +5,7 @@ import concurrent.futures
 import keras
 import numpy as np
 
+from keras_vit.compat.fit import has_workers
 from keras_vit.training.checkpoint_files import write_atomically
 
 
@@ -17,7 +18,7 @@ def place(strategy):
     """Return (index of this process, number of processes) of the run; a chief, if any, has index 0."""
     resolver = getattr(strategy, "cluster_resolver", None)
     # The resolver of a TPU may list several machines, but one process trains on all of them.
-    if resolver is None or not strategy.extended._in_multi_worker_mode():
+    if resolver is None or not has_workers(strategy):
         return 0, 1
     jobs = resolver.cluster_spec().as_dict()
     chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))

@@ -42,9 +42,9 @@ def test_table_begins_with_the_worst_class():
     )
     assert report.worst == [1, 0, 2, 3]  # of equals the larger; the empty class is none
     assert report.table(3).splitlines() == [
-        "class            right  images  accuracy  most often predicted as",
-        "bee (honey bee)      1      10    10.0 %  wasp (6)",
-        "ant                  2       4    50.0 %  honey bee (2)",
-        "cat                  1       2    50.0 %  dog (1)",
+        "class            correct  images  accuracy  most often predicted as",
+        "bee (honey bee)        1      10    10.0 %  wasp (6)",
+        "ant                    2       4    50.0 %  honey bee (2)",
+        "cat                    1       2    50.0 %  dog (1)",
     ]
-    assert report.table(9).splitlines()[4] == "dog                  4       4   100.0 %"
+    assert report.table(9).splitlines()[4] == "dog                    4       4   100.0 %"

@@ -298,7 +298,7 @@ def test_gives_its_encoder_back(build, images, run):
         ({}, {"target": "colour"}, "target must be one of 'mean_color', 'downsampled', 'pixels'; got target='colour'"),
         ({"patch_size": 2}, {"target": "downsampled"}, "sides are divisible by 4; got patches of 2 x 2 pixels"),
         ({"channels": 4}, {}, "encoder must take images of 1 or 3 channels; got 4"),
-        ({"image_size": (19, 41), **HYBRID, "patch_size": 1}, {}, r"divisible by its grid; got .*, its grid=\(5, 11\)"),
+        ({"image_size": (19, 41), **HYBRID, "patch_size": 1}, {}, r"by its grid_size; got .*, its grid_size=\(5, 11\)"),
         ({"patch_size": 16}, {"corruption_rate": 1.0}, r"shares\[1\] must be 0 where there is a single patch"),
         ({"patch_size": 16}, {}, "must corrupt at least one of the 1 patches; got corruption_rate=0.5"),
         ({}, {"corruption_rate": 2}, r"corruption_rate must be a number in \(0, 1\]; got corruption_rate=2"),

@@ -44,7 +44,8 @@ def cutout(size, fill=GREY):
         Function of kind `image` (see `Operation`).
     """
     checks.check_integer("size", size)
-    checks.check_divisible("size", (size,), "2", (2,))
+    if size % 2:
+        raise ValueError(f"size must be divisible by 2; got size={size}")
     fill = values.check_number("fill", fill, 0.0, 255.0)
     return lambda image, seed: cut_out(image, size // 2, tf.random.stateless_uniform((2,), seed), fill)
 
