@@ -127,7 +127,8 @@ def test_batches_are_joined_with_their_labels(capsys):
         frozen = FrozenFeatures(tiny())
         found, labels = frozen.read(inference(frozen.graph, compiled), batches, 2, True)
         assert found.shape == (5, 12) and labels.tolist() == LABELS.tolist()
-    assert "2/2" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert "2/2" in shown and shown.endswith("\n")
 
 
 def test_refusals():
