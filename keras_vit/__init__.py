@@ -28,7 +28,18 @@ from keras_vit import logs as _logs
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.match import LoadReport
 from keras_vit.checkpoints.save import save_weights
-from keras_vit.config import AxialResNetConfig, BiTConfig, Preprocessing, ResNetConfig, SwinConfig, ViTConfig
+from keras_vit.config import (
+    AxialResNetConfig,
+    BiTConfig,
+    BlockConfig,
+    EmbeddingConfig,
+    HeadConfig,
+    Preprocessing,
+    ResNetConfig,
+    RotaryConfig,
+    SwinConfig,
+    ViTConfig,
+)
 from keras_vit.layers import *
 from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models import (
@@ -45,7 +56,7 @@ from keras_vit.models import (
     resize,
 )
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
-from keras_vit.zoo import create_model, list_models, list_weights
+from keras_vit.zoo import create_model, list_models, list_weights, load
 
 globals().update(_CONSTRUCTORS)
 _logs.set_up()

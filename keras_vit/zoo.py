@@ -1,74 +1,37 @@
-"""The table of named variants, the constructors generated from it, and `create_model`."""
+"""The constructors of the named variants, `create_model`, and `load`, which finds the variant of a file."""
 
 import contextlib
 import dataclasses
 import fnmatch
 import functools
 import inspect
-import pathlib
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
+
 from keras_vit import checks
+from keras_vit.checkpoints.architecture import shown_fields
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import WeightsMismatch, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
-from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
-from keras_vit.files import read_table
+from keras_vit.config import Config, ImageConfig, Preprocessing, ViTConfig
+from keras_vit.identify import candidates, identify
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
-from keras_vit.models.base import ImageModel
+from keras_vit.models.base import ImageModel, check_model
 from keras_vit.typing import Pair, PathLike, Size
+from keras_vit.variants import DESIGN, FAMILIES, VARIANTS
 
 _WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # fields of an architecture that appear as sizes of its weight arrays
-
-
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """A named architecture.
-
-    Attributes:
-        name: such as `"ViT-B_16"`.
-        config_class: class of its config.
-        source: publication that states its sizes.
-        architecture: config fields that define the variant; they are not arguments of its constructor.
-        defaults: arguments whose default differs from the config's default; they also replace None.
-        preprocessing: `Preprocessing` at 224 pixels that the authors trained with, None for the official ViT one.
-    """
-
-    name: str
-    config_class: type[ImageConfig]
-    source: str
-    architecture: dict[str, Any]
-    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
-    preprocessing: Preprocessing | None = None
-
-    def config(self, **arguments: Any) -> ImageConfig:
-        """Return the variant's config with these arguments."""
-        defaults = {name: value for name, value in self.defaults.items() if arguments.get(name) is None}
-        return self.config_class(**{"name": self.name, **self.architecture, **arguments, **defaults})
-
-
-def _read_variants():
-    """Yield the `Variant` of each line of variants.tsv."""
-    configs = {config.__name__: config for config in MODELS}
-    parsed = ("architecture", "defaults", "preprocessing")
-    for row in read_table(pathlib.Path(__file__).with_name("variants.tsv"), parsed):
-        architecture = {name: tuple(v) if isinstance(v, list) else v for name, v in row["architecture"].items()}
-        if architecture.get("stem"):
-            architecture["stem"] = ResNetConfig(**architecture["stem"])
-        if "preprocessing" in row:
-            row["preprocessing"] = Preprocessing(**row["preprocessing"])
-        yield Variant(**{**row, "config_class": configs[row["config_class"]], "architecture": architecture})
-
-
-VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _read_variants()}
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -102,16 +65,20 @@ def _aliases(model):
 
 
 def variant_name(argument: str, name: str) -> str:
-    """Return the variant for its own or its constructor's name: `"ViT_B16"` -> `"ViT-B_16"`.
+    """Return the variant for its own, its constructor's or another library's name: `"ViT_B16"` -> `"ViT-B_16"`.
 
     Args:
         argument: name of the argument in error messages.
-        name: name of the variant or of its constructor.
+        name: name of the variant or of its constructor, of a model of timm, with or without its tag, or of a repository
+            on the Hugging Face hub.
 
     Raises:
         ValueError: if there is no such variant.
     """
     constructors = {constructor_name(variant): variant for variant in VARIANTS}
+    foreign = find_foreign(name) if isinstance(name, str) else None
+    if foreign is not None:
+        return foreign.variant
     return checks.check_choice(argument, constructors.get(name, name) if isinstance(name, str) else name, VARIANTS)
 
 
@@ -123,13 +90,15 @@ def create_model(
     preprocessing: Preprocessing | None = None,
     labels: Sequence[str] | None = None,
     name: str | None = None,
-    image_size: Size = 224,
+    image_size: Size | None = None,
     **arguments: Any,
 ) -> ImageModel:
     """Build a model with random or pretrained weights.
 
     Args:
-        variant: name of the model, one of `list_models()`, or of its constructor, such as `"ViT_B16"`.
+        variant: name of the model, one of `list_models()`, or of its constructor, such as `"ViT_B16"`; or its name in
+            timm (`"vit_base_patch14_dinov2.lvd142m"`) or on the Hugging Face hub (`"facebook/dinov2-base"`). With
+            `pretrained=True`, such a name also stands for its weights.
         weights: None for random weights; `imagenet` for the best published ImageNet-1k checkpoint whose image size is
             nearest; the name of a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see
             `list_weights`) or of a published file; `hf://org/repo`; or a path (`.npz`, `.safetensors`, `.weights.h5`,
@@ -138,9 +107,11 @@ def create_model(
         preprocessing: `Preprocessing` of the images; None uses that of the weights, or the official one.
         labels: class names; None uses those of the weights.
         name: name of the Keras model.
-        image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it.
+        image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it. None
+            means the size that the variant is used at, mostly 224.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
             pass and that the checkpoint states, such as `gelu`, `epsilon` and `pooling`, take the checkpoint's value.
+            A field of `embedding`, `block` or `head` is passed in a dict: `head={"num_blocks": 4}`.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.
@@ -150,9 +121,21 @@ def create_model(
         TypeError: if the variant has no such argument.
         FileNotFoundError: if the weights file does not exist.
     """
-    variant = variant_name("variant", variant)
+    foreign = find_foreign(variant) if isinstance(variant, str) else None
+    variant, arguments = variant_name("variant", variant), dict(arguments)
+    is_pretrained = checks.check_flag("pretrained", arguments.pop("pretrained", False))
+    if is_pretrained and weights is not None:
+        raise ValueError(f"pretrained=True chooses the weights, so weights must be None; got {weights!r}")
+    if foreign is not None:
+        arguments = {**foreign.arguments, **arguments}
+        weights = foreign.weights if is_pretrained else weights
+        image_size = foreign.image_size if image_size is None else image_size
+    elif is_pretrained:
+        weights = BEST if BEST in _aliases(variant) else next(iter(_aliases(variant)), BEST)
+    arguments = _flat(arguments)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]
+    image_size = row.image_size if image_size is None else image_size
     if weights is None:
         config = row.config(image_size=image_size, **arguments)
         about = {"preprocessing": preprocessing or _fitting(config, row.preprocessing), "labels": labels, "name": name}
@@ -164,40 +147,142 @@ def create_model(
     checkpoint = open_checkpoint(path)
     description = describe(checkpoint, config.family)
     preprocessing = preprocessing or _fitting(config, (found.release or description).preprocessing, row.preprocessing)
-    stated_labels, assumption = _labels(config, description, found.release)
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
+    followed, notes = description.follow(config, row.architecture, arguments, _known(row))
     try:
-        model, pending, plan, notes = _build(row, config, description, arguments, **about)
+        return _loaded(followed, description, notes, about, labels=_labels(config, description, found.release))
     except WeightsMismatch as error:
         raise _mismatch(error, variant, arguments, config, description) from None
-    order = [id(variable) for variable in pending if id(variable) in plan.values]
-    initialise(pending, read_ahead(plan.values, order))
+
+
+def load(
+    source: PathLike,
+    *,
+    variant: str | None = None,
+    image_size: Size | None = None,
+    resize: str = "auto",
+    preprocessing: Preprocessing | None = None,
+    labels: Sequence[str] | None = None,
+    name: str | None = None,
+    **arguments: Any,
+) -> ImageModel:
+    """Build the model that a file or repository holds, with its weights.
+
+    The architecture follows from config.json and from the names and shapes of the arrays. What they leave open, such as
+    the number of heads or the activation, comes from the published variant or family that they fit; the report, which
+    is logged, names it.
+
+    Args:
+        source: a folder with `config.json` and `model.safetensors` (transformers or timm) or `open_clip_config.json`; a
+            `.safetensors`, `.npz` or `.keras` file; `hf://org/repo`; or the name of a published model, such as
+            `"facebook/dinov2-base"` or `"vit_base_patch14_dinov2.lvd142m"`.
+        variant: name of a variant, one of `list_models()`, or of a family, such as `"openclip"`, if several fit.
+        image_size: (height, width) in pixels or one integer; None is the size of the position table or of the variant.
+        resize: method of resizing position tables, see `load_weights`.
+        preprocessing: `Preprocessing` of the images; None uses that of the file, or of the variant.
+        labels: class names; None uses those of the file.
+        name: name of the Keras model.
+        **arguments: other fields of the config, which take precedence over the file, such as `num_heads`, `gelu` and
+            `dtype`. A field of `embedding`, `block` or `head` is passed in a dict: `head={"map_heads": 8}`.
+
+    Returns:
+        The model. `model.preprocessing`, `model.labels` and `model.weights_source` are set.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is damaged or a pickle, its arrays fit no model, several variants fit that give other
+            outputs (the message lists them), or a field is unknown (the message names the argument).
+    """
+    foreign = find_foreign(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
+    if foreign is not None and not os.path.exists(source):
+        variant, source = variant or foreign.variant, foreign.weights
+        arguments = {**foreign.arguments, **arguments}
+        image_size = foreign.image_size if image_size is None else image_size
+    path = fetch(locate(source, "", image_size))
+    about = {"preprocessing": preprocessing, "labels": labels, "name": name}
+    if str(path).endswith(".keras"):
+        for given, value in {"variant": variant, "image_size": image_size, **about, **arguments}.items():
+            if value is not None:
+                raise ValueError(f"{str(path)!r} states its whole model, so {given} must be None; got {value!r}")
+        return check_model(keras.saving.load_model(path))
+    description = describe(open_checkpoint(path))
+    if variant is not None and variant not in FAMILIES:
+        variant = variant_name("variant", variant)
+    if description.family != ViTConfig.family or description.names is None:
+        fitting = [variant] if variant else _fitting_variants(description, image_size)
+        if not fitting:
+            raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
+        return create_model(fitting[0], weights=path, image_size=image_size, **about, **arguments)
+    given = {key: value for key, value in _flat({"image_size": image_size, **arguments}).items() if value is not None or "." in key}
+    config, row, notes = identify(description, variant, given)
+    usual = row or FAMILIES.get(config.name)
+    about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
+    return _loaded(config, description, tuple(notes), about, resize, _labels(config, description, None))
+
+
+def _loaded(config, description, notes, about, resize="auto", labels=(None, ())):
+    """Return a model with the weights of a described file, and log the report.
+
+    Args:
+        config: its config.
+        description: `Description` of the file.
+        notes: strings for the report.
+        about: further arguments of the model.
+        resize: see `load_weights`.
+        labels: labels of the head of the file and notes about them, see `_labels`.
+    """
+    model, pending = build_deferred(lambda: build_model(config, **about))
+    plan = make_plan(model, description, resize)
+    initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
     plan.note_on(model)
-    if labels is None and plan.head_loaded:
-        model.labels, notes = stated_labels, notes + assumption
+    if about["labels"] is None and plan.head_loaded:
+        model.labels, assumption = labels
+        notes += assumption
     LOGGER.info(dataclasses.replace(plan.report, notes=plan.report.notes + notes))
     return model
 
 
-def _build(row, config, description, given=None, **about):
-    """Return a model with a file's config values, its uninitialised variables, the load plan, and notes on the file."""
-    followed, notes = description.follow(config, row.architecture, given)
-    model, pending = build_deferred(lambda: build_model(followed, **about))
-    return model, pending, make_plan(model, description), notes
+def _known(row):
+    """Return the fields whose value is known of a variant's family, whatever the names in the file."""
+    return tuple(row.defaults) if row.family else ()
 
 
-def _mismatch(error, variant, arguments, config, description):
-    """Return the error for a file that does not fit the model; the message names the variants that it fits, if any.
+def _flat(arguments):
+    """Return arguments in which fields of nested configs have a dot in their names: {"head": {...}} -> "head.bias"."""
+    flat = {}
+    for name, value in arguments.items():
+        is_nested = name.partition(".")[0] in ("embedding", "block", "head")
+        value = value.to_dict() if is_nested and isinstance(value, Config) else value
+        if is_nested and isinstance(value, Mapping):
+            flat |= _flat({f"{name}.{key}": inner for key, inner in value.items() if key != "class_name"})
+        else:
+            flat[name] = value
+    return flat
 
-    A variant of the config's family fits if its model at this image size does; no weights are read.
-    """
+
+def _fitting_variants(description, image_size):
+    """Return the names of the variants that a file fits. Swins and others are built to find out, without weights."""
+    if description.names is not None and description.family == ViTConfig.family:
+        return candidates(shown_fields(description.names, description.entries))
     fitting, sides = [], {side for entry in description.entries.values() for side in entry.shape}
     for name, row in VARIANTS.items():
         widths = {row.architecture[name] for name in _WIDTHS if name in row.architecture}
-        if row.config_class.family == config.family and widths <= sides:  # avoids building most variants
+        if row.config_class.family == description.family and widths <= sides:  # avoids building most variants
             with contextlib.suppress(ValueError):  # also raised if the patch size does not divide the image size
-                _build(row, row.config(image_size=config.image_size), description)
+                config = row.config(image_size=image_size or row.image_size)
+                followed, _ = description.follow(config, row.architecture, {}, _known(row))
+                model, _ = build_deferred(functools.partial(build_model, followed))
+                make_plan(model, description)
                 fitting.append(name)
+    return fitting
+
+
+def _mismatch(error, variant, arguments, config, description):
+    """Return the error for a file that does not fit the model; the message names the variants that it fits, if any."""
+    try:
+        fitting = _fitting_variants(description, config.image_size)
+    except ValueError:
+        return error
     if variant in fitting:
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         return ValueError(f"{error}\n{variant} fits this file without one or more of the arguments {given}")
@@ -212,7 +297,7 @@ def _mismatch(error, variant, arguments, config, description):
 def _check_arguments(variant, arguments):
     known = list(_signature(variant).parameters)
     for name in arguments:
-        if name not in known:
+        if name not in known and name.partition(".")[0] not in ("embedding", "block", "head"):
             hint = checks.suggestion(name, known, foreign=checks.FOREIGN_NAMES)
             raise TypeError(
                 f"{constructor_name(variant)} got an unexpected keyword argument {name!r}{hint}; "
@@ -225,11 +310,12 @@ def _signature(variant):
     """Return a constructor's signature: the arguments of `create_model` and the config fields with a default."""
     row = VARIANTS[variant]
     parameters = list(inspect.signature(create_model).parameters.values())[1:-1]
+    parameters = [p.replace(default=row.image_size) if p.name == "image_size" else p for p in parameters]
     keyword = inspect.Parameter.KEYWORD_ONLY
     for field in dataclasses.fields(row.config_class):
         # None stays None: the value that replaces it depends on the variant and the weights.
         default = field.default if field.default is None else row.defaults.get(field.name, field.default)
-        if default is not dataclasses.MISSING and field.name not in row.architecture:
+        if default is not dataclasses.MISSING and field.name not in (*row.architecture, *DESIGN, "image_size"):
             annotation = Size if field.type == Pair else field.type
             parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=annotation))
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])

@@ -5,11 +5,13 @@ import dataclasses
 import math
 import pathlib
 import re
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
 from keras_vit import checks
 from keras_vit.checks import check_integers, check_string
+from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.config import Preprocessing
 from keras_vit.config.unseen import KEY, from_text, unseen
 from keras_vit.files import read_table
@@ -27,6 +29,8 @@ class Stated:
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
         notes: tuple of strings about the file.
+        published: families of families.toml that the file belongs to, the likeliest first; empty if it states none.
+        architecture: name of timm's architecture, or None.
     """
 
     stated: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -34,6 +38,8 @@ class Stated:
     labels: tuple | None = None
     preprocessing: Preprocessing | None = None
     notes: tuple = ()
+    published: tuple = ()
+    architecture: str | None = None
 
 
 def read_stated(checkpoint, family, layout):
@@ -72,7 +78,8 @@ def read_stated(checkpoint, family, layout):
             alike = {**vars(exact), "interpolation": "bilinear_antialias"}
             if preprocessing is None or (exact.interpolation == "bilinear" and vars(preprocessing) == alike):
                 preprocessing = exact
-    return Stated({**ours["config"], **theirs.stated}, grid_size, theirs.labels, preprocessing, theirs.notes)
+    stated = {**ours["config"], **theirs.stated}
+    return dataclasses.replace(theirs, stated=stated, grid_size=grid_size, preprocessing=preprocessing)
 
 
 @contextlib.contextmanager
@@ -113,10 +120,13 @@ _CHECKS: dict[str, Callable] = {
 
 def _read_keys():
     """Return {file: {key: (our field or None, check)}} of config_keys.tsv."""
+    rows = read_table(pathlib.Path(__file__).with_name("config_keys.tsv"), ("check",))
+    files = dict.fromkeys(file for row in rows for file in row["files"].split())
     keys = {}
-    for row in read_table(pathlib.Path(__file__).with_name("config_keys.tsv"), ("check",)):
-        for file in row["files"].split():
-            keys.setdefault(file, {})[row["key"]] = row.get("field"), row["check"]
+    for file in files:
+        wanted = {file} if file == "timm" else {file, "any"}
+        found = (row for row in rows if wanted & set(row["files"].split()))
+        keys[file] = {row["key"]: (row.get("field"), row["check"]) for row in found}
     return keys
 
 
@@ -156,18 +166,28 @@ def _one_of(name, value, choices):
 # --- Hugging Face
 
 
-_HF_MODEL_TYPES = {"vit": ("vit", "deit"), "swin": ("swin",)}
+HF_TYPES = tomllib.loads(pathlib.Path(__file__).with_name("huggingface.toml").read_text(encoding="utf-8"))
 
 
 def _read_huggingface(values, family):
-    known = _HF_MODEL_TYPES.get(family, ())
+    known = [name for name, row in HF_TYPES.items() if HF_TYPES[row.get("is_part", name)]["family"] == family]
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
-        raise ValueError(f"model_type must be {' or '.join(map(repr, known)) or None}; got {model_type!r}")
-    fields, unread = _checked(values, KEYS[family])
+        raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
+    row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels(values)
+    values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
+    values = {**row.get("defaults", {}), **values}
+    fields, unread = _checked(values, KEYS[row["keys"]])
+    if values.get("is_native"):
+        fields["position_embedding"] = "sincos2d_mae"
+    if row["keys"] == "dinov3":
+        if (fields["gelu"] == "silu") != fields["block.gated"]:
+            raise ValueError(f"hidden_act must be 'silu' with use_gated_mlp, else a GELU; got {values['hidden_act']!r}")
+        if fields["block.gated"]:
+            del fields["gelu"]
     grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
     notes = (f"config.json also has {', '.join(unread)}, which keras_vit does not read",) if unread else ()
-    return Stated(fields, grid, _labels(values), None, notes)
+    return Stated({**fields, **row.get("config", {})}, grid, labels, None, notes, tuple(row.get("published", ())))
 
 
 def _grid(image_size, patch_size, name):
@@ -203,14 +223,21 @@ def _read_timm(values, family, layout, entries):
     if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", "cls_token" in entries)
         fields["norm_position"] = "after_pooling" if "fc_norm.weight" in entries else "before_pooling"
+    if layout == "timm" and fields.get("pooling") == "map":
+        fields.pop("class_token")  # attention pooling may read it
     grid = _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
     labels = values.get("label_names")
     labels = tuple(map(str, labels)) if isinstance(labels, list) else None
-    return Stated(fields, grid, labels, _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg"))
+    preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
+    architecture = values.get("architecture")
+    return Stated(fields, grid, labels, preprocessing, architecture=architecture)
 
 
 def _of_architecture(architecture, family):
-    """Return the `model_args` that the name of a timm architecture states."""
+    """Return the `model_args` that the words in the name of a timm architecture state.
+
+    A name that the tables do not explain word by word must be one of foreign_names.tsv; its variant states the rest.
+    """
     arguments = {}
     for word in check_string("architecture", architecture).split("_"):
         rows = ((row, re.fullmatch(row["word"], word)) for row in _TIMM_WORDS if family in row["family"].split())
@@ -219,7 +246,7 @@ def _of_architecture(architecture, family):
             arguments = {}
             break
         arguments |= {key: int(match[1]) if value is None else value for key, value in row["arguments"].items()}
-    if "num_heads" in arguments:
+    if "num_heads" in arguments or (family == "vit" and find_foreign(architecture) is not None):
         return arguments
     raise ValueError(
         "architecture must be one that keras_vit builds, such as 'vit_base_patch16_224', "

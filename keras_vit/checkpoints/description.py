@@ -7,12 +7,12 @@ from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
-from keras_vit.checkpoints.names.rules import LAYOUT_NAMES, Layout
+from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
 from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import differences
 from keras_vit.layers.position_grid import square_grid
 
-LAYOUT_CHOICES = ("auto", *LAYOUT_NAMES, "keras")
+LAYOUT_CHOICES = ("auto", *LIBRARIES, "keras")
 
 _FAMILIES = {
     "vit": "a Vision Transformer",
@@ -33,7 +33,8 @@ class Description(Stated):
 
     Attributes:
         checkpoint: the open `Checkpoint`.
-        layout: name of the layout, or `keras` for files from Keras.
+        family: family of the config that its model has, such as `vit`.
+        layout: library of the layout, or `keras` for files from Keras.
         names: its `Layout`, None for `keras`.
         entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
         usual: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
@@ -45,6 +46,7 @@ class Description(Stated):
     """
 
     checkpoint: Checkpoint
+    family: str
     layout: str
     names: Layout | None
     entries: dict
@@ -55,27 +57,39 @@ class Description(Stated):
     classes: int | None
     representation_size: int | None
 
-    def follow(self, config, fixed=(), given=None):
+    @property
+    def prefix(self):
+        """Return the marker of the layout and the start of the array names that it leaves out; None for Keras."""
+        if self.names is None:
+            return None
+        kernels = [rule.theirs[0] for rule in self.names.rules if rule.ours == "patch_encoder/projection/kernel"]
+        name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
+        return self.names.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
+
+    def follow(self, config, fixed=(), given=None, known=()):
         """Return the config with the file's values in the fields that the user did not set, and notes about them.
 
         Args:
             config: config of the model to build.
             fixed: names of the fields that define the architecture; they do not change.
             given: dict of the user's arguments; those that are not None do not change.
+            known: names of the fields whose value is known of the model; the file changes them only if it states them.
         """
-        known, given = {**self.usual, **self.stated}, given or {}
+        usual, given = {name: value for name, value in self.usual.items() if name not in known}, given or {}
         changes = {
             name: value
-            for name, value in known.items()
-            if hasattr(config, name) and name not in fixed and given.get(name) is None
+            for name, value in {**usual, **self.stated}.items()
+            if "." not in name and hasattr(config, name) and name not in fixed and given.get(name) is None
         }
         if isinstance(config, ViTConfig):
             # A head trained after pre_logits needs that layer. A new head has none, as in the paper's fine-tuning.
             if config.representation_size is None and config.include_top and config.classes == self.classes:
                 changes["representation_size"] = self.representation_size
             if config.stem is not None:
-                stem = {name.removeprefix("stem."): known[name] for name in known if name.startswith("stem.")}
-                changes["stem"] = config.stem.replace(**stem)
+                stated = {**self.usual, **self.stated}.items()
+                changes |= {name: value for name, value in stated if name.startswith("stem.")}
+            if config.include_top and self.heads and "head" not in given and self.classes == config.classes:
+                changes["head.bias"] = any(name.endswith(("bias", "/1")) for name in self.heads)
         followed = config.replace(**changes)
         found = differences({name: getattr(followed, name) for name in _REPORTED if hasattr(followed, name)}, config)
         listed = ", ".join(f"{name}={theirs!r}" for name, theirs, _ in found)
@@ -96,19 +110,15 @@ def describe(checkpoint, family=None, layout="auto"):
             file's config is of another family.
     """
     checks.check_choice("layout", layout, LAYOUT_CHOICES)
-    if layout == "auto":
-        family, layout = _recognise(checkpoint, family)
-    layouts = names.LAYOUTS.get(family, {})
-    if layout not in (*layouts, "keras"):
-        known = ", ".join((*layouts, "keras"))
-        raise ValueError(f"layout must be one of {known} for this model; got layout={layout!r}")
-    rules, stated = layouts.get(layout), vars(read_stated(checkpoint, family, layout))
+    family, rules = _recognise(checkpoint, family, layout)
+    layout = "keras" if rules is None else rules.library
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, rules)
+    stated = vars(read_stated(checkpoint, family, layout))
+    stated["notes"] += _set_aside(rules, checkpoint)
     parts, widths = {}, {}
     for layer in ("head", "head_dist", "pre_logits"):
         parts[layer] = names.of_layer(rules, layer, entries)
-        biases = (entries[name] for name in parts[layer] if name.endswith(("bias", "/1")))
-        widths[layer] = next((entry.shape[0] for entry in biases if entry.shape), None)
+        widths[layer] = _width(rules, parts[layer], entries)
     usual, shown = {}, ()
     if rules is not None:
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
@@ -123,6 +133,7 @@ def describe(checkpoint, family=None, layout="auto"):
     return Description(
         **stated,
         checkpoint=checkpoint,
+        family=family,
         layout=layout,
         names=rules,
         entries=entries,
@@ -135,19 +146,50 @@ def describe(checkpoint, family=None, layout="auto"):
     )
 
 
-def _recognise(checkpoint, family):
-    """Return (family, name of the layout) of a file; `family` restricts the search unless it is None."""
-    if checkpoint.kind == "h5":
-        found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): "keras"}
+def _set_aside(rules, checkpoint):
+    """Return notes about the parts of a file that are not read."""
+    counts = {}
+    for part, pattern in rules.aside.items() if rules else ():
+        counts[part] = sum(1 for name in checkpoint.entries if re.search(pattern, names.fold(rules, name)))
+    return tuple(f"{part} of the file is not read ({count} arrays)" for part, count in counts.items() if count)
+
+
+def _width(rules, of_layer, entries):
+    """Return the width of the output of a dense layer whose arrays are `of_layer`, or None without one."""
+    if rules is None:
+        shapes = [entries[name].shape for name in of_layer if name.endswith("/1")]
     else:
-        found = {other: names.detect(checkpoint.entries, other) for other in names.LAYOUTS}
-        found = {other: layout for other, layout in found.items() if layout is not None}
+        forms = {name: rule.form for rule in rules.rules for name in rule.theirs}
+        shapes = [our_shape(entries[name].shape, forms[name]) for name in sorted(of_layer)]
+    return next((shape[-1] for shape in shapes if shape), None)
+
+
+def _recognise(checkpoint, family, library):
+    """Return (family, its `Layout`, None for Keras) of a file.
+
+    Args:
+        checkpoint: the open `Checkpoint`.
+        family: family of the config to search, None for any.
+        library: library of the layout, `keras`, or `auto` for any.
+    """
+    known = {layout.library for layout in names.LAYOUTS.get(family, {}).values()}
+    if family is not None and library not in ("auto", "keras", *known):
+        choices = ", ".join((*sorted(known), "keras"))
+        raise ValueError(f"layout must be one of {choices} for this model; got layout={library!r}")
+    if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
+        found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
+    else:
+        asked = None if library == "auto" else library
+        found = {other: names.detect(checkpoint.entries, other, asked) for other in names.LAYOUTS}
+        found = {other: names.LAYOUTS[other][layout] for other, layout in found.items() if layout is not None}
     for held, layout in found.items():
         if family in (None, held):
             return held, layout
+    if library not in ("auto", "keras"):  # the arrays decide what is missing
+        return family, next(layout for layout in names.LAYOUTS[family].values() if layout.library == library)
     arrays = ", ".join(sorted(checkpoint.entries)[:5]) or "no array at all"
     is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
-    known = ", ".join((*names.LAYOUTS.get(family, LAYOUT_NAMES), "keras"))
+    known = ", ".join((*sorted(known or LIBRARIES), "keras"))
     raise ValueError(
         f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} in a layout among {known}; it {is_of}"
     )

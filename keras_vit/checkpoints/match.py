@@ -17,9 +17,12 @@ from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import aligned_empty
 from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
-from keras_vit.layers.position_grid import RESIZE_METHODS, resize_position_embedding, square_grid
+from keras_vit.config import ViTConfig
+from keras_vit.config.base import RESIZE_METHODS
+from keras_vit.layers.position_bias import AttentionBias
+from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 
-RESIZE_CHOICES = ("auto", *RESIZE_METHODS)
+RESIZE_CHOICES = ("auto", "authors", "timm", "huggingface", *RESIZE_METHODS)
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
@@ -87,6 +90,7 @@ class Plan:
     def note_on(self, model):
         """Record the source of the weights on the model, and the file's preprocessing if the model has none."""
         model.weights_source = f"{self.description.checkpoint.path.name} ({self.description.layout} names)"
+        model.names_prefix = self.description.prefix
         if not self.head_loaded or model.preprocessing_source != "default":
             return
         stated = self.description.preprocessing
@@ -196,17 +200,30 @@ class _File:
 
     def __init__(self, description, config, method):
         self.layout, self.entries, self._stored_grid = description.names, description.entries, description.grid_size
-        self._path, self.config, self._method = description.checkpoint.path, config, method
-        if method == "auto":
-            usual = _KERAS_RESIZE.get(config.family, "align_corners")
-            self._method = usual if self.layout is None else self.layout.resize
+        self._path, self.config, self._way = description.checkpoint.path, config, method
+        usual = _KERAS_RESIZE.get(config.family, "align_corners")
+        self._usual = usual if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
+
+    def _method(self, layer):
+        """Return the resize method of a layer's tables: the authors', or that of the library that the user names."""
+        if self._way in RESIZE_METHODS:
+            return self._way
+        is_vit, is_bias = isinstance(self.config, ViTConfig), isinstance(layer, AttentionBias)
+        if self._way == "timm":
+            return "geometric" if is_bias else "bicubic_antialias"
+        if self._way == "huggingface":
+            is_dinov2_with_registers = is_vit and self.config.layer_scale_init and self.config.num_registers
+            return "bilinear" if is_bias else "bicubic_antialias" if is_dinov2_with_registers else "bicubic"
+        if is_bias or (is_vit and self.config.embedding.resize):
+            return layer.resize_method
+        return layer.resize_method if self._way == "authors" else self._usual
 
     def plain(self, owned):
         """Return the source of a variable other than a position table."""
         variable, rule = owned.variable, Rule(owned.variable.path, (owned.stored_name,))
         if self.layout is not None:
-            rule = names.find_rule(self.layout, variable.path, self.config)
+            rule = names.find_rule(self.layout, variable.path, self.config, self.entries)
         if rule is None:
             problem = f"{variable.path}: files of this layout have no such array"
             return _Source(variable, problem=problem, is_in_file=False)
@@ -223,8 +240,9 @@ class _File:
                 hint = "convert the file with its scales to floating point" if is_float else "quantize after loading"
                 kind = f"dtype {self.entries[name].dtype}, the model needs {variable.dtype}"
                 return _Source(variable, rule.theirs, problem=f"{name}: {kind} ({hint})")
+        is_turned = self._stored_grid and self._old_size(owned) != getattr(self.config, "grid_size", None)
         for name in rule.theirs:
-            if self.entries[name].shape != wanted:
+            if self.entries[name].shape != wanted or (isinstance(owned.layer, AttentionBias) and is_turned):
                 return self._resized(owned, rule, name, wanted)
         return _Source(variable, rule.theirs, functools.partial(self._join, variable, rule, shape))
 
@@ -235,13 +253,19 @@ class _File:
         if resize is not None and len(rule.theirs) == 1:
             if too_large := _too_large(name, entry, variable):
                 return _Source(variable, rule.theirs, problem=too_large)
+            method = self._method(owned.layer)
             with contextlib.suppress(ValueError):  # the width differs
-                shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), self._method).shape
+                shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), method, self._old_size(owned)).shape
         if shape != tuple(wanted):
             problem = f"{name}: shape {entry.shape}, the model needs {wanted}"
             return _Source(variable, rule.theirs, problem=problem)
-        resized = f"{name}: {entry.shape} -> {wanted} ({self._method})"
-        return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), self._method), resized=resized)
+        resized = f"{name}: {entry.shape} -> {wanted} ({method})"
+        old = self._old_size(owned)
+        return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), method, old), resized=resized)
+
+    def _old_size(self, owned):
+        """Return the stated grid of a table of offsets between patches, None if the shape shows it."""
+        return self._stored_grid if isinstance(owned.layer, AttentionBias) else None
 
     def _join(self, variable, rule, shape):
         pieces = [to_ours(self.entries[name].read(), rule.form, shape) for name in rule.theirs]
@@ -260,20 +284,20 @@ class _File:
 
     def table(self, owned):
         """Return the source of a position table."""
-        config, variable, method = self.config, owned.variable, self._method
+        config, variable, method = self.config, owned.variable, self._method(owned.layer)
         tables = {owned.stored_name: ("class",)} if self.layout is None else self.layout.position_tables
         name = next((name for name in tables if name in self.entries), None)
         if name is None:
             problem = f"{next(iter(tables), 'a position table')} (for {variable.path})"
             return _Source(variable, problem=problem, is_in_file=False)
-        entry, new_grid, class_rows = self.entries[name], config.grid_size, config.num_class_tokens
+        entry, new_grid, class_rows = self.entries[name], config.grid_size, config.num_position_rows
         if len(entry.shape) != 3 or (entry.shape[0], entry.shape[2]) != (1, config.hidden_dim) or not entry.is_floating:
             got = f"{entry.dtype} of shape {entry.shape}"
             wanted = f"floating point of shape (1, rows, {config.hidden_dim})"
             return _Source(variable, (name,), problem=f"{name}: {got}, the model needs {wanted}")
         if too_large := _too_large(name, entry, variable):
             return _Source(variable, (name,), problem=too_large)
-        num_class = self._num_tokens("class_token/class_token", class_rows)
+        num_class = self._num_tokens("class_token/class_token", config.num_class_tokens)
         num_registers = self._num_tokens("class_token/registers", config.num_registers)
         counts = {"class": num_class, "class and registers": num_class + num_registers, "none": 0}
         prefixes = dict.fromkeys(counts[key] for key in tables[name])
@@ -281,6 +305,9 @@ class _File:
             prefix, grid = _split_table(entry.shape[1], prefixes, new_grid, self._stored_grid)
         except ValueError as error:
             return _Source(variable, (name,), problem=f"{name}: {error}")
+        if prefix and class_rows < config.num_class_tokens:
+            problem = f"{name}: it has positions of class tokens; the model has embedding.class_position=False"
+            return _Source(variable, (name,), problem=problem)
         if prefix > class_rows:
             self._register_rows = lambda: entry.read()[:, class_rows:prefix]
 
@@ -316,7 +343,8 @@ def _split_table(num_rows, prefixes, new_grid, stored_grid):
 
     Args:
         num_rows: number of rows of the table.
-        prefixes: numbers of prefix rows that the file may have, most likely first.
+        prefixes: numbers of prefix rows that the file may have, most likely first. A table that has the first number
+            and the model's grid is not taken for another square grid.
         new_grid: (rows, columns) of the model.
         stored_grid: (rows, columns) that the file states, or None.
 
@@ -329,7 +357,7 @@ def _split_table(num_rows, prefixes, new_grid, stored_grid):
     """
     grids = [(prefix, stored_grid or new_grid) for prefix in prefixes]
     grids = [(prefix, tuple(grid)) for prefix, grid in grids if num_rows - prefix == math.prod(grid)]
-    if stored_grid is None:
+    if stored_grid is None and (not grids or grids[0][0] != next(iter(prefixes))):
         squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
         squares = [(prefix, grid) for prefix, grid in squares if grid]
         grids = sorted(squares, key=lambda pair: pair[1] != tuple(new_grid)) or grids  # stable sort: the model's first

@@ -3,6 +3,7 @@
 import functools
 import json
 import pathlib
+import re
 import warnings
 import zipfile
 
@@ -12,7 +13,7 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, KEYS
+from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS
 from keras_vit.checkpoints.names.rules import to_theirs
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
@@ -22,24 +23,8 @@ from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import check_not_quantized
 from keras_vit.typing import PathLike
 
-# layout -> required config values: the layout cannot express others, so a reader would misinterpret the file
-_NEEDED = {
-    "official": {"norm_position": "before_pooling", "distilled": False},
-    "huggingface": {
-        "norm_position": "before_pooling",
-        "pooling": "token",
-        "position_embedding": "learned",
-        "num_registers": 0,
-    },
-}
 _NEEDED_ALWAYS = {"position_placement": "stem"}
-_HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.")  # these arrays have no model prefix
-# model_type, which is also the prefix of the other arrays -> architectures with and without a head, image processor
-_HF_TYPES = {
-    "vit": ("ViTForImageClassification", "ViTModel", "ViTImageProcessor"),
-    "deit": ("DeiTForImageClassificationWithTeacher", "DeiTModel", "DeiTImageProcessor"),
-    "swin": ("SwinForImageClassification", "SwinModel", "ViTImageProcessor"),
-}
+_HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
 
 def save_weights(model: ImageModel, path: PathLike, layout: str = "official") -> None:
@@ -53,29 +38,32 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     Args:
         model: a model of this package.
         path: `official`: an `.npz` file with the array names of the published files (of vit_jax, or of BiT for a BiT).
-            `timm` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder that gets
-            `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
-        layout: `official` (ViT, hybrids, BiT), `huggingface` (ViT, DeiT, Swin), `timm` (ViT, hybrids, DeiT, Swin) or
-            `microsoft` (Swin).
+            `timm`, `original` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder
+            that gets `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
+        layout: `official` (ViT, hybrids, BiT), `huggingface`, `timm`, `microsoft` (Swin), or `original`: the names of
+            the authors of DINOv2, DINOv3, CLIP, Perception Encoder, EVA-02, BEiT, DeiT-III and AIMv2, and otherwise
+            `official` or `microsoft`.
 
     Raises:
         ValueError: if the layout cannot represent the model (such as registers in an official file), the model is
             quantised, or the suffix of the path is wrong.
     """
-    known = names.LAYOUTS[model.config.family]
-    if not known:
+    layouts = names.LAYOUTS[model.config.family]
+    if not layouts:
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
-    checks.check_choice("layout", layout, known)
+    checks.check_choice("layout", layout, dict.fromkeys(rules.library for rules in layouts.values()) | {"original": None})
+    hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
+    rules = _chosen(layouts, layout, hf_type, model.config)
+    layout = rules.library
     path = checks.check_path("path", path)
     is_folder = layout == "huggingface" and path.suffix == ""
-    suffix = ".npz" if layout == "official" else ".safetensors"
-    if not is_folder and path.suffix != suffix:
-        raise ValueError(f"path must end in {suffix} for layout={layout!r}; got {str(path)!r}")
+    if not is_folder and path.suffix != rules.suffix:
+        raise ValueError(f"path must end in {rules.suffix} for layout={layout!r}; got {str(path)!r}")
     check_not_quantized(model, "save_weights, as other libraries read float weights (save it before quantize)")
-    arrays = _arrays(model, layout, known[layout])
+    arrays = _arrays(model, rules, hf_type)
     is_known = model.preprocessing_source != "assumed"
     metadata = {KEY: to_text(model.config, model.preprocessing if is_known else None)}
-    if layout == "official":
+    if rules.suffix == ".npz":
         writers = {path: lambda file: _write_npz(file, arrays, metadata)}
     else:
         weights = path / "model.safetensors" if is_folder else path
@@ -87,7 +75,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
                 "preprocessing. Set model.preprocessing to the one that they were trained with",
                 stacklevel=2,
             )
-        for name, values in _huggingface_json(model).items():
+        for name, values in _huggingface_json(model, hf_type).items():
             text = json.dumps(values, indent=2)
             writers[path / name] = functools.partial(pathlib.Path.write_text, data=text)
         path.mkdir(parents=True, exist_ok=True)
@@ -101,10 +89,62 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
         )
 
 
-def _arrays(model, layout, rules):
+def _chosen(layouts, library, hf_type, config):
+    """Return the `Layout` of a library to write: the first that can hold the model.
+
+    Raises:
+        ValueError: if none can; the message names a field.
+    """
+    if hf_type is not None:
+        return layouts[HF_TYPES[hf_type]["layout"]]
+    wanted = (library, "official", "microsoft") if library == "original" else (library,)
+    known = sorted((rules for rules in layouts.values() if rules.library in wanted), key=lambda r: wanted.index(r.library))
+    problems = [_problem(rules.library, {**_NEEDED_ALWAYS, **rules.holds}, config) for rules in known]
+    if all(problems):
+        raise ValueError(problems[-1])
+    return known[problems.index(None)]
+
+
+def _huggingface_type(config):
+    """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
+    types = {name: row for name, row in HF_TYPES.items() if row.get("family") == config.family and "architectures" in row}
+    problems = {}
+    for name, row in types.items():
+        problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
+        if config.family == "vit" and getattr(config, "position_embedding", None) == "relative_2d":
+            problems[name] = _problem("huggingface", row.get("holds", {}), config)
+        if problems[name] is None:
+            return name
+    raise ValueError(problems["deit" if getattr(config, "distilled", False) else config.family])
+
+
+def _problem(library, needed, config):
+    """Return why a layout cannot represent a model, or None."""
+    for stage in range(len(getattr(config, "depths", ())) if library == "huggingface" else 0):
+        rows, columns = config.stage_size(stage)
+        if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
+            return (
+                "layout 'huggingface' needs maps of at least window_size in every stage; "
+                f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
+            )
+    if library == "huggingface" and config.include_top:
+        needed = {**needed, "representation_size": None}
+    for name, value in needed.items():
+        if not hasattr(config, name.partition(".")[0]):
+            continue
+        ours = config.field(name)
+        is_set = bool(ours)
+        if name == "position_placement" and getattr(config, "position_embedding", None) == "relative_2d":
+            continue
+        fits = is_set if value == "set" else not is_set if value == "unset" else ours == value
+        if not fits:
+            return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
+    return None
+
+
+def _arrays(model, rules, hf_type):
     """Return {name in the file: array}; raise an error if the layout has no name for a variable."""
     config = model.config
-    _check_holds(config, layout)
     arrays, homeless = {}, []
     for owned in owned_variables(model):
         variable, has_lora = owned.variable, getattr(owned.layer, "lora_enabled", False)
@@ -112,8 +152,8 @@ def _arrays(model, layout, rules):
             continue  # merged into the kernel
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
         rule = names.find_rule(rules, variable.path, config)
-        if variable.path == "position_embs/embedding":
-            arrays[next(iter(rules.position_tables))] = _position_table(value, config, layout)
+        if variable.path == "position_embs/embedding" and rules.position_tables:
+            arrays[next(iter(rules.position_tables))] = _position_table(value, config, rules.library)
         elif rule is None:
             homeless.append(variable.path)
         else:
@@ -121,70 +161,73 @@ def _arrays(model, layout, rules):
                 theirs = to_theirs(piece, rule.form, getattr(config, "num_heads", None))
                 arrays[name] = np.ascontiguousarray(theirs)
     if homeless:
-        raise ValueError(f"layout {layout!r} must have names for every variable; it has none for {homeless}")
-    if layout == "huggingface" and config.include_top:
-        prefix = f"{_model_type(config)}."
-        return {name if name.startswith(_HF_HEADS) else prefix + name: value for name, value in arrays.items()}
-    return arrays
+        raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
+    for pattern, rank in rules.ranks.items():
+        for name in [name for name in arrays if re.search(pattern, name)]:
+            arrays[name] = arrays[name].reshape(arrays[name].shape[3 - rank :])
+    arrays = _joined(arrays)
+    prefix = _prefix(model, rules, hf_type)
+    return {name if name.startswith(_HF_HEADS) else prefix + name: value for name, value in arrays.items()}
 
 
-def _position_table(table, config, layout):
+def _joined(arrays):
+    """Join the pieces `NAME#0`, `NAME#1` and so on of each array; a piece that is absent, a masked bias, is zero."""
+    pieces, joined = {}, {}
+    for name, array in arrays.items():
+        stem, cut, index = name.partition("#")
+        if cut:
+            pieces.setdefault(stem, {})[int(index)] = array
+        else:
+            joined[name] = array
+    for stem, parts in pieces.items():
+        blank = np.zeros_like(next(iter(parts.values())))
+        joined[stem] = np.concatenate([parts.get(index, blank) for index in range(max(parts) + 1)])
+    return joined
+
+
+def _prefix(model, rules, hf_type):
+    """Return the start of all names but those of heads: that of the file that the weights came from, or the usual one."""
+    if rules.suffix != ".npz" and model.names_prefix is not None and model.names_prefix[0] == rules.marker:
+        return model.names_prefix[1]
+    if hf_type is None or not model.config.include_top:
+        return rules.prefix
+    return HF_TYPES[hf_type].get("prefix", f"{hf_type}.")
+
+
+def _position_table(table, config, library):
     """Return the position table with the rows that the layout needs.
 
     With registers, timm's has rows for class tokens and registers, or for neither (`no_embed_class`, as in its
     published models).
     """
-    if layout != "timm" or not config.num_registers:
+    if library != "timm" or not config.num_registers:
         return table
-    class_rows, patches = np.split(table, [config.num_class_tokens], axis=1)
+    class_rows, patches = np.split(table, [config.num_position_rows], axis=1)
     if not class_rows.any():
         return patches
     registers = np.zeros((1, config.num_registers, table.shape[2]), table.dtype)
     return np.concatenate([class_rows, registers, patches], axis=1)
 
 
-def _check_holds(config, layout):
-    """Raise an error if the layout cannot represent the model, because a reader would misinterpret the file."""
-    needed = {**_NEEDED_ALWAYS, **_NEEDED.get(layout, {})}
-    if layout == "huggingface" and config.include_top:
-        needed["representation_size"] = None
-    for stage in range(len(getattr(config, "depths", ())) if layout == "huggingface" else 0):
-        rows, columns = config.stage_size(stage)
-        if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
-            raise ValueError(
-                "layout 'huggingface' needs maps of at least window_size in every stage; "
-                f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
-            )
-    for name, value in needed.items():
-        if hasattr(config, name) and getattr(config, name) != value:
-            raise ValueError(f"layout {layout!r} needs {name}={value!r}; the model has {getattr(config, name)!r}")
-
-
-def _model_type(config):
-    return "deit" if getattr(config, "distilled", False) else config.family
-
-
-def _huggingface_json(model):
+def _huggingface_json(model, model_type):
     """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it."""
-    config, preprocessing, model_type = model.config, model.preprocessing, _model_type(model.config)
-    architecture, bare, processor = _HF_TYPES[model_type]
-    labels = model.labels or [f"LABEL_{index}" for index in range(config.classes)]
-    keys = KEYS[config.family]
-    fields = {key: getattr(config, field) for key, (field, _) in keys.items() if field}
+    config, row = model.config, HF_TYPES[model_type]
+    preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
     values = {
-        "architectures": [architecture if config.include_top else bare],
+        "architectures": [row["architectures"][0 if config.include_top else 1]],
         "model_type": model_type,
         "image_size": _side(config.image_size),
-        "id2label": {str(index): label for index, label in enumerate(labels)},
-        "label2id": {label: index for index, label in enumerate(labels)},
-        **fields,
-        "patch_size": _side(config.patch_size),
-        "hidden_act": next(name for name, gelu in keys["hidden_act"][1].items() if gelu == config.gelu),
+        **_labels(model, model_type),
+        **row.get("writes", {}),
     }
-    if model_type == "swin":
-        values |= {"hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False}
-    elif config.representation_size is not None:
-        values |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    for key, (field, check) in keys.items():
+        value = None if field is None else config.field(field)
+        if isinstance(check, dict):
+            value = next((theirs for theirs, ours in check.items() if ours == value), None)
+        if value is not None:
+            values[key] = value
+    values["patch_size"] = _side(config.patch_size)
+    values |= _SPECIAL_KEYS.get(row["keys"], lambda config: {})(config)
     resamples = {name: number for number, name in HF_INTERPOLATIONS.items()}
     resamples["bilinear"] = resamples["bilinear_antialias"]
     if preprocessing.interpolation not in resamples:
@@ -194,7 +237,7 @@ def _huggingface_json(model):
         )
     size, crop = preprocessing.size, preprocessing.crop
     images = {
-        "image_processor_type": processor,
+        "image_processor_type": row["processor"],
         "do_resize": True,
         "size": {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]},
         "resample": resamples[preprocessing.interpolation],
@@ -207,6 +250,54 @@ def _huggingface_json(model):
         **({} if crop is None else {"crop_size": {"height": crop[0], "width": crop[1]}}),
     }
     return {"config.json": values, "preprocessor_config.json": images}
+
+
+def _labels(model, model_type):
+    """Return the keys of config.json about the classes; a projection has a width instead."""
+    config = model.config
+    if model_type == "clip_vision_model":
+        return {"projection_dim": config.classes} if config.include_top else {}
+    labels = model.labels or [f"LABEL_{index}" for index in range(config.classes)]
+    pairs = {str(index): label for index, label in enumerate(labels)}
+    return {"id2label": pairs, "label2id": {label: index for index, label in enumerate(labels)}}
+
+
+def _of_dinov2(config):
+    """Return the ratio from which transformers computes the width of the MLP."""
+    width, ratio = config.hidden_dim, config.mlp_dim / config.hidden_dim
+    if config.block.gated:
+        ratio *= 1.5
+        if (int(int(width * ratio) * 2 / 3) + 7) // 8 * 8 != config.mlp_dim:
+            raise ValueError(f"config.json of DINOv2 needs an mlp_dim that is a multiple of 8; got {config.mlp_dim}")
+    elif int(width * ratio) != config.mlp_dim:
+        ratio += 1e-9
+    return {"mlp_ratio": round(ratio) if ratio == round(ratio) else ratio}
+
+
+def _of_beit(config):
+    is_shared = config.position_placement == "shared"
+    return {"use_relative_position_bias": not is_shared, "use_shared_relative_position_bias": is_shared}
+
+
+# `keys` of a model type -> function of the config that returns the keys that follow from several fields
+_SPECIAL_KEYS = {
+    "vit": lambda config: (
+        {} if config.representation_size is None
+        else {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    ),
+    "swin": lambda config: {
+        "hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False,
+    },
+    "dinov2": _of_dinov2,
+    "dinov3": lambda config: {
+        "value_bias": config.qkv_bias, "hidden_act": "silu" if config.block.gated else "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh",
+    },
+    "clip": lambda config: {},
+    "aimv2": lambda config: {
+        "hidden_act": "silu", "use_head": True, "is_native": config.position_embedding == "sincos2d_mae",
+    },
+    "beit": _of_beit,
+}  # fmt: skip
 
 
 def _side(size):

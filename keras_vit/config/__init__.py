@@ -1,6 +1,7 @@
 """Configs of models and of their preprocessing: frozen, validated dataclasses that convert to and from plain dicts."""
 
 from keras_vit.config.base import Config, ImageConfig
+from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig
 from keras_vit.config.preprocessing import Preprocessing
 from keras_vit.config.resnet import AxialResNetConfig, BiTConfig, FeatureMapConfig, ResNetConfig
 from keras_vit.config.swin import SwinConfig
@@ -10,11 +11,15 @@ __all__ = [
     "UNPOOLED",
     "AxialResNetConfig",
     "BiTConfig",
+    "BlockConfig",
     "Config",
+    "EmbeddingConfig",
     "FeatureMapConfig",
+    "HeadConfig",
     "ImageConfig",
     "Preprocessing",
     "ResNetConfig",
+    "RotaryConfig",
     "SwinConfig",
     "ViTConfig",
 ]

@@ -17,12 +17,16 @@ from keras_vit.typing import Pair
 
 Check = Callable[[str, Any], Any]
 
-GELUS = ("tanh", "erf")
-POOLINGS = ("token", "gap", "map", "first", "unpooled", "token_unpooled")
-NORM_POSITIONS = ("before_pooling", "after_pooling")
-POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "relative", "none")
+GELUS = ("tanh", "erf", "quick")
+POOLINGS = ("token", "gap", "token_gap", "map", "aim", "first", "unpooled", "token_unpooled")
+NORM_POSITIONS = ("before_pooling", "after_pooling", "none")
+POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none")
 POSITION_PLACEMENTS = ("stem", "every", "shared")
 ATTENTIONS = ("global", "axial")
+RESIZE_METHODS = (
+    *("align_corners", "bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias", "bicubic_offset"),
+    *("geometric", "geometric_cubic"),  # of tables of offsets
+)
 EPSILON_FORMS = ("deviation", "variance")
 
 
@@ -60,12 +64,12 @@ _NAMES: dict[Check, str] = {
     partial(checks.check_integer, minimum=0): "index num_class_tokens num_prefix_tokens num_registers token_merging",
     optional(partial(checks.check_integer, minimum=0)): "seed",
     checks.check_integers: "depths prediction_shape stage_sizes",
-    checks.check_pair: "crop grid_size image_size kernel_size patch_size size",
+    checks.check_pair: "crop grid_size image_size kernel_size patch_size reference_grid size",
     checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate",
     checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon width_factor",
     optional(checks.check_positive): "layer_scale_init",
-    checks.check_flag: "class_token distilled in_model include_preprocessing include_top qk_norm qkv_bias remat "
-    "shifted",
+    checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing include_top "
+    "key_bias map_prefix mlp_norm patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted use_bias",
     checks.check_string: "classifier_activation name",
 }
 
@@ -78,6 +82,7 @@ ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() fo
     "pooling": one_of(POOLINGS),
     "position_embedding": one_of(POSITION_EMBEDDINGS),
     "position_placement": one_of(POSITION_PLACEMENTS),
+    "resize": optional(one_of(RESIZE_METHODS)),
     "std_form": one_of(EPSILON_FORMS),
 }
 
@@ -134,12 +139,27 @@ class Config:
         """Return a copy with some fields changed.
 
         Args:
-            **changes: new values by field name.
+            **changes: new values by field name. The name of a field of a nested config has a dot, such as
+                `**{"block.gated": True}`.
 
         Raises:
             ValueError: if a name is not a field or a value is invalid.
         """
-        return type(self).from_dict({**self.to_dict(), **changes})
+        values = self.to_dict()
+        for name, value in changes.items():
+            values = with_field(values, name, _plain(value))
+        return type(self).from_dict(values)
+
+    def field(self, name: str) -> Any:
+        """Return the value of a field; that of a nested config has a dot, as in `replace`. None if it has no holder.
+
+        Args:
+            name: name of the field.
+        """
+        value: Any = self
+        for part in name.split("."):
+            value = getattr(value, part, None)
+        return value
 
     def resolve(self, **changes: Any) -> Self:
         """Return a copy in which defaults replace the fields that are None.
@@ -203,6 +223,18 @@ class ImageConfig(Config):
         self._check_rules({rule: is_broken})
 
 
+def with_field(values: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Return a nested dict with one value changed.
+
+    Args:
+        values: dict of a config, see `Config.to_dict`.
+        name: name of the field, with dots for nested dicts.
+        value: new value.
+    """
+    holder, dot, rest = name.partition(".")
+    return {**values, holder: with_field(values.get(holder) or {}, rest, value) if dot else value}
+
+
 def one_config_of(*config_classes: type[Config]) -> Check:
     """Return a check that accepts a nested config, or the dict for it that the outer config's `to_dict()` contains.
 
@@ -214,7 +246,8 @@ def one_config_of(*config_classes: type[Config]) -> Check:
     def check(name, value):
         if isinstance(value, Mapping):
             values = dict(value)
-            found = checks.check_choice(f"class_name of {name}", values.pop("class_name", None), classes)
+            usual = next(iter(classes)) if len(classes) == 1 else None
+            found = checks.check_choice(f"class_name of {name}", values.pop("class_name", usual), classes)
             return classes[found].from_dict(values)
         if not isinstance(value, config_classes):
             raise ValueError(f"{name} must be a {' or '.join(classes)} of keras_vit, or None; got {name}={value!r}")

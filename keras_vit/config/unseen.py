@@ -9,20 +9,26 @@ from keras_vit.config.base import Config, ImageConfig
 KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and the attributes of .weights.h5
 
 # Another value of these fields gives nearly the same outputs, so it is accepted with a warning.
-CLOSE = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding")
+_STEM = ("stem.style", "stem.gn_epsilon", "stem.std_epsilon")
+CLOSE = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding", *_STEM)
 # Another value of these fields is handled by resizing tables, which the report lists.
 RESIZED = ("window_size",)
 # Fields that may differ if the head is new.
 OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 
-_FIELDS = ("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", *RESIZED, *CLOSE)
-_STEM = ("style", "gn_epsilon", "std_epsilon")
+_FIELDS = (
+    *("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", *RESIZED, *CLOSE),
+    *("block.order", "block.rotary.kind", "block.rotary.theta", "block.rotary.reference_grid"),
+    *("head.map_heads", "head.map_prefix"),
+)
+# Fields that are stated only if they differ from these values, which most models have.
+_USUAL = {"block.order": "pre_norm", "head.map_prefix": False}
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
 
 
 class Difference(NamedTuple):
-    """A field whose value in a file differs from the model's; a field of the stem is named `stem.NAME`."""
+    """A field whose value in a file differs from the model's; that of a nested config has a dot in its name."""
 
     name: str
     theirs: Any
@@ -31,21 +37,27 @@ class Difference(NamedTuple):
     @property
     def is_close(self) -> bool:
         """Return whether both values give nearly the same outputs."""
-        return self.name in CLOSE or self.name.startswith("stem.")
+        # QuickGELU is not close to the others.
+        return self.name in CLOSE and not (self.name == "gelu" and "quick" in (self.theirs, self.ours))
 
     def __str__(self):
         return f"the file states {self.name}={self.theirs!r}; the model has {self.ours!r}"
 
 
 def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config fields that no array shows; a stem's are named `stem.NAME`.
+    """Return the config fields that no array shows; those of a nested config have a dot in their names.
 
     Args:
         values: the config as a dict, see `Config.to_dict`.
     """
-    stem = values.get("stem") or {}
-    found = {name: values[name] for name in _FIELDS if values.get(name) is not None}
-    return found | {f"stem.{name}": stem[name] for name in _STEM if stem.get(name) is not None}
+    found = {}
+    for name in _FIELDS:
+        value: Any = values
+        for part in name.split("."):
+            value = None if value is None else value.get(part)
+        if value is not None and value != _USUAL.get(name):
+            found[name] = value
+    return found
 
 
 def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Difference]:
@@ -58,12 +70,13 @@ def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Differen
     found = []
     for name, theirs in stated.items():
         holder: Any = config
-        *owner, field = name.split(".")
-        if owner:
-            holder = getattr(config, owner[0], None)
+        *owners, field = name.split(".")
+        for owner in owners:
+            holder = getattr(holder, owner, None)
         if hasattr(holder, field):
-            ours = bool(holder.num_class_tokens) if field == "class_token" else getattr(holder, field)
-            is_the_same = name == "norm_position" and holder.pooling in _ONE_TOKEN
+            ours = bool(config.num_class_tokens) if name == "class_token" else getattr(holder, field)
+            is_the_same = name == "norm_position" and config.pooling in _ONE_TOKEN
+            is_the_same |= name == "head.map_heads" and (ours or config.num_heads) == (theirs or config.num_heads)
             if _comparable(theirs) != _comparable(ours) and not is_the_same:
                 found.append(Difference(name, theirs, ours))
     return found
@@ -101,10 +114,10 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
         config = dict(values.get("config", {}))
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {text!r}") from None
-    known = [*_FIELDS, *(f"stem.{field}" for field in _STEM)]
-    unknown = [field for field in config if field not in known]
+    unknown = [field for field in config if field not in _FIELDS]
     if unknown:  # a file must not change other fields, such as the image size
-        raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {', '.join(known)}; got {unknown}")
+        known = ", ".join(_FIELDS)
+        raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {known}; got {unknown}")
     return {**values, "config": config}
 
 

@@ -5,10 +5,11 @@ from typing import Any, ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import ImageConfig, one_config_of
+from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
-CLASS_TOKEN_POOLINGS = ("token", "token_unpooled")
+CLASS_TOKEN_POOLINGS = ("token", "token_unpooled", "token_gap")
 UNPOOLED = ("unpooled", "token_unpooled")
 
 PAPER_GELU = "tanh"  # vit_jax uses flax.linen.gelu, whose default is the tanh approximation
@@ -26,19 +27,21 @@ class ViTConfig(ImageConfig):
         num_layers: number of transformer blocks L.
         num_heads: attention heads per block; they must divide `hidden_dim`.
         mlp_dim: width of the hidden layer of each block's MLP.
-        pooling: input of the head: `token`, the class token; `gap`, the mean of the patch tokens; `map`, multi-head
-            attention pooling; `first`, the first patch token, without a class token; `unpooled`, every patch token;
+        pooling: input of the head: `token`, the class token; `gap`, the mean of the patch tokens; `token_gap`, both,
+            concatenated (DINOv2); `map`, multi-head attention pooling; `aim`, attention pooling whose learned query is
+            not projected (AIMv2); `first`, the first patch token, without a class token; `unpooled`, every patch token;
             `token_unpooled`, every token, the class token first.
         class_token: None adds a class token if `pooling` needs one; True also keeps one with `gap` or `map`, which
             ignore it.
-        norm_position: `before_pooling` (the paper) or `after_pooling` (timm's fc_norm).
+        norm_position: `before_pooling` (the paper), `after_pooling` (timm's fc_norm) or `none`.
         representation_size: width of the tanh layer `pre_logits` before the head; None for no such layer.
         position_embedding: `learned` (1-D table), `learned_2d` (one table for rows and one for columns, each of half
-            the width), `sincos2d` (fixed, MoCo-v3 form), `relative` (learned keys for 1-D offsets, added to the
-            attention logits) or `none` (appendix D.4).
+            the width), `sincos2d` (fixed, MoCo-v3 form), `sincos2d_mae` (fixed, MAE form), `relative` (learned keys for
+            1-D offsets, added to the attention logits), `relative_2d` (a learned bias of the logits per head and 2-D
+            offset, as in BEiT) or `none` (appendix D.4).
         position_placement: where positions are added: `stem`, once before the first block; `every`, at the input of
             every block, each with its own embedding; `shared`, at the input of every block, all with the same
-            embedding. `relative` requires `every` or `shared`.
+            embedding. `relative` and `relative_2d` require `every` or `shared`.
         dropout_rate: dropout rate in [0, 1) after positions, attention output and both MLP layers.
         attention_dropout_rate: dropout rate in [0, 1) on the attention weights.
         drop_path_rate: stochastic depth rate in [0, 1) of the last block; it grows linearly from 0 with depth.
@@ -46,8 +49,9 @@ class ViTConfig(ImageConfig):
         qkv_bias: whether query, key and value projections have biases.
         qk_norm: whether queries and keys are layer-normalised per head.
         num_registers: number of learned register tokens (arXiv 2309.16588) after the class token.
-        gelu: `tanh` or `erf`; None uses what the weights were trained with, or the paper's `tanh` without weights.
-        epsilon: epsilon of every LayerNorm; None uses what the weights were trained with, or the paper's 1e-6 without
+        gelu: `tanh`, `erf` or `quick`, x sigmoid(1.702 x) (CLIP); None uses what the weights were trained with, or the
+            paper's `tanh` without weights.
+        epsilon: epsilon of every norm; None uses what the weights were trained with, or the paper's 1e-6 without
             weights.
         remat: recompute the blocks in the backward pass to save memory.
         token_merging: number of patch tokens that each block merges into similar ones (ToMe, arXiv 2210.09461), in
@@ -58,6 +62,7 @@ class ViTConfig(ImageConfig):
         attention: `global`, all tokens to all tokens, or `axial`, where each block has a row block and a column block
             (appendix D.6).
         stem: `ResNetConfig` of a hybrid's ResNet; None cuts the patches from the image.
+        embedding, block, head: `EmbeddingConfig`, `BlockConfig` and `HeadConfig`: what published families vary.
 
     Raises:
         ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
@@ -91,6 +96,9 @@ class ViTConfig(ImageConfig):
     distilled: bool = False
     attention: str = "global"
     stem: ResNetConfig | FeatureMapConfig | None = None
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    block: BlockConfig = BlockConfig()
+    head: HeadConfig = HeadConfig()
 
     def __post_init__(self):
         super().__post_init__()
@@ -115,6 +123,11 @@ class ViTConfig(ImageConfig):
         return int(follows if self.class_token is None else self.class_token) + int(self.distilled)
 
     @property
+    def num_position_rows(self) -> int:
+        """Return the number of class and distillation tokens that have positions."""
+        return self.num_class_tokens if self.embedding.class_position else 0
+
+    @property
     def num_prefix_tokens(self) -> int:
         """Return the number of class, distillation and register tokens."""
         return self.num_class_tokens + self.num_registers
@@ -132,6 +145,7 @@ class ViTConfig(ImageConfig):
 def _rules(c):
     """Return a dict from each rule to whether the config breaks it."""
     is_axial = c.attention == "axial"
+    is_relative, has_rotary = c.position_embedding in ("relative", "relative_2d"), c.block.rotary is not None
     return {
         "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,
         "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False": (
@@ -146,8 +160,8 @@ def _rules(c):
         "pooling='first' reads row 0 of the patch tokens, so num_registers must be 0": (
             c.pooling == "first" and c.num_registers
         ),
-        "position_embedding='sincos2d' needs hidden_dim of at least 8, divisible by 4": (
-            c.position_embedding == "sincos2d" and (c.hidden_dim % 4 or c.hidden_dim < 8)
+        "position_embedding 'sincos2d' and 'sincos2d_mae' need hidden_dim of at least 8, divisible by 4": (
+            c.position_embedding.startswith("sincos2d") and (c.hidden_dim % 4 or c.hidden_dim < 8)
         ),
         "position_embedding='learned_2d' needs an even hidden_dim, half of it for rows and half for columns": (
             c.position_embedding == "learned_2d" and c.hidden_dim % 2
@@ -155,13 +169,33 @@ def _rules(c):
         "position_embedding='none' adds no positions, so position_placement must be 'stem', the default": (
             c.position_embedding == "none" and c.position_placement != "stem"
         ),
-        "position_embedding='relative' acts inside the blocks, so position_placement must be 'every' or 'shared'": (
-            c.position_embedding == "relative" and c.position_placement == "stem"
+        "position_embedding 'relative' and 'relative_2d' act inside the blocks, so position_placement must be 'every' "
+        "or 'shared'": is_relative and c.position_placement == "stem",
+        "position_embedding='relative_2d' has biases for one class token, so there must be one, and no distilled token "
+        "and num_registers of 0": (
+            c.position_embedding == "relative_2d" and (c.num_class_tokens != 1 or c.num_registers)
         ),
         "attention='axial' works on the rows and columns of the patch grid, so it needs a pooling without class token, "
         "such as 'gap', and no class_token, num_registers or distilled token": is_axial and c.num_prefix_tokens,
-        "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative'": (
-            is_axial and c.position_embedding == "relative"
+        "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative' or 'relative_2d', and "
+        "block must have no rotary positions": is_axial and (is_relative or has_rotary),
+        "block has rotary positions, which need hidden_dim / num_heads divisible by 4": (
+            has_rotary and c.hidden_dim // c.num_heads % 4
+        ),
+        "token_merging mixes positions and needs two norms, so block must have order='pre_norm' and no rotary "
+        "positions": c.token_merging and (has_rotary or c.block.order != "pre_norm"),
+        "block with order='parallel' has one branch scale, so layer_scale_init must be None": (
+            c.block.order == "parallel" and c.layer_scale_init
+        ),
+        "head with num_blocks above 1 reads class tokens of several blocks, so it needs pooling='token_gap', "
+        "norm_position='before_pooling' and at most num_layers blocks, and token_merging of 0": (
+            c.head.num_blocks > 1
+            and (
+                c.pooling != "token_gap"
+                or c.norm_position != "before_pooling"
+                or c.head.num_blocks > c.num_layers
+                or c.token_merging
+            )
         ),
         "token_merging removes the grid positions after the first block, so position_placement must be 'stem'": (
             c.token_merging and c.position_placement != "stem"

@@ -3,7 +3,7 @@
 from keras_vit.layers.axial_resnet import AxialAttention, AxialBottleneck, AxialStage
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage, StdConv2D
 from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
-from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenPooling
+from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenAndAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock, WindowAttention
@@ -29,6 +29,7 @@ __all__ = [
     "ResNetStage",
     "StdConv2D",
     "SwinBlock",
+    "TokenAndAveragePooling",
     "TokenPooling",
     "TransformerBlock",
     "WindowAttention",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_vit.compat.kernels import layer_norm
-from keras_vit.config.base import ARGUMENTS, Check
+from keras_vit.config.base import ARGUMENTS, Check, Config
 
 
 class Layer(keras.layers.Layer):
@@ -44,7 +44,11 @@ class Layer(keras.layers.Layer):
         self.argument_names = (*self.argument_names, *arguments)
 
     def get_config(self):
-        return {**super().get_config(), **{name: getattr(self, name) for name in self.argument_names}}
+        values = {name: getattr(self, name) for name in self.argument_names}
+        for name, value in values.items():
+            if isinstance(value, Config):
+                values[name] = None if value == type(value)() else value.to_dict()
+        return {**super().get_config(), **values}
 
     def compute_output_shape(self, input_shape):
         return input_shape
@@ -78,6 +82,17 @@ class Layer(keras.layers.Layer):
         return self.sublayer(
             keras.layers.Dense, units, kernel_initializer=initializer, name=name, shape=shape, **kwargs
         )
+
+    def make_norm(self, kind: str, epsilon: float, name: str, shape: Any = None) -> keras.layers.Layer:
+        """Return a norm with the dtype policy of this layer.
+
+        Args:
+            kind: `layer` or `rms`.
+            epsilon: added to the variance, or to the mean square.
+            name: name of the layer.
+            shape: shape to build it for; None leaves it unbuilt.
+        """
+        return self.sublayer(NORM_LAYERS[kind], epsilon=epsilon, name=name, shape=shape)
 
     def conv(self, filters: int, kernel_size: Any, name: str, initializer: Any, **kwargs: Any) -> keras.layers.Conv2D:
         """Return an unbuilt convolution with the dtype policy of this layer.
@@ -121,6 +136,10 @@ class LayerNorm(keras.layers.LayerNormalization):
         if self.gamma is None or self.beta is None:
             return super().call(x)
         return layer_norm(x, self.gamma, self.beta, self.epsilon, otherwise=super().call)
+
+
+# kind of a norm, `norm` of `BlockConfig` -> its layer
+NORM_LAYERS = {"layer": LayerNorm, "rms": keras.layers.RMSNormalization}
 
 
 def build_in_sequence(shape, *layers):

@@ -22,6 +22,7 @@ class PatchEncoder(Layer):
     Args:
         patch_size: height and width of a patch in pixels, or one integer for both.
         hidden_dim: width D of the tokens.
+        use_bias: whether the projection has a bias.
 
     Shapes:
         (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim)
@@ -31,12 +32,11 @@ class PatchEncoder(Layer):
             size.
     """
 
-    def __init__(self, patch_size: Size, hidden_dim: int, **kwargs: Any) -> None:
+    def __init__(self, patch_size: Size, hidden_dim: int, use_bias: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.configure(patch_size=patch_size, hidden_dim=hidden_dim)
-        self.projection = self.conv(
-            self.hidden_dim, self.patch_size, "projection", "lecun_normal", strides=self.patch_size
-        )
+        self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias)
+        strides = {"strides": self.patch_size, "use_bias": use_bias}
+        self.projection = self.conv(self.hidden_dim, self.patch_size, "projection", "lecun_normal", **strides)
 
     def build(self, input_shape):
         self.grid_size(input_shape)

@@ -89,10 +89,12 @@ class AddPositionEmbs(ResizedTables):
     Args:
         position_embedding: `learned`, a table that starts at N(0, 0.02); `learned_2d`, one such table for columns and
             one for rows, each of half the width, concatenated as [column, row] (appendix D.4); `sincos2d`, fixed sines
-            and cosines in the form of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens; `none`.
+            and cosines in the form of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens; `sincos2d_mae`, in the
+            form of MAE (arXiv 2111.06377); `none`.
         grid_size: (rows, columns) of the patch grid; None means a square grid.
         num_class_tokens: number of class tokens at the start of the sequence.
         num_registers: number of register tokens after them.
+        resize: resize method for tables of other grids, see `resize_position_embedding`; None means `align_corners`.
 
     Shapes:
         (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same
@@ -103,7 +105,7 @@ class AddPositionEmbs(ResizedTables):
     """
 
     own_checks = {
-        "position_embedding": one_of(("learned", "learned_2d", "sincos2d", "none")),
+        "position_embedding": one_of(("learned", "learned_2d", "sincos2d", "sincos2d_mae", "none")),
         "grid_size": optional(checks.check_pair),
     }
     size_name, name_in_files = "built_grid", "grid"
@@ -114,10 +116,11 @@ class AddPositionEmbs(ResizedTables):
         grid_size: Size | None = None,
         num_class_tokens: int = 1,
         num_registers: int = 0,
+        resize: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.configure(position_embedding=position_embedding, grid_size=grid_size)
+        self.configure(position_embedding=position_embedding, grid_size=grid_size, resize=resize)
         self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
 
     def build(self, input_shape):
@@ -132,8 +135,13 @@ class AddPositionEmbs(ResizedTables):
             self.rows = self.normal_weight("rows", (1, rows, dim // 2))
             if num_class:
                 self.class_rows = self.normal_weight("class_rows", (1, num_class, dim))
-        elif self.position_embedding == "sincos2d":
-            self.sincos2d = sincos2d_table(self.built_grid, dim)
+        elif self.position_embedding in SINCOS_FORMS:
+            self.sincos2d = sincos2d_table(self.built_grid, dim, self.position_embedding)
+
+    @property
+    def resize_method(self) -> str:
+        """Return the method for tables from Keras files and for `keras_vit.resize`."""
+        return self.resize or "align_corners"
 
     def _grid(self, input_shape):
         tokens, prefix = input_shape[1], self.num_class_tokens + self.num_registers
@@ -165,7 +173,7 @@ class AddPositionEmbs(ResizedTables):
         if self.position_embedding == "learned":
             table = ops.convert_to_tensor(self.embedding)
             return table[:, : self.num_class_tokens], table[:, self.num_class_tokens :]
-        if self.position_embedding == "sincos2d":
+        if self.position_embedding in SINCOS_FORMS:
             patches = ops.convert_to_tensor(self.sincos2d[None])
             return patches[:, :0], patches
         rows, columns = self.built_grid
@@ -191,15 +199,20 @@ class AddPositionEmbs(ResizedTables):
         return table if variable.name == "class_rows" else super().resized(variable, table, method)
 
 
-def sincos2d_table(grid_size, dim):
+# form of a fixed table -> what is taken from the number of frequencies in their exponents
+SINCOS_FORMS = {"sincos2d": 1, "sincos2d_mae": 0}
+
+
+def sincos2d_table(grid_size, dim, form="sincos2d"):
     """Return the fixed 2-D table (rows * columns, dim): [sin x, cos x, sin y, cos y] of x = column, y = row.
 
-    Frequencies are 10000^(-i / (dim / 4 - 1)) for i = 0 ... dim / 4 - 1, as in MoCo-v3 and big_vision.
+    Frequencies are 10000^(-i / (dim / 4 - 1)) for i = 0 ... dim / 4 - 1, as in MoCo-v3 and big_vision, or
+    10000^(-i / (dim / 4)) in the form of MAE.
     """
     if dim % 4 or dim < 8:
-        raise ValueError(f"position_embedding='sincos2d' needs a width of at least 8 divisible by 4; got {dim}")
+        raise ValueError(f"position_embedding={form!r} needs a width of at least 8 divisible by 4; got {dim}")
     rows, columns = np.mgrid[: grid_size[0], : grid_size[1]]
-    frequencies = 10000.0 ** -(np.arange(dim // 4) / (dim // 4 - 1))
+    frequencies = 10000.0 ** -(np.arange(dim // 4) / (dim // 4 - SINCOS_FORMS[form]))
     x, y = (axis.reshape(-1, 1) * frequencies for axis in (columns, rows))
     return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
 

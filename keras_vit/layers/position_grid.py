@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from keras_vit import checks
+from keras_vit.config.base import RESIZE_METHODS
 from keras_vit.typing import Size
 
 
@@ -22,8 +23,11 @@ def resize_position_embedding(
         new_grid: (rows, columns) wanted; one integer means a square grid.
         num_prefix_tokens: number of rows at the start of the table that belong to no patch; they are copied.
         method: `align_corners`, as in the official code (`scipy.ndimage.zoom(order=1)`); `bilinear`, half-pixel
-            centres; `bicubic`, a = -0.75 without antialiasing (Hugging Face, DeiT); `bicubic_antialias`, a = -0.5
-            (timm).
+            centres; `bilinear_antialias`, the same with a kernel that is stretched when shrinking (TIPS); `bicubic`, a
+            = -0.75 without antialiasing (Hugging Face, DeiT); `bicubic_antialias`, a = -0.5 (timm); `bicubic_offset`,
+            as `bicubic`, but with the scale (new + 0.1) / old, as in DINOv2 without registers. For tables of offsets,
+            `geometric` interpolates linearly (timm) and `geometric_cubic` with a cubic spline (BEiT) between old
+            offsets that are spaced geometrically.
 
     Returns:
         Array of the rank and dtype of `table`.
@@ -57,8 +61,8 @@ def square_grid(num_patches):
     return (side, side) if side * side == num_patches and side else None
 
 
-def _centres(old, new):
-    return (np.arange(new) + 0.5) * old / new - 0.5
+def _centres(old, new, offset=0.0):
+    return (np.arange(new) + 0.5) * old / (new + offset) - 0.5
 
 
 def _linear(positions, old):
@@ -66,9 +70,16 @@ def _linear(positions, old):
     return np.maximum(0.0, 1.0 - distance)
 
 
-def _bicubic(old, new):
+def _bilinear_antialias(old, new):
+    # As _bicubic_antialias.
+    scale = max(old / new, 1.0)
+    weights = np.maximum(0.0, 1.0 - np.abs(_centres(old, new)[:, None] - np.arange(old)) / scale)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _bicubic(old, new, offset=0.0):
     # There are four taps around each centre; a tap outside of the table has the value at the edge.
-    centres = _centres(old, new)
+    centres = _centres(old, new, offset)
     taps = np.floor(centres)[:, None] + np.arange(-1, 3)  # (new, 4)
     weights = np.zeros((new, old))
     rows = np.arange(new)[:, None]
@@ -91,10 +102,62 @@ def _cubic(distance, a):
     return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
+def _geometric_offsets(old, new):
+    """Return where BEiT places the `old` offsets -n ... n among the `new` ones: at 1, 1 + q, 1 + q + q^2, ...
+
+    The ratio q is found by bisection between 1.01 and 1.5, such that the last one is the largest new offset.
+    """
+    count, low, high = old // 2, 1.01, 1.5
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        is_too_large = (1 - ratio**count) / (1 - ratio) > new // 2
+        low, high = (low, ratio) if is_too_large else (ratio, high)
+    places = np.cumsum(ratio ** np.arange(count))
+    return np.concatenate([-places[::-1], [0.0], places])
+
+
+def _geometric(old, new):
+    places, wanted = _geometric_offsets(old, new), np.arange(new) - new // 2
+    columns = [np.interp(wanted, places, column) for column in np.eye(old)]
+    return np.stack(columns, axis=1)
+
+
+def _geometric_cubic(old, new):
+    if old < 4:
+        return _geometric(old, new)
+    places, wanted = _geometric_offsets(old, new), np.arange(new) - new // 2
+    return _cubic_spline(places, np.clip(wanted, places[0], places[-1]))
+
+
+def _cubic_spline(x, wanted):
+    """Return the matrix (wanted, x) of the not-a-knot cubic spline through values at x."""
+    steps, rows = np.diff(x), np.arange(1, len(x) - 1)
+    # The second derivatives m of the spline at x solve `system @ m = slopes @ values`.
+    system, slopes = np.zeros((len(x), len(x))), np.zeros((len(x), len(x)))
+    system[rows, rows - 1], system[rows, rows], system[rows, rows + 1] = (
+        steps[:-1], 2 * (steps[:-1] + steps[1:]), steps[1:]
+    )  # fmt: skip
+    slopes[rows, rows - 1], slopes[rows, rows + 1] = 6 / steps[:-1], 6 / steps[1:]
+    slopes[rows, rows] = -slopes[rows, rows - 1] - slopes[rows, rows + 1]
+    system[0, :3] = steps[1], -steps[0] - steps[1], steps[0]  # the third derivative is continuous at x[1] and x[-2]
+    system[-1, -3:] = steps[-1], -steps[-1] - steps[-2], steps[-2]
+    curvature = np.linalg.solve(system, slopes)
+    left = np.clip(np.searchsorted(x, wanted, side="right") - 1, 0, len(x) - 2)
+    step = steps[left][:, None]
+    a = (x[left + 1] - wanted)[:, None] / step
+    b, values = 1 - a, np.eye(len(x))
+    bent = (a**3 - a) * curvature[left] + (b**3 - b) * curvature[left + 1]
+    return a * values[left] + b * values[left + 1] + bent * step**2 / 6
+
+
+# method -> function of the old and the new number of rows; it returns the matrix (new, old)
 _WEIGHTS = {
     "align_corners": lambda old, new: _linear(np.linspace(0.0, old - 1, new), old),
     "bilinear": lambda old, new: _linear(_centres(old, new), old),
+    "bilinear_antialias": _bilinear_antialias,
     "bicubic": _bicubic,
     "bicubic_antialias": _bicubic_antialias,
+    "bicubic_offset": lambda old, new: _bicubic(old, new, offset=0.1),
+    "geometric": _geometric,
+    "geometric_cubic": _geometric_cubic,
 }
-RESIZE_METHODS = tuple(_WEIGHTS)

@@ -7,8 +7,10 @@ import keras
 from keras import ops
 
 from keras_vit.compat.kernels import project, project_heads
-from keras_vit.layers.base import Layer, LayerNorm, head_width
+from keras_vit.config import BlockConfig
+from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.position_embs import relative_logits
+from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Tensor
 
 
@@ -22,13 +24,16 @@ class MultiHeadSelfAttention(Layer):
         num_heads: number of heads; it must divide the width of the input.
         dropout_rate: dropout rate on the attention weights, in [0, 1).
         qkv_bias: whether the fused projection has a bias.
-        qk_norm: whether queries and keys are layer-normalised over the channels of each head (arXiv 2302.05442).
-        epsilon: epsilon of those layer norms.
+        qk_norm: whether queries and keys are normalised over the channels of each head (arXiv 2302.05442).
+        epsilon: epsilon of the norms.
+        block: `BlockConfig`; its `norm`, `bias`, `key_bias`, `attention_norm` and `rotary` apply here. None is the
+            default one.
 
     Shapes:
         (batch, tokens, dim) -> the same. Optional inputs: `relative_keys` (offsets, dim / num_heads) from
-        `RelativePositions`, and `key_sizes`, integers (batch, 1, 1, tokens), the number of original tokens in each
-        key. With `return_attention_scores=True` the output is a pair with the attention weights after softmax and
+        `RelativePositions`; `attention_bias` (heads, tokens, tokens) from `AttentionBias`, added to the logits;
+        `rotary` (2, tokens, dim / num_heads) from `RotaryEmbedding`; and `key_sizes`, integers (batch, 1, 1, tokens),
+        the number of original tokens in each key. With `return_attention_scores=True` the output is a pair with the attention weights after softmax and
         before dropout, (batch, heads, query tokens, key tokens). With `return_keys=True` it is a pair with the keys,
         averaged over the heads, (batch, tokens, dim / num_heads).
 
@@ -44,24 +49,32 @@ class MultiHeadSelfAttention(Layer):
         qkv_bias: bool = True,
         qk_norm: bool = False,
         epsilon: float = 1e-6,
+        block: BlockConfig | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(num_heads=num_heads, dropout_rate=dropout_rate)
-        self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, epsilon=epsilon)
+        self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, epsilon=epsilon, block=block)
 
     def build(self, input_shape):
         dim = input_shape[-1]
         head_shape = (input_shape[0], self.num_heads, input_shape[1], head_width(self.num_heads, dim))
         # Xavier-uniform on each of the three (dim, dim) kernels, as in the official code: U(+-sqrt(6 / 2 dim)), which
         # equals LeCun-uniform on the fused (dim, 3 dim) kernel.
-        self.qkv = self.dense(3 * dim, "qkv", "lecun_uniform", input_shape, use_bias=self.qkv_bias)
+        parts = self.block
+        self.has_two_biases = self.qkv_bias and not parts.key_bias
+        use_bias = self.qkv_bias and parts.key_bias
+        self.qkv = self.dense(3 * dim, "qkv", "lecun_uniform", input_shape, use_bias=use_bias)
+        if self.has_two_biases:
+            self.query_bias = self.add_weight(name="query_bias", shape=(dim,), initializer="zeros")
+            self.value_bias = self.add_weight(name="value_bias", shape=(dim,), initializer="zeros")
         if self.qk_norm:
-            norm = {"epsilon": self.epsilon, "shape": head_shape}
-            self.query_norm = self.sublayer(LayerNorm, name="query_norm", **norm)
-            self.key_norm = self.sublayer(LayerNorm, name="key_norm", **norm)
+            self.query_norm = self.make_norm(parts.norm, self.epsilon, "query_norm", head_shape)
+            self.key_norm = self.make_norm(parts.norm, self.epsilon, "key_norm", head_shape)
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=input_shape)
-        self.proj = self.dense(dim, "proj", shape=input_shape)
+        if parts.attention_norm:
+            self.output_norm = self.make_norm(parts.norm, self.epsilon, "output_norm", input_shape)
+        self.proj = self.dense(dim, "proj", shape=input_shape, use_bias=parts.bias)
 
     def call(
         self,
@@ -69,6 +82,8 @@ class MultiHeadSelfAttention(Layer):
         relative_keys: Tensor = None,
         training: bool | None = None,
         *,
+        attention_bias: Tensor = None,
+        rotary: Tensor = None,
         return_attention_scores: bool = False,
         key_sizes: Tensor = None,
         return_keys: bool = False,
@@ -84,12 +99,19 @@ class MultiHeadSelfAttention(Layer):
         # [q, k, v] = z U_qkv, Eq. 5
         scales = (1.0 if self.qk_norm else scale, 1.0, 1.0)
         query, key, value = project_heads(self.qkv, tokens, scales, self.num_heads)
+        if self.has_two_biases:
+            query = query + self._per_head(self.query_bias, query.dtype) * scales[0]
+            value = value + self._per_head(self.value_bias, value.dtype)
         if self.qk_norm:
             query, key = self.query_norm(query) * scale, self.key_norm(key)
+        if rotary is not None:
+            query, key = rotate(query, rotary, self.block.rotary), rotate(key, rotary, self.block.rotary)
         # A = softmax(q k^T / sqrt(D_h)), Eq. 6
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
         if relative_keys is not None:
             logits = logits + relative_logits(query, relative_keys)  # appendix D.4
+        if attention_bias is not None:
+            logits = ops.cast(logits, attention_bias.dtype) + attention_bias
         if key_sizes is not None:
             logits = ops.cast(logits, at_least_float32(logits.dtype))
             logits = logits + ops.log(ops.cast(key_sizes, logits.dtype))  # arXiv 2210.09461, Eq. 1
@@ -98,10 +120,15 @@ class MultiHeadSelfAttention(Layer):
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
         heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        output = project(self.proj, ops.reshape(heads, (-1, length, dim)))
+        heads = ops.reshape(heads, (-1, length, dim))
+        output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
         if return_keys:
             return output, ops.mean(key, axis=1)
         return (output, weights) if return_attention_scores else output
+
+    def _per_head(self, bias, dtype):
+        """(dim,) -> (heads, 1, head_dim)"""
+        return ops.reshape(ops.cast(bias, dtype), (self.num_heads, 1, -1))
 
     def compute_output_spec(self, tokens, *others, return_attention_scores=False, return_keys=False, **keywords):
         batch, length, dim = tokens.shape

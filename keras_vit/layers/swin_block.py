@@ -10,8 +10,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.kernels import on_rows
 from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, head_width, known_map
-from keras_vit.layers.position_embs import ResizedTables
-from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+from keras_vit.layers.position_bias import RelativePositionBias, initial_values
 from keras_vit.layers.self_attention import softmax_at_least_float32
 from keras_vit.layers.transformer_block import ResidualBlock
 from keras_vit.typing import Size, Tensor
@@ -192,12 +191,12 @@ class WindowAttention(Layer):
                 f"WindowAttention needs {math.prod(self.window_size)} tokens per window of window_size="
                 f"{self.window_size}; got input shape {windows_shape}"
             )
-        self.qkv = self.dense(3 * dim, "qkv", _initial_values(), windows_shape, use_bias=self.qkv_bias)
+        self.qkv = self.dense(3 * dim, "qkv", initial_values(), windows_shape, use_bias=self.qkv_bias)
         logits_shape = (*windows_shape[:2], self.num_heads, length, length)
         self.relative_position_bias = self.sublayer(
             RelativePositionBias, self.window_size, self.num_heads, name="relative_position_bias", shape=logits_shape
         )
-        self.proj = self.dense(dim, "proj", _initial_values(), windows_shape)
+        self.proj = self.dense(dim, "proj", initial_values(), windows_shape)
 
     def call(self, windows: Tensor, regions: Tensor = None, *, return_attention_scores: bool = False) -> Tensor:
         _, count, length, dim = windows.shape
@@ -216,73 +215,6 @@ class WindowAttention(Layer):
         heads = ops.transpose(heads, (0, 1, 3, 2, 4))  # (batch, windows, tokens, heads, head_dim)
         output = on_rows(self.proj, ops.reshape(heads, (-1, count, length, dim)))
         return (output, weights) if return_attention_scores else output
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class RelativePositionBias(ResizedTables):
-    """Add a learned bias per head and offset between query and key.
-
-    This is B of Eq. 4 in arXiv 2103.14030. The table has one row per offset (rows, columns), in raster order from
-    (1 - window rows, 1 - window columns). When the layer loads the table of another window, it resizes it bicubically,
-    as the authors do.
-
-    Args:
-        window_size: rows and columns of a window in tokens, or one integer for both.
-        num_heads: number of heads.
-
-    Shapes:
-        logits (..., num_heads, query tokens, key tokens), tokens of a window in raster order -> the same; 16-bit
-        logits give float32 sums under every dtype policy.
-    """
-
-    own_checks = {"window_size": checks.check_pair}
-    resize_method = "bicubic"
-    size_name = name_in_files = "window_size"
-
-    def __init__(self, window_size, num_heads, **kwargs):
-        super().__init__(autocast=False, **kwargs)
-        self.configure(window_size=window_size, num_heads=num_heads)
-
-    def build(self, input_shape):
-        shape = (math.prod(_offsets(self.window_size)), self.num_heads)
-        self.embedding = self.add_weight(shape, _initial_values(), name="embedding", autocast=False)
-        self.row_of_pair = _row_of_pair(self.window_size)
-
-    def call(self, logits):
-        # The table is transposed first, because TensorFlow's gradient of a `take` along the first axis is sparse.
-        table = ops.transpose(ops.cast(self.embedding, self._sum_dtype()))  # (heads, offsets)
-        length = len(self.row_of_pair)
-        bias = ops.reshape(ops.take(table, self.row_of_pair.ravel(), axis=1), (self.num_heads, length, length))
-        return ops.cast(logits, bias.dtype) + bias
-
-    def compute_output_spec(self, logits):
-        return keras.KerasTensor(logits.shape, dtype=self._sum_dtype())
-
-    def _sum_dtype(self):
-        return keras.backend.result_type(self.variable_dtype, "float32")
-
-    def resized(self, variable, table, method, old_size=None):
-        old = square_grid(len(table)) if old_size is None else _offsets(old_size)
-        if old is None:
-            raise ValueError(f"table must have a row per offset of a square window; got shape {table.shape}")
-        return resize_position_embedding(table, old, _offsets(self.window_size), 0, method)
-
-
-def _initial_values():
-    """Return a new initializer with the authors' distribution; a shared one would give the layers equal values."""
-    return keras.initializers.TruncatedNormal(stddev=0.02)
-
-
-def _offsets(window_size):
-    """Return the number of offsets between two rows and between two columns of a window."""
-    return tuple(2 * side - 1 for side in window_size)
-
-
-def _row_of_pair(window_size):
-    """Return the table row of each (query, key): (dy + rows - 1) * (2 * columns - 1) + dx + columns - 1."""
-    positions = np.indices(window_size).reshape(2, -1)  # (2, tokens)
-    offsets = positions[:, :, None] - positions[:, None, :] + np.reshape(window_size, (2, 1, 1)) - 1
-    return np.ravel_multi_index(tuple(offsets), _offsets(window_size)).astype("int32")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -312,7 +244,7 @@ class PatchMerging(Layer):
         *size, width = self.compute_output_shape(input_shape)
         joined_shape = (*size, 2 * width)
         self.norm.build(joined_shape)
-        self.reduction = self.dense(width, "reduction", _initial_values(), joined_shape, use_bias=False)
+        self.reduction = self.dense(width, "reduction", initial_values(), joined_shape, use_bias=False)
 
     def call(self, maps: Tensor) -> Tensor:
         _, rows, columns, dim = maps.shape

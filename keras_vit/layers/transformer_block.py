@@ -7,7 +7,8 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.kernels import gelu, on_rows, project, recompute
-from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence
+from keras_vit.config import BlockConfig
+from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Size, Tensor
 
@@ -16,12 +17,16 @@ from keras_vit.typing import Size, Tensor
 class MlpBlock(Layer):
     """Apply two dense layers with GELU between them (arXiv 2010.11929, section 3.1).
 
-    Dropout follows each dense layer.
+    Dropout follows each dense layer. If `block.gated`, the first dense layer computes [gate, up], each of width
+    `mlp_dim`, and the hidden layer is silu(gate) * up (SwiGLU, arXiv 2002.05202).
 
     Args:
         mlp_dim: width of the hidden layer; the output has the width of the input.
         dropout_rate: dropout rate in [0, 1).
-        gelu: `tanh` (approximate, the official code) or `erf` (exact; timm, Hugging Face, DeiT).
+        gelu: `tanh` (approximate, the official code), `erf` (exact; timm, Hugging Face, DeiT) or `quick`,
+            x sigmoid(1.702 x) (CLIP).
+        block: `BlockConfig`; its `gated`, `bias`, `mlp_norm` and `norm` apply here. None is the default one.
+        epsilon: epsilon of the norm of the hidden layer, if any.
 
     Shapes:
         (batch, tokens, dim) -> the same
@@ -30,25 +35,44 @@ class MlpBlock(Layer):
         ValueError: if a value is out of range or a choice is unknown.
     """
 
-    def __init__(self, mlp_dim: int, dropout_rate: float = 0.0, gelu: str = "tanh", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        mlp_dim: int,
+        dropout_rate: float = 0.0,
+        gelu: str = "tanh",
+        block: BlockConfig | None = None,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.configure(mlp_dim=mlp_dim, dropout_rate=dropout_rate, gelu=gelu)
+        self.configure(mlp_dim=mlp_dim, dropout_rate=dropout_rate, gelu=gelu, block=block, epsilon=epsilon)
 
     def build(self, input_shape):
-        self.dense1 = self._dense(self.mlp_dim, "dense1")
-        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
-        self.dense2 = self._dense(input_shape[-1], "dense2")
-        build_in_sequence(input_shape, self.dense1, self.dropout, self.dense2)
+        hidden_shape = (*input_shape[:-1], self.mlp_dim)
+        self.dense1 = self._dense(self.mlp_dim * (2 if self.block.gated else 1), "dense1", input_shape)
+        if self.block.mlp_norm:
+            self.hidden_norm = self.make_norm(self.block.norm, self.epsilon, "hidden_norm", hidden_shape)
+        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=hidden_shape)
+        self.dense2 = self._dense(input_shape[-1], "dense2", hidden_shape)
 
-    def _dense(self, units, name):
-        return self.dense(units, name, bias_initializer=keras.initializers.RandomNormal(stddev=1e-6))
+    def _dense(self, units, name, shape):
+        bias = keras.initializers.RandomNormal(stddev=1e-6)
+        return self.dense(units, name, shape=shape, bias_initializer=bias, use_bias=self.block.bias)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         return on_rows(lambda rows: self._both_layers(rows, training), x)
 
     def _both_layers(self, x, training):
         x = project(self.dense1, x)
-        x = gelu(x, self.gelu == "tanh", training)
+        if self.block.gated:
+            gate, up = ops.split(x, 2, axis=-1)
+            x = ops.silu(gate) * up
+        elif self.gelu == "quick":
+            x = x * ops.sigmoid(1.702 * x)
+        else:
+            x = gelu(x, self.gelu == "tanh", training)
+        if self.block.mlp_norm:
+            x = self.hidden_norm(x)
         x = self.dropout(x, training=training)
         x = project(self.dense2, x)
         return self.dropout(x, training=training)
@@ -64,12 +88,16 @@ class ResidualBlock(Layer):
     """
 
     layer_scale_init: float | None = None
+    block = BlockConfig()
 
     def add_branches(self) -> None:
         """Create the sub-layers of both branches except the first norm and the attention."""
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
-        self.norm2 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm2")
-        self.mlp = self.sublayer(MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, name="mlp")
+        if self.block.order != "parallel":
+            self.norm2 = self.make_norm(self.block.norm, self.epsilon, "norm2")
+        self.mlp = self.sublayer(
+            MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, self.block, self.epsilon, name="mlp"
+        )
         if self.layer_scale_init is not None:
             self.layer_scale1 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale1")
             self.layer_scale2 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale2")
@@ -95,7 +123,10 @@ class ResidualBlock(Layer):
             tokens: (batch, tokens, dim), after the attention.
             training: whether dropout and stochastic depth are active.
         """
-        branch = self.mlp(self.norm2(tokens), training=training)
+        if self.block.order == "post_norm":
+            branch = self.norm2(self.mlp(tokens, training=training))
+        else:
+            branch = self.mlp(self.norm2(tokens), training=training)
         if self.layer_scale_init is not None:
             branch = self.layer_scale2(branch)
         return tokens + self.drop_path(branch, training=training)
@@ -105,6 +136,8 @@ class ResidualBlock(Layer):
 class TransformerBlock(ResidualBlock):
     """Apply one block of the encoder (arXiv 2010.11929, Eqs. 2 and 3).
 
+    `BlockConfig` states what the blocks of other families have instead.
+
     Args:
         num_heads: attention heads; they must divide the width of the input.
         mlp_dim: width of the hidden layer of the MLP.
@@ -113,14 +146,15 @@ class TransformerBlock(ResidualBlock):
         drop_path_rate: share of samples whose residual branches are dropped in training, in [0, 1).
         layer_scale_init: initial value of LayerScale on both branches; None for no LayerScale.
         qkv_bias: whether the query, key and value projections have biases.
-        qk_norm: whether queries and keys are layer-normalised per head.
-        gelu: `tanh` (the official code) or `erf`.
-        epsilon: epsilon of the layer norms.
+        qk_norm: whether queries and keys are normalised per head.
+        gelu: `tanh` (the official code), `erf` or `quick`.
+        epsilon: epsilon of the norms.
         remat: recompute the block in the backward pass; training stores only its input.
+        block: `BlockConfig`, None for the default one.
 
     Shapes:
-        (batch, tokens, dim), and optionally `relative_keys` (offsets, dim / num_heads) from `RelativePositions` -> the
-        same as the tokens
+        (batch, tokens, dim), and optionally `relative_keys`, `attention_bias` and `rotary` as in
+        `MultiHeadSelfAttention` -> the same as the tokens
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown; at build, if `num_heads` does not divide the
@@ -140,43 +174,69 @@ class TransformerBlock(ResidualBlock):
         gelu: str = "tanh",
         epsilon: float = 1e-6,
         remat: bool = False,
+        block: BlockConfig | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, remat=remat)
+        self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, remat=remat, block=block)
         self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, layer_scale_init=layer_scale_init)
         self.configure(dropout_rate=dropout_rate, attention_dropout_rate=attention_dropout_rate)
         self.configure(drop_path_rate=drop_path_rate)
-        self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
-        self.attention = self.sublayer(
-            MultiHeadSelfAttention, num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, name="attention"
-        )
+        self.norm1 = self.make_norm(self.block.norm, self.epsilon, "norm1")
+        attention = (num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, self.block)
+        self.attention = self.sublayer(MultiHeadSelfAttention, *attention, name="attention")
         self.add_branches()
 
     def build(self, input_shape):
-        layers = [self.norm1, self.attention, self.dropout, self.norm2, self.mlp, self.drop_path]
+        layers = [self.norm1, self.attention, self.dropout, self.mlp, self.drop_path]
+        if self.block.order != "parallel":
+            layers.append(self.norm2)
         if self.layer_scale_init is not None:
             layers += [self.layer_scale1, self.layer_scale2]
         build_in_sequence(input_shape, *layers)
 
-    def call(self, tokens: Tensor, relative_keys: Tensor = None, training: bool | None = None) -> Tensor:
-        def run(tokens, relative_keys=None):
+    def call(
+        self,
+        tokens: Tensor,
+        relative_keys: Tensor = None,
+        attention_bias: Tensor = None,
+        rotary: Tensor = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        given = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary)
+
+        def run(tokens, *positions):
+            positions = dict(zip(given, positions, strict=True))
+            if self.block.order == "post_norm":
+                branch = self.norm1(self.attention(tokens, training=training, **positions))
+                return self.add_mlp(self.add_attention(tokens, branch, training), training)
+            normalised = self.norm1(tokens)
+            branch = self.attention(normalised, training=training, **positions)
+            if self.block.order == "parallel":
+                branch = branch + self.mlp(normalised, training=training)
+                return self.add_attention(tokens, branch, training)
             # z' = MSA(LN(z)) + z, Eq. 2
-            branch = self.attention(self.norm1(tokens), relative_keys=relative_keys, training=training)
             return self.add_mlp(self.add_attention(tokens, branch, training), training)
 
-        inputs = (tokens,) if relative_keys is None else (tokens, relative_keys)
+        inputs = (tokens, *given.values())
         return recompute(self, run, *inputs) if self.remat and training else run(*inputs)
 
-    def attention_scores(self, tokens: Tensor, relative_keys: Tensor = None) -> Tensor:
+    def attention_scores(
+        self, tokens: Tensor, relative_keys: Tensor = None, attention_bias: Tensor = None, rotary: Tensor = None
+    ) -> Tensor:
         """Return the attention weights (batch, heads, query tokens, key tokens).
 
         Args:
             tokens: input of the block, (batch, tokens, dim).
-            relative_keys: (offsets, dim / num_heads) from `RelativePositions`, or None.
+            relative_keys, attention_bias, rotary: as in the call of the block.
         """
-        normalised = self.norm1(tokens)
-        return self.attention(normalised, relative_keys=relative_keys, return_attention_scores=True)[1]
+        positions = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary)
+        attended = tokens if self.block.order == "post_norm" else self.norm1(tokens)
+        return self.attention(attended, return_attention_scores=True, **positions)[1]
+
+
+def _given(**tensors):
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -162,6 +162,7 @@ class ImageModel(Model):
         self.preprocessing = preprocessing
         self.labels = labels
         self.weights_source = None
+        self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Configure the model for training, see `keras_vit.Model`.
@@ -362,6 +363,7 @@ def make_head(config, name="head", kernel_initializer="zeros"):
     return keras.layers.Dense(
         config.classes,
         activation=config.classifier_activation,
+        use_bias=config.head.bias if hasattr(config, "head") else True,
         kernel_initializer=kernel_initializer,
         dtype=head_dtype(config),
         name=name,

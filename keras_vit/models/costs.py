@@ -103,7 +103,7 @@ def _macs_inside(call):
     except Exception:  # operations of a backend fail on symbolic tensors with different errors
         return None if any(len(weight.shape) > 1 for weight in layer.weights) else 0
     # The query of attention pooling depends on no input, so its product is not among the calls.
-    alone = math.prod(layer.query.kernel.shape) if isinstance(layer, AttentionPooling) else 0
+    alone = math.prod(layer.query.kernel.shape) if isinstance(layer, AttentionPooling) and layer.query else 0
     return _sum([alone, *map(_macs, calls)])
 
 

@@ -13,11 +13,14 @@ from keras_vit.layers import (
     ClassToken,
     GlobalAveragePooling,
     PatchEncoder,
+    TokenAndAveragePooling,
     TokenPooling,
     TransformerBlock,
 )
-from keras_vit.layers.base import LayerNorm
+from keras_vit.layers.base import NORM_LAYERS
+from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_embs import RelativePositions
+from keras_vit.layers.rotary import RotaryEmbedding
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, head_dtype, make_head
 from keras_vit.models.resnet import resnet_stem
@@ -26,7 +29,7 @@ from keras_vit.typing import Tensor
 # fields of the config that are arguments of every block
 _OF_EACH_BLOCK = (
     *("num_heads", "mlp_dim", "dropout_rate", "attention_dropout_rate", "layer_scale_init"),
-    *("qkv_bias", "qk_norm", "gelu", "epsilon", "remat", "dtype"),
+    *("qkv_bias", "qk_norm", "gelu", "epsilon", "remat", "block", "dtype"),
 )
 
 
@@ -39,8 +42,9 @@ class VisionTransformer(ImageModel):
     `position_embs`, `block_00` and so on, `encoder_norm`, `pooling`, `pre_logits`, `head`; layers that a config does
     not need are absent. A hybrid first has `root_conv`, `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on.
     With `position_placement="every"`, the position layers of the later blocks are `position_embs_01` and so on.
-    Relative position layers are named `relative_positions` instead of `position_embs`. A distilled model also has
-    `pooling_dist` and `head_dist`.
+    Relative position layers are named `relative_positions` (1-D) or `attention_bias` (2-D) instead of `position_embs`,
+    rotary ones `rotary`. A distilled model also has `pooling_dist` and `head_dist`; other families may have
+    `patch_norm` after the patch encoder and `pre_norm` before the first block.
 
     With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
     number of original tokens in each; and the index of the token that holds each original one (see
@@ -83,8 +87,7 @@ class VisionTransformer(ImageModel):
     ) -> None:
         config, inputs, images = self._start(config)
         features, config = _apply_stem(images, config, stem)
-        tokens = _encode(_embed(features, config), config)
-        outputs, heads = _classify(tokens, config)
+        outputs, heads = _classify(_encode(_embed(features, config), config), config)
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
@@ -150,39 +153,59 @@ def _apply_stem(images, config, stem):
 
 def _embed(features, config):
     """[x_class; x_1 E; ...; x_N E], Eq. 1 before positions."""
-    tokens = PatchEncoder(config.patch_size, config.hidden_dim, dtype=config.dtype, name="patch_encoder")(features)
+    arguments = config.patch_size, config.hidden_dim, config.embedding.patch_bias
+    tokens = PatchEncoder(*arguments, dtype=config.dtype, name="patch_encoder")(features)
+    if config.embedding.patch_norm:
+        tokens = _norm(config, "patch_norm")(tokens)
     if config.num_prefix_tokens:
         prefix = ClassToken(config.num_class_tokens, config.num_registers, dtype=config.dtype, name="class_token")
         tokens = prefix(tokens)
     return tokens
 
 
+def _norm(config, name):
+    return NORM_LAYERS[config.block.norm](epsilon=config.epsilon, dtype=config.dtype, name=name)
+
+
 def _encode(tokens, config):
-    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3."""
-    keys, merged = None, ()
+    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L."""
+    given, merged, outputs = {}, (), []  # what every block gets besides its tokens
+    if config.block.rotary is not None:
+        sequence = config.grid_size, config.num_class_tokens, config.num_registers
+        rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
+        given["rotary"] = rotary(tokens)
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens)
         elif positions is not None:
-            keys = positions(tokens)
+            given[_GIVEN[type(positions)]] = positions(tokens)
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
+        if index == 0 and config.embedding.pre_norm:
+            tokens = _norm(config, "pre_norm")(tokens)
         block = _block(config, index)
         if config.token_merging:
             tokens, *merged = block(tokens, *merged)
         else:
-            tokens = block(tokens) if keys is None else block(tokens, relative_keys=keys)
+            tokens = block(tokens, **given)
+        outputs.append(tokens)
     if merged:
-        tokens = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
-    return tokens
+        outputs[-1] = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
+    return outputs
+
+
+# position layer whose output goes to the blocks -> argument of the blocks
+_GIVEN = {RelativePositions: "relative_keys", AttentionBias: "attention_bias"}
 
 
 def _positions(config):
     """Return the position layer before each block, None for no layer (appendix D.4, Table 8)."""
     if config.position_placement == "every":
-        return [_position_layer(config, f"_{index:02d}" if index else "") for index in range(config.num_layers)]
+        first = "_00" if config.position_embedding == "relative_2d" else ""
+        return [_position_layer(config, f"_{index:02d}" if index else first) for index in range(config.num_layers)]
     layer, others = _position_layer(config, ""), config.num_layers - 1
-    if config.position_placement == "stem" or config.position_embedding == "relative":  # all blocks share its keys
+    # all blocks share the output of a relative layer
+    if config.position_placement == "stem" or config.position_embedding in ("relative", "relative_2d"):
         return [layer] + [None] * others
     return [layer] * (1 + others)
 
@@ -192,8 +215,12 @@ def _position_layer(config, suffix):
     if config.position_embedding == "relative":
         name = f"relative_positions{suffix}"
         return RelativePositions(config.num_heads, config.num_prefix_tokens, name=name, **common)
-    sequence = (config.grid_size, config.num_class_tokens, config.num_registers)
-    return AddPositionEmbs(config.position_embedding, *sequence, name=f"position_embs{suffix}", **common)
+    resize = config.embedding.resize
+    if config.position_embedding == "relative_2d":
+        return AttentionBias(config.grid_size, config.num_heads, resize, name=f"attention_bias{suffix}", **common)
+    rows = config.num_position_rows
+    sequence = (config.grid_size, rows, config.num_prefix_tokens - rows)
+    return AddPositionEmbs(config.position_embedding, *sequence, resize, name=f"position_embs{suffix}", **common)
 
 
 def _block(config, index):
@@ -208,20 +235,23 @@ def _block(config, index):
     return TransformerBlock(**arguments)
 
 
-def _classify(tokens, config):
+def _classify(blocks, config):
     """Apply y = LN(z_L^0), Eq. 4, or another pooling, then the tanh layer of pre-training and the head.
 
     Return the output and the list of the heads' outputs; only a distilled model has two.
     """
-    norm = LayerNorm(epsilon=config.epsilon, dtype=config.dtype, name="encoder_norm")
+    norm, tokens = _norm(config, "encoder_norm"), blocks[-1]
     if config.distilled:
         tokens = norm(tokens)
         heads = [_class_head(tokens, config), _class_head(tokens, config, "_dist", index=1)]
         average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
         return average(heads), heads
-    steps = [norm]
+    steps = [] if config.norm_position == "none" else [norm]
     if config.pooling not in UNPOOLED:
-        steps.insert(0 if config.norm_position == "after_pooling" else 1, _pooling(config))
+        steps.insert(0 if config.norm_position == "after_pooling" else len(steps), _pooling(config))
+    if config.head.num_blocks > 1:
+        tokens = [steps[0](block) for block in blocks[-config.head.num_blocks :]]
+        steps = steps[1:]
     if config.representation_size is not None:
         pre_logits = keras.layers.Dense(
             config.representation_size,
@@ -247,7 +277,11 @@ def _pooling(config):
     kwargs = {"dtype": config.dtype, "name": "pooling"}
     if config.pooling == "gap":
         return GlobalAveragePooling(config.num_prefix_tokens, **kwargs)
-    if config.pooling == "map":
-        prefix = config.num_prefix_tokens
-        return AttentionPooling(config.num_heads, config.mlp_dim, prefix, config.gelu, config.epsilon, **kwargs)
+    if config.pooling == "token_gap":
+        return TokenAndAveragePooling(config.num_prefix_tokens, **kwargs)
+    if config.pooling in ("map", "aim"):
+        head, prefix = config.head, 0 if config.head.map_prefix else config.num_prefix_tokens
+        mlp_dim = None if config.pooling == "aim" else head.map_mlp_dim or config.mlp_dim
+        arguments = head.map_heads or config.num_heads, mlp_dim, prefix, config.gelu, config.epsilon
+        return AttentionPooling(*arguments, **kwargs)
     return TokenPooling(0, **kwargs)  # "token": the class token; "first": the first patch

@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit import zoo
 from keras_vit.checkpoints import locate
 from keras_vit.models import build_model
+from keras_vit.variants import Variant
 
 TINY = {
     "name": "tiny",
@@ -108,7 +109,7 @@ def in_zoo(monkeypatch):
         free = ("name", "image_size", "classes", *_FREE)
         fixed = {name: value for name, value in arguments.items() if name not in free}
         defaults = {name: arguments[name] for name in _FREE if name in arguments}
-        monkeypatch.setitem(zoo.VARIANTS, "tiny", zoo.Variant("tiny", config_class, "this test", fixed, defaults))
+        monkeypatch.setitem(zoo.VARIANTS, "tiny", Variant("tiny", config_class, "this test", fixed, defaults))
         zoo._signature.cache_clear()
         sizes = {"image_size": arguments["image_size"], "classes": 3}
         return lambda weights, **changes: keras_vit.create_model("tiny", weights=weights, **{**sizes, **changes})

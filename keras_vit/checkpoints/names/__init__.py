@@ -18,7 +18,7 @@ from keras_vit.checkpoints.names.rules import LAYOUTS
 _KERAS_ONLY = r"/grid$|/window_size$|seed_generator"  # sizes of tables, and dropout state
 _MOST_BLOCKS = 1000
 _SCANNED = re.compile(r"^Transformer/encoderblock/")
-_NUMBERED = re.compile(r"(block|stage|unit)_(\d+)")
+_NUMBERED = re.compile(r"(block|stage|unit|attention_bias)_(\d+)")
 
 
 def fold(layout, name):
@@ -28,9 +28,17 @@ def fold(layout, name):
     return name
 
 
-def detect(names, family):
-    """Return the name of the layout of this family that matches these array names, or None."""
+def detect(names, family, library=None):
+    """Return the name of the layout of this family that matches these array names, or None.
+
+    Args:
+        names: names of the arrays of a file.
+        family: family of a config.
+        library: library of the layout, see `Layout`; None for any.
+    """
     for key, layout in LAYOUTS[family].items():
+        if library not in (None, layout.library):
+            continue
         is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
         if not is_foreign and any(re.search(layout.marker, fold(layout, name)) for name in names):
             return key
@@ -40,9 +48,10 @@ def detect(names, family):
 def fold_entries(path, entries, layout):
     """Return {folded name: Entry}; `Entry.name` is the name in the file. `layout` is a `Layout`, None for Keras.
 
-    Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors, splits
-    arrays that stack all blocks into one per block, and drops buffers and optimizer state. Reading an array with NaN or
-    infinite values raises a warning with its name.
+    Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors and tables stored
+    without leading axes into tables of rank 3, splits arrays that stack all blocks into one per block, cuts arrays that
+    join several of ours (`Layout.cuts`), and drops buffers, optimizer state and what the layout sets aside. Reading an
+    array with NaN or infinite values raises a warning with its name.
 
     Raises:
         ValueError: if two arrays fold to one name.
@@ -54,14 +63,47 @@ def fold_entries(path, entries, layout):
         shape = entry.shape
         if ignored is not None and re.search(ignored, name):
             continue
+        if layout is not None and any(re.search(pattern, name) for pattern in layout.aside.values()):
+            continue
+        if layout is not None and any(re.search(pattern, name) for pattern in layout.ranks):
+            shape = (1,) * (3 - len(shape)) + shape
         if layout is not None and layout.squeezed is not None and re.search(layout.squeezed, name):
             shape = shape[3:] if shape[:3] == (1, 1, 1) else shape
         checked = Entry(entry.name, shape, entry.dtype, functools.partial(_read_checked, entry, shape, path))
-        for key, value in _unstack(name, checked) if _SCANNED.search(name) else [(name, checked)]:
+        for key, value in _pieces(name, checked, entries, layout):
             if key in found:
                 raise ValueError(f"{str(path)!r}: arrays {found[key].name!r} and {entry.name!r} both stand for {key!r}")
             found[key] = value
     return found
+
+
+def _pieces(name, entry, entries, layout):
+    """Yield the (name, Entry) pairs that an array stands for."""
+    if _SCANNED.search(name):
+        yield from _unstack(name, entry)
+        return
+    cut = next((cut for pattern, cut in layout.cuts.items() if re.search(pattern, name)), None) if layout else None
+    if cut is None or not entry.shape:
+        yield name, entry
+        return
+    length, stem = entry.shape[0], entry.name.rpartition(".")[0]
+    if isinstance(cut, str):  # "mlp, query, key, value"
+        width = entries[f"{stem}.weight"].shape[-1] if f"{stem}.weight" in entries else 0
+        ends = [length - 3 * width, length - 2 * width, length - width, length]
+    else:
+        if length % cut:
+            raise ValueError(f"array {entry.name!r} must have {cut} equal parts; got shape {entry.shape}")
+        ends = [length // cut * (index + 1) for index in range(cut)]
+    mask = entries.get(f"{entry.name}_mask")
+    for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+
+        def read(start=start, end=end):
+            array = entry.read()[start:end]
+            return array if mask is None else array * mask.read()[start:end]
+
+        piece = f"{name}#{index}"
+        if layout.ignored is None or not re.search(layout.ignored, piece):
+            yield piece, Entry(entry.name, (end - start, *entry.shape[1:]), entry.dtype, read)
 
 
 def _unstack(name, entry):
@@ -93,21 +135,30 @@ def _read_checked(entry, shape, path):
     return array
 
 
-def find_rule(layout, path, config):
-    """Return the rule of a model's variable with its numbers filled in, or None if the `Layout` has none."""
+def find_rule(layout, path, config, names=None):
+    """Return the rule of a model's variable with its numbers filled in, or None if the `Layout` has none.
+
+    Args:
+        layout: a `Layout`.
+        path: path of the variable.
+        config: config of its model.
+        names: folded names of a file: of the names that the layout knows for the variable, those that the file has are
+            preferred. None prefers those that the library writes for such a model.
+    """
     numbers = {match[1]: int(match[2]) for match in _NUMBERED.finditer(path)}
     numbers |= {f"{name}0": number - 1 for name, number in numbers.items()}
     template = _NUMBERED.sub(r"\1_{\1}", path)
     layer, slash, rest = template.partition("/")
     variants = [name for name, applies in _VARIANTS.items() if applies(config)]
     spellings = [f"{layer}@{variant}{slash}{rest}" for variant in variants]
+    others = [f"{layer}@{variant}{slash}{rest}" for variant in _SPELLINGS]
     if layer != "encoder_norm" or "after_pooling" not in variants:  # fc_norm is another layer, not another name
         spellings.append(template)
     rules = {rule.ours: rule for rule in layout.rules}
-    rule = next((rules[spelling] for spelling in spellings if spelling in rules), None)
-    if rule is None:
-        return None
-    return dataclasses.replace(rule, ours=path, theirs=tuple(name.format(**numbers) for name in rule.theirs))
+    found = [rules[spelling] for spelling in (*spellings, *(others if names is not None else ())) if spelling in rules]
+    found = [dataclasses.replace(r, ours=path, theirs=tuple(n.format(**numbers) for n in r.theirs)) for r in found]
+    present = [rule for rule in found if names is not None and all(name in names for name in rule.theirs)]
+    return next(iter((*present, *found)), None)
 
 
 def of_layer(layout, layer, folded):
@@ -118,8 +169,29 @@ def of_layer(layout, layer, folded):
     return {name for rule in rules for name in rule.theirs} & set(folded)
 
 
-# variants of layers that have other names in files
+def _block(config, field):
+    return getattr(getattr(config, "block", None), field, None)
+
+
+def _kind_of_rotary(config):
+    return getattr(_block(config, "rotary"), "kind", None)
+
+
+_SPELLINGS = ("split_gate", "gamma")  # variants that only change names
+# variants of layers that have other names in files; the first that the table of names has is used
 _VARIANTS = {
+    "parallel_biased": lambda config: _block(config, "order") == "parallel" and config.qkv_bias,
+    "parallel": lambda config: _block(config, "order") == "parallel",
+    "sub_ln": lambda config: _block(config, "mlp_norm"),
+    # timm joins [gate, up] in one array, except in the models that these conditions describe
+    "split_gate": lambda config: (
+        _block(config, "gated")
+        and (_block(config, "mlp_norm") or _block(config, "norm") == "rms" or _kind_of_rotary(config) == "dinov3")
+    ),
+    "gated": lambda config: _block(config, "gated"),
+    "gamma": lambda config: (
+        _kind_of_rotary(config) is not None or getattr(config, "position_embedding", None) == "relative_2d"
+    ),
     "after_pooling": lambda config: getattr(config, "norm_position", None) == "after_pooling",
     "distilled": lambda config: getattr(config, "distilled", False),
     "root_only": lambda config: getattr(getattr(config, "stem", None), "stage_sizes", None) == (),

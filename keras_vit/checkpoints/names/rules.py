@@ -34,12 +34,24 @@ class Layout:
     """The array names of one family of files.
 
     Attributes:
+        library: whose names they are, as users name it: `official` (Google's JAX code), `original` (the authors of
+            another family), `timm`, `huggingface` or `microsoft`.
         rules: see `Rule`.
         marker: regular expression; a matching folded name shows that a file has this layout.
         foreign: regular expression; a matching name shows that a file does not have this layout, even if `marker`
             matches; None for none.
         aliases: pairs (regular expression, replacement), applied in order to every name.
         ignored: regular expression of arrays that are not weights: buffers and optimizer state; None for none.
+        aside: dict from a part of the file that is not read, such as `the text tower`, to a regular expression of its
+            arrays; the report names it.
+        cuts: dict from a regular expression of arrays to the number of equal pieces that they are cut into along their
+            first axis; the pieces of `NAME` are `NAME#0` and so on. `mlp, query, key, value` stands for four pieces of
+            which the last three are square.
+        ranks: dict from a regular expression of position tables and class tokens to their rank in the file.
+        suffix: end of the names of its files.
+        prefix: start of every name in the files that `save_weights` writes.
+        holds: dict from fields of the config, with dots for nested ones, to the value that `save_weights` needs; `set`
+            stands for any value but None. The first layout of a library that can hold the model is written.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
         position_tables: dict from the folded name of a position table to the prefix rows that it may have: `class`,
             `class and registers` or `none`, tried in the order of the list.
@@ -50,11 +62,18 @@ class Layout:
             state the field. "" always matches: the layout has only one value, or shapes show it.
     """
 
+    library: str
     rules: tuple
     marker: str
     foreign: str | None = None
     aliases: tuple = ()
     ignored: str | None = None
+    aside: dict = dataclasses.field(default_factory=dict)
+    cuts: dict = dataclasses.field(default_factory=dict)
+    ranks: dict = dataclasses.field(default_factory=dict)
+    suffix: str = ".safetensors"
+    prefix: str = ""
+    holds: dict = dataclasses.field(default_factory=dict)
     squeezed: str | None = None
     position_tables: dict = dataclasses.field(default_factory=dict)
     gelu: str | None = None
@@ -67,21 +86,28 @@ class Layout:
 def _read_layouts():
     """Return {family of a config: {name of a layout: `Layout`}} of layouts.toml."""
     tables = tomllib.loads((_FOLDER / "layouts.toml").read_text(encoding="utf-8"))
-    return {
-        family: {name: Layout(_read_rules(family, name), **fields) for name, fields in layouts.items()}
-        for family, layouts in tables.items()
-    }
+    layouts = {}
+    for family, sections in tables.items():
+        layouts[family] = {}
+        for name, fields in sections.items():
+            fields = {"library": name, **fields}
+            table, column = fields.pop("table", family), name if "table" not in sections[name] else "theirs"
+            kinds = "official" if fields.get("suffix") == ".npz" else "torch"
+            base = _read_rules(family, fields.pop("base"), kinds) if "base" in fields else ()
+            rules = {rule.ours: rule for rule in (*base, *_read_rules(table, column, kinds))}
+            layouts[family][name] = Layout(rules=tuple(rules.values()), **fields)
+    return layouts
 
 
-def _read_rules(family, layout):
-    """Return the rules of a layout, one per array, from the family's table.
+def _read_rules(table, layout, files):
+    """Return the rules of a layout, one per array, from a column of a table; `files` selects rows of kinds.tsv.
 
     A line of the table is one of our layers, or a single variable: its name, its name in the files of each layout, and
     its kind. `(query|key)` stands for several arrays that are the pieces of one of ours.
     """
-    rules, files = [], "official" if layout == "official" else "torch"
+    rules = []
     kinds = [row for row in read_table(_FOLDER / "kinds.tsv") if files in row["files"].split()]
-    for row in read_table(_FOLDER / f"{family}.tsv"):
+    for row in read_table(_FOLDER / f"{table}.tsv"):
         if layout in row:
             start, _, choice = row[layout].partition("(")
             parts, _, end = choice.partition(")")
@@ -93,7 +119,7 @@ def _read_rules(family, layout):
 
 
 LAYOUTS = _read_layouts()
-LAYOUT_NAMES = tuple(dict.fromkeys(name for layouts in LAYOUTS.values() for name in layouts))
+LIBRARIES = tuple(dict.fromkeys(layout.library for layouts in LAYOUTS.values() for layout in layouts.values()))
 
 FORMS = {
     "same": lambda array, heads: array,
@@ -114,6 +140,17 @@ def to_theirs(array, form, num_heads):
 def to_ours(array, form, shape):
     """Convert an array of a file to our piece of this shape."""
     return array.transpose(_INVERSE[form]) if form in _INVERSE else array.reshape(shape)
+
+
+def our_shape(shape, form):
+    """Return the shape of our piece for an array of this shape in the file."""
+    if form in _INVERSE and len(shape) == len(_INVERSE[form]):
+        return tuple(shape[axis] for axis in _INVERSE[form])
+    if form == "heads_last" and len(shape) >= 2:
+        return (*shape[:-2], shape[-2] * shape[-1])
+    if form == "heads_first" and len(shape) == 3:
+        return (shape[0] * shape[1], shape[2])
+    return tuple(shape[2:]) if form == "pointwise" else tuple(shape)
 
 
 def theirs_shape(shape, form, num_heads):

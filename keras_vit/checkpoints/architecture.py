@@ -1,0 +1,168 @@
+"""What the names and shapes of a file's arrays show about its model, as fields of `ViTConfig`."""
+
+import math
+import re
+
+from keras_vit.checkpoints.names.rules import our_shape
+from keras_vit.layers.position_grid import square_grid
+
+_PLACEHOLDER = re.compile(r"\\{(\w+?)\\}")
+
+
+def shown_variables(layout, entries):
+    """Return {path of our variable: its shape} for the arrays of a file.
+
+    A path has the form of `Rule.ours`, with numbers filled in: `block_0/mlp/dense1/kernel`, or
+    `block_0@gated/mlp/dense1/kernel` if the arrays have the names of a variant.
+
+    Args:
+        layout: `Layout` of the file.
+        entries: dict from folded name to `Entry`.
+    """
+    variables = {}
+    for rule in layout.rules:
+        pattern = re.compile(_PLACEHOLDER.sub(r"(?P<\1>\\d+)", re.escape(rule.theirs[0])))
+        for name in entries:
+            match = pattern.fullmatch(name)
+            if match is None:
+                continue
+            numbers = {key: int(value) for key, value in match.groupdict().items()}
+            pieces = [entries.get(theirs.format(**numbers)) for theirs in rule.theirs]
+            if None in pieces:
+                continue
+            shape = list(our_shape(pieces[0].shape, rule.form))
+            if shape and len(pieces) > 1:
+                shape[rule.axis] = sum(our_shape(piece.shape, rule.form)[rule.axis] for piece in pieces)
+            ours = {key.removesuffix("0"): number + key.endswith("0") for key, number in numbers.items()}
+            variables[rule.ours.format(**ours)] = tuple(shape)
+    return variables
+
+
+def shown_fields(layout, entries):
+    """Return what a file shows of its ViT: {field of `ViTConfig`, with dots for nested ones: value}.
+
+    Fields that names and shapes leave open are absent: `gelu`, `epsilon`, the kind of rotary positions, whether blocks
+    normalise before or after, and often `num_heads`. Hybrids have a `stem` with its stages.
+
+    Args:
+        layout: `Layout` of the file.
+        entries: dict from folded name to `Entry`.
+
+    Raises:
+        ValueError: if the file has no patch projection or no blocks.
+    """
+    found = shown_variables(layout, entries)
+
+    def has(path):
+        return any(name in found for name in (path, *(f"{path}/{end}" for end in ("kernel", "gamma", "scale"))))
+
+    def in_block(part):
+        names = (name for name in found if re.fullmatch(rf"block_0(@\w+)?/{part}", name))
+        return max(names, key=lambda name: "@" in name, default=None)  # a variant has more arrays
+
+    kernel, dense1, dense2 = "patch_encoder/projection/kernel", in_block("mlp/dense1/kernel"), in_block("mlp/dense2/kernel")
+    if kernel not in found or dense1 is None or dense2 is None:
+        raise ValueError("a patch projection and the MLP of the first block were expected")
+    *patch_size, channels, dim = found[kernel]
+    mlp_dim = found[dense2][0]
+    blocks = {int(match[1]) for name in found if (match := re.match(r"block_(\d+)", name))}
+    class_tokens = found.get("class_token@distilled/class_token") or found.get("class_token/class_token") or (1, 0, dim)
+    norm1 = in_block("norm1/gamma") or in_block("norm1/scale")
+    fields = {
+        "patch_size": tuple(patch_size),
+        "channels": channels,
+        "hidden_dim": dim,
+        "num_layers": len(blocks),
+        "mlp_dim": mlp_dim,
+        "num_registers": found["class_token/registers"][1] if "class_token/registers" in found else 0,
+        "distilled": class_tokens[1] == 2,
+        "class_token": class_tokens[1] > 0,
+        "qk_norm": in_block(r"attention/query_norm/(gamma|scale)") is not None,
+        "embedding.patch_bias": "patch_encoder/projection/bias" in found,
+        "embedding.patch_norm": has("patch_norm"),
+        "embedding.pre_norm": has("pre_norm"),
+        "block.norm": "layer" if in_block("norm1/beta") else "rms",
+        "block.gated": found[dense1][-1] == 2 * mlp_dim,
+        "block.bias": in_block("attention/proj/bias") is not None,
+        "block.key_bias": in_block("attention/qkv/bias") is not None or in_block("attention/query_bias") is None,
+        "block.attention_norm": in_block("attention/output_norm/(gamma|scale)") is not None,
+        "block.mlp_norm": in_block("mlp/hidden_norm/(gamma|scale)") is not None,
+        "qkv_bias": in_block("attention/(qkv/bias|query_bias)") is not None,
+        "has_layer_scale": in_block("layer_scale1/gamma") is not None,
+    }
+    if "@parallel" in (norm1 or ""):
+        fields["block.order"] = "parallel"
+    if stages := _stages(found):
+        fields |= stages
+    fields |= _positions(layout, entries, found, dim)
+    fields |= _head(found, dim, has)
+    heads = found.get("attention_bias_0/embedding") or found.get("attention_bias/embedding")
+    query_norm = in_block("attention/query_norm/(gamma|scale)")
+    if heads:
+        fields["num_heads"] = heads[1]
+    elif query_norm:
+        fields["num_heads"] = dim // found[query_norm][0]
+    elif layout.library == "official":
+        fields["num_heads"] = next(e.shape[1] for name, e in entries.items() if name.endswith("/query/kernel"))
+    return fields
+
+
+def _positions(layout, entries, found, dim):
+    """Return the fields about positions, and `table_rows`, the rows of the position table if there is one."""
+    if any(name.startswith("attention_bias") for name in found):
+        is_shared = "attention_bias/embedding" in found
+        placement = "shared" if is_shared else "every"
+        return {"position_embedding": "relative_2d", "position_placement": placement}
+    table = next((name for name in layout.position_tables if name in entries), None)
+    if table is None:
+        return {"position_embedding": "none"}
+    shape = entries[table].shape
+    rows = math.prod(shape) // dim if dim and len(shape) >= 2 and shape[-1] == dim else 0
+    return {"position_embedding": "learned", "table_rows": rows}
+
+
+def _head(found, dim, has):
+    """Return the fields about pooling, norm and head."""
+    after, before = has("encoder_norm@after_pooling"), has("encoder_norm")
+    fields = {"norm_position": "before_pooling" if before else "after_pooling" if after else "none"}
+    width = dim
+    if "pooling/probe" in found:
+        fields["pooling"] = "map" if "pooling/query/kernel" in found else "aim"
+        if "pooling/mlp/dense1/kernel" in found:
+            fields["head.map_mlp_dim"] = found["pooling/mlp/dense1/kernel"][-1]
+    elif after and not before:
+        fields["pooling"] = "gap"
+    if "pre_logits/kernel" in found:
+        width = fields["representation_size"] = found["pre_logits/kernel"][-1]
+    kernel = found.get("head/kernel") or found.get("head@distilled/kernel")
+    fields["include_top"] = kernel is not None
+    if kernel is not None:
+        fields |= {"classes": kernel[-1], "head.bias": "head/bias" in found or "head@distilled/bias" in found}
+        if width == dim and kernel[0] % dim == 0 and kernel[0] > dim:
+            fields |= {"pooling": "token_gap", "head.num_blocks": kernel[0] // dim - 1}
+    return fields
+
+
+def _stages(found):
+    """Return the `stem` of a hybrid as a dict of `ResNetConfig`, or nothing."""
+    root = found.get("root_conv/kernel") or found.get("root_conv@root_only/kernel")
+    if root is None:
+        return {}
+    units = [match for name in found if (match := re.match(r"stage_(\d+)/unit_(\d+)/conv1", name))]
+    sizes = [0] * max((int(match[1]) for match in units), default=0)
+    for match in units:
+        sizes[int(match[1]) - 1] = max(sizes[int(match[1]) - 1], int(match[2]))
+    return {"stem": {"stage_sizes": tuple(sizes), "width_factor": root[-1] / 64}}
+
+
+def grid_of(fields):
+    """Return the square (rows, columns) of a position table, and whether class tokens have rows in it.
+
+    Returns:
+        Pair of the grid, None if the table is not square or there is none, and a boolean.
+    """
+    rows, prefix = fields.get("table_rows", 0), int(fields["class_token"]) + int(fields["distilled"])
+    for count in dict.fromkeys((prefix, prefix + fields["num_registers"], 0)):
+        if rows > count and square_grid(rows - count):
+            return square_grid(rows - count), count >= prefix > 0
+    return None, True

@@ -1,0 +1,49 @@
+"""The names of published models in timm and on the Hugging Face hub, and the variants that they stand for."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+from keras_vit.files import read_table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForeignName:
+    """A row of foreign_names.tsv.
+
+    Attributes:
+        name: name of a model of timm with its tag, or repository on the hub.
+        variant: name of our variant.
+        weights: value of `weights` for the same weights.
+        arguments: dict of further arguments of `create_model`.
+        image_size: side of its images in pixels.
+    """
+
+    name: str
+    variant: str
+    weights: str
+    image_size: int
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict, hash=False)
+
+
+@functools.cache
+def _rows():
+    rows = read_table(pathlib.Path(__file__).with_name("foreign_names.tsv"), ("arguments", "image_size"))
+    return {row["name"]: ForeignName(**row) for row in rows}
+
+
+def find_foreign(name: str) -> ForeignName | None:
+    """Return the row for a name, or None.
+
+    Args:
+        name: name of a model of timm, with or without its tag (the first in the table) and `hf-hub:` or `timm/`, or of
+            a repository on the hub, with or without `hf://`.
+    """
+    rows = _rows()
+    for prefix in ("hf-hub:", "hf_hub:", "hf://"):
+        name = name.removeprefix(prefix)
+    name = name.removeprefix("timm/")
+    if name in rows:
+        return rows[name]
+    return next((row for row in rows.values() if "/" not in row.name and row.name.partition(".")[0] == name), None)

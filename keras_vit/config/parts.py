@@ -1,0 +1,147 @@
+"""The parts of a ViT that published families vary: its embedding, its blocks with rotary positions, and its head."""
+
+import dataclasses
+
+from keras_vit import checks
+from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_of, optional
+from keras_vit.typing import Pair
+
+BLOCK_ORDERS = ("pre_norm", "post_norm", "parallel")
+NORMS = ("layer", "rms")
+# kind -> base of the frequencies
+ROTARY_KINDS = {"dinov3": 100.0, "eva02": 10000.0, "pe": 10000.0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RotaryConfig(Config):
+    """Describe rotary position embeddings: how queries and keys of patches are rotated (arXiv 2104.09864).
+
+    The first half of the h / 2 angles of a head of width h belongs to one axis, the second half to the other. Angle i
+    of an axis is the coordinate times `theta ** (-4 i / h)`.
+
+    Args:
+        kind: `dinov3`: coordinates 2 (r + 0.5) / rows - 1, times 2 pi, rows first; channel i is rotated with channel
+            i + h / 2. `eva02`: coordinates r, rows first; channel 2 i is rotated with channel 2 i + 1. `pe`
+            (Perception Encoder): as `eva02`, but columns first, and coordinates start at 1 if the model has a class
+            token.
+        theta: base of the frequencies; None uses the one of the kind, 100 (`dinov3`) or 10000.
+        reference_grid: (rows, columns) that coordinates of other grids are scaled to, as r * reference rows / rows;
+            None does not scale them. Not for `dinov3`.
+
+    Raises:
+        ValueError: if a value is out of range or a choice is unknown.
+    """
+
+    own_checks = {"kind": one_of(ROTARY_KINDS), "theta": checks.check_positive}
+
+    kind: str
+    theta: float | None = None
+    reference_grid: Pair | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        broken = self.kind == "dinov3" and self.reference_grid is not None
+        self._check_rules({"kind 'dinov3' scales every grid to [-1, 1], so reference_grid must be None": broken})
+        if self.theta is None:
+            self._set(theta=ROTARY_KINDS[self.kind])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig(Config):
+    """Describe what happens to the patches before the first block.
+
+    Args:
+        patch_bias: whether the projection of the patches has a bias; CLIP has none.
+        patch_norm: whether the patch tokens are normalised before positions are added, as in AIMv2.
+        pre_norm: whether all tokens are normalised before the first block, as in CLIP.
+        class_position: whether class tokens have positions, too; DeiT-III has none.
+        resize: the authors' method of resizing learned positions to another grid, see `resize_position_embedding`; None
+            uses that of the file's layout, or `align_corners`.
+
+    Raises:
+        ValueError: if a value is not a boolean or the method is unknown.
+    """
+
+    patch_bias: bool = True
+    patch_norm: bool = False
+    pre_norm: bool = False
+    class_position: bool = True
+    resize: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockConfig(Config):
+    """Describe the parts of a transformer block.
+
+    Args:
+        order: `pre_norm`: x + f(norm(x)) for attention and MLP; `post_norm`: x + norm(f(x)); `parallel`: one norm, and
+            x + attention(norm(x)) + mlp(norm(x)), as in arXiv 2302.05442.
+        norm: `layer` (LayerNorm) or `rms` (RMSNorm, arXiv 1910.07467) for every norm of the model.
+        gated: SwiGLU instead of the MLP (arXiv 2002.05202): silu(x W_gate) * (x W_up), then the last projection.
+        bias: whether the output projections of attention and MLP, and the hidden layer of the MLP, have biases.
+        key_bias: whether keys have a bias, if queries and values have one (`qkv_bias`).
+        attention_norm: whether the joined outputs of the heads are normalised before their projection.
+        mlp_norm: whether the hidden layer of the MLP is normalised (sub-LN).
+        rotary: `RotaryConfig` of the rotary position embeddings, or None.
+
+    Raises:
+        ValueError: if a value is out of range or a choice is unknown.
+    """
+
+    own_checks = {
+        "order": one_of(BLOCK_ORDERS),
+        "norm": one_of(NORMS),
+        "rotary": one_config_of(RotaryConfig),
+    }
+
+    order: str = "pre_norm"
+    norm: str = "layer"
+    gated: bool = False
+    bias: bool = True
+    key_bias: bool = True
+    attention_norm: bool = False
+    mlp_norm: bool = False
+    rotary: RotaryConfig | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadConfig(Config):
+    """Describe the pooling and the head.
+
+    Args:
+        bias: whether the head has a bias; the projections of CLIP have none.
+        map_heads: attention heads of the pooling `map`; None uses those of the blocks.
+        map_mlp_dim: width of the hidden layer of the pooling `map`; None uses that of the blocks.
+        map_prefix: whether the pooling `map` also reads class tokens and registers.
+        num_blocks: number of last blocks whose class tokens the pooling `token_gap` reads, oldest first; DINOv2
+            publishes heads for 1 and 4.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    own_checks = {
+        "map_heads": optional(checks.check_integer),
+        "map_mlp_dim": optional(checks.check_integer),
+        "num_blocks": checks.check_integer,
+    }
+
+    bias: bool = True
+    map_heads: int | None = None
+    map_mlp_dim: int | None = None
+    map_prefix: bool = False
+    num_blocks: int = 1
+
+
+def _or_default(config_class):
+    """Return a check that accepts a config, or a dict of some of its fields, or None for the default one."""
+    check = one_config_of(config_class)
+    return lambda name, value: config_class() if value is None else check(name, value)
+
+
+# `block` is also an argument of layers
+ARGUMENTS |= {
+    "embedding": _or_default(EmbeddingConfig),
+    "block": _or_default(BlockConfig),
+    "head": _or_default(HeadConfig),
+}

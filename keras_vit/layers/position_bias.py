@@ -1,0 +1,132 @@
+"""Learned biases of attention logits for 2-D offsets: RelativePositionBias of Swin, AttentionBias of BEiT."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.layers.position_embs import ResizedTables
+from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+from keras_vit.typing import Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativePositionBias(ResizedTables):
+    """Add a learned bias per head and offset between query and key.
+
+    This is B of Eq. 4 in arXiv 2103.14030. The table has one row per offset (rows, columns), in raster order from
+    (1 - window rows, 1 - window columns). When the layer loads the table of another window, it resizes it bicubically,
+    as the authors do.
+
+    Args:
+        window_size: rows and columns of a window in tokens, or one integer for both.
+        num_heads: number of heads.
+
+    Shapes:
+        logits (..., num_heads, query tokens, key tokens), tokens of a window in raster order -> the same; 16-bit
+        logits give float32 sums under every dtype policy.
+    """
+
+    own_checks = {"window_size": checks.check_pair}
+    resize_method = "bicubic"
+    size_name = name_in_files = "window_size"
+    num_class_rows = 0  # rows at the end of the table that belong to pairs with a class token
+
+    def __init__(self, window_size, num_heads, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.configure(window_size=window_size, num_heads=num_heads)
+
+    def build(self, input_shape):
+        shape = (math.prod(_offsets(self.window_size)) + self.num_class_rows, self.num_heads)
+        self.embedding = self.add_weight(shape, initial_values(), name="embedding", autocast=False)
+        self.row_of_pair = _row_of_pair(self.window_size)
+
+    def call(self, logits):
+        bias = self.bias()
+        return ops.cast(logits, bias.dtype) + bias
+
+    def bias(self) -> Tensor:
+        """Return the bias of each pair of tokens, (heads, query tokens, key tokens)."""
+        # The table is transposed first, because TensorFlow's gradient of a `take` along the first axis is sparse.
+        table = ops.transpose(ops.cast(self.embedding, self._sum_dtype()))  # (heads, offsets)
+        length = len(self.row_of_pair)
+        return ops.reshape(ops.take(table, self.row_of_pair.ravel(), axis=1), (self.num_heads, length, length))
+
+    def compute_output_spec(self, logits):
+        return keras.KerasTensor(logits.shape, dtype=self._sum_dtype())
+
+    def _sum_dtype(self):
+        return keras.backend.result_type(self.variable_dtype, "float32")
+
+    def resized(self, variable, table, method, old_size=None):
+        count = len(table) - self.num_class_rows
+        old = square_grid(count) if old_size is None else _offsets(old_size)
+        if old is None:
+            raise ValueError(f"table must have a row per offset of a square window; got shape {table.shape}")
+        resized = resize_position_embedding(table[:count], old, _offsets(self.window_size), 0, method)
+        return np.concatenate([resized, table[count:]])
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AttentionBias(RelativePositionBias):
+    """Return a learned bias per head and offset between query and key, with a class token (BEiT, arXiv 2106.08254).
+
+    Pass it to `MultiHeadSelfAttention` or `TransformerBlock`. After the rows of the offsets between patches, the table
+    has three rows: for the class token as query, as key, and as both. A table of another grid is resized when it is
+    loaded; these three rows are copied.
+
+    Args:
+        window_size: (rows, columns) of the patch grid, or one integer for both.
+        num_heads: number of heads.
+        resize: resize method for tables of other grids, see `resize_position_embedding`.
+
+    Shapes:
+        (batch, 1 + patches, dim) -> (num_heads, 1 + patches, 1 + patches), float32, without a batch axis
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    own_checks = {"window_size": checks.check_pair}
+    num_class_rows = 3
+
+    def __init__(self, window_size, num_heads, resize=None, **kwargs):
+        super().__init__(window_size, num_heads, **kwargs)
+        self.configure(resize=resize)
+
+    def build(self, input_shape):
+        super().build(input_shape)
+        patches, count = self.row_of_pair, math.prod(_offsets(self.window_size))
+        self.row_of_pair = np.pad(patches, ((1, 0), (1, 0)), constant_values=((count, 0), (count + 1, 0)))
+        self.row_of_pair[0, 1:], self.row_of_pair[0, 0] = count, count + 2
+
+    def call(self, tokens):
+        return self.bias()
+
+    def compute_output_spec(self, tokens):
+        length = 1 + math.prod(self.window_size)
+        return keras.KerasTensor((self.num_heads, length, length), dtype=self._sum_dtype())
+
+    @property
+    def resize_method(self):
+        """Return the method for tables from Keras files and for `keras_vit.resize`."""
+        return self.resize or "geometric_cubic"
+
+
+def initial_values():
+    """Return a new initializer with the authors' distribution; a shared one would give the layers equal values."""
+    return keras.initializers.TruncatedNormal(stddev=0.02)
+
+
+def _offsets(window_size):
+    """Return the number of offsets between two rows and between two columns of a window."""
+    return tuple(2 * side - 1 for side in window_size)
+
+
+def _row_of_pair(window_size):
+    """Return the table row of each (query, key): (dy + rows - 1) * (2 * columns - 1) + dx + columns - 1."""
+    positions = np.indices(window_size).reshape(2, -1)  # (2, tokens)
+    offsets = positions[:, :, None] - positions[:, None, :] + np.reshape(window_size, (2, 1, 1)) - 1
+    return np.ravel_multi_index(tuple(offsets), _offsets(window_size)).astype("int32")

@@ -1,0 +1,136 @@
+"""The tables of named architectures: published families (families.toml) and their variants (variants.tsv)."""
+
+import dataclasses
+import functools
+import pathlib
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.files import read_table
+from keras_vit.models import MODELS
+
+_FOLDER = pathlib.Path(__file__).parent
+# Fields that a family sets and a user may change; its other fields define the architecture.
+_CHANGEABLE = ("class_token", "classes", "epsilon", "gelu", "include_top", "norm_position", "pooling")
+# Fields that no constructor has as arguments; `create_model` takes them, and single fields of them as `block.gated`.
+DESIGN = ("attention", "stem", "embedding", "block", "head")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Family:
+    """A published family of Vision Transformers: a section of families.toml.
+
+    Attributes:
+        title: its name, such as `"DINOv2"`.
+        source: publication.
+        licence: licence of the weights.
+        gated: whether downloads require accepted conditions.
+        preprocessing: `Preprocessing` that the authors evaluate with.
+        config: fields of `ViTConfig` that all variants share, nested as in `ViTConfig.to_dict()`.
+    """
+
+    title: str
+    source: str
+    licence: str
+    gated: bool = False
+    preprocessing: Preprocessing | None = None
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A named architecture: a row of variants.tsv.
+
+    Attributes:
+        name: such as `"ViT-B_16"`.
+        config_class: class of its config.
+        source: publication that states its sizes.
+        architecture: config fields that define the variant; they are not arguments of its constructor.
+        defaults: arguments whose default differs from the config's default; they also replace None.
+        preprocessing: `Preprocessing` that the authors evaluate with, None for the official ViT one.
+        family: its section of families.toml, None for the models of the paper and those without one.
+        result: published accuracy, or None.
+    """
+
+    name: str
+    config_class: type[ImageConfig]
+    source: str
+    architecture: dict[str, Any]
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
+    family: str | None = None
+    result: str | None = None
+
+    @property
+    def image_size(self) -> int:
+        """Return the side of its images in pixels, if the user gives none."""
+        return self.defaults.get("image_size", 224)
+
+    def config(self, **arguments: Any) -> ImageConfig:
+        """Return the variant's config with these arguments; a field of a nested config may have a dot in its name."""
+        defaults = {name: value for name, value in self.defaults.items() if arguments.get(name) is None}
+        fields = {"name": self.name, **self.architecture, **arguments, **defaults}
+        nested = {name: fields.pop(name) for name in list(fields) if "." in name}
+        config = self.config_class(**fields)
+        return config.replace(**nested) if nested else config
+
+
+def _read_families():
+    sections = tomllib.loads((_FOLDER / "families.toml").read_text(encoding="utf-8"))
+    fields = {field.name for field in dataclasses.fields(Family)}
+    for name, section in sections.items():
+        values = {key: value for key, value in section.items() if key in fields}
+        if "preprocessing" in values:
+            values["preprocessing"] = Preprocessing(**values["preprocessing"])
+        yield name, Family(**values)
+
+
+FAMILIES: dict[str, Family] = dict(_read_families())
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a nested dict with the values of another one.
+
+    Args:
+        base: the dict.
+        changes: values that replace those of `base`; a dict in it is merged with the dict in `base`.
+    """
+    result = dict(base)
+    for name, value in changes.items():
+        old = result.get(name)
+        result[name] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _read_variants():
+    """Yield the `Variant` of each line of variants.tsv."""
+    configs = {config.__name__: config for config in MODELS}
+    for row in read_table(_FOLDER / "variants.tsv", ("architecture", "defaults", "preprocessing")):
+        family = FAMILIES.get(row.get("family"))
+        if family is not None:
+            fields = merged(family.config, row["architecture"])
+            changeable = {name: fields.pop(name) for name in _CHANGEABLE if name in fields}
+            row |= {"architecture": fields, "defaults": {**changeable, **row.get("defaults", {})}}
+            row.setdefault("preprocessing", family.preprocessing)
+        architecture = {name: tuple(v) if isinstance(v, list) else v for name, v in row["architecture"].items()}
+        if architecture.get("stem"):
+            architecture["stem"] = ResNetConfig(**architecture["stem"])
+        if isinstance(row.get("preprocessing"), dict):
+            row["preprocessing"] = Preprocessing(**row["preprocessing"])
+        yield Variant(**{**row, "config_class": configs[row["config_class"]], "architecture": architecture})
+
+
+VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _read_variants()}
+
+
+@functools.cache
+def reference_config(name: str) -> ViTConfig:
+    """Return the config of a ViT variant at its own image size.
+
+    Args:
+        name: name of the variant.
+    """
+    variant = VARIANTS[name]
+    return variant.config(image_size=variant.image_size)
