@@ -56,9 +56,9 @@ from keras_vit.models import (
     resize,
 )
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
+from keras_vit.zoo import constructor as _constructor
 from keras_vit.zoo import create_model, list_models, list_weights, load
 
-globals().update(_CONSTRUCTORS)
 _logs.set_up()
 
 __version__ = "0.1.0"
@@ -74,14 +74,16 @@ _FUNCTIONS = {
     "train": "keras_vit.training",
 }
 
-# the classes and functions imported above, and the names that are imported on first use
+# the classes and functions imported above, the constructors, and the names that are imported on first use
 __all__ = [name for name, value in globals().items() if callable(value) and not name.startswith("_")]
-__all__ += [*_PACKAGES, *_FUNCTIONS]
+__all__ += [*_CONSTRUCTORS, *_PACKAGES, *_FUNCTIONS]
 
 
 def __getattr__(name):
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")  # the import also makes it an attribute of this module
+    if name in _CONSTRUCTORS:
+        return globals().setdefault(name, _constructor(name))
     if name in _FUNCTIONS:
         return globals().setdefault(name, getattr(importlib.import_module(_FUNCTIONS[name]), name))
     # Python uses `name` and `obj` to suggest a similar name

@@ -1,267 +1,245 @@
-"""Identify the model of a weights file: the variant or family that its names, shapes and config.json fit."""
+"""Identify the ViT in a weights file: what its arrays show, its config.json states, and the table of variants adds."""
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_vit import checks
-from keras_vit.checkpoints.architecture import grid_of, shown_fields
-from keras_vit.config import UNPOOLED, ViTConfig
+from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields
+from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.config import ViTConfig
+from keras_vit.config.base import with_field
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
-from keras_vit.variants import FAMILIES, VARIANTS, merged, reference_config
+from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant, merged, reference_config
 
-# Shown fields that a published file shares with its variant; head and pooling may differ.
 _SIZES = ("patch_size", "hidden_dim", "num_layers", "mlp_dim")
+# What the arrays of a published file have in common with its variant; class tokens, pooling and head may differ.
 _STRUCTURE = (
-    *("num_registers", "qk_norm", "qkv_bias", "distilled", "stem", "position_embedding", "block.order"),
-    *("embedding.patch_bias", "embedding.patch_norm", "embedding.pre_norm", "block.norm", "block.gated"),
-    *("block.bias", "block.key_bias", "block.attention_norm", "block.mlp_norm"),
+    *("num_registers", "qk_norm", "qkv_bias", "embedding.patch_bias", "embedding.patch_norm", "embedding.pre_norm"),
+    *("block.norm", "block.bias", "block.key_bias", "block.attention_norm"),
 )
-# Fields that change the outputs and that no array shows.
-_UNSHOWN = ("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix")
-_INITIAL_LAYER_SCALE = 1e-5  # of a file whose family is unknown; the value in the file replaces it
+_OF_MLP = ("block.gated", "block.mlp_norm")  # a family may have variants with both values
+# Fields that no array shows and that change the outputs.
+_HIDDEN = ("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix")
+_INITIAL_LAYER_SCALE = 1e-5  # replaced by the file's values
 
 
-def candidates(fields: dict[str, Any], names: Any = None) -> list[str]:
+def candidates(fields: Mapping[str, Any], names: Iterable[str] = VARIANTS) -> list[str]:
     """Return the variants whose architecture a file shows, in the order of the table.
 
     Args:
         fields: see `shown_fields`.
-        names: names of the variants to consider; None for all ViTs.
+        names: names of the variants to consider.
     """
-    names = VARIANTS if names is None else names
     vits = [name for name in names if VARIANTS[name].config_class is ViTConfig]
-    return [name for name in vits if _fits(fields, reference_config(name), VARIANTS[name].family is not None)]
+    checked = (*_SIZES, *_STRUCTURE, *_OF_MLP)
+    return [name for name in vits if _fits(fields, reference_config(name), VARIANTS[name].family is not None, checked)]
 
 
-def _fits(fields, config, is_of_family, checked=(*_SIZES, *_STRUCTURE)):
-    """Return whether a file shows the structure of a config; plain ViTs may have no class token and fixed positions."""
-    for name in checked:
-        shown, ours = fields.get(name), config.field(name)
-        if name == "stem":
-            ours = None if ours is None else {"stage_sizes": ours.stage_sizes, "width_factor": ours.width_factor}
-        elif name == "block.order":
-            shown, ours = shown == "parallel", ours == "parallel"
-        elif name == "position_embedding" and not is_of_family:
-            shown = ours = (shown == "relative_2d", ours == "relative_2d") if "relative_2d" in (shown, ours) else None
-        elif name == "position_embedding" and str(ours).startswith("sincos2d"):
-            ours = "none"
-        elif name == "distilled" and not is_of_family:
-            continue
-        if shown != ours:
-            return False
-    if config.attention == "axial" or fields["has_layer_scale"] != (config.layer_scale_init is not None):
-        return False
-    return not is_of_family or fields["class_token"] == (config.num_class_tokens > 0)
+def _fits(fields, config, is_published, checked):
+    """Return whether a file shows a config; a plain ViT may also have no class token, or fixed positions."""
+    stem = config.stem and {"stage_sizes": config.stem.stage_sizes, "width_factor": config.stem.width_factor}
+    kinds = [kind if kind == "relative_2d" else "other" for kind in (fields["position_embedding"], config.position_embedding)]
+    if is_published:
+        kinds = [fields["position_embedding"], config.position_embedding.replace("sincos2d_mae", "none")]
+    pairs = [
+        *((fields[name], config.field(name)) for name in checked if name != "block.key_bias" or config.qkv_bias),
+        (fields.get("stem"), stem),
+        (fields.get("block.order") == "parallel", config.block.order == "parallel"),
+        (fields["has_layer_scale"], config.layer_scale_init is not None),
+        (config.attention, "global"),
+        kinds,
+    ]
+    if is_published:
+        pairs += [(fields["class_token"], config.num_class_tokens > 0), (fields["distilled"], False)]
+    return all(shown == ours for shown, ours in pairs)
 
 
-def identify(description: Any, variant: str | None, given: dict[str, Any]) -> tuple[ViTConfig, Any, list[str]]:
-    """Return the config of the ViT in a file, its variant or None, and notes on what the file does not show.
+def identify(
+    description: Any, variant: str | None, arguments: Mapping[str, Any]
+) -> tuple[ViTConfig, Variant | Family | None, tuple[str, ...]]:
+    """Return the config of the ViT in a file, its variant or family, and notes on what the file does not show.
 
     Args:
         description: see `checkpoints.description.describe`.
         variant: name of a variant or of a family, or None.
-        given: the user's arguments; fields of nested configs have a dot in their names.
+        arguments: fields that the user sets; None leaves a field open, fields of nested configs have dots in their names.
 
     Raises:
-        ValueError: if several variants fit, none fits `variant`, or a field is unknown; the message names the argument.
+        ValueError: if several variants or families fit that give other outputs, none fits `variant`, or a field is
+            unknown; the message names the argument to pass.
     """
-    path, stated = str(description.checkpoint.path), description.stated
+    path = repr(str(description.checkpoint.path))
     try:
         fields = shown_fields(description.names, description.entries)
     except ValueError as error:
-        raise ValueError(f"{path!r} must hold a Vision Transformer: {error}") from None
-    known = {**{name: value for name, value in stated.items() if value is not None}, **given}
-    if variant in FAMILIES:
-        families, rows = [variant], [name for name, row in VARIANTS.items() if row.family == variant]
-    else:
-        families = [name for name in description.published if name in FAMILIES]
-        rows = None if variant is None else [variant]
-    found = candidates(fields, rows)
+        raise ValueError(f"{path} must hold a Vision Transformer: {error}") from None
+    given = {name: value for name, value in arguments.items() if value is not None or "." in name}
+    foreign = find_foreign(description.architecture) if description.architecture and variant is None else None
+    stated = {**(foreign.arguments if foreign else {}), **description.stated}
+    known = {name: value for name, value in {**stated, **given}.items() if value is not None or name in given}
+    families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
+
+    found = candidates(fields, _considered(variant, foreign))
     if variant in VARIANTS and not found:
-        fitting = candidates(fields)
-        hint = f"the weights of {' or '.join(fitting)}" if fitting else f"another architecture: {_described(fields)}"
-        raise ValueError(f"{path!r} must hold the weights of {variant}; it holds {hint}")
-    of_family = [name for name in found if VARIANTS[name].family in families]
-    found = of_family or found
-    differing = [] if not found else _differing(found, known, description)
-    if differing and rows is None or len(differing) and variant in FAMILIES:
-        raise ValueError(
-            f"names and shapes of {path!r} fit {', '.join(found)}, which differ in {', '.join(differing)}: pass "
-            f"variant={' or variant='.join(map(repr, found))}"
-        )
-    notes: list[str] = []
+        raise ValueError(f"{path} must hold the weights of {variant}; it holds {_described(fields)}")
+    found = [name for name in found if VARIANTS[name].family in families] or found
+    table: Variant | Family | None
     if found:
-        row = VARIANTS[found[0]]
-        base = reference_config(row.name).to_dict()
-        notes.append(f"the model is {row.name}, by the names and shapes of the file")
+        table, values = VARIANTS[found[0]], _flattened(reference_config(found[0]).to_dict())
+        _check_equal(path, {name: reference_config(name) for name in found}, known, description.usual)
+        notes = [f"the names and shapes of the file are those of {found[0]}"]
     else:
-        row = None
         if not families and description.checkpoint.config is None:
             families = _families(fields)
-            if len(families) > 1 and (unlike := _unlike(families, known)):
-                raise ValueError(
-                    f"names and shapes of {path!r} fit several families, which differ in {', '.join(unlike)}: pass "
-                    f"variant={' or variant='.join(map(repr, families))}"
-                )
-        base = FAMILIES[families[0]].config if families else {}
-        notes.append(f"the sizes are those of no published model; the family is {families[0] if families else 'ViT'}")
-    config = _config(path, base, families, row, fields, description, known, given, notes)
-    return config, row, notes
+            _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **known}, {})
+        table = FAMILIES[families[0]] if families else None
+        values = {"name": families[0] if families else "vit", **_flattened(table.config if table else {})}
+        notes = [f"no published model has these sizes; built as one of the family {table.title if table else 'ViT'}"]
+    config = _complete(path, values, fields, known, given, description, table, notes)
+    return config, table, tuple(notes)
 
 
-def _config(path, base, families, row, fields, description, known, given, notes):
-    """Return the config: what the file shows and states, then the user's arguments, then the table."""
-    shown = {name: value for name, value in fields.items() if name not in ("has_layer_scale", "table_rows", "stem")}
-    values: dict[str, Any] = {"name": families[0] if families else "vit", **base}
-    if row is None and fields.get("stem"):
-        values["stem"] = {"class_name": "ResNetConfig", **fields["stem"], "style": description.names.stem_style}
-    if values.get("position_embedding", "learned").startswith("sincos2d") or "position_embedding" in given:
-        shown.pop("position_embedding")
-    pooling = shown.pop("pooling", None) or known.get("pooling") or values.get("pooling", "token")
-    if pooling in ("map", "aim") and "pooling" not in fields:
-        pooling = "token"
-    if not fields["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
-        pooling = "gap"
-    if pooling in CLASS_TOKEN_POOLINGS or not fields["class_token"]:
-        shown["class_token"] = None
-    norm = shown.pop("norm_position")
-    if norm == "before_pooling" and (known.get("norm_position") == "after_pooling" or _is_shared_norm(description)):
-        norm = known.get("norm_position") or values.get("norm_position", norm)
-    shown |= {"pooling": pooling, "norm_position": norm}
-    if pooling != "token_gap":
-        shown.pop("head.num_blocks", None)
-    if pooling == "map" and shown.get("head.map_mlp_dim") == fields["mlp_dim"]:
-        shown["head.map_mlp_dim"] = None
-    values["layer_scale_init"] = (values.get("layer_scale_init") or _INITIAL_LAYER_SCALE) if fields["has_layer_scale"] else None
-    if not fields["include_top"]:
-        values.pop("classes", None)
-    flat = {**shown, **{name: value for name, value in known.items() if name not in shown or name in given}}
-    usual = {name: value for name, value in description.usual.items() if name in ("gelu", "epsilon")}
-    for name, value in usual.items():
-        if flat.get(name) is None and values.get(name) is None:
-            flat[name] = value
-    _fill_unknown(path, flat, values, fields, notes, bool(row or families))
-    flat["image_size"] = _image_size(path, flat, values, fields, description, row, notes)
-    if "embedding.class_position" not in flat and flat.get("position_embedding", values.get("position_embedding")) == "learned":
-        flat["embedding.class_position"] = _has_class_rows(fields, flat)
-    for name in [name for name in flat if name.startswith("stem.")]:
-        if not values.get("stem"):
-            del flat[name]
-    if not merged({}, values.get("block", {})).get("rotary"):
-        rotary = [name for name in flat if name.startswith("block.rotary.")]
-        if "block.rotary.kind" not in flat:
-            for name in rotary:
-                del flat[name]
-    nested = {name: value for name, value in flat.items() if "." in name}
-    plain = {name: value for name, value in flat.items() if "." not in name and name in ViTConfig.__dataclass_fields__}
-    for name, value in nested.items():
-        values = merged(values, _nested(name, value))
-    return ViTConfig.from_dict({**values, **plain})
+def _considered(variant, foreign):
+    """Return the names of the variants that a file may hold."""
+    if variant in FAMILIES:
+        return [name for name, row in VARIANTS.items() if row.family == variant]
+    if variant is not None:
+        return [variant]
+    return VARIANTS if foreign is None else [foreign.variant]
 
 
-def _nested(name, value):
-    holder, dot, rest = name.partition(".")
-    return {holder: _nested(rest, value) if dot else value}
+def _check_equal(path, configs, known, usual):
+    """Raise an error if these variants or families give different outputs for the same arrays.
 
-
-def _fill_unknown(path, flat, values, fields, notes, is_known):
-    """Check that every field that no array shows is known, and note which come from the table."""
-    from_table = []
-    for name in ("num_heads", "gelu", "epsilon"):
-        if name == "gelu" and fields["block.gated"] and "pooling/mlp" not in fields and flat.get("pooling") != "map":
-            flat.setdefault("gelu", values.get("gelu") or "erf")  # SwiGLU has no GELU
-            continue
-        if flat.get(name) is not None:
-            continue
-        if values.get(name) is None:
-            raise ValueError(
-                f"names and shapes of {path!r} do not show {name}, and its sizes are those of no published model: pass "
-                f"{name}=... ({_described(fields)})"
-            )
-        from_table.append(f"{name}={values[name]!r}")
-    if from_table and is_known:
-        notes.append(f"from the table of the family: {', '.join(from_table)}")
-
-
-def _image_size(path, flat, values, fields, description, row, notes):
-    """Return the (height, width): the user's, that of the stated grid, of the table, or of the variant."""
-    if flat.get("image_size") is not None:
-        return flat["image_size"]
-    patch = fields["patch_size"]
-    step = 1 if not fields.get("stem") else math.prod([4, *(2 for _ in fields["stem"]["stage_sizes"][1:])])
-    grid = description.grid_size or grid_of(fields)[0] or _grid_of_bias(description)
-    if grid is not None:
-        return tuple(side * size * step for side, size in zip(grid, patch, strict=True))
-    if row is None or fields.get("table_rows"):
-        raise ValueError(f"names and shapes of {path!r} do not show the size of its images: pass image_size=...")
-    notes.append(f"image_size={row.image_size}, the usual one of {row.name}")
-    return row.image_size
-
-
-def _grid_of_bias(description):
-    """Return the square grid of a table of 2-D offsets with three class rows, or None."""
-    tables = [entry.shape for name, entry in description.entries.items() if name.endswith("relative_position_bias_table")]
-    side = math.isqrt(max(tables[0][0] - 3, 0)) if tables else 0
-    return (side // 2 + 1,) * 2 if side % 2 and side**2 == tables[0][0] - 3 else None
-
-
-def _has_class_rows(fields, flat):
-    """Return whether the position table has rows for class tokens."""
-    size = checks.check_pair("image_size", flat["image_size"])
-    patches = math.prod(side // step for side, step in zip(size, fields["patch_size"], strict=True))
-    prefix = int(fields["class_token"]) + int(fields["distilled"])
-    if fields.get("table_rows") in (patches, patches + prefix):
-        return fields["table_rows"] == patches + prefix and prefix > 0 or prefix == 0
-    return grid_of(fields)[1]
-
-
-def _is_shared_norm(description):
-    """Return whether the layout has one name for the norm before and after pooling, as OpenCLIP's `ln_post`."""
-    rules = {rule.ours: rule.theirs for rule in description.names.rules if rule.ours.startswith("encoder_norm")}
-    return rules.get("encoder_norm/gamma") == rules.get("encoder_norm@after_pooling/gamma")
-
-
-def _differing(found, known, description):
-    """Return the fields in which variants differ, that no array shows and neither the file states nor the user gives."""
-    configs = [reference_config(name) for name in found]
-    usual = description.usual
+    Args:
+        path: path of the file, quoted.
+        configs: dict from their names to their configs.
+        known: fields that the file states or the user gives.
+        usual: values that the layout implies.
+    """
     differing = []
-    for name in _UNSHOWN:
-        is_known = any(key == name or key.startswith(f"{name}.") for key in known)
-        values = [usual.get("gelu") if name == "gelu" and c.gelu is None else c.field(name) for c in configs]
-        if not is_known and any(value != values[0] for value in values):
+    for name in _HIDDEN:
+        values = {config.field(name) or usual.get(name) for config in configs.values()}
+        is_unused = name == "gelu" and all(config.block.gated for config in configs.values())
+        if len(values) > 1 and not is_unused and not any(key.startswith(name) for key in known):
             differing.append(name)
-    if "gelu" in differing and all(config.block.gated for config in configs):
-        differing.remove("gelu")
-    return differing
+    if differing:
+        choices = " or ".join(f"variant={name!r}" for name in configs)
+        raise ValueError(
+            f"the names and shapes of {path} fit {', '.join(configs)}, which differ in {', '.join(differing)}: pass {choices}"
+        )
+
+
+def _family_config(name):
+    sizes = {"image_size": 64, "patch_size": 16, "hidden_dim": 64, "num_layers": 1, "num_heads": 1, "mlp_dim": 64}
+    return ViTConfig.from_dict(merged({"name": name, **sizes}, FAMILIES[name].config))
 
 
 def _families(fields):
-    """Return the families whose structure a file shows, of those with special parts."""
-    found = []
-    for name, family in FAMILIES.items():
-        config = ViTConfig.from_dict(merged({"name": name, **_SMALL}, family.config))
-        checked = [field for field in _STRUCTURE if field not in ("block.gated", "block.mlp_norm")]
-        if _fits(fields, config, True, checked):
-            found.append(name)
-    return found
+    """Return the families whose structure a file shows."""
+    return [name for name in FAMILIES if _fits(fields, _family_config(name), True, _STRUCTURE)]
 
 
-def _unlike(families, known):
-    """Return the unshown fields in which families differ and that are not known."""
-    configs = [ViTConfig.from_dict(merged({"name": name, **_SMALL}, FAMILIES[name].config)) for name in families]
-    names = [name for name in (*_UNSHOWN, "epsilon") if name != "num_heads"]
-    return [
-        name
-        for name in names
-        if not any(key == name or key.startswith(f"{name}.") for key in known)
-        and any(config.field(name) != configs[0].field(name) for config in configs)
-    ]
+def _complete(path, values, fields, known, given, description, table, notes):
+    """Return the config: `values` of the table, then what the file shows, what it states, and what the user gives."""
+    shown = dict(fields)
+    rows, has_scale = shown.pop("table_rows", 0), shown.pop("has_layer_scale")
+    stem = shown.pop("stem", None)
+    if stem is not None and not values.get("stem"):
+        values["stem"] = {"class_name": "ResNetConfig", **stem, "style": description.names.stem_style}
+    if str(values.get("position_embedding")).startswith("sincos2d") or str(known.get("position_embedding")).startswith("sincos2d"):
+        del shown["position_embedding"]
+    shown |= _pooling(shown, known, values, description)
+    values["layer_scale_init"] = (values.get("layer_scale_init") or _INITIAL_LAYER_SCALE) if has_scale else None
+    flat = {**values, **known, **shown, **given}
+    open_fields = [name for name in ("num_heads", "gelu", "epsilon") if name not in {**known, **shown}]
+    for name in open_fields:
+        if flat.get(name) is None and name in description.usual:
+            flat[name] = description.usual[name]
+        elif name == "gelu" and flat["block.gated"] and flat["pooling"] != "map":
+            flat[name] = flat.get(name) or "erf"  # SwiGLU has no GELU
+        elif flat.get(name) is None:
+            raise ValueError(f"the names and shapes of {path} do not show {name}: pass {name}=... (it has {_sizes(fields)})")
+        else:
+            notes.append(f"{name}={flat[name]!r} is from the table")
+    size = given.get("image_size") or _image_size(path, fields, rows, description, table, notes)
+    if "embedding.class_position" not in given and flat.get("position_embedding", "learned") == "learned":
+        flat["embedding.class_position"] = has_class_rows({**fields, "table_rows": rows}, size)
+    return ViTConfig.from_dict(_nested({**flat, "image_size": size}))
 
 
-_SMALL = {"image_size": 64, "patch_size": 16, "hidden_dim": 64, "num_layers": 1, "num_heads": 1, "mlp_dim": 64}
+def _pooling(shown, known, values, description):
+    """Return pooling, norm, class token and the parts of the head that a file shows, as fields of the config."""
+    pooling = shown.get("pooling") or known.get("pooling") or values.get("pooling", "token")
+    if pooling in ("map", "aim") and "pooling" not in shown:
+        pooling = "token"  # the file has no attention pooling
+    if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
+        pooling = "gap"
+    norm = shown["norm_position"]
+    names = {rule.ours: rule.theirs for rule in description.names.rules}
+    if names.get("encoder_norm/gamma") == names.get("encoder_norm@after_pooling/gamma"):  # one name for both
+        norm = known.get("norm_position") or values.get("norm_position", norm)
+    map_mlp_dim = shown.get("head.map_mlp_dim")
+    return {
+        "pooling": pooling,
+        "norm_position": norm,
+        # a config need not state what follows from the pooling
+        "class_token": None if shown["class_token"] == (pooling in CLASS_TOKEN_POOLINGS) else shown["class_token"],
+        "head.num_blocks": shown.get("head.num_blocks", 1) if pooling == "token_gap" else 1,
+        "head.map_mlp_dim": map_mlp_dim if pooling == "map" and map_mlp_dim != shown["mlp_dim"] else None,
+    }
+
+
+def _image_size(path, fields, rows, description, table, notes):
+    """Return the (height, width) that the file states or its table shows, or that its variant is used at."""
+    grid = description.grid_size or grid_of({**fields, "table_rows": rows})[0] or _grid_of_offsets(description)
+    if grid is not None:
+        stages = fields["stem"]["stage_sizes"] if fields.get("stem") else None
+        stride = 1 if stages is None else 4 * 2 ** max(len(stages) - 1, 0)
+        return tuple(side * step * stride for side, step in zip(grid, fields["patch_size"], strict=True))
+    if rows or not isinstance(table, Variant):
+        raise ValueError(f"the names and shapes of {path} do not show the size of its images: pass image_size=...")
+    notes.append(f"image_size={table.image_size} is the usual one of {table.name}")
+    return (table.image_size,) * 2
+
+
+def _grid_of_offsets(description):
+    """Return the square grid of a table of 2-D offsets with three rows for the class token, or None."""
+    ends = ("relative_position_bias_table",)
+    counts = [entry.shape[0] - 3 for name, entry in description.entries.items() if name.endswith(ends) and entry.shape]
+    side = math.isqrt(max(counts[0], 0)) if counts else 0
+    return (side // 2 + 1,) * 2 if side % 2 and side**2 == counts[0] else None
+
+
+def _flattened(values, prefix=""):
+    """Return a nested dict with dots in the names of the inner fields; a `stem` stays one value."""
+    flat = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and name != "stem":
+            flat |= _flattened(value, f"{prefix}{name}.")
+        elif name != "class_name":
+            flat[prefix + name] = value
+    return flat
+
+
+def _nested(flat):
+    """Return the dict of a config for names with dots; what no field of `ViTConfig` holds is left out."""
+    values: dict[str, Any] = {}
+    has_rotary = flat.get("block.rotary.kind") is not None and flat.get("block.rotary", 0) is not None
+    for name, value in flat.items():
+        is_of_rotary, is_of_stem = name.startswith("block.rotary."), name.startswith("stem.")
+        if name.partition(".")[0] not in ViTConfig.__dataclass_fields__ or (is_of_rotary and not has_rotary):
+            continue
+        if not (is_of_stem and not flat.get("stem")) and not (name == "block.rotary" and has_rotary):
+            values = with_field(values, name, value)
+    return values
 
 
 def _described(fields):
-    sizes = ", ".join(f"{name}={fields[name]}" for name in _SIZES)
-    return f"{sizes}, num_registers={fields['num_registers']}"
+    """Return what a file holds instead of the wanted variant, for an error."""
+    fitting = candidates(fields)
+    return f"those of {' or '.join(fitting)}" if fitting else f"a model with {_sizes(fields)}"
+
+
+def _sizes(fields):
+    return ", ".join(f"{name}={fields[name]}" for name in (*_SIZES, "num_registers"))

@@ -52,6 +52,8 @@ class Variant:
         preprocessing: `Preprocessing` that the authors evaluate with, None for the official ViT one.
         family: its section of families.toml, None for the models of the paper and those without one.
         result: published accuracy, or None.
+        parameters: number of parameters with the default arguments.
+        macs: multiply-accumulates per image, see `models.costs`, with the default arguments.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Variant:
     preprocessing: Preprocessing | None = None
     family: str | None = None
     result: str | None = None
+    parameters: int = 0
+    macs: int = 0
 
     @property
     def image_size(self) -> int:
@@ -107,7 +111,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _read_variants():
     """Yield the `Variant` of each line of variants.tsv."""
     configs = {config.__name__: config for config in MODELS}
-    for row in read_table(_FOLDER / "variants.tsv", ("architecture", "defaults", "preprocessing")):
+    for row in read_table(_FOLDER / "variants.tsv", ("architecture", "defaults", "preprocessing", "parameters", "macs")):
         family = FAMILIES.get(row.get("family"))
         if family is not None:
             fields = merged(family.config, row["architecture"])

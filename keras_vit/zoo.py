@@ -213,11 +213,10 @@ def load(
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
         return create_model(fitting[0], weights=path, image_size=image_size, **about, **arguments)
-    given = {key: value for key, value in _flat({"image_size": image_size, **arguments}).items() if value is not None or "." in key}
-    config, row, notes = identify(description, variant, given)
-    usual = row or FAMILIES.get(config.name)
+    given = _flat({"image_size": image_size, **arguments})
+    config, usual, notes = identify(description, variant, given)
     about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
-    return _loaded(config, description, tuple(notes), about, resize, _labels(config, description, None))
+    return _loaded(config, description, notes, about, resize, _labels(config, description, None))
 
 
 def _loaded(config, description, notes, about, resize="auto", labels=(None, ())):
@@ -339,8 +338,14 @@ def _labels(config, description, release):
     return None, ()
 
 
-def _constructor(variant):
-    """Return the constructor of a variant, with its own signature and docstring."""
+@functools.cache
+def constructor(name: str) -> Callable[..., ImageModel]:
+    """Return the constructor of a variant, with its own signature and docstring.
+
+    Args:
+        name: name of the constructor, a key of `CONSTRUCTORS`.
+    """
+    variant = VARIANTS[CONSTRUCTORS[name]]
 
     def construct(**arguments):
         return create_model(variant.name, **arguments)
@@ -380,6 +385,4 @@ def constructor_name(variant: str) -> str:
     return variant.replace("_", "").replace("-", "_").replace("+", "_")
 
 
-CONSTRUCTORS: dict[str, Callable[..., ImageModel]] = {
-    constructor_name(name): _constructor(variant) for name, variant in VARIANTS.items()
-}
+CONSTRUCTORS: dict[str, str] = {constructor_name(name): name for name in VARIANTS}  # constructor -> variant

@@ -1,6 +1,14 @@
 """The cases of the layer harness in contract.py: each exported layer with sets of arguments and an input."""
 
 from keras_vit import layers
+from keras_vit.config import BlockConfig
+
+# configs are dicts with all fields, as `get_config` returns them
+GATED = BlockConfig(gated=True, mlp_norm=True).to_dict()
+RMS = BlockConfig(norm="rms", bias=False, attention_norm=True).to_dict()
+NO_KEY_BIAS = BlockConfig(key_bias=False, attention_norm=True).to_dict()
+POST_NORM = BlockConfig(order="post_norm", norm="rms", gated=True).to_dict()
+PARALLEL = BlockConfig(order="parallel").to_dict()
 
 # layer class, list of its constructor arguments, input shape without the batch
 CASES = (
@@ -11,6 +19,7 @@ CASES = (
         [
             {"grid_size": (2, 6), "num_class_tokens": 1, "num_registers": 2},
             {"position_embedding": "sincos2d", "grid_size": (3, 4), "num_registers": 2},
+            {"position_embedding": "sincos2d_mae", "grid_size": (3, 4), "num_registers": 2, "resize": "bicubic"},
         ],
         (15, 8),
     ),
@@ -139,26 +148,42 @@ CASES = (
     ),
     (layers.DropPath, [{"rate": 0.0}, {"rate": 0.5}, {"rate": 0.25, "seed": 7}], (4, 6)),
     (layers.GlobalAveragePooling, [{}, {"num_prefix_tokens": 2}], (5, 6)),
+    (layers.TokenAndAveragePooling, [{}, {"num_prefix_tokens": 2}], (5, 6)),
     (layers.LayerScale, [{}, {"init": 0.5}], (4, 6)),
     (
         layers.AttentionPooling,
         [
             {"num_heads": 2, "mlp_dim": 12},
             {"num_heads": 4, "mlp_dim": 6, "num_prefix_tokens": 2, "gelu": "erf", "epsilon": 1e-5},
+            {"num_heads": 2, "mlp_dim": None},
         ],
         (5, 8),
     ),
-    (layers.MlpBlock, [{"mlp_dim": 12}, {"mlp_dim": 5, "dropout_rate": 0.3, "gelu": "erf"}], (4, 6)),
+    (
+        layers.MlpBlock,
+        [
+            {"mlp_dim": 12},
+            {"mlp_dim": 5, "dropout_rate": 0.3, "gelu": "erf"},
+            {"mlp_dim": 5, "gelu": "quick", "block": GATED, "epsilon": 1e-3},
+        ],
+        (4, 6),
+    ),
     (
         layers.MultiHeadSelfAttention,
         [
             {"num_heads": 2},
             {"num_heads": 4, "dropout_rate": 0.4, "qkv_bias": False},
             {"num_heads": 2, "qk_norm": True, "epsilon": 1e-5},
+            {"num_heads": 2, "block": RMS},
+            {"num_heads": 2, "block": NO_KEY_BIAS},
         ],
         (5, 8),
     ),
-    (layers.PatchEncoder, [{"patch_size": (2, 3), "hidden_dim": 7}], (4, 9, 3)),
+    (
+        layers.PatchEncoder,
+        [{"patch_size": (2, 3), "hidden_dim": 7}, {"patch_size": (2, 3), "hidden_dim": 7, "use_bias": False}],
+        (4, 9, 3),
+    ),
     (layers.TokenPooling, [{}, {"index": 2}], (4, 6)),
     (
         layers.TransformerBlock,
@@ -177,6 +202,8 @@ CASES = (
                 "epsilon": 1e-5,
                 "remat": True,
             },
+            {"num_heads": 2, "mlp_dim": 6, "block": POST_NORM, "epsilon": 1e-5},
+            {"num_heads": 2, "mlp_dim": 6, "block": PARALLEL, "gelu": "quick"},
         ],
         (5, 8),
     ),

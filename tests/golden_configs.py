@@ -1,4 +1,4 @@
-"""From the `case.json` of a golden case to the config of the model that it describes."""
+"""From the `case.json` of a golden case to the config of its model, or to the arguments of `keras_vit.load`."""
 
 import keras_vit
 
@@ -166,3 +166,117 @@ def _timm(case, config):
         "num_registers": config.get("reg_tokens", 0),
         **_head(config["num_classes"]),
     }
+
+
+# family of a case -> family of ours; the class of a case with several decides by its config
+_FAMILIES = {
+    "aimv2": lambda config: "aimv2",
+    "beit": lambda config: "beit",
+    "clip": lambda config: "clipa" if config.get("no_ln_pre") else "clip",
+    "data2vec": lambda config: "beit",
+    "dinov2": lambda config: (
+        "dinov2_reg4" if config.get("num_register_tokens") or config.get("reg_tokens") else "dinov2"
+    ),
+    "dinov3": lambda config: "dinov3",
+    "eva": lambda config: "eva",
+    "eva02": lambda config: "eva02_clip" if config.get("scale_attn_inner") else "eva02",
+    "ijepa": lambda config: "ijepa",
+    "mae": lambda config: "mae",
+    "parallel_vit": lambda config: "vit22b",
+    "pe": lambda config: "pe_core",
+    "siglip": lambda config: "siglip",
+    "tips": lambda config: "tips",
+}
+_KERNELS = {
+    ("bicubic", False, 0.0): "bicubic",
+    ("bicubic", False, 0.1): "bicubic_offset",
+    ("bicubic", True, 0.0): "bicubic_antialias",
+    ("bilinear", False, 0.0): "bilinear",
+    ("bilinear", True, 0.0): "bilinear_antialias",
+}
+
+
+def is_published(case):
+    """Returns whether a case is of the published families, which `keras_vit.load` reads."""
+    return case.get("family") in _FAMILIES and "machine" in case and "params_file" in case
+
+
+def load_arguments(case, is_folder):
+    """Returns the arguments of `keras_vit.load` for the images of a case.
+
+    A folder with config.json states everything but another image size; a bare file gets what no array shows.
+    """
+    machine, config = case["machine"], case["config"]
+    config = config.get("vision_config") or config.get("vision") or config
+    arguments = {"image_size": tuple(case["image_size"])}
+    resize = machine.get("pos_interpolation") or {}
+    if "kernel" in resize:
+        arguments["resize"] = _KERNELS[resize["kernel"], resize["antialias"], resize.get("offset", 0.0)]
+    elif resize:  # the table of BEiT
+        arguments["resize"] = "bilinear" if case["runner"] == "transformers" else "geometric"
+    if is_folder:
+        return arguments
+    rope = machine.get("rope")
+    arguments |= {
+        "variant": _FAMILIES[case["family"]](config),
+        "num_heads": next(config[key] for key in ("num_heads", "num_attention_heads", "heads") if key in config),
+        "epsilon": machine["epsilon"],
+        "block": {"rotary": rope and _rotary(rope, config)},
+    }
+    if machine.get("gelu"):
+        arguments["gelu"] = machine["gelu"]
+    if "attn_pool_num_heads" in config:
+        arguments["head"] = {"map_heads": config["attn_pool_num_heads"]}
+    if config.get("global_pool") in ("token", "avg", "map"):
+        arguments["pooling"] = {"avg": "gap"}.get(config["global_pool"], config["global_pool"])
+    return arguments
+
+
+def _rotary(rope, config):
+    if rope["kind"] not in ("dinov3", "eva02", "pe"):
+        raise NotUnderstood(f"rotary positions of kind {rope['kind']!r}")
+    reference = None if rope["kind"] == "dinov3" else config.get("ref_feat_shape")
+    return {"kind": rope["kind"], "theta": rope["theta"], "reference_grid": reference}
+
+
+def native_size(case):
+    """Returns the image size that the position table of a case has."""
+    config = case["config"]
+    return next((config[key] for key in ("image_size", "img_size", "input_resolution") if key in config), None)
+
+
+_ACTIVATIONS = {"erf": "erf", "tanh": "tanh", "quick": "quick", "silu": "erf"}  # SwiGLU has no GELU
+
+
+def reference_arguments(name, switches, images):
+    """Returns the arguments of `keras_vit.load` for a model of `test_reference`, from its name and switches."""
+    family = next(family for family in _REFERENCE_FAMILIES if name.startswith(family))
+    rotary = None
+    if "rope" in switches:
+        rotary = {"kind": switches["rope"], "reference_grid": switches.get("ref")}
+    arguments = {
+        "variant": _REFERENCE_FAMILIES[family],
+        "image_size": images.shape[1:3],
+        "num_heads": switches["heads"],
+        "epsilon": switches["eps"],
+        "gelu": _ACTIVATIONS[switches["act"]],
+        "block": {"rotary": rotary, "order": "post_norm" if switches.get("post_norm") else "pre_norm"},
+    }
+    if "pool_heads" in switches:
+        arguments["head"] = {"map_heads": switches["pool_heads"]}
+    return arguments
+
+
+# start of the name of a case -> family
+_REFERENCE_FAMILIES = {
+    "deit3": "deit3",
+    "dinov2": "dinov2",
+    "dinov3": "dinov3",
+    "eva02_clip": "eva02_clip",
+    "eva": "eva",
+    "ijepa": "ijepa",
+    "mae": "mae",
+    "pe": "pe_core",
+    "siglip": "siglip",
+    "tips": "tipsv2",
+}

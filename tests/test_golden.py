@@ -1,7 +1,8 @@
 """The official implementations' numbers: every case folder of `--golden DIR` (default tests/golden) that we understand.
 
 A case is built from its `case.json` alone, its weights come through `keras_vit.load_weights`, and the logits and every
-stored intermediate are compared within the case's own tolerances.
+stored intermediate are compared within the case's own tolerances. Cases of published families come through
+`keras_vit.load`, and are written back with the keys and bytes of their file.
 """
 
 import json
@@ -12,11 +13,13 @@ import tempfile
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 from golden_arrays import ARRAY_CASES
-from golden_configs import NotUnderstood, config_of
+from golden_configs import NotUnderstood, config_of, is_published, load_arguments, native_size, reference_arguments
 
 import keras_vit
 from keras_vit.analysis import attention_model
+from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.models import build_model
 
 
@@ -25,6 +28,10 @@ def pytest_generate_tests(metafunc):
         folder = pathlib.Path(metafunc.config.getoption("--golden"))
         folders = sorted(path.parent for path in folder.glob("*/case.json"))
         metafunc.parametrize("case_folder", folders, ids=[path.name for path in folders])
+    if "reference_case" in metafunc.fixturenames:
+        folder = pathlib.Path(metafunc.config.getoption("--golden"))
+        paths = [path for path in sorted(folder.rglob("*.json")) if path.with_suffix(".safetensors").exists()]
+        metafunc.parametrize("reference_case", paths, ids=[path.stem for path in paths])
 
 
 def test_golden(case_folder):
@@ -36,9 +43,25 @@ def test_golden(case_folder):
     compare(case_folder, case)
 
 
+def test_reference(reference_case):
+    """A small model of timm or transformers: `NAME.json` has its switches, `NAME.npz` images, tokens and output."""
+    switches, arrays = json.loads(reference_case.read_text())["config"], np.load(reference_case.with_suffix(".npz"))
+    images = arrays["images_nchw"].transpose(0, 2, 3, 1).astype("float32")
+    model = keras_vit.load(
+        reference_case.with_suffix(".safetensors"), **reference_arguments(reference_case.stem, switches, images)
+    )
+    last = "encoder_norm" if model.config.norm_position == "before_pooling" else f"block_{model.config.num_layers - 1:02d}"
+    outputs = {"tokens": model.get_layer(last).output, "out": model.output}
+    outputs = keras.Model(model.input, {key: outputs[key] for key in outputs if key in arrays.files})(images)
+    for key, value in outputs.items():
+        expected = arrays[key]
+        tolerance = 2e-5 * np.abs(expected).max()
+        np.testing.assert_allclose(value, expected, atol=tolerance, rtol=0, err_msg=key)
+
+
 def test_there_are_cases(request):
     folder = pathlib.Path(request.config.getoption("--golden"))
-    assert list(folder.glob("*/case.json")), f"{folder} holds no case"
+    assert list(folder.rglob("*.npz")), f"{folder} holds no case"
 
 
 def _comparison(case):
@@ -46,6 +69,11 @@ def _comparison(case):
         return _compare_position_table
     if case.get("kind") in ARRAY_CASES:
         return lambda folder, case: ARRAY_CASES[case["kind"]](np.load(folder / "io.npz"), case)
+    if case.get("family") == "beit_table":
+        return _compare_bias_table
+    if is_published(case) and not {"noise", "input_ids"} & set(case["io_keys"]):
+        load_arguments(case, False)
+        return _compare_published
     config = config_of(case)
     return lambda folder, case: _compare_model(folder, case, config)
 
@@ -72,6 +100,17 @@ def _compare_position_table(folder, case):
         np.testing.assert_allclose(other, arrays[key], atol=2e-5, rtol=0)
 
 
+def _compare_bias_table(folder, case):
+    """The table of BEiT at another grid; its last three rows are those of the class token."""
+    arrays = np.load(folder / "io.npz")
+    table = arrays["table"]
+    layer = AttentionBias(case["new_grid"], table.shape[1])
+    layer.build((None, 1, 8))
+    for key, method in {"resized_timm": "geometric", "resized_hf": "bilinear"}.items():
+        resized = layer.resized(layer.embedding, table, method, case["old_grid"])
+        np.testing.assert_allclose(resized, arrays[key], atol=2e-6, rtol=0, err_msg=key)
+
+
 def _compare_model(folder, case, config):
     model = build_model(config)
     keras_vit.load_weights(model, _weights(folder, case), resize=case["machine"].get("resize", "auto"))
@@ -79,7 +118,58 @@ def _compare_model(folder, case, config):
     if new_head:
         head = np.load(folder / new_head)
         model.get_layer("head").set_weights([head["head/kernel"], head["head/bias"]])
-    arrays = np.load(folder / "io.npz")
+    arrays, tolerance = _compare_outputs(model, folder, case)
+    _compare_dialects(folder, config, arrays, tolerance)
+
+
+def _compare_published(folder, case):
+    is_folder = (folder / "config.json").exists()
+    source, arguments = folder if is_folder else folder / case["params_file"], load_arguments(case, is_folder)
+    _compare_outputs(keras_vit.load(source, **arguments), folder, case)
+    _compare_written(folder, case, source, arguments, is_folder)
+    for name in case.get("alt_params_files", ()):
+        alternative = keras_vit.load(folder / name, **load_arguments(case, False))
+        tokens = keras.Model(alternative.input, alternative.get_layer("encoder_norm").output)
+        arrays = np.load(folder / "io.npz")
+        expected = arrays[next(key for key in ("layernorm", "norm", "final_norm") if key in arrays.files)]
+        np.testing.assert_allclose(tokens(arrays["images"]), expected, atol=1e-4, rtol=0, err_msg=name)
+
+
+def _compare_written(folder, case, source, arguments, is_folder):
+    """Every parameter that was read has the same key and bytes after `save_weights`."""
+    if not is_folder:
+        size = native_size(case)
+        arguments = arguments if size is None else {**arguments, "image_size": size}
+    model = keras_vit.load(source, **({} if is_folder else arguments))
+    library = _LIBRARIES.get(case["runner"].partition(" ")[0], "original")
+    written = pathlib.Path(tempfile.mkdtemp(), "written")
+    if not is_folder:
+        written = written.with_suffix(pathlib.Path(case["params_file"]).suffix)
+    keras_vit.save_weights(model, written, library)
+    theirs = _read_arrays(folder / case["params_file"])
+    ours = _read_arrays(written / "model.safetensors" if is_folder else written)
+    assert set(ours) <= set(theirs)
+    left_out = [name for name in theirs if name not in ours]
+    assert all(re.search(_NOT_WEIGHTS, name) for name in left_out), left_out
+    for name, array in ours.items():
+        expected = theirs[name]
+        if f"{name}_mask" in theirs:
+            expected = expected * theirs[f"{name}_mask"]
+            array, expected = array + 0.0, expected + 0.0  # -0 is 0
+        assert array.shape == expected.shape and array.tobytes() == expected.tobytes(), name
+    if is_folder:
+        images = np.load(folder / "io.npz")["images"]
+        if images.shape[1:3] == model.config.image_size:
+            np.testing.assert_array_equal(keras_vit.load(written)(images), model(images))
+
+
+def _read_arrays(path):
+    return dict(np.load(path)) if path.suffix == ".npz" else safetensors.numpy.load_file(path)
+
+
+def _compare_outputs(model, folder, case):
+    """Compare the logits and every stored intermediate; return the arrays of the case and the tolerance of logits."""
+    config, arrays = model.config, np.load(folder / "io.npz")
     others = ("images", "logits_float64", *_BIG_VISION_LOGITS)
     stored = [key for key in arrays.files if key not in others]
     symbolic = {key: _intermediate(model, config, key) for key in stored}
@@ -92,13 +182,15 @@ def _compare_model(folder, case, config):
             tolerance = case["tolerance"]["logits_atol"]
         expected = arrays[key]
         value = keras.ops.convert_to_numpy(values[key])[: len(expected)]
-        if value.ndim == 4 and expected.ndim == 3:  # Swin's own code has its maps as sequences
+        if key == "pooled" and (value.ndim, expected.ndim) == (2, 3):  # OpenCLIP norms every token
+            expected = expected[:, 0]
+        if value.ndim != expected.ndim:  # Swin's own code has its maps as sequences, timm's patches may be a map
             value = value.reshape(expected.shape)
         np.testing.assert_allclose(value, expected, atol=tolerance, rtol=0, err_msg=key)
     logits = keras.ops.convert_to_numpy(values["logits"])
     tolerance = case["tolerance"]["logits_atol"]
     np.testing.assert_allclose(logits, arrays["logits_float64"], atol=tolerance, rtol=0, err_msg="logits_float64")
-    _compare_dialects(folder, config, arrays, tolerance)
+    return arrays, tolerance
 
 
 def _compare_dialects(folder, config, arrays, tolerance):
@@ -132,6 +224,8 @@ def _intermediate(model, config, key):
     """The symbolic output, or the array, that a case stores as `key`."""
     if match := re.fullmatch(r"attn_(\d+)", key):
         return attention_model(model, int(match[1])).outputs[0]
+    if key in _OF_TOKENS:
+        return _OF_TOKENS[key](model, config)
     if key == "embedding":
         return keras.ops.reshape(model.get_layer("patch_encoder").output, (-1, *config.grid_size, config.hidden_dim))
     if key == "with_posemb":  # big_vision adds positions before it prepends the class token
@@ -159,12 +253,14 @@ def _layer_name(model, config, key):
         "root": "root_pool",
         "backbone": next((name for name in reversed(names) if name.startswith("stage_")), "root_pool"),
         "patch_embed": "patch_norm" if "patch_norm" in names else "patch_encoder",
-        "after_posembed": "position_embs",
-        "after_embeddings": "patch_norm" if "patch_norm" in names else "position_embs",
+        "after_posembed": "pre_norm" if "pre_norm" in names else "position_embs",
+        "after_embeddings": next((n for n in ("position_embs", "class_token", "patch_norm") if n in names), None),
+        "pre_norm": "pre_norm",
+        "final_norm": norm,
         "encoder_norm": "encoder_norm",
         "layernorm": "encoder_norm",
         "norm": norm,
-        "pooled": pooled,
+        "pooled": "encoder_norm" if norm != "encoder_norm" else pooled,
         "fc_norm": "encoder_norm" if norm != "encoder_norm" else pooled,
         "pre_logits": "pre_logits" if "pre_logits" in names else pooled,
         "pooler_output": "pre_logits",
@@ -174,6 +270,51 @@ def _layer_name(model, config, key):
     }[key]
 
 
+def _tokens(model):
+    """The normed tokens."""
+    return model.get_layer("encoder_norm").output
+
+
+def _of_last_two(model, config):
+    """Block outputs through the final norm, patches only, oldest first (DINOv2's get_intermediate_layers)."""
+    norm = model.get_layer("encoder_norm")
+    names = [f"block_{config.num_layers - index:02d}" for index in (2, 1)]
+    return keras.ops.stack([norm(model.get_layer(name).output)[:, config.num_prefix_tokens :] for name in names])
+
+
+def _map_attention(model, config):
+    """The output of the attention of MAP, before its MLP."""
+    pooling = model.get_layer("pooling")
+    without = keras_vit.AttentionPooling(config.num_heads, config.mlp_dim, gelu=config.gelu, epsilon=config.epsilon)
+    without.build(_tokens(model).shape)
+    without.set_weights(pooling.get_weights())
+    without.mlp = lambda pooled: 0.0 * pooled
+    return without(_tokens(model))[:, None]
+
+
+def _positions_used(model, config):
+    """The table that is added, class token first, without registers."""
+    table = keras.ops.convert_to_numpy(model.get_layer("position_embs").table())
+    keep = [*range(config.num_class_tokens), *range(config.num_prefix_tokens, table.shape[1])]
+    return table[:, keep]
+
+
+# keys that are no output of a single layer
+_OF_TOKENS = {
+    "storage_tokens": lambda model, config: _tokens(model)[:, config.num_class_tokens : config.num_prefix_tokens],
+    "patch_tokens": lambda model, config: _tokens(model)[:, config.num_prefix_tokens :],
+    "cls_mean_concat": lambda model, config: keras_vit.TokenAndAveragePooling(config.num_prefix_tokens)(_tokens(model)),
+    "intermediate_last2_patches": _of_last_two,
+    "map_attention": _map_attention,
+    "image_embeds_l2": lambda model, config: keras.ops.normalize(model.output, axis=-1),
+    "pos_embed_used": _positions_used,
+}
+_LIBRARIES = {"transformers": "huggingface", "timm": "timm"}
+# what a file may hold besides the weights that are read
+_NOT_WEIGHTS = (
+    r"(^|\.)(mask_token|relative_position_index|bias_mask|periods|position_ids|logit_scale|logit_bias)$"
+    r"|text_model\.|text_projection|^params/(txt/|t$|b$)"
+)
 _BIG_VISION_LOGITS = ("logits_big_vision_bit_paper",)
 _NUMBERED = {
     r"(?:encoderblock|layer|block)_(\d+)": lambda block: f"block_{block:02d}",

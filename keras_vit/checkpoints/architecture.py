@@ -3,6 +3,7 @@
 import math
 import re
 
+from keras_vit import checks
 from keras_vit.checkpoints.names.rules import our_shape
 from keras_vit.layers.position_grid import square_grid
 
@@ -158,11 +159,29 @@ def _stages(found):
 def grid_of(fields):
     """Return the square (rows, columns) of a position table, and whether class tokens have rows in it.
 
+    Args:
+        fields: see `shown_fields`.
+
     Returns:
         Pair of the grid, None if the table is not square or there is none, and a boolean.
     """
     rows, prefix = fields.get("table_rows", 0), int(fields["class_token"]) + int(fields["distilled"])
     for count in dict.fromkeys((prefix, prefix + fields["num_registers"], 0)):
         if rows > count and square_grid(rows - count):
-            return square_grid(rows - count), count >= prefix > 0
+            return square_grid(rows - count), count >= prefix
     return None, True
+
+
+def has_class_rows(fields, image_size):
+    """Return whether class tokens have rows in a position table; a table for this image size need not be square.
+
+    Args:
+        fields: see `shown_fields`.
+        image_size: (height, width) in pixels, or one integer.
+    """
+    height, width = checks.check_pair("image_size", image_size)
+    patches = (height // fields["patch_size"][0]) * (width // fields["patch_size"][1])
+    prefix = int(fields["class_token"]) + int(fields["distilled"])
+    if fields.get("table_rows") in (patches, patches + prefix):
+        return fields["table_rows"] == patches + prefix
+    return grid_of(fields)[1]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import pathlib
 import re
@@ -166,15 +167,19 @@ def _one_of(name, value, choices):
 # --- Hugging Face
 
 
-HF_TYPES = tomllib.loads(pathlib.Path(__file__).with_name("huggingface.toml").read_text(encoding="utf-8"))
+@functools.cache
+def hf_types():
+    """Return the model types of transformers, see huggingface.toml."""
+    return tomllib.loads(pathlib.Path(__file__).with_name("huggingface.toml").read_text(encoding="utf-8"))
 
 
 def _read_huggingface(values, family):
-    known = [name for name, row in HF_TYPES.items() if HF_TYPES[row.get("is_part", name)]["family"] == family]
+    types = hf_types()
+    known = [name for name, row in types.items() if types[row.get("is_part", name)]["family"] == family]
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
-    row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels(values)
+    row, labels = types[types[model_type].get("is_part", model_type)], _labels(values)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = _checked(values, KEYS[row["keys"]])

@@ -33,6 +33,11 @@ def _rows():
     return {row["name"]: ForeignName(**row) for row in rows}
 
 
+def foreign_names() -> tuple[ForeignName, ...]:
+    """Return all rows of the table."""
+    return tuple(_rows().values())
+
+
 def find_foreign(name: str) -> ForeignName | None:
     """Return the row for a name, or None.
 

@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS
+from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, KEYS, hf_types
 from keras_vit.checkpoints.names.rules import to_theirs
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
@@ -53,9 +53,9 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
     checks.check_choice("layout", layout, dict.fromkeys(rules.library for rules in layouts.values()) | {"original": None})
     hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
-    rules = _chosen(layouts, layout, hf_type, model.config)
-    layout = rules.library
     path = checks.check_path("path", path)
+    rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
+    layout = rules.library
     is_folder = layout == "huggingface" and path.suffix == ""
     if not is_folder and path.suffix != rules.suffix:
         raise ValueError(f"path must end in {rules.suffix} for layout={layout!r}; got {str(path)!r}")
@@ -89,16 +89,17 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
         )
 
 
-def _chosen(layouts, library, hf_type, config):
-    """Return the `Layout` of a library to write: the first that can hold the model.
+def _chosen(layouts, library, hf_type, config, suffix):
+    """Return the `Layout` of a library to write: the first that can hold the model and has files of this suffix.
 
     Raises:
         ValueError: if none can; the message names a field.
     """
     if hf_type is not None:
-        return layouts[HF_TYPES[hf_type]["layout"]]
+        return layouts[hf_types()[hf_type]["layout"]]
     wanted = (library, "official", "microsoft") if library == "original" else (library,)
-    known = sorted((rules for rules in layouts.values() if rules.library in wanted), key=lambda r: wanted.index(r.library))
+    known = sorted((x for x in layouts.values() if x.library in wanted), key=lambda x: wanted.index(x.library))
+    known = [rules for rules in known if rules.suffix == suffix] or known
     problems = [_problem(rules.library, {**_NEEDED_ALWAYS, **rules.holds}, config) for rules in known]
     if all(problems):
         raise ValueError(problems[-1])
@@ -107,7 +108,7 @@ def _chosen(layouts, library, hf_type, config):
 
 def _huggingface_type(config):
     """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
-    types = {name: row for name, row in HF_TYPES.items() if row.get("family") == config.family and "architectures" in row}
+    types = {name: row for name, row in hf_types().items() if row.get("family") == config.family and "architectures" in row}
     problems = {}
     for name, row in types.items():
         problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
@@ -191,7 +192,7 @@ def _prefix(model, rules, hf_type):
         return model.names_prefix[1]
     if hf_type is None or not model.config.include_top:
         return rules.prefix
-    return HF_TYPES[hf_type].get("prefix", f"{hf_type}.")
+    return hf_types()[hf_type].get("prefix", f"{hf_type}.")
 
 
 def _position_table(table, config, library):
@@ -211,7 +212,7 @@ def _position_table(table, config, library):
 
 def _huggingface_json(model, model_type):
     """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it."""
-    config, row = model.config, HF_TYPES[model_type]
+    config, row = model.config, hf_types()[model_type]
     preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
     values = {
         "architectures": [row["architectures"][0 if config.include_top else 1]],

@@ -1,16 +1,22 @@
 """`keras-vit list` and `keras-vit info`: tables of models, recipes, parameters and cost."""
 
 import itertools
+import os
 import re
 
 import keras_vit
+from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.hub import PREFIX
+from keras_vit.checkpoints.locate import fetch, locate
+from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import list_releases
-from keras_vit.cli.models import build_model
+from keras_vit.cli.models import build_model, given
 from keras_vit.compat.initial_values import build_deferred
-from keras_vit.models.costs import count_macs, layer_costs
+from keras_vit.identify import identify
+from keras_vit.models.costs import layer_costs
+from keras_vit.variants import VARIANTS
 
 _SHOWN_LABELS = 5
-_LISTED_SIZE = 224
 
 
 def list_models(args):
@@ -26,13 +32,17 @@ def list_models(args):
         rows = [row for name in names for row in _weight_rows(name)]
         _print_table(("model", "--weights", "file", "pixels", "classes", "MiB", "top-1 %"), rows, left=(0, 1, 2))
     else:
-        head = ("model", "parameters", f"GMAC@{_LISTED_SIZE}", "weights")
-        widths = (max(map(len, names)), len("1,844,440,680"), len(head[2]), 0)
-        _print_table(head, map(_model_row, names), left=(0, 3), widths=widths)
+        _print_table(("model", "parameters", "pixels", "GMAC", "weights"), list(map(_model_row, names)), left=(0, 4))
 
 
 def info(args):
-    """Print the architecture, inputs, outputs and cost of a model; the load report goes to standard error."""
+    """Print the architecture, inputs, outputs and cost of a model; the load report goes to standard error.
+
+    A weights file or folder is described without building its model.
+    """
+    if not args.model.endswith(".keras") and (os.path.exists(args.model) or args.model.startswith(PREFIX)):
+        _print_file(args)
+        return
     if args.weights is None and not args.model.endswith(".keras"):
         model, _ = build_deferred(lambda: build_model(args))  # without weights: G/14 would need 7 GB
     else:
@@ -42,17 +52,47 @@ def info(args):
     macs = sum(cost.macs for cost in costs if cost.macs is not None)
     total = f"{macs:,}" + (f", and the unknown ones of {', '.join(unknown)}" if unknown else "")
     values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": total}
-    for name, value in model.config.to_dict().items():  # a nested config: `stem stage_sizes` and so on
-        values |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
-    values |= {f"preprocessing {name}": value for name, value in model.preprocessing.to_dict().items()}
-    values["labels"] = labels = model.labels and ", ".join(model.labels[:_SHOWN_LABELS])
-    if labels and len(model.labels) > _SHOWN_LABELS:
-        values["labels"] = f"{labels}, ... ({len(model.labels)})"
-    width = max(map(len, values))
-    for name, value in values.items():
-        print(f"{name:<{width}}  {' '.join(map(str, value)) if isinstance(value, list) else value}")
+    _print_values({**values, **_described(model.config, model.preprocessing, model.labels)})
     print()
     _print_table(("layer", "output", "parameters", "multiply-accumulates"), list(_stage_rows(costs)), left=(0, 1))
+
+
+def _print_file(args):
+    """Print what a weights file is: its layout, the model that it fits, and what it does not state."""
+    if args.weights is not None:
+        raise ValueError(f"--weights must be omitted for {args.model}: the file contains its weights")
+    description = describe(open_checkpoint(fetch(locate(args.model, "", None))))
+    values = {"layout": description.layout, "arrays": len(description.entries), "classes": description.classes}
+    if description.family == "vit" and description.names is not None:
+        config, usual, notes = identify(description, None, given(args, ("image_size", "classes", "gelu", "epsilon")))
+        preprocessing = description.preprocessing or (usual and usual.preprocessing)
+        values |= _described(config, preprocessing, description.labels)
+        if hasattr(usual, "licence"):
+            values["licence"] = usual.licence
+    else:
+        values |= {"family": description.family, **description.stated}
+        notes = ()
+    _print_values({**values, **{f"note {index + 1}": note for index, note in enumerate((*notes, *description.notes))}})
+
+
+def _described(config, preprocessing, labels):
+    """Return the names and values of a config, a preprocessing and labels; those of nested configs have two words."""
+    values = {}
+    for name, value in config.to_dict().items():  # a nested config: `stem stage_sizes` and so on
+        values |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
+    values = {name: value for name, value in values.items() if not name.endswith(" class_name") or "stem" in name}
+    if preprocessing is not None:
+        values |= {f"preprocessing {name}": value for name, value in preprocessing.to_dict().items()}
+    values["labels"] = shown = labels and ", ".join(labels[:_SHOWN_LABELS])
+    if shown and len(labels) > _SHOWN_LABELS:
+        values["labels"] = f"{shown}, ... ({len(labels)})"
+    return values
+
+
+def _print_values(values):
+    width = max(map(len, values))
+    for name, value in values.items():
+        print(f"{name:<{width}}  {' '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
 
 
 def _matching(names, known, pattern):
@@ -62,9 +102,9 @@ def _matching(names, known, pattern):
 
 
 def _model_row(name):
-    model, _ = build_deferred(lambda: keras_vit.create_model(name, image_size=_LISTED_SIZE))
+    row = VARIANTS[name]
     releases = dict.fromkeys(release.alias for release in list_releases(name) if release.alias)
-    return name, f"{model.count_params():,}", f"{count_macs(model) / 1e9:.2f}", ", ".join(releases) or "-"
+    return name, f"{row.parameters:,}", row.image_size, f"{row.macs / 1e9:.2f}", ", ".join(releases) or "-"
 
 
 def _weight_rows(name):
@@ -74,12 +114,9 @@ def _weight_rows(name):
         yield name, release.alias, release.path, release.image_size, release.classes, size, top1
 
 
-def _print_table(head, rows, left, widths=None):
-    """Print rows of cells; the columns in `left` are left-aligned, the others right-aligned.
-
-    With `widths`, each row is printed as soon as it is computed, because building all models takes seconds.
-    """
-    widths = widths or [max(len(str(row[column])) for row in (head, *rows)) for column in range(len(head))]
+def _print_table(head, rows, left):
+    """Print rows of cells; the columns in `left` are left-aligned, the others right-aligned."""
+    widths = [max(len(str(row[column])) for row in (head, *rows)) for column in range(len(head))]
     for row in itertools.chain([head], rows):
         cells = [(str.ljust if n in left else str.rjust)(str(cell), widths[n]) for n, cell in enumerate(row)]
         print("  ".join(cells).rstrip(), flush=True)

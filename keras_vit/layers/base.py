@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_vit.compat.kernels import layer_norm
+from keras_vit.config import BlockConfig
 from keras_vit.config.base import ARGUMENTS, Check, Config
 
 
@@ -47,7 +48,7 @@ class Layer(keras.layers.Layer):
         values = {name: getattr(self, name) for name in self.argument_names}
         for name, value in values.items():
             if isinstance(value, Config):
-                values[name] = None if value == type(value)() else value.to_dict()
+                values[name] = None if value == BlockConfig() else value.to_dict()  # the default is None
         return {**super().get_config(), **values}
 
     def compute_output_shape(self, input_shape):

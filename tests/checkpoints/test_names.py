@@ -1,6 +1,7 @@
 """The tables of names: every rule round-trips, every dialect folds to the names written out here."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -21,6 +22,15 @@ SHAPES = {
 }
 BLOCK = "Transformer/encoderblock_7/"
 ATTENTION = BLOCK + "MultiHeadDotProductAttention_1/"
+# what the models of published families have
+BEIT = {"position_embedding": "relative_2d", "layer_scale_init": 0.1, "pooling": "gap", "class_token": True}
+BEIT |= {"norm_position": "after_pooling"}
+EVA02 = {"block": {"gated": True, "key_bias": False, "rotary": {"kind": "eva02"}}}
+DINOV3 = {"position_embedding": "none", "num_registers": 4, "layer_scale_init": 0.1}
+DINOV3 |= {"block": {"key_bias": False, "rotary": {"kind": "dinov3"}}}
+CLIP = {"embedding": {"pre_norm": True, "patch_bias": False}, "head": {"bias": False}}
+AIMV2 = {"embedding": {"patch_norm": True}, "block": {"norm": "rms", "gated": True, "bias": False}}
+AIMV2 |= {"qkv_bias": False, "pooling": "gap", "include_top": False}
 LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for layout in layouts]
 
 FOLDED = {
@@ -60,8 +70,8 @@ FOLDED = {
     ("vit", "official", "MlpBlock_0/Dense_1/bias"): "MAPHead_0/MlpBlock_0/Dense_1/bias",
     # timm, and the authors of DeiT-III
     ("vit", "timm", "blocks.11.ls1.gamma"): "blocks.11.ls1.gamma",
-    ("vit", "timm", "blocks.11.gamma_1"): "blocks.11.ls1.gamma",
-    ("vit", "timm", "blocks.0.gamma_2"): "blocks.0.ls2.gamma",
+    ("vit", "timm", "blocks.11.gamma_1"): "blocks.11.gamma_1",
+    ("vit", "timm", "blocks.0.gamma_2"): "blocks.0.gamma_2",
     ("vit", "timm", "blocks.10.attn.qkv.weight"): "blocks.10.attn.qkv.weight",
     # transformers 4.x, a classifier and a bare model
     ("vit", "huggingface", "vit.embeddings.cls_token"): "embeddings.cls_token",
@@ -127,12 +137,42 @@ FOLDED = {
         "encoder.layers.3.blocks.0.output.dense.weight"
     ),
     ("swin", "timm", "layers.1.downsample.reduction.weight"): "layers.1.downsample.reduction.weight",
+    # OpenCLIP around a model of timm
+    ("vit", "timm", "visual.trunk.blocks.3.attn.q_norm.weight"): "blocks.3.attn.q_norm.weight",
+    # BEiT, transformers 4.x and 5.x
+    ("vit", "huggingface", "beit.encoder.layer.3.lambda_1"): "encoder.layer.3.lambda_1",
+    ("vit", "huggingface", "beit.layers.3.attention.relative_position_bias.relative_position_bias_table"): (
+        "encoder.layer.3.attention.attention.relative_position_bias.relative_position_bias_table"
+    ),
+    # DINOv2, transformers 4.x and 5.x
+    ("vit", "dinov2_huggingface", "dinov2.encoder.layer.2.layer_scale1.lambda1"): (
+        "encoder.layer.2.layer_scale1.lambda1"
+    ),
+    ("vit", "dinov2_huggingface", "dinov2_with_registers.embeddings.register_tokens"): "embeddings.register_tokens",
+    ("vit", "dinov2_huggingface", "encoder.layer.2.attention.k_proj.bias"): (
+        "encoder.layer.2.attention.attention.key.bias"
+    ),
+    ("vit", "dinov2_huggingface", "encoder.layer.2.mlp.up_proj.weight"): "encoder.layer.2.mlp.weights_in.weight#1",
+    # DINOv3, CLIP and AIMv2 in transformers
+    ("vit", "dinov3_huggingface", "model.layer.0.mlp.gate_proj.weight"): "layer.0.mlp.gate_proj.weight",
+    ("vit", "clip_huggingface", "vision_model.pre_layrnorm.bias"): "pre_layrnorm.bias",
+    ("vit", "clip_huggingface", "visual_projection.weight"): "visual_projection.weight",
+    ("vit", "aimv2_huggingface", "vision_model.head.cls_token"): "head.cls_token",
 }
 
-# arrays that models of several kinds have, in one place or another
+# Arrays that belong to one variable in some models and to another one in others: DeiTForImageClassification has a
+# distillation token without a head; BEiT, EVA-02 and DINOv3 have no biases of keys.
 SHARED = {
-    ("vit", "timm"): {"cls_token"},
-    ("vit", "huggingface"): {"embeddings.cls_token", "embeddings.distillation_token"},
+    **{
+        ("vit", layout): {"blocks.3.attn.q_proj.bias", "blocks.3.attn.v_proj.bias"}
+        for layout in ("timm", "beit_original", "dinov2_original", "dinov3_original")
+    },
+    ("vit", "huggingface"): {
+        "embeddings.distillation_token",
+        "encoder.layer.3.attention.attention.query.bias",
+        "encoder.layer.3.attention.attention.value.bias",
+    },
+    ("vit", "dinov3_huggingface"): {"layer.3.attention.q_proj.bias", "layer.3.attention.v_proj.bias"},
 }
 
 
@@ -186,11 +226,17 @@ def test_folding_twice_changes_nothing(family, layout, name):
 @pytest.mark.parametrize(("family", "layout"), LAYOUTS)
 def test_the_rules_use_folded_names_that_differ(family, layout):
     key, layout = (family, layout), layout_of(family, layout)
-    numbers = {"block": 3, "stage": 2, "stage0": 1, "unit": 4, "unit0": 3}
-    theirs = [name.format(**numbers) for rule in layout.rules for name in rule.theirs] + list(layout.position_tables)
-    for name in theirs:
+    numbers = {"block": 3, "attention_bias": 3, "stage": 2, "stage0": 1, "unit": 4, "unit0": 3}
+    found = {name: {"the position table"} for name in layout.position_tables}  # name -> our variables
+    for rule in layout.rules:
+        assert len(set(rule.theirs)) == len(rule.theirs)
+        # Variants of a layer are one variable; RMSNorm calls its only variable `scale`.
+        variable = re.sub("@[a-z_]+", "", rule.ours).replace("/scale", "/gamma")
+        for name in rule.theirs:
+            found.setdefault(name.format(**numbers), set()).add(variable)
+    for name in found:
         assert names.fold(layout, name) == name
-    assert {name for name in theirs if theirs.count(name) > 1} == SHARED.get(key, set())
+    assert {name for name, variables in found.items() if len(variables) > 1} == SHARED.get(key, set())
 
 
 @pytest.mark.parametrize(("family", "layout"), LAYOUTS)
@@ -215,6 +261,31 @@ def test_every_variable_has_one_rule(family, layout):
         ("swin", "microsoft", {}),
         ("swin", "timm", {}),
         ("bit", "official", {}),
+        ("vit", "big_vision", {"pooling": "map", "include_top": False}),
+        ("vit", "timm", {"pooling": "map", "norm_position": "none"}),
+        ("vit", "timm", {"pooling": "gap", "norm_position": "after_pooling", "embedding": {"pre_norm": True}}),
+        ("vit", "timm", {**BEIT, "position_placement": "every"}),
+        ("vit", "timm", {**EVA02, "block": {**EVA02["block"], "mlp_norm": True, "attention_norm": True}}),
+        ("vit", "timm", {"qk_norm": True, "block": {"order": "parallel"}}),
+        ("vit", "timm", {"qkv_bias": False, "qk_norm": True, "block": {"order": "parallel"}}),
+        ("vit", "beit_original", {**BEIT, "position_placement": "shared", "block": {"key_bias": False}}),
+        ("vit", "eva02_original", EVA02),
+        ("vit", "eva02_original", {**EVA02, "block": {**EVA02["block"], "mlp_norm": True}}),
+        ("vit", "dinov2_original", {"layer_scale_init": 1.0, "num_registers": 4, "block": {"gated": True}}),
+        ("vit", "dinov3_original", {**DINOV3, "block": {**DINOV3["block"], "gated": True}}),
+        ("vit", "huggingface", {**BEIT, "position_placement": "every", "block": {"key_bias": False}}),
+        ("vit", "huggingface", {"pooling": "gap", "norm_position": "after_pooling"}),
+        ("vit", "dinov2_huggingface", {"layer_scale_init": 1.0, "num_registers": 4}),
+        ("vit", "dinov2_huggingface", {"layer_scale_init": 1.0, "block": {"gated": True}}),
+        ("vit", "dinov3_huggingface", DINOV3),
+        ("vit", "dinov3_huggingface", {**DINOV3, "block": {**DINOV3["block"], "gated": True}}),
+        ("vit", "clip_huggingface", CLIP),
+        ("vit", "clip_huggingface", {"pooling": "map", "include_top": False}),
+        ("vit", "openclip", CLIP),
+        ("vit", "openclip", {**CLIP, "pooling": "map", "layer_scale_init": 0.1}),
+        ("vit", "aimv2_original", AIMV2),
+        ("vit", "aimv2_huggingface", AIMV2),
+        ("vit", "aimv2_huggingface", {**AIMV2, "pooling": "aim"}),
     ],
 )
 def test_the_rules_know_every_variable_of_a_model(make_kind, kind, layout, changes):
@@ -258,6 +329,21 @@ def test_no_other_code_has_names_for_an_axial_resnet():
             "swin",
             "huggingface",
         ),
+        (["visual.conv1.weight", "transformer.resblocks.0.ln_1.weight"], "vit", "openclip"),
+        (["visual.conv1.weight", "visual.layer1.0.conv1.weight"], None, None),  # a ResNet
+        (["vision_model.embeddings.patch_embedding.weight", "text_model.x"], "vit", "clip_huggingface"),
+        (["vision_model.embeddings.patch_embed.weight"], "vit", "aimv2_huggingface"),
+        (["preprocessor.patchifier.proj.weight"], "vit", "aimv2_original"),
+        (["layer.0.attention.q_proj.weight"], "vit", "dinov3_huggingface"),
+        (
+            ["embeddings.patch_embeddings.projection.weight", "encoder.layer.0.norm1.weight"],
+            "vit",
+            "dinov2_huggingface",
+        ),
+        (["patch_embed.proj.weight", "register_tokens"], "vit", "dinov2_original"),
+        (["patch_embed.proj.weight", "storage_tokens"], "vit", "dinov3_original"),
+        (["patch_embed.proj.weight", "blocks.0.mlp.w1.weight"], "vit", "eva02_original"),
+        (["patch_embed.proj.weight", "blocks.0.gamma_1"], "vit", "timm"),
         (["conv1.weight", "bn1.weight"], None, None),
         (["deit.embedding/kernel"], None, None),
         ([], None, None),
@@ -319,22 +405,30 @@ def test_variants_of_a_layer_have_names_of_their_own(make_kind):
     assert names.find_rule(timm, "root_conv/kernel", root).theirs == ("patch_embed.backbone.conv.weight",)
 
 
-def test_the_norm_after_pooling_has_a_name_of_its_own_in_timm_alone(make_kind):
-    configs = {
-        position: make_kind("vit", pooling="gap", norm_position=position).config
+def test_names_of_the_norm_before_and_after_pooling(make_kind):
+    configs = [
+        make_kind("vit", pooling="gap", norm_position=position).config
         for position in ("before_pooling", "after_pooling")
-    }
+    ]
     found = {
-        (layout, position): names.find_rule(layout_of("vit", layout), "encoder_norm/gamma", config)
-        for layout, (position, config) in itertools.product(names.LAYOUTS["vit"], configs.items())
+        key: tuple(names.find_rule(layout, "encoder_norm/gamma", config) for config in configs)
+        for key, layout in names.LAYOUTS["vit"].items()
     }
-    assert {key: rule and rule.theirs for key, rule in found.items()} == {
-        ("official", "before_pooling"): ("Transformer/encoder_norm/scale",),
-        ("official", "after_pooling"): None,
-        ("timm", "before_pooling"): ("norm.weight",),
-        ("timm", "after_pooling"): ("fc_norm.weight",),
-        ("huggingface", "before_pooling"): ("layernorm.weight",),
-        ("huggingface", "after_pooling"): None,
+    theirs = {key: tuple(rule and rule.theirs[0] for rule in pair) for key, pair in found.items()}
+    assert theirs == {
+        "official": ("Transformer/encoder_norm/scale", None),
+        "big_vision": ("Transformer/encoder_norm/scale", None),
+        **dict.fromkeys(
+            ("timm", "beit_original", "eva02_original", "dinov2_original", "dinov3_original"),
+            ("norm.weight", "fc_norm.weight"),
+        ),
+        "huggingface": ("layernorm.weight", "pooler.layernorm.weight"),
+        "dinov2_huggingface": ("layernorm.weight", None),
+        "dinov3_huggingface": ("norm.weight", None),
+        "clip_huggingface": ("post_layernorm.weight", None),
+        "aimv2_huggingface": ("rms_norm.weight", None),
+        "aimv2_original": ("trunk.post_trunk_norm.weight", None),
+        "openclip": ("visual.ln_post.weight", "visual.ln_post.weight"),
     }
 
 

@@ -192,7 +192,16 @@ def test_half_precision_comes_back(make_model, weights_of, tmp_path):
         ("vit", "official", {"position_embedding": "learned_2d"}, "none for .'position_embs/columns'"),
         ("vit", "timm", {"position_embedding": "learned_2d"}, "none for .'position_embs/columns'"),
         ("vit", "huggingface", {"position_embedding": "learned_2d"}, "needs position_embedding='learned'"),
-        ("vit", "huggingface", {"pooling": "gap"}, "needs pooling='token'; the model has 'gap'"),
+        (
+            "vit",
+            "huggingface",
+            {"pooling": "gap", "class_token": True},
+            "needs pooling='token'; the model has 'gap'",
+        ),
+        ("vit", "huggingface", {"block": {"gated": True}}, "needs block.gated=False; the model has True"),
+        ("vit", "huggingface", {"embedding": {"pre_norm": True}}, "needs embedding.pre_norm=False; the model has True"),
+        ("vit", "official", {"embedding": {"pre_norm": True}}, "none for .'pre_norm/gamma'"),
+        ("vit", "official", {"block": {"norm": "rms"}}, "none for .'block_00/norm1/scale'"),
         ("vit", "huggingface", {"num_registers": 2}, "needs num_registers=0; the model has 2"),
         ("vit", "huggingface", {"position_embedding": "sincos2d"}, "needs position_embedding='learned'"),
         ("vit", "huggingface", {"representation_size": 4}, "needs representation_size=None; the model has 4"),
@@ -227,10 +236,10 @@ def test_wrong_suffix_and_layout(make_kind, tmp_path):
         keras_vit.save_weights(model, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match=r"path must end in \.safetensors for layout='timm'; got '.*a'"):
         keras_vit.save_weights(model, tmp_path / "a", "timm")
-    with pytest.raises(ValueError, match="layout must be one of 'official', 'timm', 'huggingface'; got layout='flax'"):
+    with pytest.raises(ValueError, match="layout must be one of 'official', 'original', 'timm', 'huggingface'; got layout='flax'"):
         keras_vit.save_weights(model, tmp_path / "a.npz", "flax")
     swin = make_kind("swin")
-    with pytest.raises(ValueError, match="one of 'huggingface', 'microsoft', 'timm'; got layout='official'"):
+    with pytest.raises(ValueError, match="one of 'huggingface', 'microsoft', 'timm', 'original'; got layout='official'"):
         keras_vit.save_weights(swin, tmp_path / "a.npz")
     with pytest.raises(ValueError, match=r"path must end in \.safetensors for layout='microsoft'"):
         keras_vit.save_weights(swin, tmp_path / "a.npz", "microsoft")

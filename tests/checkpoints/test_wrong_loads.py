@@ -32,6 +32,11 @@ def save(model, path):
 
 GAP = {"pooling": "gap", "class_token": True}
 FIXED = {"position_embedding": "sincos2d"}
+MAP = {"pooling": "map", "class_token": True}
+ROTARY = {"block": {"rotary": {"kind": "eva02"}}}
+POST_NORM = {"block": {"order": "post_norm"}}
+WITH_BLOCKS = ("timm.safetensors", "a.keras", "a.weights.h5")
+OF_THE_ROW = {"num_heads", "block", "head"}  # which a variant fixes
 
 # what the file is, what the model is, formats that hold it, words of the refusal or the warning
 CHANGES = [
@@ -60,6 +65,21 @@ CHANGES = [
         ("a.keras", "a.weights.h5"),
         "position_placement='every'; the model has 'stem'",
     ),
+    ({"gelu": "quick"}, {}, FORMATS, "gelu='quick'; the model has 'tanh'"),
+    (POST_NORM, {}, WITH_BLOCKS, "block.order='post_norm'; the model has 'pre_norm'"),
+    ({}, POST_NORM, WITH_BLOCKS, "block.order='pre_norm'; the model has 'post_norm'"),
+    (ROTARY, {}, WITH_BLOCKS, "block.rotary.kind='eva02'; the model has None"),
+    ({}, ROTARY, WITH_BLOCKS, "block.rotary.*'eva02'"),
+    (ROTARY, {"block": {"rotary": {"kind": "pe"}}}, WITH_BLOCKS, "block.rotary.kind='eva02'; the model has 'pe'"),
+    (
+        {"block": {"rotary": {"kind": "eva02", "reference_grid": 7}}},
+        ROTARY,
+        WITH_BLOCKS,
+        "block.rotary.reference_grid=.7, 7.; the model has None",
+    ),
+    ({**MAP, "head": {"map_heads": 4}}, MAP, WITH_BLOCKS, "head.map_heads=4; the model has None"),
+    ({**MAP, "head": {"map_prefix": True}}, MAP, WITH_BLOCKS, "head.map_prefix=True; the model has False"),
+    (MAP, {**MAP, "head": {"map_prefix": True}}, WITH_BLOCKS, "head.map_prefix=False; the model has True"),
 ]
 
 
@@ -121,7 +141,7 @@ def test_keras_own_load_weights_names_a_damaged_file(make_model, tmp_path, confi
 
 
 @pytest.mark.parametrize(
-    ("theirs", "names"), slow_after(4, [(row[0], row[2]) for row in CHANGES if "num_heads" not in row[1]])
+    ("theirs", "names"), slow_after(4, [(row[0], row[2]) for row in CHANGES if not OF_THE_ROW & set(row[0] | row[1])])
 )
 def test_create_model_builds_what_the_file_states(make_model, in_zoo, logits_of, tmp_path, theirs, names):
     source = make_model(seed=1, **theirs)
@@ -129,6 +149,14 @@ def test_create_model_builds_what_the_file_states(make_model, in_zoo, logits_of,
     for name in names:
         model = in_zoo("vit")(save(source, tmp_path / name), **explicit)
         np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("theirs", [POST_NORM, ROTARY, {**MAP, "head": {"map_heads": 4}}], ids=str)
+def test_a_row_of_other_blocks_takes_no_file(make_model, in_zoo, tmp_path, theirs):
+    for name in WITH_BLOCKS:
+        path = save(make_model(seed=1, **theirs), tmp_path / name)
+        with pytest.raises(ValueError, match="block.order='post_norm'|block.rotary.kind='eva02'|head.map_heads=4"):
+            in_zoo("vit")(path, **(MAP if "pooling" in theirs else {}))
 
 
 def test_a_row_of_other_heads_takes_no_file(make_model, in_zoo, tmp_path):
@@ -143,7 +171,7 @@ HF = {"model_type": "vit", "num_attention_heads": 2, "hidden_act": "gelu_pytorch
 FOLDERS = [
     ("huggingface", {**HF, "num_attention_heads": 4}, "num_heads=4; the model has 2"),
     ("huggingface", {**HF, "hidden_act": "relu"}, "hidden_act must be one of"),
-    ("huggingface", {**HF, "hidden_act": "quick_gelu"}, "hidden_act must be one of"),
+    ("huggingface", {**HF, "hidden_act": "quick_gelu"}, "gelu='quick'; the model has 'tanh'"),
     ("huggingface", {**HF, "hidden_act": "gelu"}, "gelu='erf'; the model has 'tanh'"),
     ("huggingface", {**HF, "layer_norm_eps": 1e-12}, "epsilon=1e-12; the model has 1e-06"),
     ("huggingface", {**HF, "num_hidden_layers": 3}, "num_layers=3; the model has 2"),
@@ -154,20 +182,22 @@ FOLDERS = [
     ("huggingface", {**HF, "patch_size": 4, "image_size": [8, 32]}, "2 x 8 -> 4 x 4"),
     ("huggingface", {**HF, "patch_size": 4, "image_size": 64}, "states a grid of 16 x 16 patches; its table has 17"),
     ("huggingface", {**HF, "use_mean_pooling": True}, "config.json also has use_mean_pooling"),
-    ("huggingface", {"model_type": "beit"}, "model_type must be 'vit' or 'deit'; got 'beit'"),
+    ("huggingface", {"model_type": "segformer"}, "model_type must be one of 'vit', 'deit', .*; got 'segformer'"),
+    ("huggingface", {"model_type": "beit"}, "num_heads=12; the model has 2"),  # the default of transformers
+    ("huggingface", {**HF, "model_type": "dinov3_vit", "key_bias": True}, "block.rotary.kind='dinov3'; the model has"),
     ("timm", {"architecture": "vit_base_patch16_rpn_224"}, "must be one .* got 'vit_base_patch16_rpn_224'"),
     ("timm", {"architecture": "vit_base_patch16_xp_224"}, "architecture must be one"),
     ("timm", {"architecture": "vit_small_patch16_36x1_224"}, "architecture must be one"),
-    ("timm", {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "architecture must be one"),
+    ("timm", {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "gelu='quick'|num_heads=12"),
     ("timm", {"architecture": "vit_base_patch16_rope_224"}, "architecture must be one"),
-    ("timm", {"architecture": "beit_base_patch16_224"}, "architecture must be one"),
+    ("timm", {"architecture": "beit_base_patch16_224"}, "num_heads=12"),
     ("timm", {"architecture": "vit_tiny_patch4_16"}, "num_heads=3; the model has 2"),
     ("timm", {"model_args": {"num_heads": 4}}, "num_heads=4; the model has 2"),
     ("timm", {"model_args": {"act_layer": "relu"}}, "act_layer in model_args must be one of"),
     ("timm", {"model_args": {"act_layer": "gelu"}}, "gelu='erf'; the model has 'tanh'"),
     ("timm", {"model_args": {"norm_layer": "rmsnorm"}}, "norm_layer in model_args must be one of"),
     ("timm", {"model_args": {"block_fn": "ResPostBlock"}}, "block_fn in model_args is not supported by keras_vit"),
-    ("timm", {"model_args": {"pre_norm": True}}, "pre_norm in model_args must be False"),
+    ("timm", {"model_args": {"pre_norm": True}}, "embedding.pre_norm=True; the model has False"),
     ("timm", {"model_args": {"qk_norm": True}}, "qk_norm=True; the model has False"),
     ("timm", {"model_args": {"class_token": False}}, "class_token=False; the model has True"),
     ("timm", {"model_args": {"img_size": [8, 32], "patch_size": 4}}, "2 x 8 -> 4 x 4"),

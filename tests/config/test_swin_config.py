@@ -84,7 +84,7 @@ INTEGER = "must be an integer of at least 1"
         ({"qkv_bias": 1}, "qkv_bias must be True or False; got qkv_bias=1"),
         ({"dropout_rate": 1.0}, "dropout_rate must be a number in [0, 1); got dropout_rate=1.0"),
         ({"drop_path_rate": -1}, "drop_path_rate must be a number in [0, 1)"),
-        ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
+        ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf', 'quick'; got gelu='exact'"),
         ({"epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),
         ({"image_size": 30}, "image_size must be divisible by patch_size; got image_size=(30, 30), patch_size=(4, 4)"),
     ],

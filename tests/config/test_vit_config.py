@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import ResNetConfig, ViTConfig
-from keras_vit.config import FeatureMapConfig
+from keras_vit.config import BlockConfig, EmbeddingConfig, FeatureMapConfig, HeadConfig
 
 TINY = {
     "name": "tiny",
@@ -48,6 +48,11 @@ EVERYTHING = {
     "stem": ResNetConfig(stage_sizes=(1, 2), width_factor=0.5, style="timm", gn_epsilon=1e-4, std_epsilon=1e-7),
 }
 EVERYTHING["patch_size"] = (2, 3)  # of the feature map of 4 x 6
+EVERYTHING |= {
+    "embedding": EmbeddingConfig(patch_bias=False, pre_norm=True, resize="bicubic"),
+    "block": BlockConfig(norm="rms", gated=True, mlp_norm=True),
+    "head": HeadConfig(bias=False, map_heads=6),
+}
 AXIAL = {**TINY, "attention": "axial", "pooling": "gap", "position_embedding": "learned_2d"}
 DISTILLED = {**TINY, "distilled": True, "position_placement": "every"}
 OWN_STEM = {**TINY, "stem": FeatureMapConfig(size=(8, 16))}
@@ -96,10 +101,10 @@ REFUSED = [
     ({"layer_scale_init": 0.0}, [f"layer_scale_init {POSITIVE}", "layer_scale_init=0.0"]),
     ({"epsilon": -1e-6}, [f"epsilon {POSITIVE}", "epsilon=-1e-06"]),
     ({"epsilon": 0}, [f"epsilon {POSITIVE}", "epsilon=0"]),
-    ({"gelu": "exact"}, ["gelu must be one of 'tanh', 'erf'", "gelu='exact'"]),
+    ({"gelu": "exact"}, ["gelu must be one of 'tanh', 'erf', 'quick'", "gelu='exact'"]),
     (
         {"pooling": "tokn"},
-        ["pooling must be one of 'token', 'gap', 'map', 'first'", "pooling='tokn'"],
+        ["pooling must be one of 'token', 'gap', 'token_gap', 'map', 'aim', 'first'", "pooling='tokn'"],
     ),
     ({"norm_position": "pre"}, ["norm_position must be one of 'before_pooling', 'after_pooling'", "='pre'"]),
     ({"position_embedding": "sincos"}, ["position_embedding must be one of 'learned'", "='sincos'"]),
@@ -150,11 +155,15 @@ CONTRADICTIONS = [
     ),
     (
         {"position_embedding": "sincos2d", "hidden_dim": 42},
-        ["position_embedding='sincos2d' needs hidden_dim", "divisible by 4", "hidden_dim=42"],
+        ["position_embedding 'sincos2d' and 'sincos2d_mae' need hidden_dim", "divisible by 4", "hidden_dim=42"],
     ),
     (
         {"position_embedding": "sincos2d", "hidden_dim": 4, "num_heads": 1},
-        ["position_embedding='sincos2d' needs hidden_dim", "at least 8", "hidden_dim=4"],
+        ["position_embedding 'sincos2d' and 'sincos2d_mae' need hidden_dim", "at least 8", "hidden_dim=4"],
+    ),
+    (
+        {"position_embedding": "sincos2d_mae", "hidden_dim": 42},
+        ["need hidden_dim of at least 8, divisible by 4; got position_embedding='sincos2d_mae', hidden_dim=42"],
     ),
     (
         {"position_embedding": "learned_2d", "hidden_dim": 9},

@@ -4,8 +4,10 @@ import math
 
 import keras
 import numpy as np
+import onevit
 import pytest
 
+from keras_vit.config import BlockConfig
 from keras_vit.layers import MlpBlock
 
 
@@ -17,6 +19,61 @@ def test_values(gelu, reference, randomise):
     assert list(weights) == ["dense1/kernel", "dense1/bias", "dense2/kernel", "dense2/bias"]
     expected = reference.mlp(x.astype("float64"), *weights.values(), gelu)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "erf", "quick"])
+@pytest.mark.parametrize(
+    "block",
+    [
+        {},
+        {"bias": False},
+        {"mlp_norm": True},
+        {"mlp_norm": True, "norm": "rms"},
+        {"gated": True},
+        {"gated": True, "bias": False, "norm": "rms"},
+        {"gated": True, "mlp_norm": True},
+    ],
+    ids=str,
+)
+def test_switches_of_the_block(block, gelu, randomise):
+    layer = MlpBlock(7, gelu=gelu, block=BlockConfig(**block), epsilon=1e-3)
+    x = 2 * np.random.default_rng(1).normal(size=(2, 3, 5)).astype("float32")
+    layer.build(x.shape)
+    weights = randomise(layer)
+    gated, kind = block.get("gated", False), block.get("norm", "layer")
+    assert weights["dense1/kernel"].shape == (5, 14 if gated else 7)
+    assert ("dense1/bias" in weights) is block.get("bias", True) is ("dense2/bias" in weights)
+    assert any(path.startswith("hidden_norm/") for path in weights) is block.get("mlp_norm", False)
+    settings = {"act": gelu, "eps": 1e-3, "norm": kind}
+    expected = onevit.mlp(x.astype("float64"), onevit.of_mlp(weights, gated=gated), settings)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, atol=2e-5)
+
+
+def test_quick_gelu_is_no_other_gelu():
+    """Hendrycks and Gimpel, arXiv 1606.08415, section 2: x sigmoid(1.702 x); it differs by up to 0.02."""
+    x = np.linspace(-6, 6, 1201)[:, None].astype("float32")
+    outputs = {}
+    for gelu in ("tanh", "erf", "quick"):
+        layer = MlpBlock(1, gelu=gelu)
+        layer.build(x.shape)
+        layer.set_weights([np.ones((1, 1)), np.zeros(1), np.ones((1, 1)), np.zeros(1)])
+        outputs[gelu] = keras.ops.convert_to_numpy(layer(x))
+    wide = x.astype("float64")
+    np.testing.assert_allclose(outputs["quick"], wide / (1 + np.exp(-1.702 * wide)), atol=2e-6)
+    for other in ("tanh", "erf"):
+        assert np.abs(outputs["quick"] - outputs[other]).max() == pytest.approx(0.0203, rel=0.03)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("block", [{}, {"gated": True, "mlp_norm": True}, {"norm": "rms", "mlp_norm": True}], ids=str)
+def test_mixed_precision(block, policy, randomise):
+    layer = MlpBlock(7, gelu="quick", block=BlockConfig(**block), dtype=policy)
+    x = 20 * np.random.default_rng(1).normal(size=(2, 3, 5)).astype("float32")
+    layer.build(x.shape)
+    randomise(layer)
+    output = layer(x)
+    assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+    assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()
 
 
 def test_the_two_forms_of_gelu_differ_where_they_should(reference):
@@ -66,7 +123,7 @@ def test_kernels_start_xavier_uniform_and_biases_at_normal_1e_6(check_uniform, i
     [
         ({"mlp_dim": 0}, "mlp_dim must be an integer of at least 1; got mlp_dim=0"),
         ({"mlp_dim": 4, "dropout_rate": 1}, r"dropout_rate must be a number in \[0, 1\); got dropout_rate=1"),
-        ({"mlp_dim": 4, "gelu": "exact"}, "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
+        ({"mlp_dim": 4, "gelu": "exact"}, "gelu must be one of 'tanh', 'erf', 'quick'; got gelu='exact'"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, message):

@@ -4,9 +4,10 @@ import math
 
 import keras
 import numpy as np
+import onevit
 import pytest
 
-from keras_vit.layers import AttentionPooling, GlobalAveragePooling, TokenPooling
+from keras_vit.layers import AttentionPooling, GlobalAveragePooling, TokenAndAveragePooling, TokenPooling
 
 
 @pytest.mark.parametrize(("kwargs", "index"), [({}, 0), ({"index": 3}, 3)])
@@ -27,6 +28,76 @@ def test_global_average_sums_float16_in_float32():
     tokens[0, 0] = 0.0
     layer = GlobalAveragePooling(dtype="mixed_float16")
     np.testing.assert_allclose(_call(layer, tokens), 199.8, atol=0.1)
+
+
+@pytest.mark.parametrize("prefix", [1, 5])
+def test_token_and_average_are_concatenated(prefix):
+    tokens = _tokens()
+    expected = np.concatenate([tokens[:, 0], tokens[:, prefix:].astype("float64").mean(axis=1)], axis=-1)
+    layer = TokenAndAveragePooling(prefix)
+    np.testing.assert_allclose(_call(layer, tokens), expected, atol=1e-6)
+    assert layer.compute_output_shape((None, 7, 8)) == (None, 16)
+    assert tuple(layer(keras.Input((7, 8))).shape) == (None, 16)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("prefix", [1, 5])
+def test_token_and_average_of_several_blocks(count, prefix):
+    """The class token of every level, the oldest first, then the mean of the patches of the last (DINOv2's heads)."""
+    levels = [np.random.default_rng(index).normal(size=(2, 7, 8)).astype("float32") for index in range(count)]
+    expected = [level[:, 0] for level in levels] + [levels[-1][:, prefix:].astype("float64").mean(axis=1)]
+    layer = TokenAndAveragePooling(prefix)
+    np.testing.assert_allclose(_call(layer, levels), np.concatenate(expected, axis=-1), atol=1e-6)
+    symbolic = layer([keras.Input((7, 8)) for _ in range(count)])
+    assert tuple(symbolic.shape) == (None, 8 * (count + 1))
+    assert layer.compute_output_shape([(3, 7, 8)] * count) == (3, 8 * (count + 1))
+
+
+def test_token_and_average_sums_float16_in_float32():
+    tokens = np.full((1, 1001, 2), 200.0, "float32")  # the sum of the patches, 200000, is beyond float16
+    layer = TokenAndAveragePooling(1, dtype="mixed_float16")
+    output = layer(tokens)
+    assert keras.backend.standardize_dtype(output.dtype) == "float16"
+    np.testing.assert_array_equal(_call(layer, tokens), np.full((1, 4), 200.0))
+
+
+@pytest.mark.parametrize(("num_heads", "prefix"), [(1, 0), (2, 1), (4, 2)])
+def test_pooling_of_aimv2_has_neither_mlp_nor_projected_query(num_heads, prefix, randomise):
+    """AttentionPoolingClassifier of github.com/apple/ml-aim: keys and values without biases, then a projection."""
+    tokens = _tokens()
+    layer = AttentionPooling(num_heads, None, prefix)
+    layer.build(tokens.shape)
+    weights = randomise(layer)
+    assert set(weights) == {"probe", "key_value/kernel", "proj/kernel", "proj/bias"}
+    keys, values = np.split(weights["key_value/kernel"], 2, axis=1)
+    theirs = {"probe": weights["probe"], "k": {"w": keys.T}, "v": {"w": values.T}, "o": onevit.of_layer(weights, "proj")}
+    expected = onevit.map_pool(tokens[:, prefix:].astype("float64"), theirs, {"pool_heads": num_heads})
+    np.testing.assert_allclose(_call(layer, tokens), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "erf", "quick"])
+def test_map_pooling_is_that_of_the_statement_in_numpy(gelu, randomise):
+    tokens = _tokens()
+    layer = AttentionPooling(4, 12, 2, gelu, 1e-3)
+    layer.build(tokens.shape)
+    weights = randomise(layer)
+    pairs = zip("kv", np.split(weights["key_value/kernel"], 2, 1), np.split(weights["key_value/bias"], 2), strict=True)
+    theirs = {name: {"w": kernel.T, "b": bias} for name, kernel, bias in pairs} | onevit.of_mlp(weights, "mlp/")
+    theirs |= {"probe": weights["probe"], "q": onevit.of_layer(weights, "query")}
+    theirs |= {"o": onevit.of_layer(weights, "proj"), "n": onevit.of_layer(weights, "norm")}
+    settings = {"pool_heads": 4, "act": gelu, "eps": 1e-3}
+    expected = onevit.map_pool(tokens[:, 2:].astype("float64"), theirs, settings)
+    np.testing.assert_allclose(_call(layer, tokens), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("mlp_dim", [None, 12])
+def test_attention_pooling_in_mixed_precision(mlp_dim, policy, randomise):
+    layer, tokens = AttentionPooling(2, mlp_dim, 1, "quick", dtype=policy), _tokens()
+    layer.build(tokens.shape)
+    randomise(layer)
+    assert keras.backend.standardize_dtype(layer(tokens).dtype) == layer.compute_dtype
+    assert np.isfinite(_call(layer, tokens)).all()
 
 
 @pytest.mark.parametrize("gelu", ["tanh", "erf"])
@@ -83,13 +154,17 @@ def test_map_pooling_starts_xavier_uniform(check_uniform, initial):
             lambda: GlobalAveragePooling(-1),
             "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1",
         ),
+        (
+            lambda: TokenAndAveragePooling(-1),
+            "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1",
+        ),
         (lambda: AttentionPooling(0, 4), "num_heads must be an integer of at least 1; got num_heads=0"),
         (lambda: AttentionPooling(2, 0), "mlp_dim must be an integer of at least 1; got mlp_dim=0"),
         (
             lambda: AttentionPooling(2, 4, -1),
             "num_prefix_tokens must be an integer of at least 0; got num_prefix_tokens=-1",
         ),
-        (lambda: AttentionPooling(2, 4, gelu="exact"), "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
+        (lambda: AttentionPooling(2, 4, gelu="exact"), "gelu must be one of 'tanh', 'erf', 'quick'; got gelu='exact'"),
         (lambda: AttentionPooling(2, 4, epsilon=-1), "epsilon must be a finite number above 0; got epsilon=-1"),
         (
             lambda: AttentionPooling(3, 4).build((None, 5, 8)),

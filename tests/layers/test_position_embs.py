@@ -113,7 +113,7 @@ def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
     [
         (
             {"position_embedding": "learnt"},
-            "position_embedding must be one of 'learned', 'learned_2d', 'sincos2d', 'none'; got .*='learnt'",
+            "position_embedding must be one of 'learned', 'learned_2d', 'sincos2d', 'sincos2d_mae', 'none'; got .*='learnt'",
         ),
         (
             {"grid_size": (0, 2)},

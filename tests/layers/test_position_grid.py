@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import onevit
 import pytest
 from PIL import Image
 from scipy import ndimage
@@ -71,6 +72,40 @@ def test_bicubic_antialias_is_pillows(old, new):
     _compare(table, old, new, "bicubic_antialias", np.stack([np.asarray(image) for image in images], axis=-1))
 
 
+def _by_matrices(table, old, new, *arguments):
+    """The table, multiplied by the matrices of `onevit.resize_matrix`."""
+    vertical, horizontal = (onevit.resize_matrix(*sides, *arguments) for sides in zip(old, new, strict=True))
+    return np.einsum("yr,xc,rcd->yxd", vertical, horizontal, table.reshape(*old, -1).astype("float64"))
+
+
+@every_grid
+def test_bilinear_antialias_stretches_the_kernel(old, new):
+    table = _table(old)
+    _compare(table, old, new, "bilinear_antialias", _by_matrices(table, old, new, "bilinear", True))
+
+
+@every_grid
+def test_bilinear_antialias_is_pillows(old, new):
+    table = _table(old)
+    channels = np.moveaxis(table.reshape(*old, -1), -1, 0)
+    images = [Image.fromarray(channel).resize(new[::-1], Image.Resampling.BILINEAR) for channel in channels]
+    _compare(table, old, new, "bilinear_antialias", np.stack([np.asarray(image) for image in images], axis=-1))
+
+
+@every_grid
+def test_bicubic_offset_has_the_scale_of_dinov2(old, new):
+    table = _table(old)
+    _compare(table, old, new, "bicubic_offset", _by_matrices(table, old, new, "bicubic", False, 0.1))
+
+
+def test_bicubic_offset_of_a_side_that_stays():
+    """DINOv2 returns its own grid unchanged, but resizes a side that stays beside one that changes."""
+    table = _table((4, 4))
+    resized = resize_position_embedding(table, 4, (4, 6), 0, "bicubic_offset")
+    _compare(table, (4, 4), (4, 6), "bicubic_offset", _by_matrices(table, (4, 4), (4, 6), "bicubic", False, 0.1))
+    assert np.abs(resized - resize_position_embedding(table, 4, (4, 6), 0, "bicubic")).max() > 0.01
+
+
 @pytest.mark.parametrize("method", RESIZE_METHODS)
 class TestEveryMethod:
     def test_prefix_rows_are_copied(self, method):
@@ -87,10 +122,10 @@ class TestEveryMethod:
             np.testing.assert_allclose(resize_position_embedding(table, 5, new, 1, method), 0.3, atol=1e-6)
 
     def test_axes_are_not_swapped(self, method):
-        rows = np.repeat(np.arange(4.0), 6)[None, :, None]  # the value is the row
-        resized = resize_position_embedding(rows, (4, 6), (8, 3), 0, method).reshape(8, 3)
-        assert (np.diff(resized, axis=0) > 0).sum() >= 12
-        np.testing.assert_allclose(resized, np.broadcast_to(resized[:, :1], (8, 3)), atol=1e-12)
+        rows = np.repeat(np.arange(5.0), 7)[None, :, None]  # the value is the row; tables of offsets have odd sizes
+        resized = resize_position_embedding(rows, (5, 7), (9, 3), 0, method).reshape(9, 3)
+        assert (np.diff(resized, axis=0) > 0).sum() >= 18
+        np.testing.assert_allclose(resized, np.broadcast_to(resized[:, :1], (9, 3)), atol=1e-12)
 
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
     def test_rank_and_dtype_stay(self, method, dtype):
@@ -107,10 +142,13 @@ class TestEveryMethod:
 
 
 def test_methods_differ():
-    table = _table((4, 4))
-    results = [resize_position_embedding(table, 4, 7, 0, method) for method in RESIZE_METHODS]
-    for index, result in enumerate(results):
-        assert all(np.abs(result - other).max() > 0.01 for other in results[:index])
+    table = _table((5, 5))
+    results = [
+        [resize_position_embedding(table, 5, new, 0, method) for new in (9, 3)] for method in RESIZE_METHODS
+    ]
+    for index, (grown, shrunk) in enumerate(results):
+        for other_grown, other_shrunk in results[:index]:
+            assert max(np.abs(grown - other_grown).max(), np.abs(shrunk - other_shrunk).max()) > 0.01
 
 
 @pytest.mark.parametrize(

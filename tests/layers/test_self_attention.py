@@ -4,9 +4,12 @@ import math
 
 import keras
 import numpy as np
+import onevit
 import pytest
 
+from keras_vit.config import BlockConfig, RotaryConfig
 from keras_vit.layers import MultiHeadSelfAttention
+from keras_vit.layers.rotary import RotaryEmbedding
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 4])
@@ -30,6 +33,60 @@ def test_values_and_scores(num_heads, qk_norm, qkv_bias, reference, randomise):
         np.testing.assert_allclose(scores[sample], expected_scores, atol=1e-6)
     np.testing.assert_allclose(scores.sum(axis=-1), 1.0, atol=1e-6)
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(layer(tokens)), output)
+
+
+# `block` of the layer, its other arguments, weights that it must have and must not have
+SWITCHES = [
+    ({"bias": False}, {}, {"qkv/bias"}, {"proj/bias"}),
+    ({"key_bias": False}, {}, {"query_bias", "value_bias"}, {"qkv/bias"}),
+    ({"key_bias": False}, {"qkv_bias": False}, set(), {"query_bias", "value_bias", "qkv/bias"}),
+    ({"key_bias": False}, {"qk_norm": True}, {"query_bias", "value_bias"}, {"qkv/bias"}),
+    ({"attention_norm": True}, {"epsilon": 1e-3}, {"output_norm/gamma", "output_norm/beta"}, set()),
+    (
+        {"norm": "rms", "attention_norm": True, "bias": False},
+        {"qk_norm": True, "qkv_bias": False, "epsilon": 1e-3},
+        {"query_norm/scale", "key_norm/scale", "output_norm/scale"},
+        {"query_norm/gamma", "qkv/bias", "proj/bias"},
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", [None, "dinov3", "eva02", "pe"])
+@pytest.mark.parametrize(("block", "kwargs", "present", "absent"), SWITCHES, ids=str)
+def test_switches_of_the_block(block, kwargs, present, absent, kind, randomise):
+    rotary = None if kind is None else RotaryConfig(kind=kind)
+    layer = MultiHeadSelfAttention(2, block=BlockConfig(**block, rotary=rotary), **kwargs)
+    rng = np.random.default_rng(1)
+    tokens = rng.normal(size=(2, 8, 16)).astype("float32")  # class token, register, 2 x 3 patches
+    bias = rng.normal(size=(2, 8, 8)).astype("float32")
+    layer.build(tokens.shape)
+    weights = randomise(layer)
+    assert present <= set(weights) and not absent & set(weights)
+    table = angles = None
+    if kind is not None:
+        table = RotaryEmbedding(rotary, 2, (2, 3), 1, 1)(tokens)
+        angles = onevit.rope_table(kind, 2, 3, 8, offset=float(kind == "pe"))
+    output = keras.ops.convert_to_numpy(layer(tokens, attention_bias=bias, rotary=table))
+    settings = {"heads": 2, "eps": kwargs.get("epsilon", 1e-6), "norm": block.get("norm", "layer")}
+    settings |= {"rope": kind, "prefix": 2}
+    expected = onevit.attention(tokens.astype("float64"), onevit.of_attention(weights), settings, angles, bias)
+    np.testing.assert_allclose(output, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("block", [{}, {"key_bias": False, "attention_norm": True}])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_switches_in_mixed_precision(block, policy, randomise):
+    """The logits have the dtype of the biases, float32; the output has that of the policy."""
+    rotary = RotaryConfig(kind="eva02")
+    layer = MultiHeadSelfAttention(2, block=BlockConfig(**block, rotary=rotary), dtype=policy)
+    tokens = np.random.default_rng(1).normal(size=(2, 7, 16)).astype("float32")
+    layer.build(tokens.shape)
+    randomise(layer)
+    table = RotaryEmbedding(rotary, 2, (2, 3), dtype=policy)(tokens)
+    bias = np.random.default_rng(2).normal(size=(2, 7, 7)).astype("float32")
+    output = layer(tokens, attention_bias=bias, rotary=table)
+    assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
+    assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()
 
 
 def test_a_key_of_size_s_counts_as_s_equal_keys(randomise):
@@ -138,6 +195,8 @@ def test_kernels_start_xavier_uniform_for_each_of_query_key_and_value(check_unif
         ({"num_heads": 2, "qkv_bias": 1}, "qkv_bias must be True or False; got qkv_bias=1"),
         ({"num_heads": 2, "qk_norm": None}, "qk_norm must be True or False; got qk_norm=None"),
         ({"num_heads": 2, "epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),
+        ({"num_heads": 2, "block": "eva02"}, "block must be a BlockConfig of keras_vit, or None; got block='eva02'"),
+        ({"num_heads": 2, "block": {"norm": "batch"}}, "norm must be one of 'layer', 'rms'; got norm='batch'"),
     ],
 )
 def test_wrong_arguments_are_refused(kwargs, message):

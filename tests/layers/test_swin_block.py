@@ -178,7 +178,7 @@ def test_weights_of_another_map_load_with_the_table_resized(randomise, tmp_path)
         ({"dropout_rate": 1.0}, r"dropout_rate must be a number in \[0, 1\)"),
         ({"drop_path_rate": -0.1}, r"drop_path_rate must be a number in \[0, 1\)"),
         ({"qkv_bias": None}, "qkv_bias must be True or False; got qkv_bias=None"),
-        ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
+        ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf', 'quick'; got gelu='exact'"),
         ({"epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),
     ],
 )

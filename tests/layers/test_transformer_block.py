@@ -1,10 +1,44 @@
 """TransformerBlock: Eqs. 2 and 3 with LayerScale, and where dropout and stochastic depth stand."""
 
+import contract
 import keras
 import numpy as np
+import onevit
 import pytest
 
+from keras_vit.config import BlockConfig, RotaryConfig
 from keras_vit.layers import TransformerBlock
+from keras_vit.layers.position_bias import AttentionBias
+from keras_vit.layers.rotary import RotaryEmbedding
+
+GRID, HEADS = (2, 3), 2
+# `block` of the layer and its other arguments; the last rows are those of whole families
+SWITCHES = {
+    "post_norm": ({"order": "post_norm"}, {}),
+    "post_norm with LayerScale": ({"order": "post_norm", "norm": "rms"}, {"layer_scale_init": 0.1}),
+    "parallel": ({"order": "parallel"}, {"gelu": "erf"}),
+    "rms": ({"norm": "rms"}, {"epsilon": 1e-3}),
+    "gated": ({"gated": True}, {"layer_scale_init": 0.1}),
+    "no bias": ({"bias": False}, {}),
+    "no bias of keys": ({"key_bias": False}, {}),
+    "attention_norm": ({"attention_norm": True}, {"epsilon": 1e-3}),
+    "mlp_norm": ({"mlp_norm": True}, {"epsilon": 1e-3}),
+    "CLIP": ({}, {"gelu": "quick", "epsilon": 1e-5}),
+    "BEiT": ({"key_bias": False}, {"layer_scale_init": 0.1, "gelu": "erf"}),
+    "EVA-02": ({"gated": True, "key_bias": False, "mlp_norm": True, "rotary": {"kind": "eva02"}}, {}),
+    "EVA-02-CLIP": (
+        {"gated": True, "key_bias": False, "mlp_norm": True, "attention_norm": True, "rotary": {"kind": "eva02"}},
+        {},
+    ),
+    "DINOv3": (
+        {"gated": True, "key_bias": False, "rotary": {"kind": "dinov3"}},
+        {"layer_scale_init": 0.1, "epsilon": 1e-5},
+    ),
+    "PE": ({"rotary": {"kind": "pe"}}, {"gelu": "erf", "epsilon": 1e-5, "layer_scale_init": 0.1}),
+    "AIMv2": ({"norm": "rms", "gated": True, "bias": False}, {"qkv_bias": False, "epsilon": 1e-5}),
+    "ViT-22B": ({"order": "parallel"}, {"qkv_bias": False, "qk_norm": True}),
+}
+every_switch = pytest.mark.parametrize("name", SWITCHES)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +79,112 @@ def _block(reference, tokens, weights, gelu, epsilon=1e-6, qkv_bias=True, qk_nor
     normed = reference.layer_norm(tokens, *pair("norm2", "gamma", "beta"), epsilon)
     mlp = pair("mlp/dense1", "kernel", "bias") + pair("mlp/dense2", "kernel", "bias")
     return tokens + scale2 * reference.mlp(normed, *mlp, gelu), scores
+
+
+def _switched(name, **more):
+    """A block of `SWITCHES`, tokens for it, and its further inputs."""
+    parts, kwargs = SWITCHES[name]
+    block = TransformerBlock(HEADS, 12, block=BlockConfig(**parts), **kwargs, **more)
+    tokens = np.random.default_rng(1).normal(size=(2, 7, 16)).astype("float32")
+    given = {}
+    if name == "BEiT":
+        given["attention_bias"] = AttentionBias(GRID, HEADS, name="attention_bias", dtype=block.dtype_policy)
+        given["attention_bias"].build(tokens.shape)
+        table = np.random.default_rng(3).normal(size=given["attention_bias"].embedding.shape)
+        given["attention_bias"].embedding.assign(table)
+    if block.block.rotary is not None:
+        given["rotary"] = RotaryEmbedding(block.block.rotary, HEADS, GRID, dtype=block.dtype_policy)
+    return block, tokens, given
+
+
+@every_switch
+def test_switches_of_the_block(name, randomise):
+    block, tokens, layers = _switched(name)
+    block.build(tokens.shape)
+    weights = onevit.of_block(randomise(block, scale=0.3), block.block.gated)
+    settings = {"heads": HEADS, "eps": block.epsilon, "act": block.gelu, "norm": block.block.norm}
+    settings |= {"order": block.block.order, "grid": GRID, "prefix": 1}
+    angles = None
+    if "attention_bias" in layers:
+        weights["table"] = keras.ops.convert_to_numpy(layers["attention_bias"].embedding)
+    if "rotary" in layers:
+        settings["rope"] = kind = block.block.rotary.kind
+        angles = onevit.rope_table(kind, *GRID, 8, offset=float(kind == "pe"))
+    given = {argument: layer(tokens) for argument, layer in layers.items()}
+    expected = onevit.block(tokens.astype("float64"), weights, settings, angles)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(block(tokens, **given)), expected, atol=2e-5)
+
+
+@every_switch
+def test_scores_are_those_of_the_call(name, randomise, monkeypatch):
+    block, tokens, layers = _switched(name)
+    block.build(tokens.shape)
+    randomise(block)
+    given = {argument: layer(tokens) for argument, layer in layers.items()}
+    scores = keras.ops.convert_to_numpy(block.attention_scores(tokens, **given))
+    assert scores.shape == (2, HEADS, 7, 7)
+    np.testing.assert_allclose(scores.sum(axis=-1), 1.0, atol=1e-5)
+    seen, attend = [], block.attention.call
+
+    def call(*args, **kwargs):
+        output, weights = attend(*args, **kwargs, return_attention_scores=True)
+        seen.append(weights)
+        return output
+
+    monkeypatch.setattr(block.attention, "call", call)
+    block(tokens, **given)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(seen[0]), scores, atol=1e-6)
+
+
+def test_parallel_block_has_one_norm():
+    block = TransformerBlock(2, 12, block=BlockConfig(order="parallel"))
+    block.build((None, 5, 8))
+    names = {weight.path.split("/")[-2] for weight in block.weights}
+    assert names == {"norm1", "qkv", "proj", "dense1", "dense2"}
+
+
+@every_switch
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_switches_in_mixed_precision(name, policy, randomise):
+    block, tokens, layers = _switched(name, dtype=policy)
+    block.build(tokens.shape)
+    randomise(block)
+    output = block(tokens, **{argument: layer(tokens) for argument, layer in layers.items()})
+    assert keras.backend.standardize_dtype(output.dtype) == block.compute_dtype
+    assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()
+
+
+class InTraining(keras.layers.Layer):
+    """Calls a block in training, with the layers of its positions."""
+
+    def __init__(self, block, positions):
+        super().__init__()
+        self.block, self.names, self.positions = block, list(positions), list(positions.values())
+
+    def call(self, tokens):
+        given = {name: layer(tokens) for name, layer in zip(self.names, self.positions, strict=True)}
+        return self.block(tokens, **given, training=True)
+
+
+@every_switch
+def test_recomputed_block_has_the_same_gradients(name, randomise):
+    gradients = []
+    for remat in (False, True):
+        block, tokens, layers = _switched(name, remat=remat)
+        block.build(tokens.shape)
+        randomise(block, scale=0.3)
+        layer = InTraining(block, layers)
+        layer(tokens)
+        cotangent = np.random.default_rng(2).normal(size=tokens.shape).astype("float32")
+        found = contract._GRADIENTS[keras.backend.backend()](layer, tokens, cotangent)
+        paths = ["/".join(weight.path.split("/")[-2:]) for weight in layer.trainable_weights]
+        gradients.append({path: keras.ops.convert_to_numpy(g) for path, g in zip(paths, found, strict=True)})
+    plain, recomputed = gradients
+    assert plain.keys() == recomputed.keys()
+    largest = max(np.abs(gradient).max() for gradient in plain.values())
+    for path, gradient in plain.items():
+        assert np.abs(gradient).max() > 0, path
+        np.testing.assert_allclose(recomputed[path], gradient, atol=2e-6 * largest, err_msg=path)
 
 
 def test_stochastic_depth_drops_either_branch_of_a_sample():
@@ -101,7 +241,9 @@ def test_block_without_layer_scale_has_no_such_weight():
             {"layer_scale_init": -1.0},
             "layer_scale_init must be a finite number above 0; got layer_scale_init=-1.0",
         ),
-        ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf'; got gelu='exact'"),
+        ({"gelu": "exact"}, "gelu must be one of 'tanh', 'erf', 'quick'; got gelu='exact'"),
+        ({"block": {"order": "sandwich"}}, "order must be one of 'pre_norm', 'post_norm', 'parallel'; got order='san"),
+        ({"block": {"gatd": True}}, r"BlockConfig keys must be among .* got 'gatd' \(did you mean 'gated'\?\)"),
         ({"remat": 1}, "remat must be True or False; got remat=1"),
         ({"epsilon": "small"}, "epsilon must be a finite number above 0; got epsilon='small'"),
     ],

@@ -1,4 +1,4 @@
-"""WindowAttention: Eq. 4 of arXiv 2103.14030 pair by pair in NumPy; its bias table and how it is resized."""
+"""WindowAttention: Eq. 4 of arXiv 2103.14030 pair by pair in NumPy; its bias table is in test_position_bias.py."""
 
 import math
 
@@ -6,17 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers.swin_block import RelativePositionBias, WindowAttention
-
-# torch.nn.functional.interpolate(..., mode="bicubic", align_corners=False) of arange(15) ** 2 / 10, 3 x 5 -> 5 x 3
-BICUBIC = [
-    [-0.25007, -0.032, 0.8083],
-    [0.52674, 1.462, 3.01948],
-    [2.77408, 4.9, 7.64815],
-    [7.72141, 11.038, 14.97681],
-    [11.27823, 15.312, 19.968],
-]
-
+from keras_vit.layers.swin_block import WindowAttention
 
 def scores_of_window(tokens, heads, kernel, bias, table, window, regions, softmax):
     """Weights (heads, query, key) and outputs (query, dim) before the projection of one window, one pair at a time."""
@@ -93,81 +83,6 @@ def test_weights_and_their_initial_values(initial):
         else:  # a normal distribution of 0.02, cut at two of them, has a standard deviation of 0.88 * 0.02
             assert np.abs(value).max() <= 0.04
             assert value.std() == pytest.approx(0.88 * 0.02, rel=0.15)
-
-
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_biases_are_added_in_float32(dtype):
-    layer = RelativePositionBias((1, 2), 1, dtype=dtype)
-    layer.build((None, 1, 1, 2, 2))
-    layer.embedding.assign(np.array([[-0.001], [0.0], [0.001]], "float32"))
-    logits = keras.ops.cast(np.full((1, 1, 1, 2, 2), 8.0), layer.compute_dtype)  # 8.001 is no 16-bit number
-    sums = layer(logits)
-    assert keras.backend.standardize_dtype(sums.dtype) == "float32"
-    np.testing.assert_allclose(
-        keras.ops.convert_to_numpy(sums)[0, 0, 0], [[8.0, 7.999], [8.001, 8.0]], atol=1e-6, rtol=0
-    )
-    symbolic = layer(keras.KerasTensor((None, 1, 1, 2, 2), layer.compute_dtype))
-    assert symbolic.dtype == "float32"
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's gradients may be IndexedSlices")
-def test_gradient_of_the_table_is_dense():
-    import tensorflow as tf
-
-    layer = RelativePositionBias(2, 3)
-    layer.build((None, 1, 3, 4, 4))
-    with tf.GradientTape() as tape:
-        total = tf.reduce_sum(layer(tf.zeros((1, 1, 3, 4, 4))))
-    gradient = tape.gradient(total, layer.embedding.value)
-    assert isinstance(gradient, tf.Tensor)
-    pairs = np.outer([1, 2, 1], [1, 2, 1]).reshape(9, 1)  # how many pairs of a 2 x 2 window have each offset
-    np.testing.assert_array_equal(gradient.numpy(), np.broadcast_to(pairs, (9, 3)))
-
-
-def one_head(window):
-    layer = RelativePositionBias(window, 1)
-    layer.build((None, 1, 1, math.prod(window), math.prod(window)))
-    return layer
-
-
-def test_table_of_another_window_is_resized_bicubically():
-    old, new = one_head((2, 3)), one_head((3, 2))
-    old.embedding.assign((np.arange(15.0) ** 2 / 10).reshape(15, 1))
-    new.resize_from(old)
-    table = keras.ops.convert_to_numpy(new.embedding)
-    np.testing.assert_allclose(table.reshape(5, 3), BICUBIC, atol=2e-5)
-    new.resize_from(old, "align_corners")
-    corners = keras.ops.convert_to_numpy(new.embedding).reshape(5, 3)[[0, 0, -1, -1], [0, -1, 0, -1]]
-    np.testing.assert_allclose(corners, [0.0, 1.6, 10.0, 19.6], atol=1e-5)
-
-
-def test_saved_table_of_another_window_is_resized_though_its_shape_is_equal(tmp_path):
-    models = []
-    for window in ((2, 3), (3, 2)):
-        inputs = keras.Input((1, 1, 6, 6))
-        models.append(keras.Model(inputs, one_head(window)(inputs)))
-    old, new = models
-    old.layers[-1].embedding.assign((np.arange(15.0) ** 2 / 10).reshape(15, 1))
-    old.save_weights(tmp_path / "old.weights.h5")
-    new.load_weights(tmp_path / "old.weights.h5")
-    table = keras.ops.convert_to_numpy(new.layers[-1].embedding)
-    np.testing.assert_allclose(table.reshape(5, 3), BICUBIC, atol=2e-5)
-
-
-def test_table_keeps_its_precision_under_mixed_bfloat16():
-    layer = RelativePositionBias((1, 2), 1, dtype="mixed_bfloat16")
-    layer.build((None, 1, 1, 2, 2))
-    layer.embedding.assign([[2.0], [3.0], [1.0 + 2**-9]])  # bfloat16 would round the last one to 1
-    bias = keras.ops.convert_to_numpy(layer(np.zeros((1, 1, 1, 2, 2), "float32")))
-    np.testing.assert_array_equal(np.sort(bias.ravel()), [1.0 + 2**-9, 2.0, 3.0, 3.0])
-
-
-def test_table_that_is_not_of_its_window_is_refused():
-    layer = one_head((2, 2))
-    with pytest.raises(ValueError, match=r"3 x 5 grid rows; got shape \(9, 1\)"):
-        layer.resized(layer.embedding, np.zeros((9, 1)), "bicubic", (2, 3))
-    with pytest.raises(ValueError, match=r"a row per offset of a square window; got shape \(15, 1\)"):
-        layer.resized(layer.embedding, np.zeros((15, 1)), "bicubic")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The position ablation of the paper's appendix D.4 (Table 8): what is added, and where."""
 
 import itertools
+import re
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ import keras_vit
 from keras_vit.config.base import POSITION_EMBEDDINGS, POSITION_PLACEMENTS
 
 COMBINATIONS = list(itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS))
-ILLEGAL = [("relative", "stem"), ("none", "every"), ("none", "shared")]
+ILLEGAL = [("relative", "stem"), ("relative_2d", "stem"), ("none", "every"), ("none", "shared")]
 LEGAL = [pair for pair in COMBINATIONS if pair not in ILLEGAL]
 
 # (embedding, placement) -> names of the layers of positions, and numbers of positions they learn for 16 patches and
@@ -25,12 +26,19 @@ LAYERS = {
     ("sincos2d", "stem"): (["position_embs"], 0),
     ("sincos2d", "every"): (["position_embs", "position_embs_01"], 0),
     ("sincos2d", "shared"): (["position_embs"], 0),
+    ("sincos2d_mae", "stem"): (["position_embs"], 0),
+    ("sincos2d_mae", "every"): (["position_embs", "position_embs_01"], 0),
+    ("sincos2d_mae", "shared"): (["position_embs"], 0),
+    # one bias per head (2) and offset, and three with the class token
+    ("relative_2d", "every"): (["attention_bias_00", "attention_bias_01"], 2 * 2 * (7 * 7 + 3)),
+    ("relative_2d", "shared"): (["attention_bias"], 2 * (7 * 7 + 3)),
     ("relative", "every"): (["relative_positions", "relative_positions_01"], 2 * 31 * 8),
     ("relative", "shared"): (["relative_positions"], 31 * 8),
     ("none", "stem"): (["position_embs"], 0),
 }
 # Tables and places that others of these have, too.
 MORE = {("learned", "shared"), ("learned_2d", "stem"), ("learned_2d", "shared"), ("sincos2d", "every")}
+MORE |= {("sincos2d_mae", "every"), ("sincos2d_mae", "shared"), ("relative_2d", "shared")}
 MORE |= {("sincos2d", "shared"), ("sincos2d", "stem"), ("relative", "shared"), ("learned", "every"), ("none", "stem")}
 
 
@@ -42,7 +50,7 @@ def test_each_legal_combination_is_built_trained_and_saved(embedding, placement,
     # The head reads patches as well: the class token, which has no relative position, would leave the last keys idle.
     model = make_model(position_embedding=embedding, position_placement=placement, pooling="gap", class_token=True)
     layers, parameters = LAYERS[embedding, placement]
-    positions = [layer for layer in model.layers if "position" in layer.name]
+    positions = [layer for layer in model.layers if re.search("position|attention_bias", layer.name)]
     assert [layer.name for layer in positions] == layers
     assert sum(layer.count_params() for layer in positions) == parameters
     before = [keras.ops.convert_to_numpy(w).copy() for layer in positions for w in layer.weights]
@@ -61,7 +69,7 @@ def test_each_legal_combination_is_built_trained_and_saved(embedding, placement,
 
 @pytest.mark.parametrize(("embedding", "placement"), ILLEGAL)
 def test_each_illegal_combination_is_refused(embedding, placement, make_config):
-    with pytest.raises(ValueError, match=f"position_embedding='{embedding}'.*position_placement"):
+    with pytest.raises(ValueError, match=f"position_placement.*position_embedding='{embedding}'.*position_placement"):
         make_config(position_embedding=embedding, position_placement=placement)
 
 

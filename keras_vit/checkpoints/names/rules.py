@@ -1,6 +1,7 @@
 """Rule and Layout: the mapping from the arrays of files to the variables of a model, and the storage forms."""
 
 import dataclasses
+import functools
 import pathlib
 import tomllib
 
@@ -99,6 +100,10 @@ def _read_layouts():
     return layouts
 
 
+_read = functools.cache(lambda table: read_table(_FOLDER / f"{table}.tsv"))
+
+
+@functools.cache
 def _read_rules(table, layout, files):
     """Return the rules of a layout, one per array, from a column of a table; `files` selects rows of kinds.tsv.
 
@@ -106,8 +111,8 @@ def _read_rules(table, layout, files):
     its kind. `(query|key)` stands for several arrays that are the pieces of one of ours.
     """
     rules = []
-    kinds = [row for row in read_table(_FOLDER / "kinds.tsv") if files in row["files"].split()]
-    for row in read_table(_FOLDER / f"{table}.tsv"):
+    kinds = [row for row in _read("kinds") if files in row["files"].split()]
+    for row in _read(table):
         if layout in row:
             start, _, choice = row[layout].partition("(")
             parts, _, end = choice.partition(")")
