@@ -25,7 +25,7 @@ BENCHMARKS = {
     "merging": "merging",
     "export": "export",
 }
-ON_REQUEST = {"gpu": "gpu"}  # not part of `all`
+ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu"}  # not part of `all`
 
 
 @dataclasses.dataclass(frozen=True)

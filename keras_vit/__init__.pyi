@@ -19,8 +19,12 @@ from keras_vit.checkpoints.match import LoadReport as LoadReport
 from keras_vit.checkpoints.save import save_weights as save_weights
 from keras_vit.config import AxialResNetConfig as AxialResNetConfig
 from keras_vit.config import BiTConfig as BiTConfig
+from keras_vit.config import BlockConfig as BlockConfig
+from keras_vit.config import EmbeddingConfig as EmbeddingConfig
+from keras_vit.config import HeadConfig as HeadConfig
 from keras_vit.config import Preprocessing as Preprocessing
 from keras_vit.config import ResNetConfig as ResNetConfig
+from keras_vit.config import RotaryConfig as RotaryConfig
 from keras_vit.config import SwinConfig as SwinConfig
 from keras_vit.config import ViTConfig as ViTConfig
 from keras_vit.data.images import preprocess as preprocess
@@ -46,6 +50,7 @@ from keras_vit.typing import PathLike, Size
 from keras_vit.zoo import create_model as create_model
 from keras_vit.zoo import list_models as list_models
 from keras_vit.zoo import list_weights as list_weights
+from keras_vit.zoo import load as load
 
 __version__: str
 
@@ -189,6 +194,37 @@ class _BiT(Protocol):
     ) -> BiTResNet:
         """Build a BiT ResNet; see `help(keras_vit.BiT_R50x1)`."""
 
+class _Published(Protocol):
+    # the defaults depend on the model
+    def __call__(
+        self,
+        *,
+        weights: PathLike | None = ...,
+        preprocessing: Preprocessing | None = ...,
+        labels: Sequence[str] | None = ...,
+        name: str | None = ...,
+        image_size: Size = ...,
+        classes: int = ...,
+        include_top: bool = ...,
+        classifier_activation: str | None = ...,
+        channels: int = ...,
+        dtype: str | None = ...,
+        include_preprocessing: bool = ...,
+        pooling: str = ...,
+        class_token: bool | None = ...,
+        norm_position: str = ...,
+        representation_size: int | None = ...,
+        dropout_rate: float = ...,
+        attention_dropout_rate: float = ...,
+        drop_path_rate: float = ...,
+        qkv_bias: bool = ...,
+        gelu: str | None = ...,
+        epsilon: float | None = ...,
+        remat: bool = ...,
+        token_merging: int = ...,
+    ) -> VisionTransformer:
+        """Build a Vision Transformer of a published family; see `help(keras_vit.DINOv2_B14)`."""
+
 ViT_Ti16: _ViT
 ViT_S16: _ViT
 ViT_S32: _ViT
@@ -223,3 +259,109 @@ BiT_R101x1: _BiT
 BiT_R101x3: _BiT
 BiT_R152x2: _BiT
 BiT_R152x4: _BiT
+DINO_S16: _Published
+DINO_S8: _Published
+DINO_B16: _Published
+DINO_B8: _Published
+DINOv2_S14: _Published
+DINOv2_B14: _Published
+DINOv2_L14: _Published
+DINOv2_g14: _Published
+DINOv2_S14_reg4: _Published
+DINOv2_B14_reg4: _Published
+DINOv2_L14_reg4: _Published
+DINOv2_g14_reg4: _Published
+DINOv3_S16: _Published
+DINOv3_Splus16: _Published
+DINOv3_B16: _Published
+DINOv3_L16: _Published
+DINOv3_Hplus16: _Published
+DINOv3_7B16: _Published
+SigLIP_B16: _Published
+SigLIP_L16: _Published
+SigLIP_So400m14: _Published
+SigLIP_So400m16: _Published
+SigLIP2_B16: _Published
+SigLIP2_B32: _Published
+SigLIP2_L16: _Published
+SigLIP2_So400m14: _Published
+SigLIP2_So400m16: _Published
+SigLIP2_g16: _Published
+CLIP_B32: _Published
+CLIP_B16: _Published
+CLIP_L14: _Published
+OpenCLIP_B32: _Published
+OpenCLIP_B16: _Published
+OpenCLIP_B16_plus: _Published
+OpenCLIP_L14: _Published
+OpenCLIP_H14: _Published
+OpenCLIP_g14: _Published
+OpenCLIP_bigG14: _Published
+MetaCLIP_B32: _Published
+MetaCLIP_B16: _Published
+MetaCLIP_L14: _Published
+MetaCLIP_H14: _Published
+DFN_B16: _Published
+DFN_L14: _Published
+DFN_H14: _Published
+CLIPA_L14: _Published
+CLIPA_H14: _Published
+CLIPA_bigG14: _Published
+EVA_g14: _Published
+EVA02_Ti14: _Published
+EVA02_S14: _Published
+EVA02_B14: _Published
+EVA02_L14: _Published
+EVA02_CLIP_B16: _Published
+EVA02_CLIP_L14: _Published
+EVA02_CLIP_E14: _Published
+MAE_B16: _Published
+MAE_L16: _Published
+MAE_H14: _Published
+BEiT_B16: _Published
+BEiT_L16: _Published
+BEiTv2_B16: _Published
+BEiTv2_L16: _Published
+DeiT3_S16: _Published
+DeiT3_M16: _Published
+DeiT3_B16: _Published
+DeiT3_L16: _Published
+DeiT3_H14: _Published
+AIMv2_L14: _Published
+AIMv2_H14: _Published
+AIMv2_1B14: _Published
+AIMv2_3B14: _Published
+PE_core_T16: _Published
+PE_core_S16: _Published
+PE_core_B16: _Published
+PE_core_L14: _Published
+PE_core_G14: _Published
+PE_lang_L14: _Published
+PE_lang_G14: _Published
+PE_spatial_T16: _Published
+PE_spatial_S16: _Published
+PE_spatial_B16: _Published
+PE_spatial_L14: _Published
+PE_spatial_G14: _Published
+TIPS_S14: _Published
+TIPS_B14: _Published
+TIPS_L14: _Published
+TIPS_So400m14: _Published
+TIPS_g14: _Published
+TIPSv2_B14: _Published
+TIPSv2_L14: _Published
+TIPSv2_So400m14: _Published
+TIPSv2_g14: _Published
+IJEPA_H14: _Published
+IJEPA_H16: _Published
+IJEPA_g16: _Published
+ViT_wee16_reg1: _Published
+ViT_little16_reg1: _Published
+ViT_little16_reg4: _Published
+ViT_medium16_reg1: _Published
+ViT_medium16_reg4: _Published
+ViT_mediumd16_reg4: _Published
+ViT_betwixt16_reg1: _Published
+ViT_betwixt16_reg4: _Published
+ViT_so150m16_reg4: _Published
+ViT_22B14: _Published

@@ -20,6 +20,7 @@ _STRUCTURE = (
 _OF_MLP = ("block.gated", "block.mlp_norm")  # a family may have variants with both values
 # Fields that no array shows and that change the outputs.
 _HIDDEN = ("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix")
+_ATTENTIVE = ("map", "aim")
 _INITIAL_LAYER_SCALE = 1e-5  # replaced by the file's values
 
 
@@ -38,7 +39,9 @@ def candidates(fields: Mapping[str, Any], names: Iterable[str] = VARIANTS) -> li
 def _fits(fields, config, is_published, checked):
     """Return whether a file shows a config; a plain ViT may also have no class token, or fixed positions."""
     stem = config.stem and {"stage_sizes": config.stem.stage_sizes, "width_factor": config.stem.width_factor}
-    kinds = [kind if kind == "relative_2d" else "other" for kind in (fields["position_embedding"], config.position_embedding)]
+    kinds = [
+        kind if kind == "relative_2d" else "other" for kind in (fields["position_embedding"], config.position_embedding)
+    ]
     if is_published:
         kinds = [fields["position_embedding"], config.position_embedding.replace("sincos2d_mae", "none")]
     pairs = [
@@ -62,7 +65,7 @@ def identify(
     Args:
         description: see `checkpoints.description.describe`.
         variant: name of a variant or of a family, or None.
-        arguments: fields that the user sets; None leaves a field open, fields of nested configs have dots in their names.
+        arguments: fields that the user sets, with dots for those of nested configs; None leaves a field open.
 
     Raises:
         ValueError: if several variants or families fit that give other outputs, none fits `variant`, or a field is
@@ -126,7 +129,8 @@ def _check_equal(path, configs, known, usual):
     if differing:
         choices = " or ".join(f"variant={name!r}" for name in configs)
         raise ValueError(
-            f"the names and shapes of {path} fit {', '.join(configs)}, which differ in {', '.join(differing)}: pass {choices}"
+            f"the names and shapes of {path} fit {', '.join(configs)}, which differ in {', '.join(differing)}: "
+            f"pass {choices}"
         )
 
 
@@ -137,7 +141,10 @@ def _family_config(name):
 
 def _families(fields):
     """Return the families whose structure a file shows."""
-    return [name for name in FAMILIES if _fits(fields, _family_config(name), True, _STRUCTURE)]
+    configs = {name: _family_config(name) for name in FAMILIES}
+    pools = fields.get("pooling") in _ATTENTIVE
+    alike = {name: config for name, config in configs.items() if (config.pooling in _ATTENTIVE) == pools}
+    return [name for name, config in alike.items() if _fits(fields, config, True, _STRUCTURE)]
 
 
 def _complete(path, values, fields, known, given, description, table, notes):
@@ -147,8 +154,12 @@ def _complete(path, values, fields, known, given, description, table, notes):
     stem = shown.pop("stem", None)
     if stem is not None and not values.get("stem"):
         values["stem"] = {"class_name": "ResNetConfig", **stem, "style": description.names.stem_style}
-    if str(values.get("position_embedding")).startswith("sincos2d") or str(known.get("position_embedding")).startswith("sincos2d"):
+    if str(values.get("position_embedding")).startswith("sincos2d") or str(known.get("position_embedding")).startswith(
+        "sincos2d"
+    ):
         del shown["position_embedding"]
+    if not shown["qkv_bias"]:
+        del shown["block.key_bias"]
     shown |= _pooling(shown, known, values, description)
     values["layer_scale_init"] = (values.get("layer_scale_init") or _INITIAL_LAYER_SCALE) if has_scale else None
     flat = {**values, **known, **shown, **given}
@@ -159,7 +170,9 @@ def _complete(path, values, fields, known, given, description, table, notes):
         elif name == "gelu" and flat["block.gated"] and flat["pooling"] != "map":
             flat[name] = flat.get(name) or "erf"  # SwiGLU has no GELU
         elif flat.get(name) is None:
-            raise ValueError(f"the names and shapes of {path} do not show {name}: pass {name}=... (it has {_sizes(fields)})")
+            raise ValueError(
+                f"the names and shapes of {path} do not show {name}: pass {name}=... (it has {_sizes(fields)})"
+            )
         else:
             notes.append(f"{name}={flat[name]!r} is from the table")
     size = given.get("image_size") or _image_size(path, fields, rows, description, table, notes)
@@ -171,7 +184,7 @@ def _complete(path, values, fields, known, given, description, table, notes):
 def _pooling(shown, known, values, description):
     """Return pooling, norm, class token and the parts of the head that a file shows, as fields of the config."""
     pooling = shown.get("pooling") or known.get("pooling") or values.get("pooling", "token")
-    if pooling in ("map", "aim") and "pooling" not in shown:
+    if pooling in _ATTENTIVE and "pooling" not in shown:
         pooling = "token"  # the file has no attention pooling
     if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
         pooling = "gap"

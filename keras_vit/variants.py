@@ -13,7 +13,9 @@ from keras_vit.models import MODELS
 
 _FOLDER = pathlib.Path(__file__).parent
 # Fields that a family sets and a user may change; its other fields define the architecture.
-_CHANGEABLE = ("class_token", "classes", "epsilon", "gelu", "include_top", "norm_position", "pooling")
+_CHANGEABLE = ("class_token", "classes", "epsilon", "gelu", "include_top", "norm_position", "pooling", "qkv_bias")
+# Fields that define the architecture of every family, whether it sets them or not.
+_FIXED = ("position_embedding", "position_placement", "layer_scale_init", "qk_norm", "num_registers", "distilled")
 # Fields that no constructor has as arguments; `create_model` takes them, and single fields of them as `block.gated`.
 DESIGN = ("attention", "stem", "embedding", "block", "head")
 
@@ -111,10 +113,13 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _read_variants():
     """Yield the `Variant` of each line of variants.tsv."""
     configs = {config.__name__: config for config in MODELS}
-    for row in read_table(_FOLDER / "variants.tsv", ("architecture", "defaults", "preprocessing", "parameters", "macs")):
+    for row in read_table(
+        _FOLDER / "variants.tsv", ("architecture", "defaults", "preprocessing", "parameters", "macs")
+    ):
         family = FAMILIES.get(row.get("family"))
         if family is not None:
-            fields = merged(family.config, row["architecture"])
+            usual = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in _FIXED}
+            fields = merged({**usual, **family.config}, row["architecture"])
             changeable = {name: fields.pop(name) for name in _CHANGEABLE if name in fields}
             row |= {"architecture": fields, "defaults": {**changeable, **row.get("defaults", {})}}
             row.setdefault("preprocessing", family.preprocessing)
@@ -130,8 +135,8 @@ VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _read_varia
 
 
 @functools.cache
-def reference_config(name: str) -> ViTConfig:
-    """Return the config of a ViT variant at its own image size.
+def reference_config(name: str) -> ImageConfig:
+    """Return the config of a variant at its own image size.
 
     Args:
         name: name of the variant.

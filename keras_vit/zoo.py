@@ -15,11 +15,11 @@ import keras
 from keras_vit import checks
 from keras_vit.checkpoints.architecture import shown_fields
 from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import WeightsMismatch, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
@@ -199,7 +199,7 @@ def load(
         arguments = {**foreign.arguments, **arguments}
         image_size = foreign.image_size if image_size is None else image_size
     path = fetch(locate(source, "", image_size))
-    about = {"preprocessing": preprocessing, "labels": labels, "name": name}
+    about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
         for given, value in {"variant": variant, "image_size": image_size, **about, **arguments}.items():
             if value is not None:
@@ -309,7 +309,7 @@ def _signature(variant):
     """Return a constructor's signature: the arguments of `create_model` and the config fields with a default."""
     row = VARIANTS[variant]
     parameters = list(inspect.signature(create_model).parameters.values())[1:-1]
-    parameters = [p.replace(default=row.image_size) if p.name == "image_size" else p for p in parameters]
+    parameters = [p.replace(default=row.image_size, annotation=Size) if p.name == "image_size" else p for p in parameters]
     keyword = inspect.Parameter.KEYWORD_ONLY
     for field in dataclasses.fields(row.config_class):
         # None stays None: the value that replaces it depends on the variant and the weights.
@@ -351,10 +351,10 @@ def constructor(name: str) -> Callable[..., ImageModel]:
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)
-    construct.__signature__ = _signature(variant.name)
+    setattr(construct, "__signature__", _signature(variant.name))  # noqa: B010 - mypy knows no such attribute
     numbers = ", ".join(f"{name}={value}" for name, value in variant.architecture.items() if value is not None)
     construct.__doc__ = (
-        f"Build {variant.name} ({variant.source}).\n\nIts architecture: {numbers}.\n\n"
+        f"Build the model {variant.name}.\n\nSource: {variant.source}. Its architecture: {numbers}.\n\n"
         f"Published weights: {', '.join(_aliases(variant.name)) or 'none'}; `keras_vit.list_weights({variant.name!r})` "
         f"lists the files.\n\nArgs:\n{_argument_docs(variant.name)}\n\n"
         f"Returns:\n    A `keras_vit.{MODELS[variant.config_class].__name__}`.\n\n"

@@ -9,7 +9,11 @@ import numpy as np
 from keras_vit import (
     AxialResNetConfig,
     BiTConfig,
+    BlockConfig,
+    EmbeddingConfig,
+    HeadConfig,
     ResNetConfig,
+    RotaryConfig,
     SwinConfig,
     VisionTransformer,
     ViTConfig,
@@ -126,6 +130,101 @@ FAMILIES = {
         (({"pooling": "gap"}, "distilled=True reads the class and the distillation token"),),
     ),
     "DeiT-III": Family(_vit(gelu="erf", layer_scale_init=1e-4), _TOKENS, (({"image_size": (28, 32)}, _PATCHES),)),
+    "DINOv2": Family(
+        _vit(
+            gelu="erf",
+            layer_scale_init=0.1,
+            num_registers=2,
+            pooling="token_gap",
+            head=HeadConfig(num_blocks=2),
+            embedding=EmbeddingConfig(resize="bicubic_antialias"),
+        ),
+        {name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"},
+        (({"head": HeadConfig(num_blocks=3)}, "at most num_layers blocks"),),
+    ),
+    "DINOv3": Family(
+        _vit(
+            gelu="erf",
+            epsilon=1e-5,
+            layer_scale_init=0.1,
+            num_registers=4,
+            position_embedding="none",
+            block=BlockConfig(rotary=RotaryConfig(kind="dinov3"), gated=True, key_bias=False),
+        ),
+        _TOKENS,
+        (({"num_heads": 8}, "hidden_dim / num_heads divisible by 4"),),
+    ),
+    "CLIP": Family(
+        _vit(
+            gelu="quick",
+            embedding=EmbeddingConfig(patch_bias=False, pre_norm=True, resize="bicubic"),
+            head=HeadConfig(bias=False),
+        ),
+        {**_TOKENS, "pre_norm": (4, 4, 48)},
+        (({"image_size": 36}, _PATCHES),),
+    ),
+    "SigLIP": Family(_vit(pooling="map"), _TOKENS, (({"image_size": 36}, _PATCHES),)),
+    "EVA-02": Family(
+        _vit(
+            pooling="gap",
+            class_token=True,
+            norm_position="after_pooling",
+            block=BlockConfig(
+                rotary=RotaryConfig(kind="eva02", reference_grid=16),
+                gated=True,
+                key_bias=False,
+                mlp_norm=True,
+                attention_norm=True,
+            ),
+        ),
+        {name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"},
+        (({"token_merging": 2}, "token_merging mixes positions"),),
+    ),
+    "BEiT": Family(
+        _vit(
+            gelu="erf",
+            layer_scale_init=0.1,
+            position_embedding="relative_2d",
+            position_placement="every",
+            pooling="gap",
+            class_token=True,
+            norm_position="after_pooling",
+            block=BlockConfig(key_bias=False),
+        ),
+        {name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"},
+        (({"position_placement": "stem"}, "act inside the blocks"),),
+    ),
+    "AIMv2": Family(
+        _vit(
+            pooling="aim",
+            qkv_bias=False,
+            block=BlockConfig(norm="rms", gated=True, bias=False),
+            embedding=EmbeddingConfig(patch_norm=True),
+        ),
+        {**_TOKENS, "patch_norm": (4, 4, 48)},
+        (({"image_size": 36}, _PATCHES),),
+    ),
+    "Perception Encoder": Family(
+        _vit(
+            pooling="map",
+            class_token=True,
+            block=BlockConfig(rotary=RotaryConfig(kind="pe")),
+            embedding=EmbeddingConfig(patch_bias=False, pre_norm=True, resize="bilinear"),
+            head=HeadConfig(map_heads=4, map_prefix=True, map_mlp_dim=96),
+        ),
+        {**_TOKENS, "pre_norm": (4, 4, 48)},
+        (({"image_size": 36}, _PATCHES),),
+    ),
+    "ViT-22B": Family(
+        _vit(qk_norm=True, qkv_bias=False, block=BlockConfig(order="parallel"), pooling="map"),
+        _TOKENS,
+        (({"layer_scale_init": 0.1}, "layer_scale_init must be None"),),
+    ),
+    "post-norm": Family(
+        _vit(block=BlockConfig(order="post_norm", norm="rms"), norm_position="none"),
+        {name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"},
+        (({"norm_position": "first"}, "norm_position must be one of"),),
+    ),
     "Swin": Family(
         SwinConfig(name="tiny", image_size=32, classes=CLASSES, **_SWIN),
         {

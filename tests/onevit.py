@@ -106,7 +106,7 @@ def mlp(x, weights, settings):
 
 
 def block(x, weights, settings, angles=None):
-    """Return a transformer block; `weights` has those of both branches, `n1`, `n2`, and `table`, `ls1`, `ls2` if any."""
+    """Return a transformer block; `weights` has both branches, `n1`, `n2`, and `table`, `ls1`, `ls2` if any."""
     eps, kind, order = settings["eps"], settings.get("norm", "layer"), settings.get("order", "pre_norm")
     bias = None
     if "table" in weights:

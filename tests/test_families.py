@@ -280,7 +280,7 @@ def test_lora_and_head_alone_learn(family, model, tmp_path):
     assert np.isfinite(_fit(adapted)).all()
     changed = _changed(before, _weights(adapted))
     wanted = {path for path in before if "lora" in path or path.startswith("head")}
-    assert changed == wanted and len(wanted) >= 2 + 2 * len(dense)
+    assert changed == wanted and len(wanted) >= 1 + 2 * len(dense)
     adapted.save(tmp_path / "lora.keras")
     for again in (keras.models.load_model(tmp_path / "lora.keras", compile=False), keras_vit.clone(adapted)):
         np.testing.assert_allclose(_run(again, _images()), _run(adapted, _images()), atol=1e-5)

@@ -31,7 +31,17 @@ LEVELS = (
     ("cli",),
 )
 RANKS = {package: rank for rank, level in enumerate(LEVELS) for package in level}
-WITHOUT_TENSORFLOW = (*LEVELS[0], "config", "layers", "models", "checkpoints", "variants", "identify", "zoo", "analysis")
+WITHOUT_TENSORFLOW = (
+    *LEVELS[0],
+    "config",
+    "layers",
+    "models",
+    "checkpoints",
+    "variants",
+    "identify",
+    "zoo",
+    "analysis",
+)
 STANDARD_LIBRARY_ONLY = (
     "keras_vit.cli.parser",
     "keras_vit.cli.failures",

@@ -8,6 +8,7 @@ import pytest
 import keras_vit
 from keras_vit import ViTConfig, zoo
 from keras_vit.compat.initial_values import build_deferred
+from keras_vit.files import read_table
 
 # Parameters at 224 pixels: without head, with 1000 classes, with 21843 classes, with these behind pre_logits.
 # The second column is that of google-research/vision_transformer's own test, the others come from its code.
@@ -99,12 +100,44 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("name", zoo.VARIANTS)
+# variant of a family -> its row, with the parameters at the default arguments and where they come from
+OF_FAMILIES = {
+    row["variant"]: row
+    for row in read_table(pathlib.Path(__file__).with_name("family_parameters.tsv"), ("parameters", "image_size"))
+}
+# the smallest variant of each family, and those with parts of their own; the others are slow
+_FIRST = {variant.family: name for name, variant in reversed(zoo.VARIANTS.items()) if variant.family is not None}
+QUICK = {
+    *_FIRST.values(),
+    "DINOv2-g_14",
+    "DINOv3-Splus_16",
+    "EVA02-B_14",
+    "EVA02-CLIP-E_14",
+    "PE-core-G_14",
+    "TIPS-g_14",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if variant.family is not None and name not in QUICK else ())
+        for name, variant in zoo.VARIANTS.items()
+    ],
+)
 def test_golden_parameter_counts(name):
     counts = {**FORMULAS, **IMAGENET_PARAMETERS, **{key: row[1] for key, row in PARAMETERS.items()}}
+    counts |= {key: row["parameters"] for key, row in OF_FAMILIES.items()}
     assert name in counts, f"{name} has no golden parameter count"
     model, _ = build_deferred(getattr(keras_vit, zoo.constructor_name(name)))
     assert (model.config.name, model.count_params()) == (name, counts[name])
+    size = OF_FAMILIES[name]["image_size"] if name in OF_FAMILIES else 224
+    assert model.config.image_size == (size, size)
+
+
+def test_counts_of_families_are_those_of_other_code():
+    assert all(row["source"].strip() for row in OF_FAMILIES.values())
+    assert [name for name in OF_FAMILIES if name not in zoo.VARIANTS] == []
 
 
 @pytest.mark.slow
@@ -158,7 +191,9 @@ HEADS_AND_LAYERS = {
     "ViT-g": (16, 40),
     "ViT-G": (16, 48),
 }
-_OF_VITS = [name for name, variant in zoo.VARIANTS.items() if variant.config_class is ViTConfig]
+_OF_VITS = [
+    name for name, variant in zoo.VARIANTS.items() if variant.config_class is ViTConfig and variant.family is None
+]
 
 
 @pytest.mark.parametrize("name", _OF_VITS)

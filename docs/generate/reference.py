@@ -14,7 +14,7 @@ from keras_vit import analysis, data, demo, evaluation, layers, serving, trainin
 from keras_vit.analysis import plots
 from keras_vit.cli import VERBS
 from keras_vit.cli.parser import parse
-from keras_vit.zoo import CONSTRUCTORS, VARIANTS, constructor_name
+from keras_vit.zoo import CONSTRUCTORS, VARIANTS, constructor, constructor_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +48,7 @@ PAGES = {
         "Configs become functional Keras models; each model keeps its `config`, `preprocessing` and `labels`.",
         _top(
             "create_model",
+            "load",
             "list_models",
             "list_weights",
             "VisionTransformer",
@@ -66,7 +67,18 @@ PAGES = {
     "configs": Page(
         "Configs",
         "What a model is and what it eats: frozen, checked dataclasses, to a dict and back.",
-        _top("ViTConfig", "ResNetConfig", "SwinConfig", "BiTConfig", "AxialResNetConfig", "Preprocessing"),
+        _top(
+            "ViTConfig",
+            "EmbeddingConfig",
+            "BlockConfig",
+            "RotaryConfig",
+            "HeadConfig",
+            "ResNetConfig",
+            "SwinConfig",
+            "BiTConfig",
+            "AxialResNetConfig",
+            "Preprocessing",
+        ),
     ),
     "layers": Page(
         "Layers",
@@ -152,19 +164,20 @@ name of the model first. Models of one kind have the same arguments, described a
 
 
 def _constructors():
-    """Those of one config class share their arguments."""
+    """Those of one config class share their arguments, and so do those of the published families."""
     kinds = {}
     for variant in VARIANTS.values():
-        kinds.setdefault(variant.config_class, []).append(variant)
+        kinds.setdefault((variant.config_class, variant.family is not None), []).append(variant)
     return _CONSTRUCTORS + "".join(_kind(variants) for variants in kinds.values())
 
 
 def _kind(variants):
     """The arguments of a kind of models, then an entry per model."""
-    first = CONSTRUCTORS[constructor_name(variants[0].name)]
+    first = constructor(constructor_name(variants[0].name))
     sections = {section.kind.value: section.value for section in _sections(first)}
     returned = inspect.signature(first).return_annotation.__name__
-    parts = [f"## {variants[0].config_class.__name__.removesuffix('Config')} models\n"]
+    kind = variants[0].config_class.__name__.removesuffix("Config")
+    parts = [f"## {kind} models\n" if variants[0].family is None else f"## {kind} models of published families\n"]
     parts.append(f"**Returns**: `keras_vit.{returned}`.\n")
     parts.append(table(("argument", "default", "meaning"), _arguments(first, sections["parameters"])))
     if "raises" in sections:
@@ -173,7 +186,7 @@ def _kind(variants):
         )
     for variant in variants:
         name = constructor_name(variant.name)
-        summary = next(section.value for section in _sections(CONSTRUCTORS[name]) if section.kind.value == "text")
+        summary = next(section.value for section in _sections(constructor(name)) if section.kind.value == "text")
         own = ", ".join(f"`{argument}={value!r}`" for argument, value in variant.defaults.items())
         parts.append(f"### keras_vit.{name} {{#keras_vit.{name}}}\n\n{summary}\n")
         parts.append(f"Defaults of its own: {own}.\n" if own else "")

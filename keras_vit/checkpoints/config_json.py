@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit import checks
-from keras_vit.checks import check_integers, check_string
 from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
 from keras_vit.config.unseen import KEY, from_text, unseen
 from keras_vit.files import read_table
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_OPENAI_MEAN, _OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,10 @@ def read_stated(checkpoint, family, layout):
         return _read_keras(path, values)
     theirs = Stated()
     if values is not None:
-        with _named(repr(str(path.parent / "config.json"))):
-            if any(key in values for key in _TIMM_KEYS):
+        with _named(repr(str(path.parent / ("open_clip_config.json" if "model_cfg" in values else "config.json")))):
+            if "model_cfg" in values:
+                theirs = _read_openclip(values)
+            elif any(key in values for key in _TIMM_KEYS):
                 theirs = _read_timm(values, family, layout, checkpoint.entries)
             else:
                 theirs = _read_huggingface(values, family)
@@ -125,7 +128,7 @@ def _read_keys():
     files = dict.fromkeys(file for row in rows for file in row["files"].split())
     keys = {}
     for file in files:
-        wanted = {file} if file == "timm" else {file, "any"}
+        wanted = {file} if file in ("timm", "openclip") else {file, "any"}
         found = (row for row in rows if wanted & set(row["files"].split()))
         keys[file] = {row["key"]: (row.get("field"), row["check"]) for row in found}
     return keys
@@ -209,6 +212,48 @@ def _labels(values):
     except ValueError:
         raise ValueError(f"id2label must have integer keys; got {list(names)[:3]}") from None
     return None if not labels or labels[0] == "LABEL_0" else labels
+
+
+# --- OpenCLIP
+
+_OPENCLIP_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear_antialias"}
+_OPENCLIP_MODES = {"shortest": False, "squash": True}
+
+
+def _read_openclip(values):
+    """Read an open_clip_config.json; `vision_cfg` describes the image tower, or names a model of timm."""
+    model = values["model_cfg"]
+    vision, images = dict(model["vision_cfg"]), values.get("preprocess_cfg") or {}
+    size = checks.check_pair("image_size in vision_cfg", vision.get("image_size", 224))
+    if "timm_model_name" in vision:
+        architecture = check_string("timm_model_name", vision["timm_model_name"])
+        if find_foreign(architecture) is None:
+            raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
+        return Stated(preprocessing=_openclip_preprocessing(size, images), architecture=architecture)
+    act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
+    fields, unknown = _checked(vision, KEYS["openclip"], " in vision_cfg")
+    if unknown:
+        raise ValueError(f"{unknown[0]} in vision_cfg is not supported by keras_vit; got {vision[unknown[0]]!r}")
+    fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
+    approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
+    fields["gelu"] = "quick" if model.get("quick_gelu") else approximate
+    fields["epsilon"] = checks.check_positive("eps in norm_kwargs", norm.get("eps", 1e-5))
+    if vision.get("final_ln_after_pool"):
+        fields["norm_position"] = "after_pooling"
+    grid = _grid(size, fields["patch_size"], "image_size in vision_cfg")
+    published = ("clip",) if fields["gelu"] == "quick" else ("openclip",)
+    return Stated(fields, grid, None, _openclip_preprocessing(size, images), published=published)
+
+
+def _openclip_preprocessing(size, values):
+    is_squashed = _one_of("resize_mode", values.get("resize_mode", "shortest"), _OPENCLIP_MODES)
+    return Preprocessing(
+        size=size if is_squashed else max(size),
+        crop=None if is_squashed else size,
+        interpolation=_one_of("interpolation", values.get("interpolation", "bicubic"), _OPENCLIP_INTERPOLATIONS),
+        mean=tuple(values.get("mean", _OPENAI_MEAN)),
+        std=tuple(values.get("std", _OPENAI_STD)),
+    )
 
 
 # --- timm

@@ -6,7 +6,7 @@ import inspect
 import pathlib
 import warnings
 
-from keras_vit.checkpoints.readers import INDEX, parts_of
+from keras_vit.checkpoints.readers import INDEX, OPENCLIP, parts_of
 from keras_vit.checkpoints.transfer import TooLarge
 from keras_vit.files import MAX_JSON
 
@@ -15,17 +15,17 @@ PREFIX = "hf://"
 _CONFIG = "config.json"
 _PREPROCESSOR = "preprocessor_config.json"
 _WEIGHTS = "model.safetensors"
-_MAX_BYTES = 16 * 2**30  # maximum for the weights of a repository that is not a release; a ViT-G/14 has 7.4 GB
+_MAX_BYTES = 32 * 2**30  # maximum for the weights of a repository that is not a release; DINOv3-7B has 26.9 GB
 
 
 def fetch_repository(address, most=_MAX_BYTES):
     """Download the weights of a repository and their JSON files, or find them in the cache.
 
     It downloads `config.json`, `preprocessor_config.json` if present, and `model.safetensors` (or the files that
-    `model.safetensors.index.json` lists), all of one commit. huggingface_hub controls the cache (`HF_HOME`), the
-    endpoint (`HF_ENDPOINT`), the access token (`HF_TOKEN`), the progress bar and the offline mode (`HF_HUB_OFFLINE`).
-    Without a connection, the cached files are used. JSON files of more than `files.MAX_JSON` and weights of more
-    than `most` bytes raise an error, either when the hub states their size or during the download.
+    `model.safetensors.index.json` lists, or OpenCLIP's files), all of one commit. huggingface_hub controls the cache
+    (`HF_HOME`), the endpoint (`HF_ENDPOINT`), the access token (`HF_TOKEN`), the progress bar and the offline mode
+    (`HF_HUB_OFFLINE`). Without a connection, the cached files are used. JSON files of more than `files.MAX_JSON` and
+    weights of more than `most` bytes raise an error, either when the hub states their size or during the download.
 
     Args:
         address: `hf://org/repo`, or `hf://org/repo@revision` with a branch, a tag or a commit.
@@ -53,7 +53,10 @@ def fetch_repository(address, most=_MAX_BYTES):
     errors = huggingface_hub.errors
     with _explained(address, errors):
         download = functools.partial(_download, huggingface_hub, repository)
-        config = download(_CONFIG, revision)
+        config, weights = download(_CONFIG, revision), _WEIGHTS
+        if config is None:
+            weights, name = OPENCLIP
+            config = download(name, revision)
         if config is None:
             raise FileNotFoundError(f"{address} must hold {_CONFIG}; it does not")
         folder, commit = config.parent, config.parent.name  # the cache has one folder per commit
@@ -65,7 +68,7 @@ def fetch_repository(address, most=_MAX_BYTES):
                 "check the preprocessing of the model",
                 stacklevel=2,
             )
-        if download(_WEIGHTS, commit, most, is_commit=True) is not None:
+        if download(weights, commit, most, is_commit=True) is not None:
             return folder
         index = download(INDEX, commit, is_commit=True)
         if index is None:
@@ -131,7 +134,10 @@ def _explained(address, errors):
     """Convert the errors of huggingface_hub to Python's own; the original error is the cause."""
     table = {  # a subclass before its base
         errors.LocalEntryNotFoundError: (ConnectionError, "is incomplete in the cache and cannot be downloaded"),
-        errors.GatedRepoError: (PermissionError, "requires you to accept its conditions on its page"),
+        errors.GatedRepoError: (
+            PermissionError,
+            "is gated: accept its conditions on its page on the hub, and set HF_TOKEN to a token of your account",
+        ),
         errors.RepositoryNotFoundError: (FileNotFoundError, "must be an existing repository that your token may read"),
         errors.RevisionNotFoundError: (FileNotFoundError, "must name a branch, a tag or a commit"),
         errors.HfHubHTTPError: (ConnectionError, "cannot be fetched"),

@@ -16,9 +16,9 @@ from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import aligned_empty
-from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
 from keras_vit.config import ViTConfig
 from keras_vit.config.base import RESIZE_METHODS
+from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 
@@ -255,7 +255,9 @@ class _File:
                 return _Source(variable, rule.theirs, problem=too_large)
             method = self._method(owned.layer)
             with contextlib.suppress(ValueError):  # the width differs
-                shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), method, self._old_size(owned)).shape
+                shape = resize(
+                    variable, np.broadcast_to(np.float32(0), entry.shape), method, self._old_size(owned)
+                ).shape
         if shape != tuple(wanted):
             problem = f"{name}: shape {entry.shape}, the model needs {wanted}"
             return _Source(variable, rule.theirs, problem=problem)

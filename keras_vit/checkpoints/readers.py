@@ -13,9 +13,10 @@ import safetensors
 from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
-from keras_vit.files import Refused, parse_json
+from keras_vit.files import Refused, parse_json, read_table
 
 INDEX = "model.safetensors.index.json"  # weights that are split over several files
+OPENCLIP = ("open_clip_model.safetensors", "open_clip_config.json")
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 _FLOAT8 = ("F8_E4M3", "F8_E5M2")
@@ -39,7 +40,9 @@ def open_checkpoint(path):
     if not path.exists():
         raise FileNotFoundError(f"weights must be an existing file or folder; got {str(path)!r}")
     if path.is_dir():
-        path = next((path / name for name in ("model.safetensors", INDEX) if (path / name).is_file()), path)
+        path = next(
+            (path / name for name in ("model.safetensors", INDEX, OPENCLIP[0]) if (path / name).is_file()), path
+        )
         if path.is_dir():
             raise FileNotFoundError(f"a folder of weights must hold model.safetensors; {str(path)!r} does not")
     if path.name == INDEX:
@@ -50,8 +53,7 @@ def open_checkpoint(path):
         return Checkpoint(path, first.kind, entries, first.metadata, first.config, first.preprocessor)
     if path.suffix in _PICKLED:
         raise ValueError(
-            f"weights must not be a pickle, which can run code when read; got {str(path)!r}. "
-            "Convert it once with safetensors.torch.save_file"
+            f"weights must not be a pickle, which can run code when read; got {str(path)!r}. {_same_weights(path.name)}"
         )
     suffix = next((suffix for suffix in _READERS if path.name.endswith(suffix)), None)
     if suffix is None:
@@ -62,7 +64,8 @@ def open_checkpoint(path):
     config, preprocessor = found.config, None
     if found.kind == "safetensors":
         _check_scales(path, entries)
-        config, preprocessor = (_json_beside(path, name) for name in ("config.json", "preprocessor_config.json"))
+        beside = (OPENCLIP[1] if path.name == OPENCLIP[0] else "config.json", "preprocessor_config.json")
+        config, preprocessor = (_json_beside(path, name) for name in beside)
     return Checkpoint(path, found.kind, entries, found.metadata, config, preprocessor)
 
 
@@ -96,6 +99,14 @@ def _explained_entry(entry, path):
 
     check = None if entry.check is None else functools.partial(call, entry.check)
     return Entry(entry.name, entry.shape, entry.dtype, lambda: as_float32(call(entry.read), entry.name), check)
+
+
+def _same_weights(name):
+    """Return what a user can do who has the pickle of this name."""
+    for row in read_table(pathlib.Path(__file__).with_name("pickles.tsv")):
+        if match := re.fullmatch(row["file"], name):
+            return f"The same weights are in safetensors at hf://{match.expand(row['address'])}"
+    return "Convert it once with safetensors.torch.save_file"
 
 
 def parts_of(index):

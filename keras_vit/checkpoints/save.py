@@ -51,7 +51,9 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     layouts = names.LAYOUTS[model.config.family]
     if not layouts:
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
-    checks.check_choice("layout", layout, dict.fromkeys(rules.library for rules in layouts.values()) | {"original": None})
+    checks.check_choice(
+        "layout", layout, dict.fromkeys(rules.library for rules in layouts.values()) | {"original": None}
+    )
     hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
     path = checks.check_path("path", path)
     rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
@@ -108,7 +110,9 @@ def _chosen(layouts, library, hf_type, config, suffix):
 
 def _huggingface_type(config):
     """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
-    types = {name: row for name, row in hf_types().items() if row.get("family") == config.family and "architectures" in row}
+    types = {
+        name: row for name, row in hf_types().items() if row.get("family") == config.family and "architectures" in row
+    }
     problems = {}
     for name, row in types.items():
         problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
@@ -187,7 +191,7 @@ def _joined(arrays):
 
 
 def _prefix(model, rules, hf_type):
-    """Return the start of all names but those of heads: that of the file that the weights came from, or the usual one."""
+    """Return the start of all names but those of heads: that of the file that was loaded, or the usual one."""
     if rules.suffix != ".npz" and model.names_prefix is not None and model.names_prefix[0] == rules.marker:
         return model.names_prefix[1]
     if hf_type is None or not model.config.include_top:
@@ -275,6 +279,11 @@ def _of_dinov2(config):
     return {"mlp_ratio": round(ratio) if ratio == round(ratio) else ratio}
 
 
+def _of_dinov3(config):
+    act = {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}.get(config.gelu)
+    return {"value_bias": config.qkv_bias, "hidden_act": "silu" if config.block.gated else act}
+
+
 def _of_beit(config):
     is_shared = config.position_placement == "shared"
     return {"use_relative_position_bias": not is_shared, "use_shared_relative_position_bias": is_shared}
@@ -290,10 +299,7 @@ _SPECIAL_KEYS = {
         "hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False,
     },
     "dinov2": _of_dinov2,
-    "dinov3": lambda config: {
-        "value_bias": config.qkv_bias, "hidden_act": "silu" if config.block.gated else "gelu" if config.gelu == "erf" else "gelu_pytorch_tanh",
-    },
-    "clip": lambda config: {},
+    "dinov3": _of_dinov3,
     "aimv2": lambda config: {
         "hidden_act": "silu", "use_head": True, "is_native": config.position_embedding == "sincos2d_mae",
     },

@@ -68,8 +68,8 @@ _NAMES: dict[Check, str] = {
     checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate",
     checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon width_factor",
     optional(checks.check_positive): "layer_scale_init",
-    checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing include_top "
-    "key_bias map_prefix mlp_norm patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted use_bias",
+    checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
+    "include_top key_bias map_prefix mlp_norm patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted use_bias",
     checks.check_string: "classifier_activation name",
 }
 
@@ -151,7 +151,9 @@ class Config:
         return type(self).from_dict(values)
 
     def field(self, name: str) -> Any:
-        """Return the value of a field; that of a nested config has a dot, as in `replace`. None if it has no holder.
+        """Return the value of a field, None if there is no such field.
+
+        A field of a nested config has a dot in its name, as in `replace`.
 
         Args:
             name: name of the field.
@@ -176,13 +178,18 @@ class Config:
     def _check_rules(self, rules):
         """Raise `ValueError` for the first broken rule; `rules` maps the text of each rule to whether it is broken.
 
-        The error shows the values of the fields that the rule names. A quoted word in a rule is a value, not a field.
+        The error shows the values of the fields that the rule names. A quoted word in a rule is a value, not a field. A
+        field of a nested config is named with a dot, and the nested config as a whole is not shown.
         """
-        fields = [field.name for field in dataclasses.fields(self)]
+        fields = {field.name for field in dataclasses.fields(self) if not isinstance(getattr(self, field.name), Config)}
+        fields |= {field.name for field in dataclasses.fields(self) if field.name == "stem"}
         for rule, is_broken in rules.items():
             if is_broken:
-                named = [word for word in dict.fromkeys(re.findall(r"(?<!')\b\w+", rule)) if word in fields]
-                got = ", ".join(f"{name}={getattr(self, name)!r}" for name in named)
+                words = dict.fromkeys(re.findall(r"(?<!')\b\w+(?:\.\w+)*", rule))
+                named = [
+                    word for word in words if word in fields or ("." in word and hasattr(self, word.split(".")[0]))
+                ]
+                got = ", ".join(f"{name}={self.field(name)!r}" for name in named)
                 raise ValueError(f"{rule}; got {got}{self.rule_hint.format(named[0])}")
 
 

@@ -14,8 +14,9 @@ ROTARY_KINDS = {"dinov3": 100.0, "eva02": 10000.0, "pe": 10000.0}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RotaryConfig(Config):
-    """Describe rotary position embeddings: how queries and keys of patches are rotated (arXiv 2104.09864).
+    """Describe rotary position embeddings (arXiv 2104.09864).
 
+    They rotate the queries and keys of patches, which depends on the positions of the patches in the grid.
     The first half of the h / 2 angles of a head of width h belongs to one axis, the second half to the other. Angle i
     of an axis is the coordinate times `theta ** (-4 i / h)`.
 

@@ -74,9 +74,10 @@ def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Differen
         for owner in owners:
             holder = getattr(holder, owner, None)
         if hasattr(holder, field):
-            ours = bool(config.num_class_tokens) if name == "class_token" else getattr(holder, field)
-            is_the_same = name == "norm_position" and config.pooling in _ONE_TOKEN
-            is_the_same |= name == "head.map_heads" and (ours or config.num_heads) == (theirs or config.num_heads)
+            ours = bool(config.field("num_class_tokens")) if name == "class_token" else getattr(holder, field)
+            is_the_same = name == "norm_position" and config.field("pooling") in _ONE_TOKEN
+            if name == "head.map_heads":
+                ours = ours or config.field("num_heads")
             if _comparable(theirs) != _comparable(ours) and not is_the_same:
                 found.append(Difference(name, theirs, ours))
     return found

@@ -178,17 +178,16 @@ def _rules(c):
         "attention='axial' works on the rows and columns of the patch grid, so it needs a pooling without class token, "
         "such as 'gap', and no class_token, num_registers or distilled token": is_axial and c.num_prefix_tokens,
         "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative' or 'relative_2d', and "
-        "block must have no rotary positions": is_axial and (is_relative or has_rotary),
-        "block has rotary positions, which need hidden_dim / num_heads divisible by 4": (
-            has_rotary and c.hidden_dim // c.num_heads % 4
+        "block.rotary must be None": is_axial and (is_relative or has_rotary),
+        "block.rotary needs hidden_dim / num_heads divisible by 4": (has_rotary and c.hidden_dim // c.num_heads % 4),
+        "token_merging mixes positions and needs two norms, so block.rotary must be None and block.order 'pre_norm'": (
+            c.token_merging and (has_rotary or c.block.order != "pre_norm")
         ),
-        "token_merging mixes positions and needs two norms, so block must have order='pre_norm' and no rotary "
-        "positions": c.token_merging and (has_rotary or c.block.order != "pre_norm"),
-        "block with order='parallel' has one branch scale, so layer_scale_init must be None": (
+        "block.order 'parallel' has one branch, so layer_scale_init must be None": (
             c.block.order == "parallel" and c.layer_scale_init
         ),
-        "head with num_blocks above 1 reads class tokens of several blocks, so it needs pooling='token_gap', "
-        "norm_position='before_pooling' and at most num_layers blocks, and token_merging of 0": (
+        "head.num_blocks above 1 reads class tokens of several blocks, so it needs pooling='token_gap', "
+        "norm_position='before_pooling', at most num_layers blocks and token_merging=0": (
             c.head.num_blocks > 1
             and (
                 c.pooling != "token_gap"

@@ -69,7 +69,9 @@ class GlobalAveragePooling(_Pooling):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TokenAndAveragePooling(GlobalAveragePooling):
-    """Concatenate the class token and the mean of the patch tokens, as the linear heads of DINOv2 do.
+    """Pool tokens to the class token and the mean of the patch tokens.
+
+    The linear heads of DINOv2 (arXiv 2304.07193) read this.
 
     Args:
         num_prefix_tokens: number of class and register tokens at the start of the sequence; the class token is first.

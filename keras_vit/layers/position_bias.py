@@ -30,7 +30,7 @@ class RelativePositionBias(ResizedTables):
     """
 
     own_checks = {"window_size": checks.check_pair}
-    resize_method = "bicubic"
+    usual_method = "bicubic"
     size_name = name_in_files = "window_size"
     num_class_rows = 0  # rows at the end of the table that belong to pairs with a class token
 
@@ -90,6 +90,7 @@ class AttentionBias(RelativePositionBias):
     """
 
     own_checks = {"window_size": checks.check_pair}
+    usual_method = "geometric_cubic"
     num_class_rows = 3
 
     def __init__(self, window_size, num_heads, resize=None, **kwargs):
@@ -108,11 +109,6 @@ class AttentionBias(RelativePositionBias):
     def compute_output_spec(self, tokens):
         length = 1 + math.prod(self.window_size)
         return keras.KerasTensor((self.num_heads, length, length), dtype=self._sum_dtype())
-
-    @property
-    def resize_method(self):
-        """Return the method for tables from Keras files and for `keras_vit.resize`."""
-        return self.resize or "geometric_cubic"
 
 
 def initial_values():

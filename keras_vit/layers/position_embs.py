@@ -20,15 +20,20 @@ class ResizedTables(Layer):
     By default a table is one-dimensional: it has one row per position along one axis.
 
     Attributes:
-        resize_method: method for tables from Keras files, see `resize_position_embedding`.
+        usual_method: method of resizing, unless a layer has an argument `resize`, see `resize_position_embedding`.
         size_name: name of the attribute with the (rows, columns) of the tables; None if the shapes of the tables show
             their size. Tables of 4 x 4 and 2 x 8 positions have equal shapes, so they need the attribute.
         name_in_files: name of the size in files.
     """
 
-    resize_method = "align_corners"
+    usual_method = "align_corners"
     size_name: str | None = None
     name_in_files: str | None = None
+
+    @property
+    def resize_method(self) -> str:
+        """Return the method for tables from Keras files and for `keras_vit.resize`."""
+        return getattr(self, "resize", None) or self.usual_method
 
     @property
     def tables(self) -> list[keras.Variable]:
@@ -137,11 +142,6 @@ class AddPositionEmbs(ResizedTables):
                 self.class_rows = self.normal_weight("class_rows", (1, num_class, dim))
         elif self.position_embedding in SINCOS_FORMS:
             self.sincos2d = sincos2d_table(self.built_grid, dim, self.position_embedding)
-
-    @property
-    def resize_method(self) -> str:
-        """Return the method for tables from Keras files and for `keras_vit.resize`."""
-        return self.resize or "align_corners"
 
     def _grid(self, input_shape):
         tokens, prefix = input_shape[1], self.num_class_tokens + self.num_registers

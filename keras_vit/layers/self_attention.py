@@ -33,9 +33,9 @@ class MultiHeadSelfAttention(Layer):
         (batch, tokens, dim) -> the same. Optional inputs: `relative_keys` (offsets, dim / num_heads) from
         `RelativePositions`; `attention_bias` (heads, tokens, tokens) from `AttentionBias`, added to the logits;
         `rotary` (2, tokens, dim / num_heads) from `RotaryEmbedding`; and `key_sizes`, integers (batch, 1, 1, tokens),
-        the number of original tokens in each key. With `return_attention_scores=True` the output is a pair with the attention weights after softmax and
-        before dropout, (batch, heads, query tokens, key tokens). With `return_keys=True` it is a pair with the keys,
-        averaged over the heads, (batch, tokens, dim / num_heads).
+        the number of original tokens in each key. With `return_attention_scores=True` the output is a pair with the
+        attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
+        `return_keys=True` it is a pair with the keys, averaged over the heads, (batch, tokens, dim / num_heads).
 
     Raises:
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores

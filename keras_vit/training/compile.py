@@ -8,6 +8,7 @@ from keras_vit import checks
 from keras_vit.compat import saved_objects
 from keras_vit.compat.graph import inner_layers
 from keras_vit.layers import AxialBottleneck, AxialTransformerBlock, PreActivationUnit, SwinBlock, TransformerBlock
+from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.models import (
     AxialResNet,
     BiTResNet,
@@ -227,7 +228,8 @@ def layer_rates(model, decay):
 
     Block l of L, counted from 1, has the factor decay^(L + 1 - l). Layers before the first block have decay^(L + 1).
     Layers after the last block, and layers around the model of this package, have 1. A layer between two blocks, such
-    as the downsampling of Swin, has the factor of the block before it. The fine-tuning of BEiT (arXiv 2106.08254) and
+    as the downsampling of Swin, has the factor of the block before it; a position bias of BEiT has that of its block,
+    or 1 if all blocks share it. The fine-tuning of BEiT (arXiv 2106.08254) and
     MAE (arXiv 2111.06377) uses the same factors.
 
     Args:
@@ -259,9 +261,10 @@ def _depths(encoder):
         if isinstance(inner.layer, kinds) and not is_inside:
             blocks.append(inner.path)
         # Inner layers come later and overwrite the depth of their variables.
-        depths |= dict.fromkeys(map(id, inner.layer.weights), len(blocks))
+        depths |= dict.fromkeys(map(id, inner.layer.weights), len(blocks) + isinstance(inner.layer, AttentionBias))
     names = [layer.name for layer in encoder.layers]
     after = encoder.layers[names.index(blocks[-1].split("/")[0]) + 1 :]
+    after += [layer for layer in encoder.layers if isinstance(layer, AttentionBias) and layer.name == "attention_bias"]
     for layer in after:
         depths |= dict.fromkeys(map(id, layer.weights), len(blocks) + 1)
     return depths, len(blocks)

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit import zoo
 from keras_vit.checkpoints import locate
 from keras_vit.models import build_model
-from keras_vit.variants import Variant
+from keras_vit.variants import Variant, reference_config
 
 TINY = {
     "name": "tiny",
@@ -110,12 +110,17 @@ def in_zoo(monkeypatch):
         fixed = {name: value for name, value in arguments.items() if name not in free}
         defaults = {name: arguments[name] for name in _FREE if name in arguments}
         monkeypatch.setitem(zoo.VARIANTS, "tiny", Variant("tiny", config_class, "this test", fixed, defaults))
-        zoo._signature.cache_clear()
+        _forget()
         sizes = {"image_size": arguments["image_size"], "classes": 3}
         return lambda weights, **changes: keras_vit.create_model("tiny", weights=weights, **{**sizes, **changes})
 
     yield put
+    _forget()
+
+
+def _forget():
     zoo._signature.cache_clear()
+    reference_config.cache_clear()
 
 
 _FREE = ("distilled", "window_size", "pooling")

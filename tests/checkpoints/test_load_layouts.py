@@ -18,7 +18,9 @@ def test_a_layout_can_be_forced_and_is_not_mixed(make_model, arrays, tmp_path):
         match="layout must be one of 'auto', 'official', 'original', 'timm', 'huggingface', 'microsoft', 'keras'; got",
     ):
         keras_vit.load_weights(make_model(), path, layout="flax")
-    with pytest.raises(ValueError, match="resize must be one of 'auto', 'authors', 'timm', 'huggingface', 'align_corners'"):
+    with pytest.raises(
+        ValueError, match="resize must be one of 'auto', 'authors', 'timm', 'huggingface', 'align_corners'"
+    ):
         keras_vit.load_weights(make_model(), path, resize="nearest")
     with pytest.raises(ValueError, match=r"head must be one of 'auto', 'load', 'reinitialise'; got head='drop'"):
         keras_vit.load_weights(make_model(), path, head="drop")

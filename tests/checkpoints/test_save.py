@@ -236,14 +236,18 @@ def test_wrong_suffix_and_layout(make_kind, tmp_path):
         keras_vit.save_weights(model, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match=r"path must end in \.safetensors for layout='timm'; got '.*a'"):
         keras_vit.save_weights(model, tmp_path / "a", "timm")
-    with pytest.raises(ValueError, match="layout must be one of 'official', 'original', 'timm', 'huggingface'; got layout='flax'"):
+    with pytest.raises(
+        ValueError, match="layout must be one of 'official', 'original', 'timm', 'huggingface'; got layout='flax'"
+    ):
         keras_vit.save_weights(model, tmp_path / "a.npz", "flax")
     swin = make_kind("swin")
-    with pytest.raises(ValueError, match="one of 'huggingface', 'microsoft', 'timm', 'original'; got layout='official'"):
+    with pytest.raises(
+        ValueError, match="one of 'huggingface', 'microsoft', 'timm', 'original'; got layout='official'"
+    ):
         keras_vit.save_weights(swin, tmp_path / "a.npz")
     with pytest.raises(ValueError, match=r"path must end in \.safetensors for layout='microsoft'"):
         keras_vit.save_weights(swin, tmp_path / "a.npz", "microsoft")
-    with pytest.raises(ValueError, match="layout must be one of 'official'; got layout='timm'"):
+    with pytest.raises(ValueError, match="layout must be one of 'official', 'original'; got layout='timm'"):
         keras_vit.save_weights(make_kind("bit"), tmp_path / "a.safetensors", "timm")
 
 

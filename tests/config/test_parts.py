@@ -207,28 +207,28 @@ class TestInsideAViTConfig:
             ),
             (
                 {"attention": "axial", "pooling": "gap", "block": {"rotary": {"kind": "pe"}}},
-                ["attention='axial' has no 1-D sequence", "block must have no rotary positions"],
+                ["attention='axial' has no 1-D sequence", "block.rotary must be None"],
             ),
             (
                 {"block": {"rotary": {"kind": "pe"}}, "num_heads": 8},
-                ["rotary positions, which need hidden_dim / num_heads divisible by 4", "hidden_dim=48, num_heads=8"],
+                ["block.rotary needs hidden_dim / num_heads divisible by 4", "hidden_dim=48, num_heads=8"],
             ),
             (
                 {"token_merging": 2, "block": {"rotary": {"kind": "pe"}}},
-                ["token_merging mixes positions and needs two norms", "no rotary positions"],
+                ["token_merging mixes positions", "block.rotary must be None", "token_merging=2"],
             ),
             (
                 {"token_merging": 2, "block": {"order": "post_norm"}},
-                ["token_merging mixes positions and needs two norms", "block must have order='pre_norm'"],
+                ["token_merging mixes positions", "token_merging=2", "block.order='post_norm'"],
             ),
             (
                 {"block": {"order": "parallel"}, "layer_scale_init": 0.1},
-                ["order='parallel' has one branch scale, so layer_scale_init must be None", "layer_scale_init=0.1"],
+                ["layer_scale_init must be None", "block.order='parallel', layer_scale_init=0.1"],
             ),
             *(
                 (
                     {"num_layers": 4, "pooling": "token_gap", "head": {"num_blocks": 4}, **changes},
-                    ["num_blocks above 1 reads class tokens of several blocks", *pieces],
+                    ["num_blocks above 1 reads class tokens of several blocks", "head.num_blocks=4", *pieces],
                 )
                 for changes, pieces in (
                     ({"pooling": "token"}, ["pooling='token'"]),

@@ -70,7 +70,12 @@ def test_pooling_of_aimv2_has_neither_mlp_nor_projected_query(num_heads, prefix,
     weights = randomise(layer)
     assert set(weights) == {"probe", "key_value/kernel", "proj/kernel", "proj/bias"}
     keys, values = np.split(weights["key_value/kernel"], 2, axis=1)
-    theirs = {"probe": weights["probe"], "k": {"w": keys.T}, "v": {"w": values.T}, "o": onevit.of_layer(weights, "proj")}
+    theirs = {
+        "probe": weights["probe"],
+        "k": {"w": keys.T},
+        "v": {"w": values.T},
+        "o": onevit.of_layer(weights, "proj"),
+    }
     expected = onevit.map_pool(tokens[:, prefix:].astype("float64"), theirs, {"pool_heads": num_heads})
     np.testing.assert_allclose(_call(layer, tokens), expected, atol=2e-5)
 

@@ -4,6 +4,7 @@ import math
 
 import keras
 import numpy as np
+import onevit
 import pytest
 from scipy import ndimage
 
@@ -27,21 +28,41 @@ def test_registers_have_no_position(randomise):
     np.testing.assert_allclose(_call(layer, tokens), tokens + rows, atol=1e-6)
 
 
+@pytest.mark.parametrize(("form", "last"), [("sincos2d", 1), ("sincos2d_mae", 0)])
 @pytest.mark.parametrize(("grid", "dim"), [((3, 4), 8), ((5, 2), 12), ((1, 1), 8)])
-def test_sincos2d_is_the_moco_v3_table_with_zeros_for_prefix_tokens(grid, dim):
-    layer = AddPositionEmbs("sincos2d", grid, num_class_tokens=1, num_registers=2)
+def test_sincos2d_is_the_table_of_moco_v3_or_mae_with_zeros_for_prefix_tokens(grid, dim, form, last):
+    """MoCo-v3 divides i by dim / 4 - 1, MAE (util/pos_embed.py, columns first) by dim / 4."""
+    layer = AddPositionEmbs(form, grid, num_class_tokens=1, num_registers=2)
     tokens = _tokens(3 + grid[0] * grid[1], dim)
     expected = np.zeros((3 + grid[0] * grid[1], dim))
     quarter = dim // 4
     for row in range(grid[0]):
         for column in range(grid[1]):
             for i in range(quarter):
-                frequency = 10000 ** (-i / (quarter - 1))
+                frequency = 10000 ** (-i / (quarter - last))
                 channels = (math.sin(column * frequency), math.cos(column * frequency))
                 channels += (math.sin(row * frequency), math.cos(row * frequency))
                 expected[3 + row * grid[1] + column, i::quarter] = channels
     np.testing.assert_allclose(_call(layer, tokens), tokens + expected, atol=2e-6)
     assert layer.weights == []
+
+
+@pytest.mark.parametrize("method", [None, "bilinear_antialias", "bicubic_antialias", "bicubic_offset"])
+def test_tables_of_other_grids_are_resized_by_the_method_given(method, randomise):
+    old, new = AddPositionEmbs(grid_size=(3, 4)), AddPositionEmbs(grid_size=(5, 2), resize=method)
+    old.build((None, 13, 6))
+    new.build((None, 11, 6))
+    table = randomise(old)["embedding"]
+    new.resize_from(old)
+    resized = keras.ops.convert_to_numpy(new.embedding)
+    np.testing.assert_allclose(resized[:, :1], table[:, :1], atol=1e-6)  # the class token
+    if method is None:
+        grid = ndimage.zoom(table[0, 1:].reshape(3, 4, 6), (5 / 3, 2 / 4, 1), order=1)
+    else:
+        arguments = ("bilinear" if "linear" in method else "bicubic", "antialias" in method, 0.1 * ("offset" in method))
+        vertical, horizontal = (onevit.resize_matrix(*sides, *arguments) for sides in ((3, 5), (4, 2)))
+        grid = np.einsum("yr,xc,rcd->yxd", vertical, horizontal, table[0, 1:].reshape(3, 4, 6))
+    np.testing.assert_allclose(resized[0, 1:].reshape(5, 2, 6), grid, atol=1e-5)
 
 
 def test_none_adds_nothing():
@@ -101,6 +122,7 @@ def test_grid_is_the_one_given_or_the_square_that_the_tokens_form(kwargs, tokens
         ({}, (None, None, 8), r"a known number of tokens; got input shape \(None, None, 8\)"),
         ({"position_embedding": "sincos2d"}, (None, 17, 10), "a width of at least 8 divisible by 4; got 10"),
         ({"position_embedding": "sincos2d"}, (None, 17, 4), "a width of at least 8 divisible by 4; got 4"),
+        ({"position_embedding": "sincos2d_mae"}, (None, 17, 4), "'sincos2d_mae' needs a width of at least 8 .* got 4"),
     ],
 )
 def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
@@ -113,7 +135,7 @@ def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
     [
         (
             {"position_embedding": "learnt"},
-            "position_embedding must be one of 'learned', 'learned_2d', 'sincos2d', 'sincos2d_mae', 'none'; got .*='learnt'",
+            "must be one of 'learned', 'learned_2d', 'sincos2d', 'sincos2d_mae', 'none'; got .*embedding='learnt'",
         ),
         (
             {"grid_size": (0, 2)},
@@ -123,6 +145,7 @@ def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
             {"num_class_tokens": -1},
             "num_class_tokens must be an integer of at least 0; got num_class_tokens=-1",
         ),
+        ({"resize": "cubic"}, "resize must be one of 'align_corners', .* got resize='cubic'"),
         ({"num_registers": "4"}, "num_registers must be an integer of at least 0; got num_registers='4'"),
     ],
 )

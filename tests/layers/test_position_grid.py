@@ -143,9 +143,7 @@ class TestEveryMethod:
 
 def test_methods_differ():
     table = _table((5, 5))
-    results = [
-        [resize_position_embedding(table, 5, new, 0, method) for new in (9, 3)] for method in RESIZE_METHODS
-    ]
+    results = [[resize_position_embedding(table, 5, new, 0, method) for new in (9, 3)] for method in RESIZE_METHODS]
     for index, (grown, shrunk) in enumerate(results):
         for other_grown, other_shrunk in results[:index]:
             assert max(np.abs(grown - other_grown).max(), np.abs(shrunk - other_shrunk).max()) > 0.01

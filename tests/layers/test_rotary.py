@@ -63,7 +63,9 @@ def test_logits_depend_only_on_the_offset(kind):
     rotary, grid = RotaryConfig(kind=kind), (4, 5)
     query, key = (np.tile(rng.normal(size=16).astype("float32"), (1, 1, 20, 1)) for _ in range(2))
     table = RotaryEmbedding(rotary, 1, grid, num_class_tokens=0)(np.zeros((1, 20, 16), "float32"))
-    query, key = (keras.ops.convert_to_numpy(rotate(keras.ops.convert_to_tensor(x), table, rotary)) for x in (query, key))
+    query, key = (
+        keras.ops.convert_to_numpy(rotate(keras.ops.convert_to_tensor(x), table, rotary)) for x in (query, key)
+    )
     logits = (query[0, 0] @ key[0, 0].T).reshape(*grid, *grid)
     np.testing.assert_allclose(logits[1:, 2:, 1:, 2:], logits[:-1, :-2, :-1, :-2], atol=1e-4)
     assert np.abs(logits - logits[0, 0, 0, 0]).max() > 0.1

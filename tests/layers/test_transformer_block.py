@@ -6,7 +6,7 @@ import numpy as np
 import onevit
 import pytest
 
-from keras_vit.config import BlockConfig, RotaryConfig
+from keras_vit.config import BlockConfig
 from keras_vit.layers import TransformerBlock
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.rotary import RotaryEmbedding

@@ -8,6 +8,7 @@ import pytest
 
 from keras_vit.layers.swin_block import WindowAttention
 
+
 def scores_of_window(tokens, heads, kernel, bias, table, window, regions, softmax):
     """Weights (heads, query, key) and outputs (query, dim) before the projection of one window, one pair at a time."""
     length, dim = tokens.shape

@@ -1,0 +1,88 @@
+"""save_weights of the published families: the names of the authors, timm and transformers are read back."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import keras_vit
+
+BEIT = {"position_embedding": "relative_2d", "layer_scale_init": 0.1, "pooling": "gap", "class_token": True}
+BEIT |= {"norm_position": "after_pooling", "position_placement": "every", "block": {"key_bias": False}}
+EVA02 = {"block": {"gated": True, "key_bias": False, "mlp_norm": True, "rotary": {"kind": "eva02"}}}
+DINOV2 = {"layer_scale_init": 0.1, "num_registers": 4, "pooling": "token"}
+DINOV3 = {"position_embedding": "none", "num_registers": 4, "layer_scale_init": 0.1, "epsilon": 1e-5}
+DINOV3 |= {"block": {"key_bias": False, "rotary": {"kind": "dinov3"}}}
+CLIP = {"embedding": {"pre_norm": True, "patch_bias": False}, "head": {"bias": False}, "gelu": "quick"}
+AIMV2 = {"embedding": {"patch_norm": True}, "block": {"norm": "rms", "gated": True, "bias": False}}
+AIMV2 |= {"qkv_bias": False, "pooling": "aim", "include_top": False, "epsilon": 1e-5}
+SIGLIP = {"pooling": "map", "include_top": False}
+PE = {**CLIP, "gelu": "erf", "pooling": "map", "class_token": True, "head": {"bias": False, "map_prefix": True}}
+PE |= {"block": {"rotary": {"kind": "pe"}}, "epsilon": 1e-5}
+VIT_22B = {"block": {"order": "parallel"}, "qk_norm": True, "qkv_bias": False}
+
+# changes to the tiny ViT, layout that is written, library of the names as they are read, an array of the file
+FILES = {
+    "BEiT, authors": (BEIT, "original", "timm", "blocks.1.gamma_1"),
+    "BEiT, timm": (BEIT, "timm", "timm", "blocks.1.attn.relative_position_bias_table"),
+    "BEiT, transformers": (BEIT, "huggingface", "huggingface", "beit.encoder.layer.1.lambda_1"),
+    "EVA-02, authors": (EVA02, "original", "original", "blocks.1.mlp.ffn_ln.weight"),
+    "EVA-02, timm": (EVA02, "timm", "timm", "blocks.1.mlp.fc1_g.weight"),
+    "DINOv2, authors": (DINOV2, "original", "original", "register_tokens"),
+    "DINOv2, timm": (DINOV2, "timm", "timm", "reg_token"),
+    "DINOv2, transformers": (DINOV2, "huggingface", "huggingface", "dinov2_with_registers.embeddings.register_tokens"),
+    "DINOv3, authors": (DINOV3, "original", "original", "storage_tokens"),
+    "DINOv3, timm": (DINOV3, "timm", "timm", "blocks.1.gamma_2"),
+    "DINOv3, transformers": (DINOV3, "huggingface", "huggingface", "dinov3_vit.layer.1.attention.q_proj.bias"),
+    "CLIP, authors": (CLIP, "original", "original", "visual.ln_pre.weight"),
+    "CLIP, timm": (CLIP, "timm", "timm", "norm_pre.weight"),
+    "CLIP, transformers": (CLIP, "huggingface", "huggingface", "visual_projection.weight"),
+    "SigLIP, timm": (SIGLIP, "timm", "timm", "attn_pool.latent"),
+    "SigLIP, transformers": (SIGLIP, "huggingface", "huggingface", "head.probe"),
+    "PE, authors": (PE, "original", "original", "visual.attn_pool.probe"),
+    "AIMv2, transformers": (AIMV2, "huggingface", "huggingface", "head.cls_token"),
+    "ViT-22B, timm": (VIT_22B, "timm", "timm", "blocks.1.in_proj.weight"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_are_read_back_to_equal_logits(make_kind, weights_of, logits_of, tmp_path, name):
+    changes, layout, library, array = FILES[name]
+    source, model = make_kind("vit", seed=1, **changes), make_kind("vit", seed=2, **changes)
+    path = tmp_path / "a.safetensors"
+    keras_vit.save_weights(source, path, layout)
+    assert array in safetensors.numpy.load_file(path)
+    report = keras_vit.load_weights(model, path)
+    assert report.source == f"{path} ({library} names)"
+    assert (report.unused, report.reinitialised, report.resized) == ((), (), ())
+    theirs, ours = weights_of(source), weights_of(model)
+    for variable, value in theirs.items():
+        np.testing.assert_array_equal(ours[variable], value, err_msg=variable)
+    np.testing.assert_array_equal(logits_of(model), logits_of(source))
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "transformers" in name])
+def test_folders_of_transformers_state_the_model(make_kind, logits_of, tmp_path, name):
+    """`load` builds the model from config.json and the arrays alone, without our metadata."""
+    changes, layout, _, array = FILES[name]
+    source = make_kind("vit", seed=1, **changes)
+    source.preprocessing = keras_vit.Preprocessing(size=16, interpolation="bicubic")
+    keras_vit.save_weights(source, tmp_path, layout)
+    arrays = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    stated = json.loads((tmp_path / "config.json").read_text())
+    assert (stated["num_hidden_layers"], stated["num_attention_heads"]) == (2, 2)
+    model = keras_vit.load(tmp_path, pooling=changes["pooling"] if "pooling" in changes else "token")
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-5)
+
+
+def test_official_names_of_siglip_are_those_of_big_vision(make_kind, weights_of, tmp_path):
+    source, model = make_kind("vit", seed=1, **SIGLIP), make_kind("vit", seed=2, **SIGLIP)
+    keras_vit.save_weights(source, tmp_path / "a.npz", "original")
+    with np.load(tmp_path / "a.npz") as file:
+        assert "params/img/Transformer/encoderblock_1/MlpBlock_0/Dense_0/kernel" in file.files
+        assert all(name.startswith("params/img/") or name == "keras_vit" for name in file.files)
+    keras_vit.load_weights(model, tmp_path / "a.npz")
+    for variable, value in weights_of(source).items():
+        np.testing.assert_array_equal(weights_of(model)[variable], value, err_msg=variable)
