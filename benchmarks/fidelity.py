@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks import authors
 from benchmarks.contenders import quietly, random_images
 from benchmarks.report import Table, is_installed
 
@@ -31,10 +32,10 @@ NOTE = (
     "Each figure is the largest difference from the authors' output, relative to the largest value of that output: all "
     "tokens of the DINO models, the embeddings or logits of the others. The first row of each family is at the size of "
     "training, where nothing is resized. A dash: the library has no such model, or the model has only one size.\n\n"
-    f"The models have {LAYERS} blocks, a width of {WIDTH}, the family's patches and grid, and random weights; there are "
-    "2 random images. The authors' positions come from the functions of torch and scipy that their code calls, or from "
-    "their formula of the rotary angles. The rest of the authors' output is the model of transformers, or of timm "
-    f"where transformers has none, in float64. The values of the position tables are independent, with a standard "
+    f"The models have {LAYERS} blocks, a width of {WIDTH}, the family's patches and grid, and random weights; there "
+    "are 2 random images. The authors' positions come from the functions of torch and scipy that their code calls, or "
+    "from their formula of the rotary angles. The rest of the authors' output is the model of transformers, or of timm "
+    "where transformers has none, in float64. The values of the position tables are independent, with a standard "
     f"deviation of {POSITIONS}. Trained tables are smoother, so the differences of trained models are smaller."
 )
 
@@ -61,8 +62,8 @@ class Family:
         timm: name in timm and further arguments.
         transformers: names of the model and of its config, and further arguments; None if only timm has the model.
         load: arguments of `keras_vit.load`.
-        resize: the authors' method: an array (side, side, dim) and the new side -> (side, side, dim).
-        angles: the authors' rotary angles: the side of the grid -> (patches, head_dim / 2).
+        resize: the authors' method, see `authors.set_positions`.
+        angles: function of the side of the grid that returns the authors' rotary angles.
         epsilon: the authors' epsilon, if config.json states another.
         keras_hub: name of the backbone in keras-hub, or None.
         zeromodels: `ZeroModel`, or None.
@@ -95,10 +96,8 @@ def run(options):
     with warnings.catch_warnings(action="ignore"):
         rows = [row for family in FAMILIES for row in _rows(family, options.choose(family.sizes), libraries)]
     logging.disable(logging.NOTSET)
-    names = [
-        name for name in ("keras-hub", "zeromodels", "timm", "transformers", "torch", "scipy") if is_installed(name)
-    ]
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    packages = ("keras", "keras-hub", "zeromodels", "timm", "transformers", "torch", "scipy")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages if is_installed(name))
     columns = ("family", "trained at", "used at", *libraries)
     yield Table("Differences from the authors' outputs", f"{NOTE}\n\nVersions: {versions}.", columns, rows)
 
@@ -192,106 +191,22 @@ def _build_timm(family, size, file=None):
     return timm.create_model(name, pretrained=file is not None, pretrained_cfg_overlay=about, **arguments).eval()
 
 
-# --- the authors' outputs
-
-
 def _authors(family, files, size, images):
     """Return the output of the model of transformers or timm in float64, with the authors' positions."""
     import safetensors.torch
-    import torch
 
     side = size // family.patch_size
-    angles = None if family.angles is None else torch.from_numpy(family.angles(side))
+    angles = None if family.angles is None else family.angles(side)
     if family.transformers is None:
         arrays = safetensors.torch.load_file(files / "timm.safetensors")
-        arrays["pos_embed"] = _resized(arrays["pos_embed"], side, family.resize)
+        arrays["pos_embed"] = authors.resized(arrays["pos_embed"], side, family.resize)
         model = _build_timm(family, size)
         model.load_state_dict(arrays)
-        angles = angles.repeat_interleave(2, dim=1)
-        model.rope.get_embed = lambda *_, **__: torch.cat([angles.sin(), angles.cos()], dim=-1)
+        authors.set_rotary(model, angles)
         return _output_of_timm(family, model.double(), images)
     model = _load_transformers(family, files).double()
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.LayerNorm) and family.epsilon:
-            layer.eps = family.epsilon
-        elif hasattr(layer, "inv_freq"):  # rotary positions
-            layer.forward = lambda *_: (angles.tile(2).cos(), angles.tile(2).sin())
-        elif hasattr(layer, "relative_position_bias_table"):
-            bias = _attention_bias(layer.relative_position_bias_table, side, family.resize)
-            layer.forward = functools.partial(_constant, bias)
-        elif hasattr(layer, "interpolate_pos_encoding"):
-            table = getattr(layer, "position_embeddings", getattr(layer, "position_embedding", None))
-            table = table.weight[None] if isinstance(table, torch.nn.Embedding) else table
-            if table is not None:
-                resized = _resized(table, side, family.resize)
-                layer.interpolate_pos_encoding = functools.partial(_constant, resized)
+    authors.set_positions(model, side, family.resize, angles, family.epsilon)
     return _output_of_transformers(family, model, images)
-
-
-def _constant(value, *arguments, **named):
-    return value
-
-
-def _resized(table, side, resize):
-    """Return a table (1, prefix + patches, dim) for another square grid, in float64."""
-    import torch
-
-    table = table.detach().double()
-    old = math.isqrt(table.shape[1])
-    prefix, patches = table[:, : table.shape[1] - old**2], table[:, table.shape[1] - old**2 :]
-    if old != side:
-        patches = torch.from_numpy(resize(patches.reshape(old, old, -1).numpy(), side)).reshape(1, side**2, -1)
-    return torch.cat([prefix, patches], dim=1)
-
-
-def _attention_bias(table, side, resize):
-    """Return BEiT's bias of each pair of tokens, (1, heads, tokens, tokens), the class token first."""
-    import torch
-
-    offsets, of_class = _resized(table[None, :-3], 2 * side - 1, resize)[0], table[-3:].detach().double()
-    y, x = np.divmod(np.arange(side**2), side)
-    index = (y[:, None] - y + side - 1) * (2 * side - 1) + x[:, None] - x + side - 1
-    index = np.pad(index, ((1, 0), (1, 0)), constant_values=((len(offsets), 0), (len(offsets) + 1, 0)))
-    index[0, 1:], index[0, 0] = len(offsets), len(offsets) + 2
-    return torch.cat([offsets, of_class])[index].permute(2, 0, 1)[None]
-
-
-def _interpolate(table, side, offset=None, **arguments):
-    """Call torch.nn.functional.interpolate with the new size; with an offset, as DINOv2, with the factor."""
-    import torch
-
-    target = {"size": (side, side)} if offset is None else {"scale_factor": ((side + offset) / len(table),) * 2}
-    image = torch.from_numpy(table).permute(2, 0, 1)[None]
-    return torch.nn.functional.interpolate(image, **target, **arguments)[0].permute(1, 2, 0).numpy()
-
-
-def _zoom(table, side):
-    """Resize as big_vision."""
-    import scipy.ndimage
-
-    return scipy.ndimage.zoom(table, (side / len(table), side / len(table), 1), order=1)
-
-
-def _spline(table, side):
-    """Resize as BEiT: a cubic spline through the old offsets, whose distances grow geometrically."""
-    import scipy.interpolate
-
-    half, low, high = len(table) // 2, 1.01, 1.5
-    while high - low > 1e-6:
-        ratio = (low + high) / 2
-        low, high = (low, ratio) if (1 - ratio**half) / (1 - ratio) > side // 2 else (ratio, high)
-    places = np.cumsum(ratio ** np.arange(half))
-    places, wanted = np.concatenate([-places[::-1], [0], places]), np.arange(side) - side // 2
-    heads = np.moveaxis(table, -1, 0)
-    return np.stack([scipy.interpolate.RectBivariateSpline(places, places, h)(wanted, wanted) for h in heads], axis=-1)
-
-
-def _angles(coordinates, theta, is_columns_first=False):
-    """Return the angles of each patch for the coordinates of the rows, which are also those of the columns."""
-    frequencies = theta ** -(np.arange(WIDTH // HEADS // 4) * 4 * HEADS / WIDTH)
-    y, x = np.meshgrid(coordinates, coordinates, indexing="ij")
-    axes = (x, y) if is_columns_first else (y, x)
-    return np.concatenate([axis.reshape(-1, 1) * frequencies for axis in axes], axis=1)
 
 
 # --- the libraries: each function returns the output for the images, or None if there is no model of that size
@@ -391,7 +306,7 @@ FAMILIES = (
         timm=("vit_base_patch14_dinov2", {}),
         transformers=("Dinov2Model", "Dinov2Config", {}),
         load=TOKENS,
-        resize=functools.partial(_interpolate, offset=0.1, mode="bicubic"),
+        resize=functools.partial(authors.interpolate, offset=0.1, mode="bicubic"),
         keras_hub="DINOV2Backbone",
         zeromodels=ZeroModel("dino_v2", "DinoV2Model"),
     ),
@@ -402,7 +317,7 @@ FAMILIES = (
         timm=("vit_base_patch14_reg4_dinov2", {}),
         transformers=("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", {}),
         load=TOKENS,
-        resize=functools.partial(_interpolate, mode="bicubic", antialias=True),
+        resize=functools.partial(authors.interpolate, mode="bicubic", antialias=True),
         keras_hub="DINOV2Backbone",
     ),
     Family(
@@ -411,7 +326,7 @@ FAMILIES = (
         sizes=(224, 160, 256, 384),
         timm=("vit_base_patch16_siglip_224", {}),
         transformers=("SiglipVisionModel", "SiglipVisionConfig", _HF),
-        resize=_zoom,
+        resize=authors.zoom,
         zeromodels=ZeroModel(
             "siglip",
             "SigLIPVisionModel",
@@ -426,7 +341,7 @@ FAMILIES = (
         sizes=(224, 160, 256, 336),
         timm=("vit_base_patch16_clip_quickgelu_224", {"num_classes": CLASSES}),
         transformers=("CLIPVisionModelWithProjection", "CLIPVisionConfig", {**_HF, "projection_dim": CLASSES}),
-        resize=functools.partial(_interpolate, mode="bicubic", antialias=True),
+        resize=functools.partial(authors.interpolate, mode="bicubic", antialias=True),
         zeromodels=ZeroModel(
             "clip", "CLIPImageEmbed", "image_embeds", {**_ZERO, "vision_patch_size": 16, "embed_dim": CLASSES}
         ),
@@ -437,8 +352,10 @@ FAMILIES = (
         sizes=(224, 160, 256, 384),
         timm=("vit_pe_core_base_patch16_224", {"num_classes": CLASSES}),
         load={"variant": "pe_core"},
-        resize=functools.partial(_interpolate, mode="bilinear"),
-        angles=lambda side: _angles(np.arange(side) + 1.0, 10000.0, is_columns_first=True),
+        resize=functools.partial(authors.interpolate, mode="bilinear"),
+        angles=lambda side: authors.rotary_angles(
+            np.arange(side) + 1.0, 10000.0, WIDTH // HEADS, is_columns_first=True
+        ),
     ),
     Family(
         title="BEiT",
@@ -446,7 +363,7 @@ FAMILIES = (
         sizes=(224, 160, 256, 384),
         timm=("beit_base_patch16_224", {"num_classes": CLASSES}),
         transformers=("BeitForImageClassification", "BeitConfig", {**_HF, **_HF_BEIT, "num_labels": CLASSES}),
-        resize=_spline,
+        resize=authors.spline,
         epsilon=1e-6,
         zeromodels=ZeroModel("beit", "BeitImageClassify"),
     ),
@@ -457,7 +374,9 @@ FAMILIES = (
         timm=("vit_base_patch16_dinov3_qkvb", {}),
         transformers=("DINOv3ViTModel", "DINOv3ViTConfig", {**_HF, "num_register_tokens": 4}),
         load=TOKENS,
-        angles=lambda side: _angles(2 * math.pi * (2 * (np.arange(side) + 0.5) / side - 1), 100.0),
+        angles=lambda side: authors.rotary_angles(
+            2 * math.pi * (2 * (np.arange(side) + 0.5) / side - 1), 100.0, WIDTH // HEADS
+        ),
         keras_hub="DINOV3Backbone",
         zeromodels=ZeroModel("dino_v3", "DinoV3ViTModel"),
     ),
@@ -467,7 +386,7 @@ FAMILIES = (
         sizes=(336, 224, 280, 448),
         timm=("eva02_small_patch14_336", {"num_classes": CLASSES}),
         load={"variant": "eva02"},
-        resize=functools.partial(_interpolate, mode="bicubic"),
-        angles=lambda side: _angles(np.arange(side) / side * 16, 10000.0),
+        resize=functools.partial(authors.interpolate, mode="bicubic"),
+        angles=lambda side: authors.rotary_angles(np.arange(side) / side * 16, 10000.0, WIDTH // HEADS),
     ),
 )

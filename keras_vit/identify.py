@@ -54,6 +54,8 @@ def _fits(fields, config, is_published, checked):
     ]
     if is_published:
         pairs += [(fields["class_token"], config.num_class_tokens > 0), (fields["distilled"], False)]
+        if fields.get("pooling") in _ATTENTIVE:
+            pairs.append((fields["pooling"], config.pooling))
     return all(shown == ours for shown, ours in pairs)
 
 
@@ -95,6 +97,8 @@ def identify(
         if not families and description.checkpoint.config is None:
             families = _families(fields)
             _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **known}, {})
+        if variant is not None and not _fits(fields, _family_config(variant), True, _not_given(_STRUCTURE, given)):
+            raise ValueError(f"{path} must hold a model of the family {variant!r}; it holds {_described(fields)}")
         table = FAMILIES[families[0]] if families else None
         values = {"name": families[0] if families else "vit", **_flattened(table.config if table else {})}
         notes = [f"no published model has these sizes; built as one of the family {table.title if table else 'ViT'}"]
@@ -132,6 +136,10 @@ def _check_equal(path, configs, known, usual):
             f"the names and shapes of {path} fit {', '.join(configs)}, which differ in {', '.join(differing)}: "
             f"pass {choices}"
         )
+
+
+def _not_given(names, given):
+    return [name for name in names if name not in given]
 
 
 def _family_config(name):
@@ -183,15 +191,16 @@ def _complete(path, values, fields, known, given, description, table, notes):
 
 def _pooling(shown, known, values, description):
     """Return pooling, norm, class token and the parts of the head that a file shows, as fields of the config."""
-    pooling = shown.get("pooling") or known.get("pooling") or values.get("pooling", "token")
+    norm, usual_norm = shown["norm_position"], values.get("norm_position", "before_pooling")
+    names = {rule.ours: rule.theirs for rule in description.names.rules}
+    if names.get("encoder_norm/gamma") == names.get("encoder_norm@after_pooling/gamma"):  # one name for both
+        norm = known.get("norm_position") or usual_norm
+    usual = values.get("pooling", "token") if norm == usual_norm else "token"
+    pooling = shown.get("pooling") or known.get("pooling") or usual
     if pooling in _ATTENTIVE and "pooling" not in shown:
         pooling = "token"  # the file has no attention pooling
     if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
         pooling = "gap"
-    norm = shown["norm_position"]
-    names = {rule.ours: rule.theirs for rule in description.names.rules}
-    if names.get("encoder_norm/gamma") == names.get("encoder_norm@after_pooling/gamma"):  # one name for both
-        norm = known.get("norm_position") or values.get("norm_position", norm)
     map_mlp_dim = shown.get("head.map_mlp_dim")
     return {
         "pooling": pooling,

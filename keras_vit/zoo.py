@@ -282,9 +282,10 @@ def _mismatch(error, variant, arguments, config, description):
         fitting = _fitting_variants(description, config.image_size)
     except ValueError:
         return error
-    if variant in fitting:
+    if variant in fitting and (arguments or len(fitting) == 1):
         given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         return ValueError(f"{error}\n{variant} fits this file without one or more of the arguments {given}")
+    fitting = [name for name in fitting if name != variant]
     if not fitting:
         return error
     return ValueError(

@@ -168,25 +168,11 @@ def _timm(case, config):
     }
 
 
-# family of a case -> family of ours; the class of a case with several decides by its config
-_FAMILIES = {
-    "aimv2": lambda config: "aimv2",
-    "beit": lambda config: "beit",
-    "clip": lambda config: "clipa" if config.get("no_ln_pre") else "clip",
-    "data2vec": lambda config: "beit",
-    "dinov2": lambda config: (
-        "dinov2_reg4" if config.get("num_register_tokens") or config.get("reg_tokens") else "dinov2"
-    ),
-    "dinov3": lambda config: "dinov3",
-    "eva": lambda config: "eva",
-    "eva02": lambda config: "eva02_clip" if config.get("scale_attn_inner") else "eva02",
-    "ijepa": lambda config: "ijepa",
-    "mae": lambda config: "mae",
-    "parallel_vit": lambda config: "vit22b",
-    "pe": lambda config: "pe_core",
-    "siglip": lambda config: "siglip",
-    "tips": lambda config: "tips",
-}
+# families of cases that `keras_vit.load` reads
+_FAMILIES = (
+    *("aimv2", "beit", "clip", "data2vec", "dinov2", "dinov3", "eva", "eva02", "ijepa", "mae", "parallel_vit", "pe"),
+    *("siglip", "tips"),
+)
 _KERNELS = {
     ("bicubic", False, 0.0): "bicubic",
     ("bicubic", False, 0.1): "bicubic_offset",
@@ -217,16 +203,18 @@ def load_arguments(case, is_folder):
     if is_folder:
         return arguments
     rope = machine.get("rope")
+    order = "post_norm" if "post" in machine.get("block", "") else "pre_norm"
     arguments |= {
-        "variant": _FAMILIES[case["family"]](config),
         "num_heads": next(config[key] for key in ("num_heads", "num_attention_heads", "heads") if key in config),
         "epsilon": machine["epsilon"],
-        "block": {"rotary": rope and _rotary(rope, config)},
+        "block": {"rotary": rope and _rotary(rope, config), "order": order},
     }
+    if machine.get("block", "").startswith("parallel"):
+        del arguments["block"]["order"]  # the names of its arrays show it
     if machine.get("gelu"):
         arguments["gelu"] = machine["gelu"]
     if "attn_pool_num_heads" in config:
-        arguments["head"] = {"map_heads": config["attn_pool_num_heads"]}
+        arguments["head"] = {"map_heads": config["attn_pool_num_heads"], "map_prefix": True}
     if config.get("global_pool") in ("token", "avg", "map"):
         arguments["pooling"] = {"avg": "gap"}.get(config["global_pool"], config["global_pool"])
     return arguments
@@ -248,14 +236,12 @@ def native_size(case):
 _ACTIVATIONS = {"erf": "erf", "tanh": "tanh", "quick": "quick", "silu": "erf"}  # SwiGLU has no GELU
 
 
-def reference_arguments(name, switches, images):
-    """Returns the arguments of `keras_vit.load` for a model of `test_reference`, from its name and switches."""
-    family = next(family for family in _REFERENCE_FAMILIES if name.startswith(family))
+def reference_arguments(switches, images):
+    """Returns the arguments of `keras_vit.load` for a model of `test_reference`."""
     rotary = None
     if "rope" in switches:
         rotary = {"kind": switches["rope"], "reference_grid": switches.get("ref")}
     arguments = {
-        "variant": _REFERENCE_FAMILIES[family],
         "image_size": images.shape[1:3],
         "num_heads": switches["heads"],
         "epsilon": switches["eps"],
@@ -263,20 +249,6 @@ def reference_arguments(name, switches, images):
         "block": {"rotary": rotary, "order": "post_norm" if switches.get("post_norm") else "pre_norm"},
     }
     if "pool_heads" in switches:
-        arguments["head"] = {"map_heads": switches["pool_heads"]}
+        arguments["head"] = {"map_heads": switches["pool_heads"], "map_prefix": True}
     return arguments
 
-
-# start of the name of a case -> family
-_REFERENCE_FAMILIES = {
-    "deit3": "deit3",
-    "dinov2": "dinov2",
-    "dinov3": "dinov3",
-    "eva02_clip": "eva02_clip",
-    "eva": "eva",
-    "ijepa": "ijepa",
-    "mae": "mae",
-    "pe": "pe_core",
-    "siglip": "siglip",
-    "tips": "tipsv2",
-}

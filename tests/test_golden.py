@@ -48,7 +48,7 @@ def test_reference(reference_case):
     switches, arrays = json.loads(reference_case.read_text())["config"], np.load(reference_case.with_suffix(".npz"))
     images = arrays["images_nchw"].transpose(0, 2, 3, 1).astype("float32")
     model = keras_vit.load(
-        reference_case.with_suffix(".safetensors"), **reference_arguments(reference_case.stem, switches, images)
+        reference_case.with_suffix(".safetensors"), **reference_arguments(switches, images)
     )
     last = "encoder_norm" if model.config.norm_position == "before_pooling" else f"block_{model.config.num_layers - 1:02d}"
     outputs = {"tokens": model.get_layer(last).output, "out": model.output}

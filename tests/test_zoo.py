@@ -169,7 +169,8 @@ def test_constructors_have_name_signature_and_docstring(name):
     assert {p.kind for p in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
     assert signature.return_annotation is getattr(keras_vit, model_class)
     first, _, architecture, *_ = inspect.getdoc(constructor).splitlines()
-    assert first == f"Build {name} ({zoo.VARIANTS[name].source})."
+    assert first == f"Build the model {name}."
+    assert architecture.startswith(f"Source: {zoo.VARIANTS[name].source}. ")
     for number in zoo.VARIANTS[name].architecture.values():
         assert number is None or str(number) in architecture
     short_names = [weights for weights in keras_vit.list_weights(name) if not re.search("/|^hf:", weights)]

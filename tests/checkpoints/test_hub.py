@@ -275,7 +275,7 @@ def test_no_such_repository(server):
     with pytest.raises(FileNotFoundError, match=r"hf://org/repo must be an existing repository [\s\S]*Not Found"):
         hub.fetch_repository("hf://org/repo")
     server.gated.add("org/repo")
-    with pytest.raises(PermissionError, match="hf://org/repo is gated: accept its conditions on its page on the hub, and set HF_TOKEN"):
+    with pytest.raises(PermissionError, match="hf://org/repo is gated: accept its conditions on its page on the hub"):
         hub.fetch_repository("hf://org/repo")
 
 

@@ -77,7 +77,7 @@ CHANGES = [
         WITH_BLOCKS,
         "block.rotary.reference_grid=.7, 7.; the model has None",
     ),
-    ({**MAP, "head": {"map_heads": 4}}, MAP, WITH_BLOCKS, "head.map_heads=4; the model has None"),
+    ({**MAP, "head": {"map_heads": 4}}, MAP, WITH_BLOCKS, "head.map_heads=4; the model has 2"),
     ({**MAP, "head": {"map_prefix": True}}, MAP, WITH_BLOCKS, "head.map_prefix=True; the model has False"),
     (MAP, {**MAP, "head": {"map_prefix": True}}, WITH_BLOCKS, "head.map_prefix=False; the model has True"),
 ]

@@ -1,0 +1,40 @@
+"""Files of whole models as names and shapes: what `save_weights` would write, without any array."""
+
+import pathlib
+
+import numpy as np
+
+import keras_vit
+from keras_vit.checkpoints import names, save
+from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.entries import Checkpoint, Entry
+from keras_vit.checkpoints.names.rules import theirs_shape
+from keras_vit.compat.graph import owned_variables
+from keras_vit.compat.initial_values import build_deferred
+
+
+def file_of(name, library, **arguments):
+    """Describes the file that `save_weights` would write for a variant, with shapes only."""
+    model, _ = build_deferred(lambda: keras_vit.create_model(name, **arguments))
+    layouts = names.LAYOUTS["vit"]
+    hf_type = save._huggingface_type(model.config) if library == "huggingface" else None
+    rules = save._chosen(layouts, library, hf_type, model.config, ".safetensors")
+    shapes = {}
+    for owned in owned_variables(model):
+        path, shape = owned.variable.path, list(owned.variable.shape)
+        rule = names.find_rule(rules, path, model.config)
+        if path == "position_embs/embedding":
+            table = next(iter(rules.position_tables))
+            has_no_class_rows = library == "timm" and model.config.num_registers
+            shapes[table] = [1, shape[1] - (model.config.num_class_tokens if has_no_class_rows else 0), shape[2]]
+            continue
+        shape[rule.axis] //= len(rule.theirs)
+        for theirs in rule.theirs:
+            stem, cut, _ = theirs.partition("#")
+            piece = theirs_shape(shape, rule.form, model.config.num_heads)
+            shapes[stem] = (shapes.get(stem, [0])[0] + piece[0], *piece[1:]) if cut else piece
+    for key in [key for key in shapes if key.endswith(".qkv.bias") and library == "original"]:
+        shapes[key] = [3 * model.config.hidden_dim]  # with the part that the mask removes
+    shapes = {key: tuple(shape) for key, shape in shapes.items()}
+    entries = {key: Entry(key, shape, "F32", lambda shape=shape: np.zeros(shape)) for key, shape in shapes.items()}
+    return model.config, describe(Checkpoint(pathlib.Path(name), "safetensors", entries, {}))
