@@ -80,8 +80,8 @@ def identify(
         raise ValueError(f"{path} must hold a Vision Transformer: {error}") from None
     given = {name: value for name, value in arguments.items() if value is not None or "." in name}
     foreign = find_foreign(description.architecture) if description.architecture and variant is None else None
-    stated = {**(foreign.arguments if foreign else {}), **description.stated}
-    known = {name: value for name, value in {**stated, **given}.items() if value is not None or name in given}
+    known = {**description.stated, **given}
+    known = {name: value for name, value in known.items() if value is not None or "." in name}
     families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
 
     found = candidates(fields, _considered(variant, foreign))

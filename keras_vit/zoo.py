@@ -91,14 +91,14 @@ def create_model(
     labels: Sequence[str] | None = None,
     name: str | None = None,
     image_size: Size | None = None,
+    pretrained: bool = False,
     **arguments: Any,
 ) -> ImageModel:
     """Build a model with random or pretrained weights.
 
     Args:
         variant: name of the model, one of `list_models()`, or of its constructor, such as `"ViT_B16"`; or its name in
-            timm (`"vit_base_patch14_dinov2.lvd142m"`) or on the Hugging Face hub (`"facebook/dinov2-base"`). With
-            `pretrained=True`, such a name also stands for its weights.
+            timm (`"vit_base_patch14_dinov2.lvd142m"`) or on the Hugging Face hub (`"facebook/dinov2-base"`).
         weights: None for random weights; `imagenet` for the best published ImageNet-1k checkpoint whose image size is
             nearest; the name of a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see
             `list_weights`) or of a published file; `hf://org/repo`; or a path (`.npz`, `.safetensors`, `.weights.h5`,
@@ -109,6 +109,7 @@ def create_model(
         name: name of the Keras model.
         image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it. None
             means the size that the variant is used at, mostly 224.
+        pretrained: True loads the weights that a name of timm or the hub stands for, or `imagenet` for our names.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
             pass and that the checkpoint states, such as `gelu`, `epsilon` and `pooling`, take the checkpoint's value.
             A field of `embedding`, `block` or `head` is passed in a dict: `head={"num_blocks": 4}`.
@@ -123,15 +124,14 @@ def create_model(
     """
     foreign = find_foreign(variant) if isinstance(variant, str) else None
     variant, arguments = variant_name("variant", variant), dict(arguments)
-    is_pretrained = checks.check_flag("pretrained", arguments.pop("pretrained", False))
-    if is_pretrained and weights is not None:
+    if checks.check_flag("pretrained", pretrained) and weights is not None:
         raise ValueError(f"pretrained=True chooses the weights, so weights must be None; got {weights!r}")
     if foreign is not None:
         arguments = {**foreign.arguments, **arguments}
-        weights = foreign.weights if is_pretrained else weights
+        weights = foreign.weights if pretrained else weights
         image_size = foreign.image_size if image_size is None else image_size
-    elif is_pretrained:
-        weights = BEST if BEST in _aliases(variant) else next(iter(_aliases(variant)), BEST)
+    elif pretrained:
+        weights = next(iter(_aliases(variant)), BEST)
     arguments = _flat(arguments)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]
@@ -309,8 +309,9 @@ def _check_arguments(variant, arguments):
 def _signature(variant):
     """Return a constructor's signature: the arguments of `create_model` and the config fields with a default."""
     row = VARIANTS[variant]
-    parameters = list(inspect.signature(create_model).parameters.values())[1:-1]
-    parameters = [p.replace(default=row.image_size, annotation=Size) if p.name == "image_size" else p for p in parameters]
+    parameters = list(inspect.signature(create_model).parameters.values())[1:-2]
+    own_size = {"default": row.image_size, "annotation": Size}
+    parameters = [p.replace(**own_size) if p.name == "image_size" else p for p in parameters]
     keyword = inspect.Parameter.KEYWORD_ONLY
     for field in dataclasses.fields(row.config_class):
         # None stays None: the value that replaces it depends on the variant and the weights.
@@ -349,6 +350,7 @@ def constructor(name: str) -> Callable[..., ImageModel]:
     variant = VARIANTS[CONSTRUCTORS[name]]
 
     def construct(**arguments):
+        _check_arguments(variant.name, arguments)
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)

@@ -251,4 +251,3 @@ def reference_arguments(switches, images):
     if "pool_heads" in switches:
         arguments["head"] = {"map_heads": switches["pool_heads"], "map_prefix": True}
     return arguments
-

@@ -47,10 +47,9 @@ def test_reference(reference_case):
     """A small model of timm or transformers: `NAME.json` has its switches, `NAME.npz` images, tokens and output."""
     switches, arrays = json.loads(reference_case.read_text())["config"], np.load(reference_case.with_suffix(".npz"))
     images = arrays["images_nchw"].transpose(0, 2, 3, 1).astype("float32")
-    model = keras_vit.load(
-        reference_case.with_suffix(".safetensors"), **reference_arguments(switches, images)
-    )
-    last = "encoder_norm" if model.config.norm_position == "before_pooling" else f"block_{model.config.num_layers - 1:02d}"
+    model = keras_vit.load(reference_case.with_suffix(".safetensors"), **reference_arguments(switches, images))
+    has_norm = model.config.norm_position == "before_pooling"
+    last = "encoder_norm" if has_norm else f"block_{model.config.num_layers - 1:02d}"
     outputs = {"tokens": model.get_layer(last).output, "out": model.output}
     outputs = keras.Model(model.input, {key: outputs[key] for key in outputs if key in arrays.files})(images)
     for key, value in outputs.items():

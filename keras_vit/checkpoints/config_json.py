@@ -14,8 +14,9 @@ from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
-from keras_vit.config.unseen import KEY, from_text, unseen
+from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import read_table
+from keras_vit.variants import reference_config
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _OPENAI_MEAN, _OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -105,7 +106,7 @@ def _read_keras(path, values):
             got = values.get("class_name")
             raise ValueError(f"the file must hold a model of keras_vit with a config; got {got!r}{hint}")
         labels = None if held["labels"] is None else tuple(held["labels"])
-        return Stated(unseen(held["config"]), None, labels, Preprocessing.from_dict(held["preprocessing"]))
+        return Stated(with_usual(unseen(held["config"])), None, labels, Preprocessing.from_dict(held["preprocessing"]))
 
 
 # --- keys
@@ -229,7 +230,8 @@ def _read_openclip(values):
         architecture = check_string("timm_model_name", vision["timm_model_name"])
         if find_foreign(architecture) is None:
             raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
-        return Stated(preprocessing=_openclip_preprocessing(size, images), architecture=architecture)
+        preprocessing = _openclip_preprocessing(size, images)
+        return Stated(_of_foreign(architecture), None, None, preprocessing, architecture=architecture)
     act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
     fields, unknown = _checked(vision, KEYS["openclip"], " in vision_cfg")
     if unknown:
@@ -280,6 +282,8 @@ def _read_timm(values, family, layout, entries):
     labels = tuple(map(str, labels)) if isinstance(labels, list) else None
     preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
     architecture = values.get("architecture")
+    if architecture is not None and "num_heads" not in arguments:
+        fields = {**_of_foreign(architecture), **fields}
     return Stated(fields, grid, labels, preprocessing, architecture=architecture)
 
 
@@ -302,6 +306,15 @@ def _of_architecture(architecture, family):
         "architecture must be one that keras_vit builds, such as 'vit_base_patch16_224', "
         f"'deit3_small_patch16_224' or 'swin_tiny_patch4_window7_224'; got {architecture!r}"
     )
+
+
+def _of_foreign(architecture):
+    """Return what no array shows of the variant that an architecture's name stands for."""
+    foreign = find_foreign(architecture)
+    config = reference_config(foreign.variant)
+    hidden = ("num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta", "head.map_heads")
+    fields = {name: config.field(name) for name in (*hidden, "block.rotary.reference_grid", "head.map_prefix")}
+    return {**fields, **{name: value for name, value in foreign.arguments.items() if name in fields}}
 
 
 _TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}

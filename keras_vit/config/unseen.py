@@ -22,7 +22,7 @@ _FIELDS = (
     *("head.map_heads", "head.map_prefix"),
 )
 # Fields that are stated only if they differ from these values, which most models have.
-_USUAL = {"block.order": "pre_norm", "head.map_prefix": False}
+_USUAL = {"block.order": "pre_norm", "block.rotary.kind": None, "head.map_prefix": False}
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
 
@@ -60,6 +60,15 @@ def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def with_usual(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `unseen` with those that it leaves out; a config without such fields ignores them.
+
+    Args:
+        fields: see `unseen`.
+    """
+    return {**_USUAL, **fields}
+
+
 def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Difference]:
     """Return the fields whose value in a file differs from the config's.
 
@@ -69,12 +78,9 @@ def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Differen
     """
     found = []
     for name, theirs in stated.items():
-        holder: Any = config
-        *owners, field = name.split(".")
-        for owner in owners:
-            holder = getattr(holder, owner, None)
-        if hasattr(holder, field):
-            ours = bool(config.field("num_class_tokens")) if name == "class_token" else getattr(holder, field)
+        owner = name.partition(".")[0]
+        if hasattr(config, owner) and (owner != "stem" or config.field("stem") is not None):
+            ours = bool(config.field("num_class_tokens")) if name == "class_token" else config.field(name)
             is_the_same = name == "norm_position" and config.field("pooling") in _ONE_TOKEN
             if name == "head.map_heads":
                 ours = ours or config.field("num_heads")
@@ -119,7 +125,7 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
     if unknown:  # a file must not change other fields, such as the image size
         known = ", ".join(_FIELDS)
         raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {known}; got {unknown}")
-    return {**values, "config": config}
+    return {**values, "config": config if text is None else with_usual(config)}
 
 
 def _comparable(value):

@@ -45,6 +45,11 @@ def resize_position_embedding(
             f"table must have {num_prefix_tokens} prefix rows and {old_grid[0]} x {old_grid[1]} grid rows; "
             f"got shape {table.shape}"
         )
+    if method.startswith("geometric") and any(side % 2 == 0 for side in (*old_grid, *new_grid)):
+        raise ValueError(
+            f"method={method!r} is for tables of offsets, whose sides are odd; got old_grid={old_grid}, "
+            f"new_grid={new_grid} (use 'bicubic')"
+        )
     if old_grid == new_grid:
         return table.copy()
     prefix, grid = np.split(table, [num_prefix_tokens], axis=-2)

@@ -100,7 +100,8 @@ class ResidualBlock(Layer):
         )
         if self.layer_scale_init is not None:
             self.layer_scale1 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale1")
-            self.layer_scale2 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale2")
+            if self.block.order != "parallel":
+                self.layer_scale2 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale2")
         self.drop_path = self.sublayer(DropPath, self.drop_path_rate, name="drop_path")
 
     def add_attention(self, tokens: Tensor, branch: Tensor, training: bool | None) -> Tensor:
@@ -189,10 +190,10 @@ class TransformerBlock(ResidualBlock):
 
     def build(self, input_shape):
         layers = [self.norm1, self.attention, self.dropout, self.mlp, self.drop_path]
-        if self.block.order != "parallel":
-            layers.append(self.norm2)
         if self.layer_scale_init is not None:
-            layers += [self.layer_scale1, self.layer_scale2]
+            layers.append(self.layer_scale1)
+        if self.block.order != "parallel":
+            layers += [self.norm2] if self.layer_scale_init is None else [self.norm2, self.layer_scale2]
         build_in_sequence(input_shape, *layers)
 
     def call(

@@ -6,7 +6,7 @@ import zipfile
 
 import h5py
 
-from keras_vit.config.unseen import KEY, from_text, unseen
+from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import parse_json, replace_file
 from keras_vit.layers import AddPositionEmbs
 
@@ -35,7 +35,7 @@ def stated(filepath):
             with zipfile.ZipFile(path) as archive:
                 member = archive.getinfo("config.json")
                 config = parse_json("config.json", member.file_size, lambda: archive.read(member))["config"]
-            return unseen(config["config"]) if isinstance(config.get("config"), dict) else {}
+            return with_usual(unseen(config["config"])) if isinstance(config.get("config"), dict) else {}
         if path.name.endswith(".weights.json") and path.is_file():
             text = parse_json("it", path.stat().st_size, path.read_bytes)["metadata"].get(KEY)
     except (ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:

@@ -141,10 +141,20 @@ _DINOV2 = {"num_heads": 3, "variant": "dinov2_reg4", "gelu": "erf"}
             {"num_heads": 3, "variant": "dinov3", "image_size": 32},
             "must have 3 equal parts",
         ),
-        ("beit_orig", lambda a: {**a, "cls_token": a["cls_token"][..., :-1]}, {"num_heads": 3, "variant": "beit"}, "cls_token"),
-        ("aimv2_hf", lambda a: {**a, "head.q_proj.weight": a["head.k_proj.weight"]}, {"num_heads": 3, "variant": "aimv2"}, "extra"),
+        (
+            "beit_orig",
+            lambda a: {**a, "cls_token": a["cls_token"][..., :-1]},
+            {"num_heads": 3, "variant": "beit"},
+            "cls_token",
+        ),
+        (
+            "aimv2_hf",
+            lambda a: {**a, "head.q_proj.weight": a["head.k_proj.weight"]},
+            {"num_heads": 3, "variant": "aimv2"},
+            "extra head.q_proj.weight",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_or_ambiguous_file_is_refused(case, change, arguments, message, tmp_path):
     path = _written(tmp_path, change(_arrays(case)))
     with pytest.raises(ValueError, match=message):
@@ -186,13 +196,13 @@ def test_a_config_json_that_contradicts_the_arrays_is_refused(case, changes, mes
         ({"block.order": "post_norm"}, "."),
     ],
 )
-def test_a_model_of_equal_shapes_takes_no_file_that_states_otherwise(changes, message):
+def test_a_model_of_equal_shapes_takes_no_file_that_states_otherwise(changes, message, tmp_path):
     model = keras_vit.load(GOLDEN / "clip_hf_quickgelu")
     other = build_model(model.config.replace(**changes))
     if "block.order" in changes:  # transformers has no key for it; our own files state it
-        keras_vit.save_weights(other, "other.safetensors", "timm")
+        keras_vit.save_weights(other, tmp_path / "other.safetensors", "timm")
         with pytest.raises(ValueError, match="the file states block.order='post_norm'"):
-            keras_vit.load_weights(model, "other.safetensors")
+            keras_vit.load_weights(model, tmp_path / "other.safetensors")
         return
     with pytest.raises(ValueError, match=message):
         keras_vit.load_weights(other, GOLDEN / "clip_hf_quickgelu")

@@ -110,15 +110,15 @@ def test_bicubic_offset_of_a_side_that_stays():
 class TestEveryMethod:
     def test_prefix_rows_are_copied(self, method):
         table = _table((3, 3), prefix=4)
-        resized = resize_position_embedding(table, (3, 3), (5, 2), 4, method)
-        assert resized.shape == (1, 4 + 10, 3)
+        resized = resize_position_embedding(table, (3, 3), (5, 1), 4, method)
+        assert resized.shape == (1, 4 + 5, 3)
         np.testing.assert_array_equal(resized[:, :4], table[:, :4])
-        alone = resize_position_embedding(table[:, 4:], (3, 3), (5, 2), 0, method)
+        alone = resize_position_embedding(table[:, 4:], (3, 3), (5, 1), 0, method)
         np.testing.assert_array_equal(resized[:, 4:], alone)
 
     def test_constants_stay(self, method):
         table = np.full((1, 26, 2), 0.3, "float32")
-        for new in ((2, 3), (9, 9), (1, 1)):
+        for new in ((1, 3), (9, 9), (1, 1)):
             np.testing.assert_allclose(resize_position_embedding(table, 5, new, 1, method), 0.3, atol=1e-6)
 
     def test_axes_are_not_swapped(self, method):
@@ -131,7 +131,7 @@ class TestEveryMethod:
     def test_rank_and_dtype_stay(self, method, dtype):
         table = _table((3, 3), prefix=1).astype(dtype)
         for given in (table, table[0]):
-            resized = resize_position_embedding(given, 3, 4, 1, method)
+            resized = resize_position_embedding(given, 3, 5, 1, method)
             assert (resized.ndim, resized.dtype) == (given.ndim, given.dtype)
 
     def test_same_grid_gives_a_copy(self, method):
@@ -139,6 +139,12 @@ class TestEveryMethod:
         resized = resize_position_embedding(table, 3, (3, 3), 1, method)
         np.testing.assert_array_equal(resized, table)
         assert not np.shares_memory(resized, table)
+
+
+@pytest.mark.parametrize("method", ["geometric", "geometric_cubic"])
+def test_offsets_have_odd_sides(method):
+    with pytest.raises(ValueError, match=r"whose sides are odd; got old_grid=\(4, 4\), new_grid=\(7, 7\)"):
+        resize_position_embedding(np.zeros((16, 2)), 4, 7, 0, method)
 
 
 def test_methods_differ():

@@ -37,16 +37,16 @@ def test_values_and_scores(num_heads, qk_norm, qkv_bias, reference, randomise):
 
 # `block` of the layer, its other arguments, weights that it must have and must not have
 SWITCHES = [
-    ({"bias": False}, {}, {"qkv/bias"}, {"proj/bias"}),
-    ({"key_bias": False}, {}, {"query_bias", "value_bias"}, {"qkv/bias"}),
-    ({"key_bias": False}, {"qkv_bias": False}, set(), {"query_bias", "value_bias", "qkv/bias"}),
-    ({"key_bias": False}, {"qk_norm": True}, {"query_bias", "value_bias"}, {"qkv/bias"}),
-    ({"attention_norm": True}, {"epsilon": 1e-3}, {"output_norm/gamma", "output_norm/beta"}, set()),
+    ({"bias": False}, {}, ("qkv/bias",), ("proj/bias",)),
+    ({"key_bias": False}, {}, ("query_bias", "value_bias"), ("qkv/bias",)),
+    ({"key_bias": False}, {"qkv_bias": False}, (), ("query_bias", "value_bias", "qkv/bias")),
+    ({"key_bias": False}, {"qk_norm": True}, ("query_bias", "value_bias"), ("qkv/bias",)),
+    ({"attention_norm": True}, {"epsilon": 1e-3}, ("output_norm/gamma", "output_norm/beta"), ()),
     (
         {"norm": "rms", "attention_norm": True, "bias": False},
         {"qk_norm": True, "qkv_bias": False, "epsilon": 1e-3},
-        {"query_norm/scale", "key_norm/scale", "output_norm/scale"},
-        {"query_norm/gamma", "qkv/bias", "proj/bias"},
+        ("query_norm/scale", "key_norm/scale", "output_norm/scale"),
+        ("query_norm/gamma", "qkv/bias", "proj/bias"),
     ),
 ]
 
@@ -61,7 +61,7 @@ def test_switches_of_the_block(block, kwargs, present, absent, kind, randomise):
     bias = rng.normal(size=(2, 8, 8)).astype("float32")
     layer.build(tokens.shape)
     weights = randomise(layer)
-    assert present <= set(weights) and not absent & set(weights)
+    assert set(present) <= set(weights) and not set(absent) & set(weights)
     table = angles = None
     if kind is not None:
         table = RotaryEmbedding(rotary, 2, (2, 3), 1, 1)(tokens)

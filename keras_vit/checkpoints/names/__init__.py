@@ -149,16 +149,34 @@ def find_rule(layout, path, config, names=None):
     numbers |= {f"{name}0": number - 1 for name, number in numbers.items()}
     template = _NUMBERED.sub(r"\1_{\1}", path)
     layer, slash, rest = template.partition("/")
-    variants = [name for name, applies in _VARIANTS.items() if applies(config)]
-    spellings = [f"{layer}@{variant}{slash}{rest}" for variant in variants]
-    others = [f"{layer}@{variant}{slash}{rest}" for variant in _SPELLINGS]
-    if layer != "encoder_norm" or "after_pooling" not in variants:  # fc_norm is another layer, not another name
-        spellings.append(template)
     rules = {rule.ours: rule for rule in layout.rules}
-    found = [rules[spelling] for spelling in (*spellings, *(others if names is not None else ())) if spelling in rules]
-    found = [dataclasses.replace(r, ours=path, theirs=tuple(n.format(**numbers) for n in r.theirs)) for r in found]
-    present = [rule for rule in found if names is not None and all(name in names for name in rule.theirs)]
-    return next(iter((*present, *found)), None)
+    applying = [name for name, applies in _VARIANTS.items() if applies(config)]
+    if names is not None:  # a file may have the names of another model's spelling
+        applying += [name for name in _SPELLINGS if name not in applying]
+    found = []
+    for variant in applying:
+        rule = rules.get(f"{layer}@{variant}{slash}{rest}")
+        if rule is not None:
+            found.append((variant, rule))
+    if layer != "encoder_norm" or "after_pooling" not in applying:  # fc_norm is another layer, not another name
+        found += [(None, rules[template])] if template in rules else []
+    strict = [rule for variant, rule in found if variant is not None and variant not in _SPELLINGS]
+    candidates = strict[:1] or _ordered(found, config)
+    candidates = [
+        dataclasses.replace(rule, ours=path, theirs=tuple(name.format(**numbers) for name in rule.theirs))
+        for rule in candidates
+    ]
+    if not candidates or names is None or any(name in names for name in candidates[0].theirs):
+        return candidates[0] if candidates else None
+    return next((rule for rule in candidates if all(name in names for name in rule.theirs)), candidates[0])
+
+
+def _ordered(found, config):
+    """Return the rules of (variant, rule) pairs, those that the library writes for the config first."""
+    applies = {variant: variant is None or _VARIANTS[variant](config) for variant, _ in found}
+    first = [rule for variant, rule in found if variant is not None and applies[variant]]
+    usual = [rule for variant, rule in found if variant is None]
+    return [*first, *usual, *(rule for variant, rule in found if not applies[variant])]
 
 
 def of_layer(layout, layer, folded):
