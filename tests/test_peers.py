@@ -1,6 +1,7 @@
 """Full-size models with random weights, exchanged with transformers and timm in both directions: equal outputs.
 
-Run with `pytest -m slow tests/test_peers.py` where the extra `bench` is installed; it takes minutes.
+Run with `pytest -m slow tests/test_peers.py` where the extra `bench` is installed, with a CPU build of torch: others
+import triton, which crashes after TensorFlow. It takes five minutes.
 """
 
 import dataclasses
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.slow
 # On logits of the order of 1. The hybrid's and BiT's float32 logits in timm are 1e-5 from its float64 ones, the others'
 # 2e-6; the other GELU moves them by 4e-4 and more, the other style of the hybrid's ResNet by 3e-4.
 TOLERANCE = 1e-4
+# The differences of `PUBLISHED` are below 6e-6; another epsilon (1e-5) moves the logits of EVA-02 by 5e-5.
+READ_TOLERANCE = 2e-5
 
 
 def read_by_transformers(model, folder, name):
@@ -115,8 +118,8 @@ class Published:
     Attributes:
         variant: name in the zoo that `load` must find.
         peer: class of transformers, or timm's name.
-        config: transformers' config class, and what differs from its defaults; None for timm.
-        arguments: arguments of the config, or of `timm.create_model`.
+        config: transformers' class of the config; None for timm.
+        arguments: arguments of the config, where they differ from its defaults, or of `timm.create_model`.
         output: what to compare: an attribute of the peer's outputs; for timm, all tokens (`tokens`) or the logits.
         load: arguments of `load`.
         unused: names of arrays that we do not have.
@@ -180,7 +183,7 @@ def test_file_of_a_peer_has_the_same_outputs(case, tmp_path):
     images = np.random.default_rng(1).uniform(-1, 1, (2, *model.config.image_size, 3)).astype("float32")
     outputs, expected = keras.ops.convert_to_numpy(model(images)), outputs_of(case, peer, images)
     assert np.abs(expected[0] - expected[1]).max() > 0.1, "the outputs must depend on the image"
-    np.testing.assert_allclose(outputs, expected, atol=TOLERANCE, rtol=0)
+    np.testing.assert_allclose(outputs, expected, atol=READ_TOLERANCE, rtol=0)
     if "image_size" in case.load:  # its table was resized
         model = keras_vit.load(source)
     layout = "timm" if case.config is None else "huggingface"
