@@ -110,40 +110,40 @@ def _chosen(layouts, library, hf_type, config, suffix):
 
 def _huggingface_type(config):
     """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
-    types = {
-        name: row for name, row in hf_types().items() if row.get("family") == config.family and "architectures" in row
-    }
     problems = {}
-    for name, row in types.items():
-        problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
-        if config.family == "vit" and getattr(config, "position_embedding", None) == "relative_2d":
-            problems[name] = _problem("huggingface", row.get("holds", {}), config)
-        if problems[name] is None:
-            return name
+    for name, row in hf_types().items():
+        if row.get("family") == config.family and "architectures" in row:
+            problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
+            if problems[name] is None:
+                return name
     raise ValueError(problems["deit" if getattr(config, "distilled", False) else config.family])
 
 
 def _problem(library, needed, config):
-    """Return why a layout cannot represent a model, or None."""
-    for stage in range(len(getattr(config, "depths", ())) if library == "huggingface" else 0):
-        rows, columns = config.stage_size(stage)
-        if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
-            return (
-                "layout 'huggingface' needs maps of at least window_size in every stage; "
-                f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
-            )
-    if library == "huggingface" and config.include_top:
-        needed = {**needed, "representation_size": None}
+    """Return why a layout cannot represent a model, because a reader would misinterpret the file, or None.
+
+    Args:
+        library: name of the layout.
+        needed: see `Layout.holds`.
+        config: config of the model.
+    """
+    if library == "huggingface":
+        for stage in range(len(getattr(config, "depths", ()))):
+            rows, columns = config.stage_size(stage)
+            if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
+                return (
+                    "layout 'huggingface' needs maps of at least window_size in every stage; "
+                    f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
+                )
+        needed = {**needed, **({"representation_size": None} if config.include_top else {})}
+    if getattr(config, "position_embedding", None) == "relative_2d":  # its names show the placement
+        needed = {name: value for name, value in needed.items() if name != "position_placement"}
     for name, value in needed.items():
-        if not hasattr(config, name.partition(".")[0]):
-            continue
-        ours = config.field(name)
-        is_set = bool(ours)
-        if name == "position_placement" and getattr(config, "position_embedding", None) == "relative_2d":
-            continue
-        fits = is_set if value == "set" else not is_set if value == "unset" else ours == value
-        if not fits:
-            return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
+        if hasattr(config, name.partition(".")[0]):
+            ours = config.field(name)
+            fits = bool(ours) if value == "set" else not ours if value == "unset" else ours == value
+            if not fits:
+                return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
     return None
 
 
