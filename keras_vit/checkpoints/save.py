@@ -158,7 +158,7 @@ def _arrays(model, rules, hf_type):
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
         rule = names.find_rule(rules, variable.path, config)
         if variable.path == "position_embs/embedding" and rules.position_tables:
-            arrays[next(iter(rules.position_tables))] = _position_table(value, config, rules.library)
+            arrays[next(iter(rules.position_tables))] = value
         elif rule is None:
             homeless.append(variable.path)
         else:
@@ -167,6 +167,8 @@ def _arrays(model, rules, hf_type):
                 arrays[name] = np.ascontiguousarray(theirs)
     if homeless:
         raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
+    if rules.library == "timm" and config.family == "vit":
+        _as_timm(arrays, config)
     for pattern, rank in rules.ranks.items():
         for name in [name for name in arrays if re.search(pattern, name)]:
             arrays[name] = arrays[name].reshape(arrays[name].shape[3 - rank :])
@@ -199,19 +201,19 @@ def _prefix(model, rules, hf_type):
     return hf_types()[hf_type].get("prefix", f"{hf_type}.")
 
 
-def _position_table(table, config, library):
-    """Return the position table with the rows that the layout needs.
+def _as_timm(arrays, config):
+    """Change the arrays of a model to what timm's models have.
 
-    With registers, timm's has rows for class tokens and registers, or for neither (`no_embed_class`, as in its
-    published models).
+    With registers, timm's published models have positions of patches alone (`no_embed_class`): those of the class token
+    are part of `cls_token`. Its heads always have a bias.
     """
-    if library != "timm" or not config.num_registers:
-        return table
-    class_rows, patches = np.split(table, [config.num_position_rows], axis=1)
-    if not class_rows.any():
-        return patches
-    registers = np.zeros((1, config.num_registers, table.shape[2]), table.dtype)
-    return np.concatenate([class_rows, registers, patches], axis=1)
+    if config.num_registers and "pos_embed" in arrays:
+        class_rows, patches = np.split(arrays["pos_embed"], [config.num_position_rows], axis=1)
+        arrays["pos_embed"] = np.ascontiguousarray(patches)
+        if class_rows.any():
+            arrays["cls_token"] = arrays["cls_token"] + class_rows
+    if "head.weight" in arrays and "head.bias" not in arrays:
+        arrays["head.bias"] = np.zeros(len(arrays["head.weight"]), arrays["head.weight"].dtype)
 
 
 def _huggingface_json(model, model_type):

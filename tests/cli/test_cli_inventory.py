@@ -8,6 +8,7 @@ from command_line import error_of, run
 
 import keras_vit
 from keras_vit.checkpoints.releases import list_releases
+from keras_vit.cli import inventory
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.models.costs import count_macs
 from keras_vit.variants import VARIANTS
