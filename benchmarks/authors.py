@@ -66,13 +66,6 @@ def interpolate(table, side, offset=None, **arguments):
     return torch.nn.functional.interpolate(image, **target, **arguments)[0].permute(1, 2, 0).numpy()
 
 
-def zoom(table, side):
-    """Resize as big_vision."""
-    import scipy.ndimage
-
-    return scipy.ndimage.zoom(table, (side / len(table), side / len(table), 1), order=1)
-
-
 def spline(table, side):
     """Resize as BEiT: a cubic spline through the old offsets, whose distances grow geometrically."""
     import scipy.interpolate

@@ -320,13 +320,13 @@ FAMILIES = (
         resize=functools.partial(authors.interpolate, mode="bicubic", antialias=True),
         keras_hub="DINOV2Backbone",
     ),
-    Family(
+    Family(  # as in the authors' release for transformers; big_vision aligns the corners
         title="SigLIP",
         patch_size=16,
         sizes=(224, 160, 256, 384),
         timm=("vit_base_patch16_siglip_224", {}),
         transformers=("SiglipVisionModel", "SiglipVisionConfig", _HF),
-        resize=authors.zoom,
+        resize=functools.partial(authors.interpolate, mode="bicubic"),
         zeromodels=ZeroModel(
             "siglip",
             "SigLIPVisionModel",

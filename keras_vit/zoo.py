@@ -15,7 +15,8 @@ import keras
 from keras_vit import checks
 from keras_vit.checkpoints.architecture import shown_fields
 from keras_vit.checkpoints.description import describe
-from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
+from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import WeightsMismatch, make_plan
@@ -46,8 +47,9 @@ def list_models(pattern: str = "*") -> list[str]:
 def list_weights(model: str) -> list[str]:
     """Return the names that `weights=` accepts for a model.
 
-    The short names of releases come first, then the file names of published checkpoints. The short name `imagenet`, if
-    present, is the first; it is the best published ImageNet-1k checkpoint whose image size is nearest to the model's.
+    The short names of releases come first, then the file names of published checkpoints and their repositories. The
+    short name `imagenet`, if present, is the first; it is the best published ImageNet-1k checkpoint whose image size is
+    nearest to the model's.
 
     Args:
         model: name of the model, one of `list_models()`, or name of its constructor.
@@ -56,7 +58,8 @@ def list_weights(model: str) -> list[str]:
         ValueError: if the model is unknown.
     """
     model = variant_name("model", model)
-    return [*_aliases(model), *(release.path for release in list_releases(model))]
+    foreign = (row.weights for row in foreign_names() if row.variant == model and VARIANTS[model].family)
+    return list(dict.fromkeys([*_aliases(model), *(release.path for release in list_releases(model)), *foreign]))
 
 
 def _aliases(model):
@@ -132,6 +135,8 @@ def create_model(
         image_size = foreign.image_size if image_size is None else image_size
     elif pretrained:
         weights = next(iter(_aliases(variant)), BEST)
+    elif isinstance(weights, str) and weights.startswith(PREFIX) and (foreign := find_foreign(weights)) is not None:
+        arguments = {**foreign.arguments, **arguments}  # such as the GELU of timm
     arguments = _flat(arguments)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]

@@ -4,6 +4,7 @@ import pytest
 
 import keras_vit
 from keras_vit import zoo
+from keras_vit.checkpoints.foreign_names import foreign_names
 from keras_vit.compat.initial_values import build_deferred
 
 # what the authors of a family chose, where it differs from a plain ViT: fields of the default config
@@ -51,6 +52,18 @@ def test_names_of_timm_and_the_hub(foreign, variant, changes):
     assert {field: model.config.field(field) for field in changes} == changes
     smaller, _ = build_deferred(lambda: keras_vit.create_model(foreign, image_size=model.config.patch_size))
     assert smaller.config.grid_size == (1, 1)
+
+
+def test_every_name_of_the_table_builds_a_config():
+    for row in foreign_names():
+        arguments = zoo._flat(row.arguments)
+        zoo._check_arguments(row.variant, arguments)
+        config = zoo.VARIANTS[row.variant].config(image_size=row.image_size, **arguments)
+        assert config.image_size == (row.image_size, row.image_size), row.name
+
+
+def test_list_weights_names_the_repositories_of_a_family():
+    assert "hf://facebook/dinov2-base" in keras_vit.list_weights("DINOv2_B14")
 
 
 class TestPretrained:

@@ -11,9 +11,9 @@ from keras_vit.zoo import constructor_name
 
 _PAGE = """# Models
 
-{count} models, each a name for `keras_vit.create_model` and a constructor of its own. Parameters and cost are those with
-the default arguments; a multiply-accumulate (MAC) is two floating-point operations, counted for one image in matrix
-products and convolutions. `keras-vit list` and `keras-vit info NAME` print the same.
+{count} models, each a name for `keras_vit.create_model` and a constructor of its own. Parameters and cost are those
+with the default arguments; a multiply-accumulate (MAC) is two floating-point operations, counted for one image in
+matrix products and convolutions. `keras-vit list` and `keras-vit info NAME` print the same.
 
 {models}
 ## Published weights

@@ -151,7 +151,10 @@ def _set_aside(rules, checkpoint):
     counts = {}
     for part, pattern in rules.aside.items() if rules else ():
         counts[part] = sum(1 for name in checkpoint.entries if re.search(pattern, names.fold(rules, name)))
-    return tuple(f"{part} of the file is not read ({count} arrays)" for part, count in counts.items() if count)
+    notes = [f"{part} of the file is not read ({count} arrays)" for part, count in counts.items() if count]
+    if any(name.endswith("bias_mask") for name in checkpoint.entries):
+        notes.append("the biases that bias_mask removes are not kept")
+    return tuple(notes)
 
 
 def _width(rules, of_layer, entries):

@@ -38,8 +38,9 @@ def load_weights(
             `model.safetensors`; name of a release; or `hf://org/repo`. See `create_model`.
         layout: naming scheme of the arrays: `auto`, `official` (vit_jax, big_vision, BiT), `timm`, `huggingface`,
             `microsoft` (Swin) or `keras`.
-        resize: resize method of position embeddings, see `resize_position_embedding`; `auto` uses the method of the
-            file's layout.
+        resize: resize method of position embeddings, see `resize_position_embedding`; or `authors`, `timm` or
+            `huggingface` for the method of that code. `auto` uses the authors' for published families and for the
+            tables of 2-D offsets, otherwise that of the file's layout.
         head: `auto` loads the head if the numbers of classes match and reinitialises it otherwise; `load` requires it
             to match; `reinitialise` sets it to zero.
 

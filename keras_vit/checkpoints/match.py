@@ -215,7 +215,8 @@ class _File:
         if self._way == "huggingface":
             is_dinov2_with_registers = is_vit and self.config.layer_scale_init and self.config.num_registers
             return "bilinear" if is_bias else "bicubic_antialias" if is_dinov2_with_registers else "bicubic"
-        if is_bias or (is_vit and self.config.embedding.resize):
+        is_of_google = self.layout is not None and self.layout.library == "official" and self._way == "auto"
+        if is_bias or (is_vit and self.config.embedding.resize and not is_of_google):
             return layer.resize_method
         return layer.resize_method if self._way == "authors" else self._usual
 

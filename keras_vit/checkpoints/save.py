@@ -110,40 +110,40 @@ def _chosen(layouts, library, hf_type, config, suffix):
 
 def _huggingface_type(config):
     """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
-    types = {
-        name: row for name, row in hf_types().items() if row.get("family") == config.family and "architectures" in row
-    }
     problems = {}
-    for name, row in types.items():
-        problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
-        if config.family == "vit" and getattr(config, "position_embedding", None) == "relative_2d":
-            problems[name] = _problem("huggingface", row.get("holds", {}), config)
-        if problems[name] is None:
-            return name
+    for name, row in hf_types().items():
+        if row.get("family") == config.family and "architectures" in row:
+            problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
+            if problems[name] is None:
+                return name
     raise ValueError(problems["deit" if getattr(config, "distilled", False) else config.family])
 
 
 def _problem(library, needed, config):
-    """Return why a layout cannot represent a model, or None."""
-    for stage in range(len(getattr(config, "depths", ())) if library == "huggingface" else 0):
-        rows, columns = config.stage_size(stage)
-        if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
-            return (
-                "layout 'huggingface' needs maps of at least window_size in every stage; "
-                f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
-            )
-    if library == "huggingface" and config.include_top:
-        needed = {**needed, "representation_size": None}
+    """Return why a layout cannot represent a model, because a reader would misinterpret the file, or None.
+
+    Args:
+        library: name of the layout.
+        needed: see `Layout.holds`.
+        config: config of the model.
+    """
+    if library == "huggingface":
+        for stage in range(len(getattr(config, "depths", ()))):
+            rows, columns = config.stage_size(stage)
+            if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
+                return (
+                    "layout 'huggingface' needs maps of at least window_size in every stage; "
+                    f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
+                )
+        needed = {**needed, **({"representation_size": None} if config.include_top else {})}
+    if getattr(config, "position_embedding", None) == "relative_2d":  # its names show the placement
+        needed = {name: value for name, value in needed.items() if name != "position_placement"}
     for name, value in needed.items():
-        if not hasattr(config, name.partition(".")[0]):
-            continue
-        ours = config.field(name)
-        is_set = bool(ours)
-        if name == "position_placement" and getattr(config, "position_embedding", None) == "relative_2d":
-            continue
-        fits = is_set if value == "set" else not is_set if value == "unset" else ours == value
-        if not fits:
-            return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
+        if hasattr(config, name.partition(".")[0]):
+            ours = config.field(name)
+            fits = bool(ours) if value == "set" else not ours if value == "unset" else ours == value
+            if not fits:
+                return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
     return None
 
 
@@ -158,7 +158,7 @@ def _arrays(model, rules, hf_type):
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
         rule = names.find_rule(rules, variable.path, config)
         if variable.path == "position_embs/embedding" and rules.position_tables:
-            arrays[next(iter(rules.position_tables))] = _position_table(value, config, rules.library)
+            arrays[next(iter(rules.position_tables))] = value
         elif rule is None:
             homeless.append(variable.path)
         else:
@@ -167,6 +167,8 @@ def _arrays(model, rules, hf_type):
                 arrays[name] = np.ascontiguousarray(theirs)
     if homeless:
         raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
+    if rules.library == "timm" and config.family == "vit":
+        _as_timm(arrays, config)
     for pattern, rank in rules.ranks.items():
         for name in [name for name in arrays if re.search(pattern, name)]:
             arrays[name] = arrays[name].reshape(arrays[name].shape[3 - rank :])
@@ -199,19 +201,19 @@ def _prefix(model, rules, hf_type):
     return hf_types()[hf_type].get("prefix", f"{hf_type}.")
 
 
-def _position_table(table, config, library):
-    """Return the position table with the rows that the layout needs.
+def _as_timm(arrays, config):
+    """Change the arrays of a model to what timm's models have.
 
-    With registers, timm's has rows for class tokens and registers, or for neither (`no_embed_class`, as in its
-    published models).
+    With registers, timm's published models have positions of patches alone (`no_embed_class`): those of the class token
+    are part of `cls_token`. Its heads always have a bias.
     """
-    if library != "timm" or not config.num_registers:
-        return table
-    class_rows, patches = np.split(table, [config.num_position_rows], axis=1)
-    if not class_rows.any():
-        return patches
-    registers = np.zeros((1, config.num_registers, table.shape[2]), table.dtype)
-    return np.concatenate([class_rows, registers, patches], axis=1)
+    if config.num_registers and "pos_embed" in arrays:
+        class_rows, patches = np.split(arrays["pos_embed"], [config.num_position_rows], axis=1)
+        arrays["pos_embed"] = np.ascontiguousarray(patches)
+        if class_rows.any():
+            arrays["cls_token"] = arrays["cls_token"] + class_rows
+    if "head.weight" in arrays and "head.bias" not in arrays:
+        arrays["head.bias"] = np.zeros(len(arrays["head.weight"]), arrays["head.weight"].dtype)
 
 
 def _huggingface_json(model, model_type):

@@ -6,6 +6,7 @@ import re
 
 import keras_vit
 from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.foreign_names import foreign_names
 from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.readers import open_checkpoint
@@ -14,7 +15,7 @@ from keras_vit.cli.models import build_model, given
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.identify import identify
 from keras_vit.models.costs import layer_costs
-from keras_vit.variants import VARIANTS
+from keras_vit.variants import FAMILIES, VARIANTS, Variant
 
 _SHOWN_LABELS = 5
 
@@ -30,7 +31,8 @@ def list_models(args):
     names = _matching(keras_vit.list_models(args.pattern), keras_vit.list_models(), args.pattern)
     if args.weights:
         rows = [row for name in names for row in _weight_rows(name)]
-        _print_table(("model", "--weights", "file", "pixels", "classes", "MiB", "top-1 %"), rows, left=(0, 1, 2))
+        head = ("model", "--weights", "file", "pixels", "classes", "MiB", "top-1 %", "licence")
+        _print_table(head, rows, left=(0, 1, 2, 7))
     else:
         _print_table(("model", "parameters", "pixels", "GMAC", "weights"), list(map(_model_row, names)), left=(0, 4))
 
@@ -67,8 +69,8 @@ def _print_file(args):
         config, usual, notes = identify(description, None, given(args, ("image_size", "classes", "gelu", "epsilon")))
         preprocessing = description.preprocessing or (usual and usual.preprocessing)
         values |= _described(config, preprocessing, description.labels)
-        if hasattr(usual, "licence"):
-            values["licence"] = usual.licence
+        family = FAMILIES.get(usual.family) if isinstance(usual, Variant) else usual
+        values["licence"] = None if family is None else family.licence
     else:
         values |= {"family": description.family, **description.stated}
         notes = ()
@@ -111,7 +113,12 @@ def _weight_rows(name):
     for release in list_releases(name):
         size = f"{release.bytes / 2**20:,.0f}"
         top1 = "-" if release.top1 is None else f"{release.top1:.1f}"
-        yield name, release.alias, release.path, release.image_size, release.classes, size, top1
+        yield name, release.alias, release.path, release.image_size, release.classes, size, top1, release.licence
+    for foreign in foreign_names():
+        if foreign.variant == name and VARIANTS[name].family:
+            family = FAMILIES[VARIANTS[name].family]
+            licence = f"{family.licence}{', gated' if family.gated else ''}"
+            yield name, "-", foreign.weights, foreign.image_size, "-", "-", "-", licence
 
 
 def _print_table(head, rows, left):

@@ -1,5 +1,6 @@
 """`keras-vit list` and `info`: the models, their weights and costs."""
 
+import pathlib
 import re
 
 import pytest
@@ -7,6 +8,7 @@ from command_line import error_of, run
 
 import keras_vit
 from keras_vit.checkpoints.releases import list_releases
+from keras_vit.cli import inventory
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.models.costs import count_macs
 from keras_vit.variants import VARIANTS
@@ -42,6 +44,19 @@ class TestListAndInfo:
     def test_list_of_weights_names_files(self, capsys):
         _, out, _ = run(capsys, "list", "ViT-B_1*", "--weights")
         assert "imagenet21k+imagenet2012/ViT-B_16-224.npz" in out and "ViT-B_32" not in out
+
+    def test_list_of_weights_states_licences(self, capsys):
+        _, out, _ = run(capsys, "list", "DINOv3-S_16", "--weights")
+        assert "hf://facebook/dinov3-vits16-pretrain-lvd1689m" in out and "DINOv3 licence, gated" in out
+
+    def test_info_of_a_file_builds_no_model(self, capsys, monkeypatch):
+        monkeypatch.setattr(inventory, "build_model", None)
+        folder = pathlib.Path(__file__).parents[1] / "golden" / "dinov2_hf_cls"
+        code, out, err = run(capsys, "info", str(folder))
+        values = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines())
+        assert (code, err) == (0, "")
+        assert (values["layout"], values["num_heads"], values["pooling"]) == ("huggingface", "3", "token_gap")
+        assert values["licence"] == "Apache-2.0" and "no published model has these sizes" in values["note 1"]
 
     def test_list_without_a_match(self, capsys):
         assert "PATTERN must match one of ViT-Ti_16, " in error_of(run(capsys, "list", "vit*"))

@@ -35,6 +35,7 @@ class Release:
         preprocessing: `Preprocessing` that its authors evaluated it with.
         bytes: approximate size of the weights.
         source: paper and place of publication.
+        licence: licence of the weights.
         representation_size: width of its `pre_logits` layer, None without this layer.
         arguments: dict of arguments that the model needs, such as `distilled`; `create_model` uses them as defaults.
         top1: published top-1 accuracy in percent on the ImageNet-2012 validation images, None if it is unknown.
@@ -48,6 +49,7 @@ class Release:
     preprocessing: Preprocessing
     bytes: int
     source: str
+    licence: str
     representation_size: int | None = None
     arguments: dict = dataclasses.field(default_factory=dict, hash=False)
     top1: float | None = None
