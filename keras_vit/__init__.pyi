@@ -214,6 +214,7 @@ class _Published(Protocol):
         class_token: bool | None = ...,
         norm_position: str = ...,
         representation_size: int | None = ...,
+        position_embedding: str = ...,
         dropout_rate: float = ...,
         attention_dropout_rate: float = ...,
         drop_path_rate: float = ...,

@@ -13,9 +13,12 @@ from keras_vit.models import MODELS
 
 _FOLDER = pathlib.Path(__file__).parent
 # Fields that a family sets and a user may change; its other fields define the architecture.
-_CHANGEABLE = ("class_token", "classes", "epsilon", "gelu", "include_top", "norm_position", "pooling", "qkv_bias")
+_CHANGEABLE = (
+    *("class_token", "classes", "epsilon", "gelu", "include_top", "norm_position", "pooling", "position_embedding"),
+    "qkv_bias",
+)
 # Fields that define the architecture of every family, whether it sets them or not.
-_FIXED = ("position_embedding", "position_placement", "layer_scale_init", "qk_norm", "num_registers", "distilled")
+_FIXED = ("position_placement", "layer_scale_init", "qk_norm", "num_registers", "distilled")
 # Fields that no constructor has as arguments; `create_model` takes them, and single fields of them as `block.gated`.
 DESIGN = ("attention", "stem", "embedding", "block", "head")
 

@@ -66,6 +66,11 @@ class Description(Stated):
         name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
         return self.names.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
 
+    def has_head_bias(self):
+        """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
+        biases = [self.entries[name] for name in self.heads if name.endswith(("bias", "/1"))]
+        return any(entry.read().any() for entry in biases)
+
     def follow(self, config, fixed=(), given=None, known=()):
         """Return the config with the file's values in the fields that the user did not set, and notes about them.
 
@@ -89,7 +94,7 @@ class Description(Stated):
                 stated = {**self.usual, **self.stated}.items()
                 changes |= {name: value for name, value in stated if name.startswith("stem.")}
             if config.include_top and self.heads and "head" not in given and self.classes == config.classes:
-                changes["head.bias"] = any(name.endswith(("bias", "/1")) for name in self.heads)
+                changes["head.bias"] = config.head.bias or self.has_head_bias()
         followed = config.replace(**changes)
         found = differences({name: getattr(followed, name) for name in _REPORTED if hasattr(followed, name)}, config)
         listed = ", ".join(f"{name}={theirs!r}" for name, theirs, _ in found)

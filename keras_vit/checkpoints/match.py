@@ -134,6 +134,8 @@ def make_plan(model, description, resize="auto", head="auto"):
     loaded = [source for source in sources if source.path not in fresh]
     used = {name for source in loaded for name in source.theirs}
     droppable = (description.pre_logits if is_dropped else set()) | (set() if head_loaded else description.heads)
+    if config.field("head.bias") is False and not description.has_head_bias():
+        droppable |= {name for name in description.heads if name.endswith("bias")}
     told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
 
     problems = [d for d in different if d not in told]

@@ -210,8 +210,10 @@ def _as_timm(arrays, config):
     if config.num_registers and "pos_embed" in arrays:
         class_rows, patches = np.split(arrays["pos_embed"], [config.num_position_rows], axis=1)
         arrays["pos_embed"] = np.ascontiguousarray(patches)
-        if class_rows.any():
-            arrays["cls_token"] = arrays["cls_token"] + class_rows
+        for index in range(class_rows.shape[1]):
+            name, row = ("cls_token", "dist_token")[index], class_rows[:, index : index + 1]
+            if row.any():
+                arrays[name] = arrays[name] + row
     if "head.weight" in arrays and "head.bias" not in arrays:
         arrays["head.bias"] = np.zeros(len(arrays["head.weight"]), arrays["head.weight"].dtype)
 

@@ -154,8 +154,9 @@ def test_read_back_to_equal_logits(make_kind, weights_of, logits_of, tmp_path, k
     report = keras_vit.load_weights(model, path)
     assert report.source == f"{path} ({layout} names)"
     assert (report.unused, report.reinitialised, report.resized) == ((), (), ())
-    check_equal(model, source, weights_of)
-    np.testing.assert_array_equal(logits_of(model), logits_of(source))
+    if layout != "timm" or not changes.get("num_registers"):  # these have the position in the class token
+        check_equal(model, source, weights_of)
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
 
 
 def test_half_precision_comes_back(make_model, weights_of, tmp_path):
@@ -334,18 +335,18 @@ def test_quantised_models_are_refused(make_model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("pooling", "prefix"), [("token", 1 + 3), ("gap", 0)])
-def test_timm_files_have_rows_for_class_tokens_and_registers_or_for_neither(
-    make_model, weights_of, tmp_path, pooling, prefix
-):
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_timm_files_of_models_with_registers_have_positions_of_patches_alone(make_model, logits_of, tmp_path, pooling):
     model = make_model(seed=1, pooling=pooling, num_registers=3)
     keras_vit.save_weights(model, tmp_path / "a.safetensors", "timm")
-    table = safetensors.numpy.load_file(tmp_path / "a.safetensors")["pos_embed"]
-    assert table.shape[1] == prefix + np.prod(model.config.grid_size)
-    assert not table[:, 1:prefix].any()
+    arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
+    assert arrays["pos_embed"].shape[1] == np.prod(model.config.grid_size)
+    if pooling == "token":  # its position is part of the class token
+        own = model.get_layer("class_token").class_token + model.get_layer("position_embs").embedding[:, :1]
+        np.testing.assert_array_equal(arrays["cls_token"], own)
     again = make_model(seed=2, pooling=pooling, num_registers=3)
     keras_vit.load_weights(again, tmp_path / "a.safetensors")
-    check_equal(again, model, weights_of)
+    np.testing.assert_allclose(logits_of(again), logits_of(model), atol=1e-6)
 
 
 def test_an_assumed_preprocessing_is_told(make_model, tmp_path):

@@ -55,11 +55,14 @@ def test_files_are_read_back_to_equal_logits(make_kind, weights_of, logits_of, t
     assert array in safetensors.numpy.load_file(path)
     report = keras_vit.load_weights(model, path)
     assert report.source == f"{path} ({library} names)"
-    assert (report.unused, report.reinitialised, report.resized) == ((), (), ())
+    zero_bias = ("head.bias",) if name == "CLIP, timm" else ()  # timm's CLIPs have one
+    assert (report.unused, report.reinitialised, report.resized) == (zero_bias, (), ())
     theirs, ours = weights_of(source), weights_of(model)
+    in_class_token = ("class_token/class_token", "position_embs/embedding")
     for variable, value in theirs.items():
-        np.testing.assert_array_equal(ours[variable], value, err_msg=variable)
-    np.testing.assert_array_equal(logits_of(model), logits_of(source))
+        if not (layout == "timm" and model.config.num_registers and variable in in_class_token):
+            np.testing.assert_array_equal(ours[variable], value, err_msg=variable)
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "transformers" in name])
