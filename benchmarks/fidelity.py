@@ -139,13 +139,6 @@ def _write(family, files):
     _randomised(_build_transformers(family)).save_pretrained(files / "model")
     model = keras_vit.load(files / "model", **{**family.load, "pooling": None})
     keras_vit.save_weights(model, file, layout="timm")
-    arrays = safetensors.torch.load_file(file)
-    if "reg_token" in arrays and "pos_embed" in arrays:  # timm's DINOv2 has the position of the class in its token
-        arrays["cls_token"] = arrays["cls_token"] + arrays["pos_embed"][:, :1]
-        arrays["pos_embed"] = arrays["pos_embed"][:, -((family.sizes[0] // family.patch_size) ** 2) :].contiguous()
-    if "head.weight" in arrays:  # timm's projection of CLIP has a bias
-        arrays.setdefault("head.bias", arrays["head.weight"].new_zeros(CLASSES))
-    safetensors.torch.save_file(arrays, file)
 
 
 def _randomised(model):
