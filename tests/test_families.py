@@ -21,7 +21,7 @@ from keras_vit.serving import fresh_process
 SLOW = (pytest.mark.slow,)
 ALIKE = (
     *("axial", "axial ResNet", "DeiT", "DeiT distilled", "DeiT-III", "hybrid on a CNN", "hybrid on the root"),
-    *("merging", "registers"),
+    *("merging", "registers", "SigLIP", "post-norm"),
 )
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 FORMATS = [
