@@ -31,16 +31,16 @@ class Family:
         title: its name, such as `"DINOv2"`.
         source: publication.
         licence: licence of the weights.
-        gated: whether downloads require accepted conditions.
         preprocessing: `Preprocessing` that the authors evaluate with.
+        gated: whether downloads require accepted conditions.
         config: fields of `ViTConfig` that all variants share, nested as in `ViTConfig.to_dict()`.
     """
 
     title: str
     source: str
     licence: str
+    preprocessing: Preprocessing
     gated: bool = False
-    preprocessing: Preprocessing | None = None
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -88,12 +88,8 @@ class Variant:
 
 def _read_families():
     sections = tomllib.loads((_FOLDER / "families.toml").read_text(encoding="utf-8"))
-    fields = {field.name for field in dataclasses.fields(Family)}
     for name, section in sections.items():
-        values = {key: value for key, value in section.items() if key in fields}
-        if "preprocessing" in values:
-            values["preprocessing"] = Preprocessing(**values["preprocessing"])
-        yield name, Family(**values)
+        yield name, Family(**{**section, "preprocessing": Preprocessing(**section["preprocessing"])})
 
 
 FAMILIES: dict[str, Family] = dict(_read_families())

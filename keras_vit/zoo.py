@@ -203,6 +203,11 @@ def load(
         variant, source = variant or foreign.variant, foreign.weights
         arguments = {**foreign.arguments, **arguments}
         image_size = foreign.image_size if image_size is None else image_size
+    if isinstance(source, str) and not (os.path.exists(source) or source.startswith(PREFIX) or "." in source):
+        raise FileNotFoundError(
+            "source must be a file, a folder, hf://org/repo or a name of timm or of the Hugging Face hub "
+            f"(create_model takes our names); got {source!r}"
+        )
     path = fetch(locate(source, "", image_size))
     about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
