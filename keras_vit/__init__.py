@@ -76,7 +76,7 @@ _FUNCTIONS = {
 
 # the classes and functions imported above, the constructors, and the names that are imported on first use
 __all__ = [name for name, value in globals().items() if callable(value) and not name.startswith("_")]
-__all__ += [*_CONSTRUCTORS, *_PACKAGES, *_FUNCTIONS]
+__all__.extend((*_CONSTRUCTORS, *_PACKAGES, *_FUNCTIONS))
 
 
 def __getattr__(name):

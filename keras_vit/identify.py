@@ -44,8 +44,11 @@ def _fits(fields, config, is_published, checked):
     ]
     if is_published:
         kinds = [fields["position_embedding"], config.position_embedding.replace("sincos2d_mae", "none")]
+    skipped = () if config.qkv_bias else ("block.key_bias",)
+    if not (fields["qkv_bias"] or config.block.key_bias):
+        skipped = ("qkv_bias", "block.key_bias")  # timm leaves the zero biases of DINOv3 out
     pairs = [
-        *((fields[name], config.field(name)) for name in checked if name != "block.key_bias" or config.qkv_bias),
+        *((fields[name], config.field(name)) for name in checked if name not in skipped),
         (fields.get("stem"), stem),
         (fields.get("block.order") == "parallel", config.block.order == "parallel"),
         (fields["has_layer_scale"], config.layer_scale_init is not None),
@@ -219,6 +222,9 @@ def _image_size(path, fields, rows, description, table, notes):
         stages = fields["stem"]["stage_sizes"] if fields.get("stem") else None
         stride = 1 if stages is None else 4 * 2 ** max(len(stages) - 1, 0)
         return tuple(side * step * stride for side, step in zip(grid, fields["patch_size"], strict=True))
+    if rows == 0 and description.preprocessing is not None:
+        notes.append("image_size is that of its preprocessing")
+        return description.preprocessing.image_size
     if rows or not isinstance(table, Variant):
         raise ValueError(f"the names and shapes of {path} do not show the size of its images: pass image_size=...")
     notes.append(f"image_size={table.image_size} is the usual one of {table.name}")

@@ -1,10 +1,16 @@
 """identify: the variant of a file, by the names and shapes of its arrays alone; no array is read."""
 
+import dataclasses
+
 import pytest
 from file_shapes import file_of
 
 import keras_vit
+from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.match import make_plan
+from keras_vit.compat.initial_values import build_deferred
 from keras_vit.identify import identify
+from keras_vit.models import build_model
 from keras_vit.variants import VARIANTS
 
 _VITS = [name for name, row in VARIANTS.items() if row.family and row.config_class is keras_vit.ViTConfig]
@@ -48,6 +54,35 @@ def test_each_variant_is_found_by_its_arrays(name, library):
     for field in ("class_token", "layer_scale_init", "embedding.resize"):
         changed[field] = config.field(field)
     assert built.replace(**changed) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "changes", "left_out", "expected"),
+    [
+        ("DINOv2-S_14-reg4", "vit_small_patch14_reg4_dinov2", {"global_pool": "token"}, (), {"gelu": "erf"}),
+        ("SigLIP-B_16", "vit_base_patch16_siglip_224", {"pretrained_cfg": {"tag": "webli"}}, (), {"gelu": "erf"}),
+        ("SigLIP2-B_32", "vit_base_patch32_siglip_256", {"global_pool": "map"}, (), {"gelu": "tanh"}),
+        ("CLIP-B_32", "vit_base_patch32_clip_224", {"pretrained_cfg": {"tag": "openai"}}, (), {"gelu": "erf"}),
+        ("CLIP-B_32", "vit_base_patch32_clip_quickgelu_224", {"pretrained_cfg": {"tag": "openai"}}, (), {}),
+        ("DINOv3-S_16", "vit_small_patch16_dinov3_qkvb", {}, (), {"num_heads": 6, "qkv_bias": True}),
+        # timm leaves out the biases of queries and values; no position table shows the image size
+        ("DINOv3-S_16", "vit_small_patch16_dinov3", {}, ("_bias",), {"qkv_bias": False, "image_size": (256, 256)}),
+        ("EVA02-Ti_14", "eva02_tiny_patch14_336", {"global_pool": "avg"}, (), {"pooling": "gap", "num_heads": 3}),
+        ("BEiT-B_16", "beit_base_patch16_224", {"global_pool": "avg"}, (), {"pooling": "gap", "num_heads": 12}),
+    ],
+)
+def test_the_config_json_of_timm_names_the_variant(name, architecture, changes, left_out, expected):
+    config, description = file_of(name, "timm")
+    entries = {key: entry for key, entry in description.checkpoint.entries.items() if not key.endswith(left_out)}
+    pretrained = {"input_size": [3, 256, 256], **changes.get("pretrained_cfg", {})}
+    stated = {"architecture": architecture, **changes, "pretrained_cfg": pretrained}
+    described = describe(dataclasses.replace(description.checkpoint, entries=entries, config=stated))
+    built, table, _ = identify(described, None, {})
+    assert table.name == name
+    expected = {"gelu": config.gelu, "block.order": config.block.order, **expected}
+    assert {field: built.field(field) for field in expected} == expected
+    model, _ = build_deferred(lambda: build_model(built))
+    make_plan(model, described)
 
 
 def _outputs(name):

@@ -282,8 +282,11 @@ def _read_timm(values, family, layout, entries):
     labels = tuple(map(str, labels)) if isinstance(labels, list) else None
     preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
     architecture = values.get("architecture")
-    if architecture is not None and "num_heads" not in arguments:
-        fields = {**_of_foreign(architecture), **fields}
+    if architecture is not None:
+        tag = (values.get("pretrained_cfg") or {}).get("tag")
+        named = f"{architecture}.{tag}"
+        architecture = named if find_foreign(named) is not None else architecture
+        fields = {**(_of_foreign(architecture) if family == "vit" else {}), **fields}
     return Stated(fields, grid, labels, preprocessing, architecture=architecture)
 
 
@@ -309,12 +312,15 @@ def _of_architecture(architecture, family):
 
 
 def _of_foreign(architecture):
-    """Return what no array shows of the variant that an architecture's name stands for."""
+    """Return what no array shows of the variant that an architecture stands for, {} if the table does not have it."""
     foreign = find_foreign(architecture)
+    if foreign is None:
+        return {}
     config = reference_config(foreign.variant)
     hidden = ("num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta", "head.map_heads")
     fields = {name: config.field(name) for name in (*hidden, "block.rotary.reference_grid", "head.map_prefix")}
-    return {**fields, **{name: value for name, value in foreign.arguments.items() if name in fields}}
+    fields |= {name: value for name, value in foreign.arguments.items() if name in fields}
+    return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
 
 
 _TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
