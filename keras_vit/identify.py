@@ -82,7 +82,7 @@ def identify(
     except ValueError as error:
         raise ValueError(f"{path} must hold a Vision Transformer: {error}") from None
     given = {name: value for name, value in arguments.items() if value is not None or "." in name}
-    foreign = find_foreign(description.architecture) if description.architecture and variant is None else None
+    foreign = find_foreign(description.architecture) if variant is None else None
     known = {**description.stated, **given}
     known = {name: value for name, value in known.items() if value is not None or "." in name}
     families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
@@ -146,12 +146,15 @@ def _not_given(names, given):
 
 
 def _family_config(name):
+    """Return a small config of a family; that of a plain ViT for `vit`."""
     sizes = {"image_size": 64, "patch_size": 16, "hidden_dim": 64, "num_layers": 1, "num_heads": 1, "mlp_dim": 64}
-    return ViTConfig.from_dict(merged({"name": name, **sizes}, FAMILIES[name].config))
+    return ViTConfig.from_dict(merged({"name": name, **sizes}, FAMILIES[name].config if name in FAMILIES else {}))
 
 
 def _families(fields):
-    """Return the families whose structure a file shows."""
+    """Return the families whose structure a file shows; none if it shows that of a plain ViT."""
+    if _fits(fields, _family_config("vit"), True, _STRUCTURE):
+        return []
     configs = {name: _family_config(name) for name in FAMILIES}
     pools = fields.get("pooling") in _ATTENTIVE
     alike = {name: config for name, config in configs.items() if (config.pooling in _ATTENTIVE) == pools}

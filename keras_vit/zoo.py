@@ -78,10 +78,9 @@ def variant_name(argument: str, name: str) -> str:
     Raises:
         ValueError: if there is no such variant.
     """
-    constructors = {constructor_name(variant): variant for variant in VARIANTS}
-    foreign = find_foreign(name) if isinstance(name, str) else None
-    if foreign is not None:
+    if (foreign := find_foreign(name)) is not None:
         return foreign.variant
+    constructors = {constructor_name(variant): variant for variant in VARIANTS}
     return checks.check_choice(argument, constructors.get(name, name) if isinstance(name, str) else name, VARIANTS)
 
 
@@ -125,7 +124,7 @@ def create_model(
         TypeError: if the variant has no such argument.
         FileNotFoundError: if the weights file does not exist.
     """
-    foreign = find_foreign(variant) if isinstance(variant, str) else None
+    foreign = find_foreign(variant)
     variant, arguments = variant_name("variant", variant), dict(arguments)
     if checks.check_flag("pretrained", pretrained) and weights is not None:
         raise ValueError(f"pretrained=True chooses the weights, so weights must be None; got {weights!r}")

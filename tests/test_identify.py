@@ -1,6 +1,7 @@
 """identify: the variant of a file, by the names and shapes of its arrays alone; no array is read."""
 
 import dataclasses
+import re
 
 import pytest
 from file_shapes import file_of
@@ -54,6 +55,17 @@ def test_each_variant_is_found_by_its_arrays(name, library):
     for field in ("class_token", "layer_scale_init", "embedding.resize"):
         changed[field] = config.field(field)
     assert built.replace(**changed) == config
+
+
+@pytest.mark.parametrize(("library", "gelu"), [("official", "tanh"), ("timm", "erf")])
+def test_a_plain_file_of_another_size_is_of_no_family(library, gelu):
+    _, description = file_of("ViT-Ti_16", library)
+    checkpoint = description.checkpoint
+    entries = {key: entry for key, entry in checkpoint.entries.items() if not re.search(r"(blocks\.|block_)11", key)}
+    description = describe(dataclasses.replace(checkpoint, entries=entries))
+    built, table, notes = identify(description, None, {"num_heads": 3})
+    assert (built.name, built.gelu, built.image_size, table) == ("vit", gelu, (224, 224), None)
+    assert "no published model has these sizes" in notes[0]
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def shown_fields(layout, entries):
     )
     if kernel not in found or dense1 is None or dense2 is None:
         raise ValueError("a patch projection and the MLP of the first block were expected")
+    if len(found[kernel]) != 4:
+        raise ValueError(f"its patch projection must be a convolution of images; its kernel has shape {found[kernel]}")
     *patch_size, channels, dim = found[kernel]
     mlp_dim = found[dense2][0]
     blocks = {int(match[1]) for name in found if (match := re.match(r"block_(\d+)", name))}

@@ -38,13 +38,15 @@ def foreign_names() -> tuple[ForeignName, ...]:
     return tuple(_rows().values())
 
 
-def find_foreign(name: str) -> ForeignName | None:
-    """Return the row for a name, or None.
+def find_foreign(name: Any) -> ForeignName | None:
+    """Return the row for a name; None if there is none or it is no string.
 
     Args:
-        name: name of a model of timm, with or without its tag (the first in the table) and `hf-hub:` or `timm/`, or of
-            a repository on the hub, with or without `hf://`.
+        name: name of a model of timm, with or without its tag (the first in the table, timm's own choice) and
+            `hf-hub:` or `timm/`, or of a repository on the hub, with or without `hf://`.
     """
+    if not isinstance(name, str):
+        return None
     rows = _rows()
     for prefix in ("hf-hub:", "hf_hub:", "hf://"):
         name = name.removeprefix(prefix)

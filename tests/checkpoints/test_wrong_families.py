@@ -142,6 +142,12 @@ _DINOV2 = {"num_heads": 3, "variant": "dinov2_reg4", "gelu": "erf"}
             "must have 3 equal parts",
         ),
         (
+            "siglip_timm_erf",
+            lambda a: {**a, "patch_embed.proj.weight": a["patch_embed.proj.weight"].reshape(48, -1)},
+            {"num_heads": 3, "variant": "siglip"},
+            "patch projection must be a convolution",
+        ),
+        (
             "beit_orig",
             lambda a: {**a, "cls_token": a["cls_token"][..., :-1]},
             {"num_heads": 3, "variant": "beit"},
