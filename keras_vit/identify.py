@@ -7,7 +7,7 @@ from typing import Any
 from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.config import ViTConfig
-from keras_vit.config.base import with_field
+from keras_vit.config.base import flattened, with_field
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
 from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant, merged, reference_config
 
@@ -93,17 +93,18 @@ def identify(
     found = [name for name in found if VARIANTS[name].family in families] or found
     table: Variant | Family | None
     if found:
-        table, values = VARIANTS[found[0]], _flattened(reference_config(found[0]).to_dict())
+        table, values = VARIANTS[found[0]], flattened(reference_config(found[0]).to_dict())
         _check_equal(path, {name: reference_config(name) for name in found}, known, description.usual)
         notes = [f"the names and shapes of the file are those of {found[0]}"]
     else:
         if not families and description.checkpoint.config is None:
             families = _families(fields)
             _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **known}, {})
-        if variant is not None and not _fits(fields, _family_config(variant), True, _not_given(_STRUCTURE, given)):
+        checked = [name for name in _STRUCTURE if name not in given]
+        if variant is not None and not _fits(fields, _family_config(variant), True, checked):
             raise ValueError(f"{path} must hold a model of the family {variant!r}; it holds {_described(fields)}")
         table = FAMILIES[families[0]] if families else None
-        values = {"name": families[0] if families else "vit", **_flattened(table.config if table else {})}
+        values = {"name": families[0] if families else "vit", **flattened(table.config if table else {})}
         notes = [f"no published model has these sizes; built as one of the family {table.title if table else 'ViT'}"]
     config = _complete(path, values, fields, known, given, description, table, notes)
     return config, table, tuple(notes)
@@ -141,10 +142,6 @@ def _check_equal(path, configs, known, usual):
         )
 
 
-def _not_given(names, given):
-    return [name for name in names if name not in given]
-
-
 def _family_config(name):
     """Return a small config of a family; that of a plain ViT for `vit`."""
     sizes = {"image_size": 64, "patch_size": 16, "hidden_dim": 64, "num_layers": 1, "num_heads": 1, "mlp_dim": 64}
@@ -168,9 +165,7 @@ def _complete(path, values, fields, known, given, description, table, notes):
     stem = shown.pop("stem", None)
     if stem is not None and not values.get("stem"):
         values["stem"] = {"class_name": "ResNetConfig", **stem, "style": description.names.stem_style}
-    if str(values.get("position_embedding")).startswith("sincos2d") or str(known.get("position_embedding")).startswith(
-        "sincos2d"
-    ):
+    if any(str(held.get("position_embedding")).startswith("sincos2d") for held in (values, known)):
         del shown["position_embedding"]
     if not shown["qkv_bias"]:
         del shown["block.key_bias"]
@@ -240,17 +235,6 @@ def _grid_of_offsets(description):
     counts = [entry.shape[0] - 3 for name, entry in description.entries.items() if name.endswith(ends) and entry.shape]
     side = math.isqrt(max(counts[0], 0)) if counts else 0
     return (side // 2 + 1,) * 2 if side % 2 and side**2 == counts[0] else None
-
-
-def _flattened(values, prefix=""):
-    """Return a nested dict with dots in the names of the inner fields; a `stem` stays one value."""
-    flat = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and name != "stem":
-            flat |= _flattened(value, f"{prefix}{name}.")
-        elif name != "class_name":
-            flat[prefix + name] = value
-    return flat
 
 
 def _nested(flat):

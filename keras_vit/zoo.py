@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -24,7 +24,8 @@ from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
-from keras_vit.config import Config, ImageConfig, Preprocessing, ViTConfig
+from keras_vit.config import ImageConfig, Preprocessing, ViTConfig
+from keras_vit.config.base import flattened
 from keras_vit.identify import candidates, identify
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
@@ -111,7 +112,8 @@ def create_model(
         name: name of the Keras model.
         image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it. None
             means the size that the variant is used at, mostly 224.
-        pretrained: True loads the weights that a name of timm or the hub stands for, or `imagenet` for our names.
+        pretrained: True loads the weights that a name of timm or the hub stands for; for our names, the first of
+            `list_weights`.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
             pass and that the checkpoint states, such as `gelu`, `epsilon` and `pooling`, take the checkpoint's value.
             A field of `embedding`, `block` or `head` is passed in a dict: `head={"num_blocks": 4}`.
@@ -132,11 +134,11 @@ def create_model(
         arguments = {**foreign.arguments, **arguments}
         weights = foreign.weights if pretrained else weights
         image_size = foreign.image_size if image_size is None else image_size
-    elif pretrained:
-        weights = next(iter(_aliases(variant)), BEST)
-    elif isinstance(weights, str) and weights.startswith(PREFIX) and (foreign := find_foreign(weights)) is not None:
-        arguments = {**foreign.arguments, **arguments}  # such as the GELU of timm
-    arguments = _flat(arguments)
+    else:
+        weights = next(iter(list_weights(variant)), BEST) if pretrained else weights
+        if isinstance(weights, str) and weights.startswith(PREFIX) and (foreign := find_foreign(weights)) is not None:
+            arguments = {**foreign.arguments, **arguments}  # such as the GELU of timm
+    arguments = flattened(arguments)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]
     image_size = row.image_size if image_size is None else image_size
@@ -210,9 +212,9 @@ def load(
     path = fetch(locate(source, "", image_size))
     about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
-        for given, value in {"variant": variant, "image_size": image_size, **about, **arguments}.items():
+        for argument, value in {"variant": variant, "image_size": image_size, **about, **arguments}.items():
             if value is not None:
-                raise ValueError(f"{str(path)!r} states its whole model, so {given} must be None; got {value!r}")
+                raise ValueError(f"{str(path)!r} states its whole model, so {argument} must be None; got {value!r}")
         return check_model(keras.saving.load_model(path))
     description = describe(open_checkpoint(path))
     if variant is not None and variant not in FAMILIES:
@@ -222,7 +224,7 @@ def load(
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
         return create_model(fitting[0], weights=path, image_size=image_size, **about, **arguments)
-    given = _flat({"image_size": image_size, **arguments})
+    given = flattened({"image_size": image_size, **arguments})
     config, usual, notes = identify(description, variant, given)
     about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
     return _loaded(config, description, notes, about, resize, _labels(config, description, None))
@@ -253,19 +255,6 @@ def _loaded(config, description, notes, about, resize="auto", labels=(None, ()))
 def _known(row):
     """Return the fields whose value is known of a variant's family, whatever the names in the file."""
     return tuple(row.defaults) if row.family else ()
-
-
-def _flat(arguments):
-    """Return arguments in which fields of nested configs have a dot in their names: {"head": {...}} -> "head.bias"."""
-    flat = {}
-    for name, value in arguments.items():
-        is_nested = name.partition(".")[0] in ("embedding", "block", "head")
-        value = value.to_dict() if is_nested and isinstance(value, Config) else value
-        if is_nested and isinstance(value, Mapping):
-            flat |= _flat({f"{name}.{key}": inner for key, inner in value.items() if key != "class_name"})
-        else:
-            flat[name] = value
-    return flat
 
 
 def _fitting_variants(description, image_size):

@@ -6,6 +6,7 @@ import keras_vit
 from keras_vit import zoo
 from keras_vit.checkpoints.foreign_names import foreign_names
 from keras_vit.compat.initial_values import build_deferred
+from keras_vit.config.base import flattened
 
 # what the authors of a family chose, where it differs from a plain ViT: fields of the default config
 OF_FAMILIES = {
@@ -60,7 +61,7 @@ def test_names_of_timm_and_the_hub(foreign, variant, changes):
 
 def test_every_name_of_the_table_builds_a_config():
     for row in foreign_names():
-        arguments = zoo._flat(row.arguments)
+        arguments = flattened(row.arguments)
         zoo._check_arguments(row.variant, arguments)
         config = zoo.VARIANTS[row.variant].config(image_size=row.image_size, **arguments)
         assert config.image_size == (row.image_size, row.image_size), row.name
@@ -103,3 +104,28 @@ class TestPretrained:
     def test_wrong_values_are_refused(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             keras_vit.create_model("ViT-B_16", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("DINOv2_B14", "hf://timm/vit_base_patch14_dinov2.lvd142m"),
+        ("facebook/dinov2-base", "hf://facebook/dinov2-base"),
+        ("ViT_B16", "imagenet"),
+    ],
+)
+def test_pretrained_chooses_the_weights(name, weights, monkeypatch):
+    asked = []
+    monkeypatch.setattr(zoo, "locate", lambda *arguments: asked.append(arguments[0]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        keras_vit.create_model(name, pretrained=True)
+    assert asked == [weights]
+
+
+def test_a_head_without_the_bias_of_its_file_is_refused(tmp_path):
+    path = tmp_path / "weights.npz"
+    saved = keras_vit.create_model("ViT-Ti_16", image_size=32, classes=3)
+    saved.get_layer("head").bias.assign([1.0, 2.0, 3.0])
+    keras_vit.save_weights(saved, path)
+    with pytest.raises(ValueError, match="extra head/bias"):
+        keras_vit.create_model("ViT-Ti_16", image_size=32, classes=3, weights=path, head={"bias": False})

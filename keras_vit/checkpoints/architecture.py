@@ -61,11 +61,8 @@ def shown_fields(layout, entries):
         names = (name for name in found if re.fullmatch(rf"block_0(@\w+)?/{part}", name))
         return max(names, key=lambda name: "@" in name, default=None)  # a variant has more arrays
 
-    kernel, dense1, dense2 = (
-        "patch_encoder/projection/kernel",
-        in_block("mlp/dense1/kernel"),
-        in_block("mlp/dense2/kernel"),
-    )
+    kernel = "patch_encoder/projection/kernel"
+    dense1, dense2 = in_block("mlp/dense1/kernel"), in_block("mlp/dense2/kernel")
     if kernel not in found or dense1 is None or dense2 is None:
         raise ValueError("a patch projection and the MLP of the first block were expected")
     if len(found[kernel]) != 4:

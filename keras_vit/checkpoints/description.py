@@ -93,7 +93,7 @@ class Description(Stated):
             if config.stem is not None:
                 stated = {**self.usual, **self.stated}.items()
                 changes |= {name: value for name, value in stated if name.startswith("stem.")}
-            if config.include_top and self.heads and "head" not in given and self.classes == config.classes:
+            if config.include_top and self.heads and "head.bias" not in given and self.classes == config.classes:
                 changes["head.bias"] = config.head.bias or self.has_head_bias()
         followed = config.replace(**changes)
         found = differences({name: getattr(followed, name) for name in _REPORTED if hasattr(followed, name)}, config)

@@ -256,16 +256,13 @@ class _File:
         if resize is not None and len(rule.theirs) == 1:
             if too_large := _too_large(name, entry, variable):
                 return _Source(variable, rule.theirs, problem=too_large)
-            method = self._method(owned.layer)
+            method, old = self._method(owned.layer), self._old_size(owned)
             with contextlib.suppress(ValueError):  # the width differs
-                shape = resize(
-                    variable, np.broadcast_to(np.float32(0), entry.shape), method, self._old_size(owned)
-                ).shape
+                shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), method, old).shape
         if shape != tuple(wanted):
             problem = f"{name}: shape {entry.shape}, the model needs {wanted}"
             return _Source(variable, rule.theirs, problem=problem)
         resized = f"{name}: {entry.shape} -> {wanted} ({method})"
-        old = self._old_size(owned)
         return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), method, old), resized=resized)
 
     def _old_size(self, owned):

@@ -242,6 +242,23 @@ def with_field(values: Mapping[str, Any], name: str, value: Any) -> dict[str, An
     return {**values, holder: with_field(values.get(holder) or {}, rest, value) if dot else value}
 
 
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested dict of a config with dots in the names of the inner fields; a `stem` stays one value.
+
+    Args:
+        values: dict of a config, see `Config.to_dict`; nested values may also be configs.
+        prefix: start of every name.
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        value = value.to_dict() if isinstance(value, Config) and name != "stem" else value
+        if isinstance(value, Mapping) and name != "stem":
+            flat |= flattened(value, f"{prefix}{name}.")
+        elif name != "class_name":
+            flat[prefix + name] = value
+    return flat
+
+
 def one_config_of(*config_classes: type[Config]) -> Check:
     """Return a check that accepts a nested config, or the dict for it that the outer config's `to_dict()` contains.
 

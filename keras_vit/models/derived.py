@@ -177,9 +177,9 @@ def with_head(
         ValueError: if the model does not pool its tokens, or kernel and bias have other shapes.
     """
     check_pools(model)
-    config = model.config.replace(include_top=True, classes=len(bias), classifier_activation=None)
-    if hasattr(config, "head"):
-        config = config.replace(head=config.head.replace(bias=True))
+    fields = {"include_top": True, "classes": len(bias), "classifier_activation": None}
+    fields |= {"head.bias": True} if hasattr(model.config, "head") else {}
+    config = model.config.replace(**fields)
     states = {path: state for path, state in layer_states(model).items() if not _is_of_head(path)}
     changes = {"config": config.to_dict(), "labels": labels, "layer_states": states}
     built = _copy(model, changes, head={"kernel": kernel, "bias": bias})
