@@ -8,22 +8,19 @@ import pathlib
 import sys
 from unittest import mock
 
-import keras
 import pytest
 
 TESTS = pathlib.Path(__file__).parent
 REPOSITORY = TESTS.parent
 
 
+# The workers of pytest-xdist share the processors among themselves; more threads than these get in each other's way.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
+
 def pytest_addoption(parser):
     parser.addoption("--golden", default=str(TESTS / "golden"), help="folder of golden cases for test_golden.py")
-
-
-def pytest_configure(config):
-    if keras.backend.backend() == "jax":
-        import jax
-
-        jax.config.update("jax_default_matmul_precision", "highest")
 
 
 def pytest_collection_finish():
@@ -36,6 +33,12 @@ def pytest_collection_finish():
 @pytest.fixture(scope="session")
 def _seeding():
     """Context without TensorFlow's seed; to set it drops the kernels of all operations, a third of many tests' time."""
+    import keras  # here, as the process that only hands out the tests to workers need not import it
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "highest")
     keras.utils.set_random_seed(0)
     if "tensorflow" not in sys.modules:
         return contextlib.nullcontext()
@@ -44,6 +47,8 @@ def _seeding():
 
 @pytest.fixture(autouse=True)
 def _fixed_state(_seeding):
+    import keras
+
     with _seeding:
         keras.utils.set_random_seed(0)
     policy = keras.config.dtype_policy()

@@ -291,7 +291,7 @@ def test_position_tables_of_equal_length_and_another_grid(make_kind, weights_of,
         check_equal(model, keras_vit.resize(source, (8, 32)), weights_of)
 
 
-@pytest.mark.parametrize("kind", slow_after(3, ["hybrid", "distilled", "swin", "axial", "root", "bit", "axial_resnet"]))
+@pytest.mark.parametrize("kind", slow_after(1, ["hybrid", "distilled", "swin", "axial", "root", "bit", "axial_resnet"]))
 def test_create_model_takes_a_keras_file(make_kind, in_zoo, weights_of, tmp_path, kind):
     source = make_kind(kind, seed=1)
     source.labels = ("ant", "bee", "cat")

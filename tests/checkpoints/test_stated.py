@@ -29,7 +29,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "arguments", "layout", "expected"), slow_after(2, CASES))
+@pytest.mark.parametrize(("variant", "arguments", "layout", "expected"), slow_after(1, CASES))
 def test_our_files_are_read_as_what_they_were(tmp_path, variant, arguments, layout, expected):
     size = {"image_size": 32, "classes": 3}
     model = randomised(keras_vit.create_model(variant, **size, **arguments))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from file_shapes import file_of
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.models import build_model
@@ -63,7 +64,7 @@ def sparse_file(path, entries):
     return path
 
 
-@pytest.mark.parametrize(("name", "library", "constructor", "named"), OTHER_CONSTRUCTORS)
+@pytest.mark.parametrize(("name", "library", "constructor", "named"), slow_after(12, OTHER_CONSTRUCTORS))
 def test_another_constructor_names_the_right_one(name, library, constructor, named, tmp_path):
     _, description = file_of(name, library)
     path = sparse_file(tmp_path / "model.safetensors", description.checkpoint.entries)

@@ -132,6 +132,7 @@ class TestEvaluate:
         assert value["accuracy"] == {k: right / 4 for k, right in value["correct"].items()}
         assert list(value["correct"]) == ["1", "5"]
 
+    @pytest.mark.slow
     def test_report_shows_classes_and_calibration(self, here, capsys):
         for name in ("cat/0.jpg", "cat/1.jpg", "dog/0.jpg"):
             (here / "own" / name).parent.mkdir(parents=True, exist_ok=True)

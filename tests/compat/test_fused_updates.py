@@ -6,6 +6,7 @@ import functools
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.compat import saved_objects, tensorflow_fit, tensorflow_optimizers
@@ -186,7 +187,9 @@ def test_saved_and_loaded_between_epochs_it_gives_the_same_bits(tmp_path):
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-@pytest.mark.parametrize("arguments", [{"run_eagerly": True}, {"jit_compile": True}, {"steps_per_execution": 3}])
+@pytest.mark.parametrize(
+    "arguments", slow_after(1, [{"steps_per_execution": 3}, {"jit_compile": True}, {"run_eagerly": True}])
+)
 def test_however_fit_runs_it(monkeypatch, arguments):
     found = numbers(fitted(2, **arguments))
     monkeypatch.setattr(tensorflow_fit, "fuse_updates", lambda optimizer: None)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
-from slow_rows import slow_after
 
 from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_directory, from_tfrecord, train_pipeline
 from keras_vit.data.pipeline import eval_batches
@@ -81,6 +80,7 @@ def test_in_evaluation_they_are_left_out(source, caplog):
     assert labels_of(eval_pipeline(source, LEVELS, 1, max_corrupt=0.2))[3:7] == [[3], [], [], [6]]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_gone_is_named(source, folder, caplog):
     (folder / "007" / "0007.png").unlink()
     with caplog.at_level(logging.WARNING, "keras_vit.data"):
@@ -127,7 +127,8 @@ def test_a_run_of_unreadable_images_stops(folder):
     assert str(data_error(raised.value)).startswith("5 of 12 images cannot be read; max_corrupt=0.3 allows 3")
 
 
-@pytest.mark.parametrize("make", slow_after(1, [stream, lambda source: source]), ids=["stream", "lookup"])
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [stream, lambda source: source], ids=["stream", "lookup"])
 def test_nothing_readable_stops_training_and_leaves_evaluation_empty(folder, make):
     for path in folder.glob("*/*"):
         path.write_bytes(b"no image")

@@ -8,9 +8,13 @@ import keras_vit
 from keras_vit.demo import models, scenes
 from keras_vit.demo.models import Offers
 
-gr = pytest.importorskip("gradio")
 
-from keras_vit.demo import page  # noqa: E402
+@pytest.fixture(scope="module", autouse=True)
+def _imported():
+    """Gradio takes seconds to import, so the workers that run none of these tests do without."""
+    global gr, page
+    gr = pytest.importorskip("gradio")
+    from keras_vit.demo import page
 
 
 @pytest.fixture(scope="module")

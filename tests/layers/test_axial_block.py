@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from slow_rows import slow_after
 
 from keras_vit.layers import self_attention
 from keras_vit.layers.transformer_block import AxialTransformerBlock, TransformerBlock
@@ -155,7 +154,8 @@ def test_every_argument_reaches_both_blocks():
         assert {name: part.get_config()[name] for name in kwargs} == kwargs
 
 
-@pytest.mark.parametrize("remat", slow_after(1, [True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", [True, False])
 def test_mixed_bfloat16_trains_with_any_batch_size(remat):
     model = keras.Sequential(
         [

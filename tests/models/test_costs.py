@@ -171,7 +171,12 @@ class TestPublishedFigures:
         assert zoo_macs(name, size) / 1e9 == _rounded(gmac)
 
     @pytest.mark.parametrize(
-        ("name", "epochs", "exaflops", "tolerance"), [row for row in TABLE_6 if row[0] in (*IN_THE_ZOO, *RESNETS)]
+        ("name", "epochs", "exaflops", "tolerance"),
+        [
+            pytest.param(*row, marks=() if row[0] in (*ONE_OF_EACH, "BiT-R50x1") else pytest.mark.slow)
+            for row in TABLE_6
+            if row[0] in (*IN_THE_ZOO, *RESNETS)
+        ],
     )
     def test_table_6(self, name, epochs, exaflops, tolerance):
         operations = 6 * zoo_macs(name) * epochs * 303e6  # per multiply-accumulate 2 forward, 4 backward; images

@@ -173,7 +173,8 @@ def test_layers_are_frozen_up_to_a_merging_block(make_model):
     assert keras_vit.freeze(model)[-3:] == ["unmerging", "encoder_norm", "pooling"]
 
 
-@pytest.mark.parametrize("norm_position", ["before_pooling", pytest.param("after_pooling", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("norm_position", ["before_pooling", "after_pooling"])
 def test_masked_patches_are_predicted_at_their_places(norm_position, make_model):
     encoder = make_model(**MERGING, pooling="gap", norm_position=norm_position)
     model = keras_vit.MaskedPatchPrediction(encoder, "pixels", seed=0)

@@ -40,6 +40,7 @@ LAYERS = {
 MORE = {("learned", "shared"), ("learned_2d", "stem"), ("learned_2d", "shared"), ("sincos2d", "every")}
 MORE |= {("sincos2d_mae", "every"), ("sincos2d_mae", "shared"), ("relative_2d", "shared")}
 MORE |= {("sincos2d", "shared"), ("sincos2d", "stem"), ("relative", "shared"), ("learned", "every"), ("none", "stem")}
+MORE |= {("learned_2d", "every"), ("sincos2d_mae", "stem")}
 
 
 @pytest.mark.parametrize(

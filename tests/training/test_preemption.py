@@ -40,7 +40,7 @@ def send(kind, number, *signals):
     return sender
 
 
-@pytest.mark.parametrize(("kind", "number", "step"), slow_after(2, MOMENTS))
+@pytest.mark.parametrize(("kind", "number", "step"), slow_after(1, MOMENTS))
 def test_sigterm_saves_and_tells(tmp_path, unbroken, kind, number, step):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Preempted) as raised:
@@ -51,7 +51,7 @@ def test_sigterm_saves_and_tells(tmp_path, unbroken, kind, number, step):
     assert end_state(*fit(tmp_path)) == unbroken
 
 
-@pytest.mark.parametrize(("kind", "number", "step"), [MOMENTS[0], MOMENTS[-1]])
+@pytest.mark.parametrize(("kind", "number", "step"), slow_after(1, [MOMENTS[-1], MOMENTS[0]]))
 @pytest.mark.usefixtures("hears_control_c")
 def test_control_c_saves_and_tells(tmp_path, unbroken, capsys, kind, number, step):
     with pytest.raises(KeyboardInterrupt) as raised:

@@ -161,16 +161,19 @@ def _pixels(source):
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [
-        ("permuted labels", "the labels of the training images differ"),
-        ("inverted images", "the contents of the training images differ"),
-        ("mapped images", "the contents of the training images differ"),
-        ("fewer images", "data.images is 40 there, 39 here"),
-        ("other validation", "the contents of the validation images differ"),
-        ("no validation", "it was trained with validation images, this run has no validation images"),
-        ("frozen layers", "the layers of the model, or which of them are trained, differ"),
-        ("other standardisation", "preprocessing.mean is"),
-    ],
+    slow_after(
+        4,
+        [
+            ("permuted labels", "the labels of the training images differ"),
+            ("mapped images", "the contents of the training images differ"),
+            ("other validation", "the contents of the validation images differ"),
+            ("frozen layers", "the layers of the model, or which of them are trained, differ"),
+            ("inverted images", "the contents of the training images differ"),
+            ("fewer images", "data.images is 40 there, 39 here"),
+            ("no validation", "it was trained with validation images, this run has no validation images"),
+            ("other standardisation", "preprocessing.mean is"),
+        ],
+    ),
 )
 def test_other_data_in_the_folder_of_a_finished_run_are_refused(result, source, workdir, change, sentence):
     images, labels = _pixels(source)
@@ -264,7 +267,8 @@ def test_pixels_are_rescaled_in_the_model(one_epoch, source, tmp_path):
     assert keras.models.load_model(tmp_path / "best.keras").input_shape == (None, 8, 8, 1)
 
 
-@pytest.mark.parametrize("input_dtype", slow_after(1, ["uint8", "float32"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("input_dtype", ["uint8", "float32"])
 def test_a_model_that_includes_its_preprocessing_is_given_pixels(input_dtype, one_epoch, source, tmp_path):
     recipe, config = RECIPE.replace(epochs=1, input_dtype=input_dtype), CONFIG.replace(include_preprocessing=True)
     run = train(recipe, source, tmp_path, model=config, validation=source, verbose=0)

@@ -11,6 +11,7 @@ from augmented import IMAGE, PHOTO, check_determinism, draw
 from keras_vit.data.augment import colour
 
 
+@pytest.mark.slow
 def test_the_seed_determines_the_image():
     check_determinism("color_jitter(0.4)")
 

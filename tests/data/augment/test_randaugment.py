@@ -11,6 +11,7 @@ import scipy.stats
 import sklearn.datasets
 import tensorflow as tf
 from augmented import each
+from slow_rows import slow_after
 
 from keras_vit.data.augment import parse_augment
 from keras_vit.data.augment.randaugment import ORIGINAL, TIMM_INCREASING, randaugment, timm_randaugment
@@ -178,15 +179,15 @@ def test_layers_are_drawn_apart():
     assert len(np.unique(same.reshape(300, -1), axis=0)) > 30
 
 
-def test_levels_are_whole_and_the_seed_determines_them():
+@pytest.mark.parametrize("text", slow_after(1, ["timm_randaugment", "randaugment(2, 15)"]))
+def test_levels_are_whole_and_the_seed_determines_them(text):
     image = PHOTO[100:132, :32] + np.float32(0.4)
-    for text in ("randaugment(2, 15)", "timm_randaugment"):
-        (operation,) = parse_augment((text,))
-        first, second = draw(operation, image, 40, parallel=1), draw(operation, image, 40, parallel=8)
-        np.testing.assert_array_equal(first, second)
-        assert len(np.unique(first.reshape(40, -1), axis=0)) > 12
-        np.testing.assert_array_equal(first, np.round(first))
-        assert first.min() >= 0 and first.max() <= 255
+    (operation,) = parse_augment((text,))
+    first, second = draw(operation, image, 40, parallel=1), draw(operation, image, 40, parallel=8)
+    np.testing.assert_array_equal(first, second)
+    assert len(np.unique(first.reshape(40, -1), axis=0)) > 12
+    np.testing.assert_array_equal(first, np.round(first))
+    assert first.min() >= 0 and first.max() <= 255
 
 
 def draw(operation, image, count, parallel=4):
@@ -233,6 +234,7 @@ def test_timm_geometry_is_that_of_pillow_off_the_border(name):
     np.testing.assert_array_equal(result[[0, -1]][(expected == MEAN).all(-1)[[0, -1]]][:, 0] > 0, True)
 
 
+@pytest.mark.slow
 def test_timm_draws_with_its_probability():
     image = PHOTO[:48, :48].astype(np.float32)
     kept = sum(np.array_equal(result, image) for result in draw(timm_randaugment(9, 0.5), image, 600))
