@@ -50,6 +50,7 @@ def trained(monkeypatch, tmp_path):
     return calls
 
 
+@pytest.mark.slow
 def test_each_seed_and_their_mean_are_printed(trained, monkeypatch, capsys):
     words = ("--weights", "w.npz", "--data", "cifar10.npz", "--seeds", 2, "--steps", 7, "--set", "warmup_steps=2")
     out = run(monkeypatch, capsys, *words)

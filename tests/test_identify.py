@@ -16,7 +16,7 @@ from keras_vit.variants import VARIANTS
 
 _VITS = [name for name, row in VARIANTS.items() if row.family and row.config_class is keras_vit.ViTConfig]
 _ALL = [name for name, row in VARIANTS.items() if row.config_class is keras_vit.ViTConfig]
-_DEFAULT = ("DINOv2-B_14-reg4", "DINOv3-Splus_16", "SigLIP2-So400m_16", "CLIP-L_14", "EVA02-B_14", "BEiT-B_16")
+_DEFAULT = ("DINOv2-B_14-reg4", "DINOv3-Splus_16", "CLIP-L_14", "EVA02-B_14")
 
 
 def _libraries(name):

@@ -7,6 +7,7 @@ import pathlib
 import re
 
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import VisionTransformer, zoo
@@ -347,7 +348,7 @@ def test_create_model_refuses_wrong_arguments(variant, arguments, error, message
         build_deferred(lambda: keras_vit.create_model(variant, **arguments))
 
 
-@pytest.mark.parametrize("name", ["ViT-Ti_16", "R50+ViT-B_16", "AxialResNet-50", "Swin-T", "BiT-R50x1"])
+@pytest.mark.parametrize("name", slow_after(2, ["R50+ViT-B_16", "Swin-T", "ViT-Ti_16", "AxialResNet-50", "BiT-R50x1"]))
 def test_a_model_goes_by_the_name_of_its_constructor_too(name):
     model, _ = build_deferred(lambda: keras_vit.create_model(zoo.constructor_name(name), classes=3))
     assert model.config == build_deferred(lambda: keras_vit.create_model(name, classes=3))[0].config

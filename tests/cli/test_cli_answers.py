@@ -155,6 +155,7 @@ class TestEvaluate:
         lines = run(capsys, *words)[1].splitlines()
         assert lines[0].startswith("top-1 accuracy ") and lines[4] == "Classes, worst first:" and len(lines) == 8
 
+    @pytest.mark.slow
     def test_real_labels_leave_images_without_an_answer_out(self, here, capsys):
         words = ["evaluate", "--folder", "val", *TI16, "--image-size", "32", "--real-labels", "real.json"]
         value = json.loads(run(capsys, *words, "--json")[1])

@@ -10,12 +10,13 @@ from command_line import SAVED, TI16, error_of, run
 from families import FAMILIES
 from PIL import Image
 from rendered import find
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import analysis
 
 
-@pytest.mark.parametrize("name", ["plain", pytest.param("axial", marks=pytest.mark.slow), "Swin"])
+@pytest.mark.parametrize("name", slow_after(1, ["Swin", "plain", "axial"]))
 def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
     model = FAMILIES[name].build()
     model.save("model_of_32.keras")
@@ -41,6 +42,7 @@ def test_layer_and_another_format(here, capsys):
         assert file.read(5) == b"%PDF-"
 
 
+@pytest.mark.slow
 def test_the_title_names_the_file_of_the_model(here, capsys):
     """An SVG has every text as a comment, too."""
     (here / "pets").mkdir()

@@ -148,6 +148,7 @@ def test_evaluate_is_strict_and_names_the_file(source, folder):
         list(eval_batches(source, LEVELS, 3))
 
 
+@pytest.mark.slow
 def test_labels_beyond_the_classes_are_no_corrupt_images(tmp_path):
     files = write_records(tmp_path, [encode(image) for image in numbered(3)], [1, 2, 3])
     source = from_tfrecord(files, class_names=["a", "b", "c"])

@@ -125,6 +125,7 @@ def test_pipelines_read_images_upright(photos):
     np.testing.assert_allclose(images, preprocess(shown, protocol), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_crops_are_of_the_upright_image(photos):
     folder, shown = photos
     pipeline = train_pipeline(

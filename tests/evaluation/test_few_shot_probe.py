@@ -45,6 +45,7 @@ def test_history_has_the_accuracy_of_every_epoch():
     assert probe.rows[1] == row and list(row)[2:4] == ["fewshot_1", "fewshot_1_std"]
 
 
+@pytest.mark.slow
 def test_training_is_that_without_it():
     with_probe, without = tiny(dropout_rate=0.3), tiny(dropout_rate=0.3)
     probe = FewShotProbe(DATA, DATA, every_steps=2, **OPTIONS)

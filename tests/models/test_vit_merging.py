@@ -192,6 +192,7 @@ def test_student_and_teacher_may_merge(make_model, images):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="SavedModels need TensorFlow")
+@pytest.mark.slow
 def test_saved_model_gives_equal_outputs_for_any_batch(make_model, run, tmp_path):
     import tensorflow as tf
 

@@ -29,7 +29,7 @@ def model():
     return make_model()
 
 
-@pytest.mark.parametrize("case", slow_after(2, CASES))
+@pytest.mark.parametrize("case", slow_after(1, CASES))
 def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     runtime, options, files = CASES[case]
     folder = export(model, tmp_path, format=runtime, **options)

@@ -75,6 +75,7 @@ def test_pixels_have_no_accuracy_but_a_report(result, workdir):
     assert [float(row["val_mean_absolute_error"]) for row in rows] == result.history["val_mean_absolute_error"]
 
 
+@pytest.mark.slow
 def test_best_model_is_that_of_the_lowest_loss(result, source, workdir):
     saved = keras.models.load_model(workdir / "best.keras")
     assert type(saved) is MaskedPatchPrediction and saved.target == "pixels"

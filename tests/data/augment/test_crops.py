@@ -54,6 +54,7 @@ def expected_inception(height, width, areas, aspects, count):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_windows_of_inception_crop():
     height, width = 60, 80
     top, left, rows, columns = windows("inception_crop(interpolation='nearest')", height, width).T

@@ -5,6 +5,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 from augmented import each
+from slow_rows import slow_after
 
 from keras_vit.data.augment import parse_mix
 from keras_vit.data.augment.mixing import draw_box, draw_share
@@ -54,7 +55,7 @@ def test_cutmix_pixels_are_what_the_labels_say():
     assert min(areas) < 0.1 and max(areas) > 0.5
 
 
-@pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0])
+@pytest.mark.parametrize("alpha", slow_after(1, [0.2, 0.8, 1.0]))
 def test_shares_follow_the_beta_distribution(alpha):
     shares = each(lambda number: draw_share(alpha, tf.stack([number, number])), 4000)
     beta = scipy.stats.beta(alpha, alpha)

@@ -151,6 +151,7 @@ def test_a_flat_image_stays(name):
     np.testing.assert_array_equal(apply(ORIGINAL, name, 1.0, image=flat), flat)
 
 
+@pytest.mark.slow
 def test_each_operation_is_drawn_alike_and_goes_either_way():
     image = PHOTO[:96, :96]
     results = draw(randaugment(1, 7), image.astype(np.float32), 1200)
