@@ -8,27 +8,10 @@ from keras_vit import layers
 
 EXPANDED = contract.expand()
 IDS = [f"{layer_class.__name__}-{index}" for index, (layer_class, *_) in enumerate(EXPANDED)]
-# Layers of many sub-layers, of which the default suite checks the last row alone, with most arguments given, and those
-# of which it checks the sub-layers alone.
-LARGE = (
-    layers.AxialAttention,
-    layers.AxialBottleneck,
-    layers.AxialTransformerBlock,
-    layers.BottleneckUnit,
-    layers.PreActivationUnit,
-    layers.ResNetStage,
-    layers.SwinBlock,
-)
-STACKS = (layers.AxialStage,)
-_LAST = {layer_class: index for index, (layer_class, *_) in enumerate(EXPANDED)}
-
-
-def _is_slow(index, layer_class):
-    return layer_class in STACKS or (layer_class in LARGE and _LAST[layer_class] != index)
-
-
+# The default suite checks the last row of each layer alone, with most arguments given; of AxialStage its sub-layers.
+_LAST = {layer_class: index for index, (layer_class, *_) in enumerate(EXPANDED) if layer_class is not layers.AxialStage}
 CASES = [
-    pytest.param(*case, marks=pytest.mark.slow if _is_slow(index, case[0]) else ())
+    pytest.param(*case, marks=() if _LAST.get(case[0]) == index else pytest.mark.slow)
     for index, case in enumerate(EXPANDED)
 ]
 
