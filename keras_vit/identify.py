@@ -213,6 +213,21 @@ def _pooling(shown, known, values, description):
     }
 
 
+def own_size(description, config):
+    """Return the image size of the position table of a file, or the config's if the file has no table of a grid.
+
+    Args:
+        description: `Description` of the file.
+        config: config of a ViT without stem that the file fits.
+    """
+    grid = description.grid_size
+    if grid is None and description.names is not None and config.family == "vit":
+        grid, _ = grid_of(shown_fields(description.names, description.entries))
+    if grid is None or config.field("stem") is not None:
+        return config.image_size
+    return tuple(side * step for side, step in zip(grid, config.patch_size, strict=True))
+
+
 def _image_size(path, fields, rows, description, table, notes):
     """Return the (height, width) that the file states or its table shows, or that its variant is used at."""
     grid = description.grid_size or grid_of({**fields, "table_rows": rows})[0] or _grid_of_offsets(description)

@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 
@@ -26,13 +26,15 @@ from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import ImageConfig, Preprocessing, ViTConfig
 from keras_vit.config.base import flattened
-from keras_vit.identify import candidates, identify
+from keras_vit.identify import candidates, identify, own_size
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel, check_model
+from keras_vit.models.derived import or_for_any_size
 from keras_vit.typing import Pair, PathLike, Size
 from keras_vit.variants import DESIGN, FAMILIES, VARIANTS
 
+_SIZES = ("auto", "file")
 _WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # fields of an architecture that appear as sizes of its weight arrays
 
 
@@ -85,6 +87,7 @@ def variant_name(argument: str, name: str) -> str:
     return checks.check_choice(argument, constructors.get(name, name) if isinstance(name, str) else name, VARIANTS)
 
 
+@or_for_any_size
 def create_model(
     variant: str,
     /,
@@ -93,7 +96,7 @@ def create_model(
     preprocessing: Preprocessing | None = None,
     labels: Sequence[str] | None = None,
     name: str | None = None,
-    image_size: Size | None = None,
+    image_size: Size | Literal["auto", "file"] | None = "auto",
     pretrained: bool = False,
     **arguments: Any,
 ) -> ImageModel:
@@ -110,8 +113,9 @@ def create_model(
         preprocessing: `Preprocessing` of the images; None uses that of the weights, or the official one.
         labels: class names; None uses those of the weights.
         name: name of the Keras model.
-        image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it. None
-            means the size that the variant is used at, mostly 224.
+        image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it.
+            `auto` is the size that the variant is used at, mostly 224; `file` is that of the position table of the
+            weights. None takes images of any size, see `resize`.
         pretrained: True loads the weights that a name of timm or the hub stands for; for our names, the first of
             `list_weights`.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
@@ -133,7 +137,7 @@ def create_model(
     if foreign is not None:
         arguments = {**foreign.arguments, **arguments}
         weights = foreign.weights if pretrained else weights
-        image_size = foreign.image_size if image_size is None else image_size
+        image_size = foreign.image_size if image_size == "auto" else image_size
     else:
         weights = next(iter(list_weights(variant)), BEST) if pretrained else weights
         if isinstance(weights, str) and weights.startswith(PREFIX) and (foreign := find_foreign(weights)) is not None:
@@ -141,7 +145,8 @@ def create_model(
     arguments = flattened(arguments)
     _check_arguments(variant, arguments)
     row = VARIANTS[variant]
-    image_size = row.image_size if image_size is None else image_size
+    is_of_file = isinstance(image_size, str) and checks.check_choice("image_size", image_size, _SIZES) == "file"
+    image_size = row.image_size if isinstance(image_size, str) else image_size
     if weights is None:
         config = row.config(image_size=image_size, **arguments)
         about = {"preprocessing": preprocessing or _fitting(config, row.preprocessing), "labels": labels, "name": name}
@@ -152,6 +157,7 @@ def create_model(
     path = fetch(found)
     checkpoint = open_checkpoint(path)
     description = describe(checkpoint, config.family)
+    config = config.replace(image_size=own_size(description, config)) if is_of_file else config
     preprocessing = preprocessing or _fitting(config, (found.release or description).preprocessing, row.preprocessing)
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     followed, notes = description.follow(config, row.architecture, arguments, _known(row))
@@ -161,11 +167,12 @@ def create_model(
         raise _mismatch(error, variant, arguments, config, description) from None
 
 
+@or_for_any_size
 def load(
     source: PathLike,
     *,
     variant: str | None = None,
-    image_size: Size | None = None,
+    image_size: Size | Literal["auto", "file"] | None = "auto",
     resize: str = "auto",
     preprocessing: Preprocessing | None = None,
     labels: Sequence[str] | None = None,
@@ -183,7 +190,8 @@ def load(
             `.safetensors`, `.npz` or `.keras` file; `hf://org/repo`; or the name of a published model, such as
             `"facebook/dinov2-base"` or `"vit_base_patch14_dinov2.lvd142m"`.
         variant: name of a variant, one of `list_models()`, or of a family, such as `"openclip"`, if several fit.
-        image_size: (height, width) in pixels or one integer; None is the size of the position table or of the variant.
+        image_size: (height, width) in pixels or one integer; `auto` and `file` are the size of the position table
+            or of the variant; None takes images of any size, see `resize`.
         resize: method of resizing position tables, see `load_weights`.
         preprocessing: `Preprocessing` of the images; None uses that of the file, or of the variant.
         labels: class names; None uses those of the file.
@@ -203,7 +211,10 @@ def load(
     if foreign is not None and not os.path.exists(source):
         variant, source = variant or foreign.variant, foreign.weights
         arguments = {**foreign.arguments, **arguments}
-        image_size = foreign.image_size if image_size is None else image_size
+        image_size = foreign.image_size if image_size == "auto" else image_size
+    if isinstance(image_size, str):
+        checks.check_choice("image_size", image_size, _SIZES)
+        image_size = None  # the file's own
     if isinstance(source, str) and not (os.path.exists(source) or source.startswith(PREFIX) or "." in source):
         raise FileNotFoundError(
             "source must be a file, a folder, hf://org/repo or a name of timm or of the Hugging Face hub "
@@ -223,7 +234,7 @@ def load(
         fitting = [variant] if variant else _fitting_variants(description, image_size)
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
-        return create_model(fitting[0], weights=path, image_size=image_size, **about, **arguments)
+        return create_model(fitting[0], weights=path, image_size=image_size or "file", **about, **arguments)
     given = flattened({"image_size": image_size, **arguments})
     config, usual, notes = identify(description, variant, given)
     about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
@@ -308,8 +319,8 @@ def _signature(variant):
     """Return a constructor's signature: the arguments of `create_model` and the config fields with a default."""
     row = VARIANTS[variant]
     parameters = list(inspect.signature(create_model).parameters.values())[1:-2]
-    own_size = {"default": row.image_size, "annotation": Size}
-    parameters = [p.replace(**own_size) if p.name == "image_size" else p for p in parameters]
+    own_default = {"default": row.image_size, "annotation": Size | None}
+    parameters = [p.replace(**own_default) if p.name == "image_size" else p for p in parameters]
     keyword = inspect.Parameter.KEYWORD_ONLY
     for field in dataclasses.fields(row.config_class):
         # None stays None: the value that replaces it depends on the variant and the weights.

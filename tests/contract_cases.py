@@ -181,7 +181,10 @@ CASES = (
     ),
     (
         layers.PatchEncoder,
-        [{"patch_size": (2, 3), "hidden_dim": 7}, {"patch_size": (2, 3), "hidden_dim": 7, "use_bias": False}],
+        [
+            {"patch_size": (2, 3), "hidden_dim": 7},
+            {"patch_size": (3, 4), "hidden_dim": 7, "use_bias": False, "pad": True},
+        ],
         (4, 9, 3),
     ),
     (layers.TokenPooling, [{}, {"index": 2}], (4, 6)),

@@ -60,7 +60,7 @@ def configs() -> None:
     )
     assert_type(config.replace(num_layers=3), keras_vit.ViTConfig)
     assert_type(keras_vit.ViTConfig.from_dict(config.to_dict()), keras_vit.ViTConfig)
-    assert_type(config.grid_size, tuple[int, int])
+    assert_type(config.grid_size, tuple[int, int] | Any)
     config.num_layers = 3  # type: ignore[misc]
     keras_vit.SwinConfig(name="Swin", image_size=32, embed_dim=96)  # type: ignore[call-arg]
     keras_vit.VisionTransformer(keras_vit.BiTConfig(name="BiT", image_size=32, stage_sizes=(1,), width_factor=1))  # type: ignore[arg-type]

@@ -79,6 +79,7 @@ class Plan:
         description: `Description` of the file.
         head_loaded: whether the head comes from the file.
         warnings: differences to report for a model that already exists.
+        resize: method that resizes the position tables of the file to another grid; None if it has none.
     """
 
     values: dict
@@ -86,16 +87,17 @@ class Plan:
     description: Description
     head_loaded: bool
     warnings: tuple
+    resize: str | None
 
     def note_on(self, model):
         """Record the source of the weights on the model, and the file's preprocessing if the model has none."""
         model.weights_source = f"{self.description.checkpoint.path.name} ({self.description.layout} names)"
-        model.names_prefix = self.description.prefix
+        model.names_prefix, model.table_method = self.description.prefix, self.resize
         if not self.head_loaded or model.preprocessing_source != "default":
             return
         stated = self.description.preprocessing
         if stated is not None and stated.channels == model.preprocessing.channels:
-            model.preprocessing = stated.at(model.config.image_size)
+            model.preprocessing = stated.at(model.config.image_size or stated.image_size)
         elif self.description.layout in _SEVERAL_PROTOCOLS:
             model.assume_preprocessing()
 
@@ -168,7 +170,8 @@ def make_plan(model, description, resize="auto", head="auto"):
     # A new head (kernel and bias) is zero, as in the paper's fine-tuning (section 3.2).
     values |= {id(x.variable): functools.partial(np.zeros, x.variable.shape, "float32") for x in fresh.values()}
     close = tuple(f"{checkpoint.path}: {difference}" for difference in told if difference.is_close)
-    return Plan(values, report, description, head_loaded, close)
+    method = next((file.method(o.layer) for o in owned if id(o.variable) in tables), None)
+    return Plan(values, report, description, head_loaded, close, method)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +210,7 @@ class _File:
         self._usual = usual if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
 
-    def _method(self, layer):
+    def method(self, layer):
         """Return the resize method of a layer's tables: the authors', or that of the library that the user names."""
         if self._way in RESIZE_METHODS:
             return self._way
@@ -256,7 +259,7 @@ class _File:
         if resize is not None and len(rule.theirs) == 1:
             if too_large := _too_large(name, entry, variable):
                 return _Source(variable, rule.theirs, problem=too_large)
-            method, old = self._method(owned.layer), self._old_size(owned)
+            method, old = self.method(owned.layer), self._old_size(owned)
             with contextlib.suppress(ValueError):  # the width differs
                 shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), method, old).shape
         if shape != tuple(wanted):
@@ -286,13 +289,13 @@ class _File:
 
     def table(self, owned):
         """Return the source of a position table."""
-        config, variable, method = self.config, owned.variable, self._method(owned.layer)
+        config, variable, method = self.config, owned.variable, self.method(owned.layer)
         tables = {owned.stored_name: ("class",)} if self.layout is None else self.layout.position_tables
         name = next((name for name in tables if name in self.entries), None)
         if name is None:
             problem = f"{next(iter(tables), 'a position table')} (for {variable.path})"
             return _Source(variable, problem=problem, is_in_file=False)
-        entry, new_grid, class_rows = self.entries[name], config.grid_size, config.num_position_rows
+        entry, new_grid, class_rows = self.entries[name], config.table_grid, config.num_position_rows
         if len(entry.shape) != 3 or (entry.shape[0], entry.shape[2]) != (1, config.hidden_dim) or not entry.is_floating:
             got = f"{entry.dtype} of shape {entry.shape}"
             wanted = f"floating point of shape (1, rows, {config.hidden_dim})"

@@ -51,6 +51,15 @@ def is_plain_cpu():
     return devices == {"CPU"} and replicas == 1 and not tf.executing_eagerly()
 
 
+def is_compiled_by_jax(x):
+    """Return whether JAX is tracing a function of `x`, such as a step of `fit`."""
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return isinstance(x, jax.core.Tracer)
+
+
 def _has_onednn():
     port = private_names.find("tensorflow.python.util._pywrap_util_port")
     return port is not None and port.IsMklEnabled()
@@ -149,6 +158,23 @@ def _quotient(x, gamma, beta, epsilon):
     centred = x - ops.mean(x, axis=(-1,), keepdims=True)  # OpenVINO requires a list of axes
     deviation = ops.sqrt(ops.mean(ops.square(centred), axis=(-1,), keepdims=True) + epsilon)
     return centred / deviation * gamma + beta
+
+
+def check_sides(images, patch_size):
+    """Return the images; a graph for images of any size fails in a call whose sides `patch_size` does not divide.
+
+    Args:
+        images: (batch, height, width, channels).
+        patch_size: (height, width) of a patch.
+    """
+    if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(images):
+        return images
+    import tensorflow as tf
+
+    sides = tf.shape(images)[1:3]
+    found = ["image_size must be divisible by patch_size", patch_size, "(or embedding.pad=True); got image_size", sides]
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(sides % patch_size == 0), found)]):
+        return tf.identity(images)
 
 
 def on_rows(call, x):

@@ -69,7 +69,8 @@ _NAMES: dict[Check, str] = {
     checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon width_factor",
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
-    "include_top key_bias map_prefix mlp_norm patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted use_bias",
+    "include_top key_bias map_prefix mlp_norm pad patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted "
+    "use_bias",
     checks.check_string: "classifier_activation name",
 }
 

@@ -58,16 +58,24 @@ class EmbeddingConfig(Config):
         class_position: whether class tokens have positions, too; DeiT-III has none.
         resize: the authors' method of resizing learned positions to another grid, see `resize_position_embedding`; None
             uses that of the file's layout, or `align_corners`.
+        position_grid: (rows, columns) of the table of learned positions, which the model resizes to the grid of its
+            images in every call; None has a table for the image size.
+        pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size, as
+            far as it does not divide them; False refuses them. Every patch has pixels of the image.
 
     Raises:
-        ValueError: if a value is not a boolean or the method is unknown.
+        ValueError: if a value is out of range or the method is unknown.
     """
+
+    own_checks = {"position_grid": checks.check_pair}
 
     patch_bias: bool = True
     patch_norm: bool = False
     pre_norm: bool = False
     class_position: bool = True
     resize: str | None = None
+    position_grid: Pair | None = None
+    pad: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
     """
     values: dict[str, Any] = {"config": unseen(config.to_dict())}
     if hasattr(config, "grid_size"):
-        values["grid_size"] = config.grid_size
+        values["grid_size"] = getattr(config, "table_grid", config.grid_size)
     if preprocessing is not None:
         values["preprocessing"] = preprocessing.to_dict()
     return json.dumps(values)

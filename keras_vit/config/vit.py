@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.base import ImageConfig, one_config_of
+from keras_vit.config.base import ImageConfig, one_config_of, optional
 from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
@@ -19,6 +19,8 @@ PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the de
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig(ImageConfig):
     """Describe a Vision Transformer (arXiv 2010.11929, section 3.1 and Table 1).
+
+    With `image_size=None`, a model takes images of any size, the same for all images of a batch.
 
     Args:
         patch_size: height and width of a patch in pixels; with a stem, in cells of its feature map. It must divide the
@@ -69,7 +71,10 @@ class ViTConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "vit"
-    own_checks = {"stem": one_config_of(ResNetConfig, FeatureMapConfig)}
+    own_checks = {
+        "image_size": optional(checks.check_pair),
+        "stem": one_config_of(ResNetConfig, FeatureMapConfig),
+    }
 
     patch_size: Pair
     hidden_dim: int
@@ -102,19 +107,34 @@ class ViTConfig(ImageConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        divided = "image_size" if self.stem is None else f"the feature map of image_size {self.image_size}"
-        checks.check_divisible(divided, self.feature_size, "patch_size", self.patch_size)
+        if self.image_size is not None and not self.embedding.pad:
+            divided = "image_size" if self.stem is None else f"the feature map of image_size {self.image_size}"
+            checks.check_divisible(divided, self.feature_size, "patch_size", self.patch_size)
         self._check_rules(_rules(self))
 
     @property
-    def feature_size(self) -> tuple[int, int]:
-        """Return the (rows, columns) of the image or feature map to cut into patches."""
+    def feature_size(self) -> Pair:
+        """Return the (rows, columns) to cut into patches; None for images of any size."""
         return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property
-    def grid_size(self) -> tuple[int, int]:
-        """Return the (rows, columns) of the patch grid."""
-        return tuple(side // step for side, step in zip(self.feature_size, self.patch_size, strict=True))
+    def grid_size(self) -> Pair:
+        """Return the (rows, columns) of the patch grid; None for images of any size."""
+        if self.image_size is None:
+            return None
+        return tuple(-(-side // step) for side, step in zip(self.feature_size, self.patch_size, strict=True))
+
+    @property
+    def table_grid(self) -> Pair:
+        """Return the (rows, columns) of the table of learned positions."""
+        return self.embedding.position_grid or self.grid_size
+
+    @property
+    def usual_size(self) -> tuple[int, int]:
+        """Return the image size, or that of the position table's grid."""
+        if self.image_size is not None:
+            return self.image_size
+        return tuple(side * step for side, step in zip(self.table_grid, self.patch_size, strict=True))
 
     @property
     def num_class_tokens(self) -> int:
@@ -145,8 +165,14 @@ class ViTConfig(ImageConfig):
 def _rules(c):
     """Return a dict from each rule to whether the config breaks it."""
     is_axial = c.attention == "axial"
+    is_open = c.image_size is None or c.embedding.position_grid is not None
+    has_one_grid = c.stem is not None or is_axial or c.token_merging or c.position_embedding.startswith("relative")
     is_relative, has_rotary = c.position_embedding in ("relative", "relative_2d"), c.block.rotary is not None
     return {
+        "image_size=None takes images of any size, so embedding.position_grid must be given (keras_vit.resize(model, "
+        "None) sets it)": c.image_size is None and c.embedding.position_grid is None,
+        "image_size=None and embedding.position_grid compute positions in every call, so stem must be None, attention "
+        "'global', token_merging 0 and position_embedding not 'relative' or 'relative_2d'": is_open and has_one_grid,
         "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,
         "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False": (
             c.class_token and c.pooling in ("first", "unpooled")

@@ -151,13 +151,18 @@ def build_in_sequence(shape, *layers):
     return shape
 
 
-def known_map(layer, shape):
+def known_map(layer, shape, sides=True):
     """Return the rows, columns and channels of a map of shape (batch, rows, columns, channels).
+
+    Args:
+        layer: the layer that takes the map.
+        shape: its shape.
+        sides: whether rows and columns must be known.
 
     Raises:
         ValueError: if it has another rank or an unknown size.
     """
-    if len(shape) != 4 or None in shape[1:]:
+    if len(shape) != 4 or None in shape[1 if sides else 3 :]:
         raise ValueError(
             f"{type(layer).__name__} needs images or maps of shape (batch, rows, columns, channels) with known "
             f"size; got {tuple(shape)}"

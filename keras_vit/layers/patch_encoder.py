@@ -1,4 +1,4 @@
-"""PatchEncoder and ClassToken: the tokens of an image, and the learned tokens before them."""
+"""PatchEncoder, PatchCoordinates, PatchMap and ClassToken: patches of an image, and the learned tokens before them."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.compat.kernels import check_sides
 from keras_vit.layers.base import Layer, known_map
+from keras_vit.layers.position_grid import patch_coordinates
 from keras_vit.typing import Size, Tensor
 
 
@@ -23,46 +25,120 @@ class PatchEncoder(Layer):
         patch_size: height and width of a patch in pixels, or one integer for both.
         hidden_dim: width D of the tokens.
         use_bias: whether the projection has a bias.
+        pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size.
 
     Shapes:
-        (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim)
+        (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim); height and
+        width may be unknown until the layer is called
 
     Raises:
-        ValueError: if a value is out of range; at build, if the image size is unknown or not divisible by the patch
-            size.
+        ValueError: if a value is out of range; at build or call, if the image size is not divisible by the patch size,
+            unless `pad`.
     """
 
-    def __init__(self, patch_size: Size, hidden_dim: int, use_bias: bool = True, **kwargs: Any) -> None:
+    def __init__(
+        self, patch_size: Size, hidden_dim: int, use_bias: bool = True, pad: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias)
+        self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias, pad=pad)
         strides = {"strides": self.patch_size, "use_bias": use_bias}
         self.projection = self.conv(self.hidden_dim, self.patch_size, "projection", "lecun_normal", **strides)
 
     def build(self, input_shape):
         self.grid_size(input_shape)
-        self.projection.build(input_shape)
+        self.projection.build((input_shape[0], None, None, input_shape[3]))
 
     def call(self, images: Tensor) -> Tensor:
-        rows, columns = self.grid_size(images.shape)
+        self.grid_size(images.shape)
+        sides = ops.shape(images)[1:3]
+        if self.pad:
+            bottom, right = (-side % step for side, step in zip(sides, self.patch_size, strict=True))
+            images = ops.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
+        elif None in images.shape[1:3]:
+            images = check_sides(images, self.patch_size)
         patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
+        _, rows, columns, _ = ops.shape(patches)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
 
-    def grid_size(self, input_shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return the (rows, columns) of the patch grid.
+    def grid_size(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
+        """Return the (rows, columns) of the patch grid, None where they are unknown.
 
         Args:
             input_shape: shape of the images, (batch, height, width, channels).
 
         Raises:
-            ValueError: if height or width is unknown or not divisible by the patch size.
+            ValueError: if height or width is not divisible by the patch size, unless `pad`.
         """
-        size = known_map(self, input_shape)[:2]
-        checks.check_divisible("image_size", size, "patch_size", self.patch_size)
-        return size[0] // self.patch_size[0], size[1] // self.patch_size[1]
+        known_map(self, input_shape, sides=False)
+        known = [(side, step) for side, step in zip(input_shape[1:3], self.patch_size, strict=True) if side is not None]
+        if not self.pad and known:
+            sides, steps = zip(*known, strict=True)
+            checks.check_divisible("image_size", sides, "patch_size", steps)
+        return _grid(input_shape, self.patch_size)
 
     def compute_output_shape(self, input_shape):
         rows, columns = self.grid_size(input_shape)
-        return (input_shape[0], rows * columns, self.hidden_dim)
+        return (input_shape[0], rows and columns and rows * columns, self.hidden_dim)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchCoordinates(Layer):
+    """Return the place of each patch in the grid, for the position layers of a model for images of any size.
+
+    Args:
+        patch_size: height and width of a patch in pixels, or one integer for both. A part of a patch counts as one.
+
+    Shapes:
+        (batch, height, width, channels) -> (1, patches, 4), integers: row, column, and the rows and columns of the grid
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    def __init__(self, patch_size: Size, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.configure(patch_size=patch_size)
+
+    def call(self, images: Tensor) -> Tensor:
+        return ops.cast(patch_coordinates(*_grid(ops.shape(images), self.patch_size)), "int32")[None]
+
+    def compute_output_spec(self, images):
+        rows, columns = _grid(images.shape, self.patch_size)
+        return keras.KerasTensor((1, rows and columns and rows * columns, 4), "int32")
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchMap(Layer):
+    """Return the patch tokens of a model for images of any size as a map, without the tokens before them.
+
+    Args:
+        patch_size: height and width of a patch in pixels, or one integer for both. A part of a patch counts as one.
+
+    Shapes:
+        tokens (batch, prefix + patches, dim) and the images (batch, height, width, channels), of which only the size is
+        read -> (batch, rows, columns, dim)
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    def __init__(self, patch_size: Size, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.configure(patch_size=patch_size)
+
+    def call(self, tokens: Tensor, images: Tensor) -> Tensor:
+        rows, columns = _grid(ops.shape(images), self.patch_size)
+        patches = tokens[:, ops.shape(tokens)[1] - rows * columns :]
+        return ops.reshape(patches, (-1, rows, columns, tokens.shape[-1]))
+
+    def compute_output_shape(self, tokens_shape, images_shape):
+        return (tokens_shape[0], *_grid(images_shape, self.patch_size), tokens_shape[-1])
+
+
+def _grid(shape, patch_size):
+    """Return the rows and columns of the patch grid of images of this shape, None where they are unknown."""
+    sides = zip(shape[1:3], patch_size, strict=True)
+    return tuple(None if side is None else -(-side // step) for side, step in sides)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -10,7 +10,12 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config.base import one_of, optional
 from keras_vit.layers.base import Layer, head_width
-from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+from keras_vit.layers.position_grid import (
+    patch_coordinates,
+    resize_position_embedding,
+    resize_weights,
+    square_grid,
+)
 from keras_vit.typing import Size, Tensor
 
 
@@ -102,11 +107,14 @@ class AddPositionEmbs(ResizedTables):
         resize: resize method for tables of other grids, see `resize_position_embedding`; None means `align_corners`.
 
     Shapes:
-        (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same
+        (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same. With the optional input
+        `coordinates`, integers (batch or 1, patches, 4) from `PatchCoordinates`, the patches may form any grid: the
+        table has `grid_size` rows and columns and is resized in every call.
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown; at build, if the tokens do not form such a grid,
-            or the width is not divisible by 4 (`sincos2d`) or 2 (`learned_2d`).
+            `coordinates` are given without `grid_size`, or the width is not divisible by 4 (`sincos2d`) or 2
+            (`learned_2d`).
     """
 
     own_checks = {
@@ -128,9 +136,10 @@ class AddPositionEmbs(ResizedTables):
         self.configure(position_embedding=position_embedding, grid_size=grid_size, resize=resize)
         self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
 
-    def build(self, input_shape):
-        self.built_grid = rows, columns = self._grid(input_shape)
-        dim, num_class = input_shape[-1], self.num_class_tokens
+    def build(self, tokens_shape, coordinates_shape=None):
+        is_open = coordinates_shape is not None and self.grid_size is not None
+        self.built_grid = rows, columns = self.grid_size if is_open else self._grid(tokens_shape)
+        dim, num_class = tokens_shape[-1], self.num_class_tokens
         if self.position_embedding == "learned":
             self.embedding = self.normal_weight("embedding", (1, num_class + rows * columns, dim))
         elif self.position_embedding == "learned_2d":
@@ -141,7 +150,7 @@ class AddPositionEmbs(ResizedTables):
             if num_class:
                 self.class_rows = self.normal_weight("class_rows", (1, num_class, dim))
         elif self.position_embedding in SINCOS_FORMS:
-            self.sincos2d = sincos2d_table(self.built_grid, dim, self.position_embedding)
+            self.sincos2d, self.built_dim = sincos2d_table(self.built_grid, dim, self.position_embedding), dim
 
     def _grid(self, input_shape):
         tokens, prefix = input_shape[1], self.num_class_tokens + self.num_registers
@@ -156,31 +165,61 @@ class AddPositionEmbs(ResizedTables):
             )
         return grid
 
-    def call(self, tokens: Tensor) -> Tensor:
+    def call(self, tokens: Tensor, coordinates: Tensor = None) -> Tensor:
         if self.position_embedding == "none":
             return tokens
-        return tokens + ops.cast(self.table(), tokens.dtype)
+        return tokens + ops.cast(self.table(coordinates), tokens.dtype)
 
-    def table(self) -> Tensor:
-        """Return the table to add, (1, tokens, dim): class tokens, registers, patches."""
-        if self.position_embedding == "learned" and not self.num_registers:
+    def table(self, coordinates: Tensor = None) -> Tensor:
+        """Return the table to add, (1, tokens, dim): class tokens, registers, patches.
+
+        Args:
+            coordinates: as in the call; the table is then (batch or 1, tokens, dim).
+        """
+        if self.position_embedding == "learned" and not self.num_registers and coordinates is None:
             return ops.convert_to_tensor(self.embedding)
-        class_rows, patches = self._class_rows_and_patches()
-        num_zeros = self.num_class_tokens + self.num_registers - class_rows.shape[1]
-        return ops.concatenate([class_rows, ops.pad(patches, ((0, 0), (num_zeros, 0), (0, 0)))], axis=1)
+        class_rows, patches = self._class_rows(), self._patches(coordinates)
+        num_zeros = self.num_class_tokens + self.num_registers
+        if class_rows is not None:
+            class_rows, num_zeros = ops.cast(class_rows, patches.dtype), num_zeros - class_rows.shape[1]
+            class_rows = ops.zeros_like(patches[:, :1]) + class_rows  # as many as there are tables
+        patches = ops.pad(patches, ((0, 0), (num_zeros, 0), (0, 0))) if num_zeros else patches
+        return patches if class_rows is None else ops.concatenate([class_rows, patches], axis=1)
 
-    def _class_rows_and_patches(self):
-        if self.position_embedding == "learned":
-            table = ops.convert_to_tensor(self.embedding)
-            return table[:, : self.num_class_tokens], table[:, self.num_class_tokens :]
-        if self.position_embedding in SINCOS_FORMS:
-            patches = ops.convert_to_tensor(self.sincos2d[None])
-            return patches[:, :0], patches
+    def _class_rows(self):
+        if not self.num_class_tokens or self.position_embedding in SINCOS_FORMS:
+            return None
+        return (
+            self.class_rows if self.position_embedding == "learned_2d" else self.embedding[:, : self.num_class_tokens]
+        )
+
+    def _patches(self, coordinates):
+        """Return the positions of the patches, (1, patches, dim), or at these coordinates."""
         rows, columns = self.built_grid
-        x = ops.tile(ops.convert_to_tensor(self.columns), (1, rows, 1))
-        y = ops.repeat(ops.convert_to_tensor(self.rows), columns, axis=1)
-        patches = ops.concatenate([x, y], axis=2)
-        return ops.convert_to_tensor(self.class_rows) if self.num_class_tokens else patches[:, :0], patches
+        if coordinates is None:
+            if self.position_embedding in SINCOS_FORMS:
+                return ops.convert_to_tensor(self.sincos2d[None])
+            if self.position_embedding == "learned":
+                return ops.convert_to_tensor(self.embedding)[:, self.num_class_tokens :]
+            x = ops.tile(ops.convert_to_tensor(self.columns), (1, rows, 1))
+            y = ops.repeat(ops.convert_to_tensor(self.rows), columns, axis=1)
+            return ops.concatenate([x, y], axis=2)
+        y, x, new_rows, new_columns = ops.unstack(ops.cast(coordinates, "float32"), 4, axis=-1)
+        if self.position_embedding in SINCOS_FORMS:
+            return _sincos(x, y, self.built_dim, self.position_embedding)
+        is_same = ops.logical_and(ops.equal(new_rows, rows), ops.equal(new_columns, columns))
+        y = self._weights(y, rows, new_rows, is_same)  # (batch or 1, patches, rows)
+        x = self._weights(x, columns, new_columns, is_same)
+        if self.position_embedding == "learned_2d":
+            tables = (ops.cast(table[0], "float32") for table in (self.columns, self.rows))
+            return ops.concatenate([ops.matmul(w, table) for w, table in zip((x, y), tables, strict=True)], axis=-1)
+        weights = y[..., :, None] * x[..., None, :]
+        weights = ops.reshape(weights, (*ops.shape(weights)[:2], rows * columns))
+        return ops.matmul(weights, ops.cast(self.embedding[0, self.num_class_tokens :], "float32"))
+
+    def _weights(self, places, old, new, is_same):
+        itself = ops.one_hot(ops.cast(places, "int32"), old, dtype="float32")
+        return ops.where(is_same[..., None], itself, resize_weights(self.resize_method, places, old, new))
 
     def resized(self, variable: keras.Variable, table: np.ndarray, method: str, old_size: Any = None) -> np.ndarray:
         """Return a weight of this layer, resized from another grid.
@@ -211,10 +250,16 @@ def sincos2d_table(grid_size, dim, form="sincos2d"):
     """
     if dim % 4 or dim < 8:
         raise ValueError(f"position_embedding={form!r} needs a width of at least 8 divisible by 4; got {dim}")
-    rows, columns = np.mgrid[: grid_size[0], : grid_size[1]]
+    y, x, *_ = patch_coordinates(*grid_size).T
+    return _sincos(x, y, dim, form).astype("float32")
+
+
+def _sincos(x, y, dim, form):
+    xp = np if isinstance(x, np.ndarray) else ops
     frequencies = 10000.0 ** -(np.arange(dim // 4) / (dim // 4 - SINCOS_FORMS[form]))
-    x, y = (axis.reshape(-1, 1) * frequencies for axis in (columns, rows))
-    return np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1).astype("float32")
+    frequencies = frequencies if xp is np else frequencies.astype("float32")
+    x, y = x[..., None] * frequencies, y[..., None] * frequencies
+    return xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -1,11 +1,14 @@
-"""Resizing of position embeddings from one patch grid to another, in NumPy.
+"""Resizing of position embeddings from one patch grid to another.
 
-Every method multiplies the table by one small matrix per axis, which takes a few milliseconds for any table.
+Every method multiplies the table by one small matrix per axis: in NumPy when weights are loaded, which takes a few
+milliseconds for any table, and with the same functions on tensors in models that take images of any size.
 """
 
+import functools
 import math
 
 import numpy as np
+from keras import ops
 
 from keras_vit import checks
 from keras_vit.config.base import RESIZE_METHODS
@@ -54,10 +57,16 @@ def resize_position_embedding(
         return table.copy()
     prefix, grid = np.split(table, [num_prefix_tokens], axis=-2)
     grid = grid.reshape(*old_grid, -1)  # (rows, columns, dim)
-    vertical, horizontal = (_WEIGHTS[method](old, new) for old, new in zip(old_grid, new_grid, strict=True))
+    vertical, horizontal = (_matrix(method, old, new) for old, new in zip(old_grid, new_grid, strict=True))
     grid = np.einsum("yr,xc,rcd->yxd", vertical, horizontal, grid, optimize=True)
     grid = grid.reshape(*table.shape[:-2], math.prod(new_grid), table.shape[-1])
     return np.concatenate([prefix, grid.astype(table.dtype)], axis=-2)
+
+
+def _matrix(method, old, new):
+    if method in _OFFSETS:
+        return _OFFSETS[method](old, new)
+    return resize_weights(method, np.arange(new, dtype="float64"), old, np.full(new, float(new)))
 
 
 def square_grid(num_patches):
@@ -66,45 +75,79 @@ def square_grid(num_patches):
     return (side, side) if side * side == num_patches and side else None
 
 
-def _centres(old, new, offset=0.0):
-    return (np.arange(new) + 0.5) * old / (new + offset) - 0.5
+def patch_coordinates(rows, columns):
+    """Return [row, column, rows, columns] of each patch of a grid in raster order, integers (patches, 4).
+
+    Args:
+        rows, columns: size of the grid; integers give a NumPy array, tensors a tensor.
+    """
+    xp = np if isinstance(rows, int) and isinstance(columns, int) else ops
+    index = xp.arange(rows * columns)
+    sizes = (xp.zeros_like(index) + rows, xp.zeros_like(index) + columns)
+    return xp.stack([index // columns, index % columns, *sizes], axis=-1)
 
 
-def _linear(positions, old):
-    distance = np.abs(np.clip(positions, 0, old - 1)[:, None] - np.arange(old))
-    return np.maximum(0.0, 1.0 - distance)
+def resize_weights(method, places, old, new):
+    """Return the weights by which rows of a table make up rows of the resized table.
+
+    Args:
+        method: see `resize_position_embedding`, except the methods for tables of offsets.
+        places: (...), the rows of the resized table, floats from 0.
+        old: number of rows of the table.
+        new: (...), the number of rows of the resized table, floats.
+
+    Returns:
+        (..., old): a tensor if `places` is one, else a NumPy array.
+    """
+    return _WEIGHTS[method](_array_module(places), places, old, new)
 
 
-def _bilinear_antialias(old, new):
-    # As _bicubic_antialias.
-    scale = max(old / new, 1.0)
-    weights = np.maximum(0.0, 1.0 - np.abs(_centres(old, new)[:, None] - np.arange(old)) / scale)
-    return weights / weights.sum(axis=1, keepdims=True)
+def _array_module(x):
+    return np if isinstance(x, np.ndarray) else ops
 
 
-def _bicubic(old, new, offset=0.0):
-    # There are four taps around each centre; a tap outside of the table has the value at the edge.
-    centres = _centres(old, new, offset)
-    taps = np.floor(centres)[:, None] + np.arange(-1, 3)  # (new, 4)
-    weights = np.zeros((new, old))
-    rows = np.arange(new)[:, None]
-    np.add.at(weights, (rows, np.clip(taps, 0, old - 1).astype(int)), _cubic(centres[:, None] - taps, a=-0.75))
-    return weights
+def _rows(old):
+    return np.arange(old, dtype="float32")  # exact, and of the dtype of tensors
 
 
-def _bicubic_antialias(old, new):
+def _centres(places, old, new, offset=0.0):
+    return (places + 0.5) * (old / (new + offset)) - 0.5
+
+
+def _linear(xp, positions, old):
+    distance = xp.abs(xp.clip(positions, 0, old - 1)[..., None] - _rows(old))
+    return xp.maximum(1.0 - distance, 0.0)
+
+
+def _align_corners(xp, places, old, new):
+    return _linear(xp, places * ((old - 1) / xp.maximum(new - 1.0, 1.0)), old)
+
+
+def _bilinear(xp, places, old, new):
+    return _linear(xp, _centres(places, old, new), old)
+
+
+def _antialias(kernel, xp, places, old, new):
     # Shrinking stretches the kernel; taps outside the table are dropped and the rest is renormalised.
-    scale = max(old / new, 1.0)
-    weights = _cubic((_centres(old, new)[:, None] - np.arange(old)) / scale, a=-0.5)
-    return weights / weights.sum(axis=1, keepdims=True)
+    scale = xp.maximum(old / new, 1.0)
+    distance = _centres(places, old, new)[..., None] - _rows(old)
+    weights = kernel(xp, xp.abs(distance) / scale[..., None])
+    return weights / xp.sum(weights, axis=-1, keepdims=True)
 
 
-def _cubic(distance, a):
-    """Return Keys's cubic convolution kernel."""
-    x = np.abs(distance)
+def _bicubic(xp, places, old, new, offset=0.0):
+    # There are four taps around each centre; a tap outside of the table has the value at the edge.
+    centres = _centres(places, old, new, offset)[..., None]
+    taps = xp.floor(centres) + np.arange(-1, 3, dtype="float32")  # (..., 4)
+    is_row = xp.equal(xp.clip(taps, 0, old - 1)[..., None], _rows(old))
+    return xp.sum(xp.where(is_row, _cubic(xp, xp.abs(centres - taps), a=-0.75)[..., None], 0.0), axis=-2)
+
+
+def _cubic(xp, x, a):
+    """Return Keys's cubic convolution kernel at distances x."""
     near = (a + 2) * x**3 - (a + 3) * x**2 + 1
     far = a * (x**3 - 5 * x**2 + 8 * x - 4)
-    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
+    return xp.where(x <= 1, near, xp.where(x < 2, far, 0.0))
 
 
 def _geometric_offsets(old, new):
@@ -155,14 +198,14 @@ def _cubic_spline(x, wanted):
     return a * values[left] + b * values[left + 1] + bent * step**2 / 6
 
 
-# method -> function of the old and the new number of rows; it returns the matrix (new, old)
+# method -> function of the array module and the arguments of `resize_weights`
 _WEIGHTS = {
-    "align_corners": lambda old, new: _linear(np.linspace(0.0, old - 1, new), old),
-    "bilinear": lambda old, new: _linear(_centres(old, new), old),
-    "bilinear_antialias": _bilinear_antialias,
+    "align_corners": _align_corners,
+    "bilinear": _bilinear,
+    "bilinear_antialias": functools.partial(_antialias, lambda xp, x: xp.maximum(1.0 - x, 0.0)),
     "bicubic": _bicubic,
-    "bicubic_antialias": _bicubic_antialias,
-    "bicubic_offset": lambda old, new: _bicubic(old, new, offset=0.1),
-    "geometric": _geometric,
-    "geometric_cubic": _geometric_cubic,
+    "bicubic_antialias": functools.partial(_antialias, functools.partial(_cubic, a=-0.5)),
+    "bicubic_offset": functools.partial(_bicubic, offset=0.1),
 }
+# method for tables of offsets -> function of the old and the new number of rows; it returns the matrix (new, old)
+_OFFSETS = {"geometric": _geometric, "geometric_cubic": _geometric_cubic}

@@ -6,9 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import checks
 from keras_vit.config import RotaryConfig
-from keras_vit.config.base import one_config_of
+from keras_vit.config.base import one_config_of, optional
 from keras_vit.layers.base import Layer, head_width
+from keras_vit.layers.position_grid import patch_coordinates
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -21,61 +23,78 @@ class RotaryEmbedding(Layer):
     Args:
         rotary: `RotaryConfig`, which states the coordinates and frequencies of each kind.
         num_heads: number of heads of the attention; they must divide the width of the input.
-        grid_size: (rows, columns) of the patch grid.
+        grid_size: (rows, columns) of the patch grid; None if each call gives `coordinates`.
         num_class_tokens: number of class tokens at the start of the sequence.
         num_registers: number of register tokens after them.
 
     Shapes:
         (batch, num_class_tokens + num_registers + rows * columns, dim) -> (2, tokens, dim / num_heads): cosines and
-        sines, without a batch axis
+        sines, without a batch axis. With the optional input `coordinates`, integers (batch or 1, patches, 4) from
+        `PatchCoordinates` -> (2, batch or 1, 1, tokens, dim / num_heads)
 
     Raises:
         ValueError: if a value is out of range; at build, if the width of a head is not divisible by 4.
     """
 
-    own_checks = {"rotary": one_config_of(RotaryConfig)}
+    own_checks = {"rotary": one_config_of(RotaryConfig), "grid_size": optional(checks.check_pair)}
 
     def __init__(self, rotary, num_heads, grid_size, num_class_tokens=1, num_registers=0, **kwargs):
         super().__init__(**kwargs)
         self.configure(rotary=rotary, num_heads=num_heads, grid_size=grid_size)
         self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
 
-    def build(self, input_shape):
-        head_dim = head_width(self.num_heads, input_shape[-1])
-        if head_dim % 4:
-            raise ValueError(f"rotary positions need a width of each head that is divisible by 4; got {head_dim}")
-        angles = rotary_angles(self.rotary, self.grid_size, head_dim, offset=int(self.num_class_tokens > 0))
-        prefix = self.num_class_tokens + self.num_registers
-        angles = np.pad(angles, ((prefix, 0), (0, 0)))
-        self.table = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
+    def build(self, tokens_shape, coordinates_shape=None):
+        self.head_dim = head_width(self.num_heads, tokens_shape[-1])
+        if self.head_dim % 4:
+            raise ValueError(f"rotary positions need a width of each head that is divisible by 4; got {self.head_dim}")
+        if coordinates_shape is None:
+            coordinates = patch_coordinates(*self.grid_size).astype("float64")
+            self.angles = np.pad(self._angles(coordinates), ((self._prefix, 0), (0, 0)))
 
-    def call(self, tokens):
-        return ops.cast(ops.convert_to_tensor(self.table), tokens.dtype)
+    @property
+    def _prefix(self):
+        return self.num_class_tokens + self.num_registers
 
-    def compute_output_shape(self, input_shape):
-        tokens = self.num_class_tokens + self.num_registers + math.prod(self.grid_size)
-        return (2, tokens, input_shape[-1] // self.num_heads)
+    def call(self, tokens, coordinates=None):
+        if coordinates is None:
+            table = np.stack([np.cos(self.angles), np.sin(self.angles)]).astype("float32")
+            return ops.cast(ops.convert_to_tensor(table), tokens.dtype)
+        angles = self._angles(ops.cast(coordinates, "float32"))
+        angles = ops.pad(angles, ((0, 0), (self._prefix, 0), (0, 0)))[:, None]
+        return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)]), tokens.dtype)
+
+    def _angles(self, coordinates):
+        return rotary_angles(self.rotary, coordinates, self.head_dim, offset=int(self.num_class_tokens > 0))
+
+    def compute_output_shape(self, tokens_shape, coordinates_shape=None):
+        head_dim = tokens_shape[-1] // self.num_heads
+        if coordinates_shape is None:
+            return (2, self._prefix + math.prod(self.grid_size), head_dim)
+        batch, count, _ = coordinates_shape
+        return (2, batch, 1, None if count is None else self._prefix + count, head_dim)
 
 
-def rotary_angles(rotary, grid_size, head_dim, offset=0):
-    """Return the angle of each channel of each patch, (rows * columns, head_dim), patches in raster order.
+def rotary_angles(rotary, coordinates, head_dim, offset=0):
+    """Return the angle of each channel of each patch, (..., patches, head_dim).
 
     Args:
         rotary: `RotaryConfig`.
-        grid_size: (rows, columns).
+        coordinates: (..., patches, 4), floats: row, column, and the rows and columns of the grid.
         head_dim: width of a head, divisible by 4.
         offset: coordinate of the first row and column of kind `pe`.
     """
+    xp = np if isinstance(coordinates, np.ndarray) else ops
     frequencies = rotary.theta ** -(np.arange(head_dim // 4) * 4 / head_dim)
+    frequencies = frequencies if xp is np else frequencies.astype("float32")
+    places, sides = coordinates[..., :2], coordinates[..., 2:]
     if rotary.kind == "dinov3":
-        axes = [2 * math.pi * (2 * (np.arange(side) + 0.5) / side - 1) for side in grid_size]
-    else:
-        reference = rotary.reference_grid or grid_size
-        axes = [np.arange(side) / side * wanted for side, wanted in zip(grid_size, reference, strict=True)]
-    y, x = np.meshgrid(*axes, indexing="ij")
+        places = 2 * math.pi * (2 * (places + 0.5) / sides - 1)
+    elif rotary.reference_grid is not None:
+        places = places / sides * np.array(rotary.reference_grid, "float32")
+    y, x = places[..., 0], places[..., 1]
     order = (x + offset, y + offset) if rotary.kind == "pe" else (y, x)
-    angles = np.concatenate([axis.reshape(-1, 1) * frequencies for axis in order], axis=1)  # (patches, head_dim / 2)
-    return np.tile(angles, 2) if rotary.kind == "dinov3" else np.repeat(angles, 2, axis=1)
+    angles = xp.concatenate([axis[..., None] * frequencies for axis in order], axis=-1)  # (..., head_dim / 2)
+    return xp.concatenate([angles, angles], axis=-1) if rotary.kind == "dinov3" else xp.repeat(angles, 2, axis=-1)
 
 
 def rotate(x, table, rotary):
@@ -85,7 +104,7 @@ def rotate(x, table, rotary):
         first, second = ops.split(x, 2, axis=-1)
         turned = ops.concatenate([-second, first], axis=-1)
     else:  # channel 2 i belongs to channel 2 i + 1
-        _, heads, tokens, width = x.shape
+        _, heads, tokens, width = ops.shape(x)
         pairs = ops.reshape(x, (-1, heads, tokens, width // 2, 2))
         turned = ops.reshape(ops.stack([-pairs[..., 1], pairs[..., 0]], axis=-1), (-1, heads, tokens, width))
     return x * cosines + turned * sines

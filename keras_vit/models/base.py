@@ -148,7 +148,7 @@ class ImageModel(Model):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
         config = config.resolve(dtype=policy.name)
-        inputs = images = keras.Input((*config.image_size, config.channels), name="images")
+        inputs = images = keras.Input((*(config.image_size or (None, None)), config.channels), name="images")
         if config.include_preprocessing:
             # Setting `preprocessing` sets scale and offset. bfloat16 would lose precision of the normalised values.
             images = keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(inputs)
@@ -163,6 +163,7 @@ class ImageModel(Model):
         self.labels = labels
         self.weights_source = None
         self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
+        self.table_method: str | None = None  # method of resizing the position tables of the file
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Configure the model for training, see `keras_vit.Model`.
@@ -191,8 +192,9 @@ class ImageModel(Model):
     def preprocessing(self) -> Preprocessing:
         """Return or set the `Preprocessing` of the images; None sets the official one.
 
-        Its size is the model's image size. With `include_preprocessing`, its `in_model` is True, and setting it changes
-        the mean and std of the layer `preprocessing`.
+        Its size is the model's image size; a model for images of any size accepts every size. With
+        `include_preprocessing`, its `in_model` is True, and setting it changes the mean and std of the layer
+        `preprocessing`.
         """
         return self._preprocessing
 
@@ -202,10 +204,11 @@ class ImageModel(Model):
         channels = 1 if config.channels == 1 else 3
         source = "default" if value is None else "stated"
         if value is None:
-            value = Preprocessing(size=config.image_size, mean=(0.5,) * channels, std=(0.5,) * channels)
+            size = config.image_size or config.usual_size
+            value = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.5,) * channels)
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
-        if (value.image_size, value.channels) != (config.image_size, channels):
+        if (value.image_size, value.channels) != (config.image_size or value.image_size, channels):
             raise ValueError(
                 f"preprocessing must give images of the model's image_size {config.image_size} and {channels} "
                 f"channels; got {value.image_size} and {value.channels} (Preprocessing.at(image_size) changes the size)"

@@ -1,8 +1,9 @@
 """Models made from another one: feature_extractor and of_pixels share its weights, the others copy them."""
 
+import functools
 import math
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import keras
 import numpy as np
@@ -12,6 +13,7 @@ from keras_vit import checks
 from keras_vit.compat.graph import graph_calls, owned_variables, sublayers
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config import UNPOOLED, Preprocessing
+from keras_vit.layers.patch_encoder import PatchMap
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, Model, check_model, standardisation
@@ -23,6 +25,7 @@ _HEADS = ("head", "head_dist")  # a distilled model has both
 
 # any subclass of ImageModel; the functions return the class of their argument
 ModelT = TypeVar("ModelT", bound=ImageModel)
+BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 
 
 def clone(model: ModelT) -> ModelT:
@@ -39,25 +42,69 @@ def clone(model: ModelT) -> ModelT:
     return _copy(model)
 
 
-def resize(model: ModelT, image_size: Size, method: str = "auto") -> ModelT:
-    """Return a copy of a model for another image size.
+def resize(model: ModelT, image_size: Size | None, method: str = "auto", pad: bool = False) -> ModelT:
+    """Return a copy of a model for another image size, or for images of any size.
 
-    Only the position tables are resized.
+    Only the position tables are resized: in the copy, or, for images of any size, in every call, with the same numbers.
+    All images of a batch have the same size. On TensorFlow, one graph serves all sizes; on JAX, each size is compiled.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.
-        image_size: (height, width) in pixels or one integer, divisible by the patch size.
+        image_size: (height, width) in pixels or one integer, divisible by the patch size; None takes images of any
+            size, which a `VisionTransformer` with global attention and without a stem can.
         method: resize method, see `resize_position_embedding`; `auto` is the method of the architecture's authors:
             `bicubic` for Swin, `align_corners` for the others.
+        pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
+            right; otherwise they raise an error.
 
     Raises:
         TypeError: if `model` is not a model of this package.
-        ValueError: if the method is unknown or the architecture does not support the size.
+        ValueError: if the method is unknown or the architecture does not support the size or the padding.
     """
     checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
-    config = check_model(model).config.replace(image_size=image_size)
-    preprocessing = model.preprocessing.at(config.image_size)
+    config = check_model(model).config
+    if (image_size is None or pad) and not hasattr(config, "table_grid"):
+        raise ValueError(
+            f"image_size=None and pad=True need a VisionTransformer, whose blocks take any number of patches; "
+            f"got image_size={image_size}, pad={pad} for {config.name}"
+        )
+    changes: dict[str, Any] = {"image_size": image_size}
+    if hasattr(config, "table_grid"):
+        changes["embedding.pad"] = checks.check_flag("pad", pad)
+        changes["embedding.position_grid"] = config.table_grid if image_size is None else None
+        if image_size is None and method != "auto":
+            changes["embedding.resize"] = method
+    config = config.replace(**changes)
+    preprocessing = model.preprocessing if image_size is None else model.preprocessing.at(config.image_size)
     return _copy(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
+
+
+def of_size(model: ModelT, image_size: Size) -> ModelT:
+    """Return the model itself, or, if it takes images of any size, a copy for this one.
+
+    Args:
+        model: a keras model.
+        image_size: (height, width) in pixels or one integer.
+    """
+    is_open = isinstance(model, ImageModel) and model.config.image_size is None
+    return resize(model, image_size, pad=bool(model.config.field("embedding.pad"))) if is_open else model
+
+
+def or_for_any_size(build: BuildT) -> BuildT:
+    """Return a function that, with `image_size=None`, makes the built model one for images of any size.
+
+    Args:
+        build: function of `image_size` and other arguments to a model; `"file"` is the size of the file's table.
+    """
+
+    @functools.wraps(build)
+    def build_or_open(*args, image_size="auto", **arguments):
+        if image_size is not None:
+            return build(*args, image_size=image_size, **arguments)
+        model = build(*args, image_size="file", **arguments)
+        return resize(model, None, model.table_method or "auto", bool(model.config.field("embedding.pad")))
+
+    return cast(BuildT, build_or_open)
 
 
 def with_dtype(model: ModelT, dtype: Any) -> ModelT:
@@ -118,7 +165,7 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
         raise ValueError("names must name at least one layer; got an empty list")
     outputs = [_output(model, name) for name in names]
     if grid:
-        outputs = [_as_map(output, model.config) for output in outputs]
+        outputs = [_as_map(output, model) for output in outputs]
     return keras.Model(model.input, outputs if len(outputs) > 1 else outputs[0], name=f"{model.name}_features")
 
 
@@ -223,9 +270,12 @@ def _output(model, name):
     return calls[0].outputs[0]
 
 
-def _as_map(tokens, config):
+def _as_map(tokens, model):
+    config = model.config
     if len(tokens.shape) != 3:
         return tokens
+    if config.image_size is None:
+        return PatchMap(config.patch_size, dtype=config.dtype)(tokens, model.input)
     length, dim = tokens.shape[1:]
     rows, columns = _grid(length, config)
     num_prefix = length - rows * columns  # 0 right after the patch encoder
@@ -264,9 +314,9 @@ def _copy(model, changes=None, head=None, method="auto"):
     initialise(pending, values)
     if head is None:
         method = {} if method == "auto" else {"method": method}
-        for new, old in zip(sublayers(copied), sublayers(model), strict=True):
-            if new.weights and hasattr(new, "resize_from"):
-                new.resize_from(old, **method)
+        tables = ([x for x in sublayers(one) if x.weights and hasattr(x, "resize_from")] for one in (copied, model))
+        for new, old in zip(*tables, strict=True):
+            new.resize_from(old, **method)
     return copied
 
 

@@ -60,7 +60,7 @@ def layer_states(model):
     Raises:
         ValueError: if a layer is quantised in a mode that needs calibration data.
     """
-    found = ((inner.path, _state(inner)) for inner in inner_layers(model))
+    found = ((inner.path, _state(inner)) for inner in inner_layers(model) if inner.layer.weights)
     return {path: state for path, state in found if state}
 
 
@@ -80,7 +80,7 @@ def enable_lora_as_in(source, target, skip=()):
     """Enable LoRA in the layers of `target` that have it in `source`, except in the layers `skip`; return `target`."""
     old = {inner.path: inner.layer for inner in inner_layers(source)}
     for inner in inner_layers(target):
-        like = None if inner.path.partition("/")[0] in skip else old[inner.path]
+        like = None if inner.path.partition("/")[0] in skip else old.get(inner.path)
         if getattr(like, "lora_enabled", False):
             inner.layer.enable_lora(like.lora_rank, like.lora_alpha)
     return target

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.compat.kernels import is_compiled_by_jax
 from keras_vit.config import UNPOOLED, FeatureMapConfig, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
@@ -18,14 +19,17 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.base import NORM_LAYERS
+from keras_vit.layers.patch_encoder import PatchCoordinates
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_embs import RelativePositions
 from keras_vit.layers.rotary import RotaryEmbedding
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
+from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, head_dtype, make_head
 from keras_vit.models.resnet import resnet_stem
 from keras_vit.typing import Tensor
 
+_MANY_SIZES = 8  # that JAX compiles without a remark
 # fields of the config that are arguments of every block
 _OF_EACH_BLOCK = (
     *("num_heads", "mlp_dim", "dropout_rate", "attention_dropout_rate", "layer_scale_init"),
@@ -87,13 +91,19 @@ class VisionTransformer(ImageModel):
     ) -> None:
         config, inputs, images = self._start(config)
         features, config = _apply_stem(images, config, stem)
-        outputs, heads = _classify(_encode(_embed(features, config), config), config)
+        outputs, heads = _classify(_encode(_embed(features, config), features, config), config)
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
         self._call_heads = keras.Model(inputs, heads).__call__ if len(heads) > 1 else None
+        self._compiled_sizes: set[tuple[int, int]] = set()
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
+        if self._config.image_size is None and is_compiled_by_jax(inputs):
+            sizes = self._compiled_sizes
+            sizes.add(tuple(inputs.shape[1:3]))
+            if len(sizes) > _MANY_SIZES:
+                LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, len(sizes))
         if self._call_heads is None or not (training and self._in_train_step):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
@@ -153,7 +163,7 @@ def _apply_stem(images, config, stem):
 
 def _embed(features, config):
     """[x_class; x_1 E; ...; x_N E], Eq. 1 before positions."""
-    arguments = config.patch_size, config.hidden_dim, config.embedding.patch_bias
+    arguments = config.patch_size, config.hidden_dim, config.embedding.patch_bias, config.embedding.pad
     tokens = PatchEncoder(*arguments, dtype=config.dtype, name="patch_encoder")(features)
     if config.embedding.patch_norm:
         tokens = _norm(config, "patch_norm")(tokens)
@@ -167,16 +177,19 @@ def _norm(config, name):
     return NORM_LAYERS[config.block.norm](epsilon=config.epsilon, dtype=config.dtype, name=name)
 
 
-def _encode(tokens, config):
+def _encode(tokens, features, config):
     """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L."""
     given, merged, outputs = {}, (), []  # what every block gets besides its tokens
+    coordinates = ()  # what the position layers get besides the tokens
+    if config.embedding.position_grid is not None:
+        coordinates = (PatchCoordinates(config.patch_size, name="patch_coordinates")(features),)
     if config.block.rotary is not None:
         sequence = config.grid_size, config.num_class_tokens, config.num_registers
         rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
-        given["rotary"] = rotary(tokens)
+        given["rotary"] = rotary(tokens, *coordinates)
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
-            tokens = positions(tokens)
+            tokens = positions(tokens, *coordinates)
         elif positions is not None:
             given[_GIVEN[type(positions)]] = positions(tokens)
         if index == 0 and config.dropout_rate:
@@ -219,7 +232,7 @@ def _position_layer(config, suffix):
     if config.position_embedding == "relative_2d":
         return AttentionBias(config.grid_size, config.num_heads, resize, name=f"attention_bias{suffix}", **common)
     rows = config.num_position_rows
-    sequence = (config.grid_size, rows, config.num_prefix_tokens - rows)
+    sequence = (config.table_grid, rows, config.num_prefix_tokens - rows)
     return AddPositionEmbs(config.position_embedding, *sequence, resize, name=f"position_embs{suffix}", **common)
 
 

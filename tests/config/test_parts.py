@@ -27,6 +27,8 @@ EVERYTHING = {
         "pre_norm": True,
         "class_position": False,
         "resize": "geometric_cubic",
+        "position_grid": (3, 5),
+        "pad": True,
     },
     BlockConfig: {
         "order": "post_norm",

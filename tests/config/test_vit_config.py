@@ -73,7 +73,7 @@ REFUSED = [
     ),
     ({"dtype": 16}, ["dtype must be the name of a Keras dtype policy", "got dtype=16"]),
     ({"image_size": 0}, ["image_size", PAIR, "image_size=0"]),
-    ({"image_size": None}, ["image_size", PAIR, "image_size=None"]),
+    ({"image_size": None}, ["image_size=None takes images of any size", "embedding.position_grid=None"]),
     ({"image_size": (32, 32, 3)}, ["image_size must be one positive integer or a pair", "image_size=(32, 32, 3)"]),
     ({"image_size": 32.5}, ["image_size", PAIR, "image_size=32.5"]),
     ({"patch_size": -8}, ["patch_size", PAIR, "patch_size=-8"]),

@@ -40,8 +40,9 @@ def test_one_integer_means_square_patches():
             r"image_size must be divisible by patch_size; got image_size=\(225, 224\), patch_size=\(16, 16\)",
         ),
         ((None, 224, 8, 3), r"image_size must be divisible by patch_size; got image_size=\(224, 8\)"),
+        ((None, None, 225, 3), r"image_size must be divisible by patch_size; got image_size=\(225,\)"),
         (
-            (None, None, 224, 3),
+            (None, None, None, None),
             r"images or maps of shape \(batch, rows, columns, channels\) with known size; got \(None, None",
         ),
         (

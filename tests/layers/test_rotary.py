@@ -7,7 +7,13 @@ import pytest
 
 from keras_vit.config import RotaryConfig
 from keras_vit.layers import MultiHeadSelfAttention
+from keras_vit.layers.position_grid import patch_coordinates
 from keras_vit.layers.rotary import RotaryEmbedding, rotary_angles, rotate
+
+
+def coordinates(grid):
+    return patch_coordinates(*grid).astype("float64")
+
 
 KINDS = ("dinov3", "eva02", "pe")
 GRIDS = ((4, 4), (3, 5), (1, 6))
@@ -18,7 +24,7 @@ GRIDS = ((4, 4), (3, 5), (1, 6))
 @pytest.mark.parametrize("kind", KINDS)
 def test_angles(kind, grid, head_dim):
     for theta in (None, 50.0):
-        angles = rotary_angles(RotaryConfig(kind=kind, theta=theta), grid, head_dim)
+        angles = rotary_angles(RotaryConfig(kind=kind, theta=theta), coordinates(grid), head_dim)
         expected = onevit.rope_table(kind, *grid, head_dim, theta=theta)
         np.testing.assert_allclose(angles, expected, rtol=1e-12)
         assert angles.shape == (grid[0] * grid[1], head_dim)
@@ -28,7 +34,7 @@ def test_angles(kind, grid, head_dim):
 def test_reference_grid_scales_the_coordinates(grid, reference):
     rotary = RotaryConfig(kind="eva02", reference_grid=reference)
     expected = onevit.rope_table("eva02", *grid, 16, reference)
-    np.testing.assert_allclose(rotary_angles(rotary, grid, 16), expected, rtol=1e-12)
+    np.testing.assert_allclose(rotary_angles(rotary, coordinates(grid), 16), expected, rtol=1e-12)
 
 
 def test_coordinates_of_pe_start_at_1_after_a_class_token():
