@@ -25,6 +25,7 @@ def config_of(case):
     makers = {
         ("vit", "vit_jax"): (keras_vit.ViTConfig, _vit_jax),
         ("vit", "big_vision"): (keras_vit.ViTConfig, _big_vision),
+        ("flexivit", "big_vision"): (keras_vit.ViTConfig, _flexivit),
         ("vit", "transformers"): (keras_vit.ViTConfig, _transformers),
         ("vit", "timm"): (keras_vit.ViTConfig, _timm),
         ("deit", "transformers"): (keras_vit.ViTConfig, _transformers),
@@ -114,6 +115,13 @@ def _big_vision(case, config):
         "representation_size": representation_size or None,
         **_head(case["num_classes"]),
     }
+
+
+def _flexivit(case, config):
+    """The model of the stored kernel and of the first `seqhw`, whose patches are of that size."""
+    plain = {name: value for name, value in config.items() if name not in ("posemb_size", "seqhw")}
+    embedding = {"class_position": False, "resize": "bilinear_antialias", "position_grid": config["posemb_size"]}
+    return {**_big_vision(case, plain), "embedding": embedding}
 
 
 def _transformers(case, config):

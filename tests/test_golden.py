@@ -19,6 +19,7 @@ from golden_configs import NotUnderstood, config_of, is_published, load_argument
 
 import keras_vit
 from keras_vit.analysis import attention_model
+from keras_vit.layers.patch_encoder import resize_patch_kernel
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.models import build_model
 
@@ -70,12 +71,15 @@ def _comparison(case):
         return lambda folder, case: ARRAY_CASES[case["kind"]](np.load(folder / "io.npz"), case)
     if case.get("family") == "beit_table":
         return _compare_bias_table
+    if case.get("family") == "flexivit_kernel":
+        return _compare_patch_kernel
     is_other_task = "noise" in case["io_keys"] or str(case.get("logits_is")).startswith("logits_per_image")
     if is_published(case) and not is_other_task:
         load_arguments(case, False)
         return _compare_published
     config = config_of(case)
-    return lambda folder, case: _compare_model(folder, case, config)
+    compare = _compare_patch_sizes if case.get("family") == "flexivit" else _compare_model
+    return lambda folder, case: compare(folder, case, config)
 
 
 def _compare_position_table(folder, case):
@@ -109,6 +113,40 @@ def _compare_bias_table(folder, case):
     for key, method in {"resized_timm": "geometric", "resized_hf": "bilinear"}.items():
         resized = layer.resized(layer.embedding, table, method, case["old_grid"])
         np.testing.assert_allclose(resized, arrays[key], atol=2e-6, rtol=0, err_msg=key)
+
+
+def _compare_patch_kernel(folder, case):
+    """The kernel of FlexiViT at other patch sizes, in NumPy and on tensors; timm's default way is another."""
+    arrays = np.load(folder / "io.npz")
+    for key in arrays.files:
+        if match := re.fullmatch(r"(resized|other_\w+)_(\d+)x(\d+)", key):
+            size = int(match[2]), int(match[3])
+            resized = [resize_patch_kernel(kernel, size) for kernel in (arrays["kernel"], _tensor(arrays["kernel"]))]
+            difference = max(np.abs(keras.ops.convert_to_numpy(kernel) - arrays[key]).max() for kernel in resized)
+            tolerance = case["tolerance"]["per_key_atol"].get(key, 0.01)
+            assert difference < tolerance if match[1] == "resized" else difference > tolerance, key
+
+
+def _tensor(array):
+    return keras.ops.convert_to_tensor(array)
+
+
+def _compare_patch_sizes(folder, case, config):
+    """One set of weights at every number of patches per side."""
+    stored, arrays = build_model(config), np.load(folder / "io.npz")
+    keras_vit.load_weights(stored, _weights(folder, case))
+    for count in case["config"]["seqhw"]:
+        model = stored.with_patch_size(config.image_size[0] // count)
+        found = {
+            "stem": model.get_layer("patch_encoder").output,
+            "with_posemb": _intermediate(model, model.config, "with_posemb"),
+            "encoded": _tokens(model),
+            "logits": model.output,
+        }
+        for key, value in keras.Model(model.input, found)(arrays["images"]).items():
+            expected, tolerance = arrays[f"{key}_seqhw_{count}"], case["tolerance"]["per_key_atol"]
+            value = keras.ops.convert_to_numpy(value).reshape(expected.shape)
+            np.testing.assert_allclose(value, expected, atol=tolerance[f"{key}_seqhw_{count}"], rtol=0, err_msg=key)
 
 
 def _compare_model(folder, case, config):

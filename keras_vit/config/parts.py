@@ -60,6 +60,9 @@ class EmbeddingConfig(Config):
             uses that of the file's layout, or `align_corners`.
         position_grid: (rows, columns) of the table of learned positions, which the model resizes to the grid of its
             images in every call; None has a table for the image size.
+        kernel_size: (height, width) of the stored kernel of the patches, which the model resizes to `patch_size` in
+            every call, so that one set of weights serves all patch sizes (FlexiViT, arXiv 2212.08013); None stores one
+            of `patch_size`.
         pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size, as
             far as it does not divide them; False refuses them. Every patch has pixels of the image.
 
@@ -67,7 +70,7 @@ class EmbeddingConfig(Config):
         ValueError: if a value is out of range or the method is unknown.
     """
 
-    own_checks = {"position_grid": checks.check_pair}
+    own_checks = {"position_grid": checks.check_pair, "kernel_size": checks.check_pair}
 
     patch_bias: bool = True
     patch_norm: bool = False
@@ -75,6 +78,7 @@ class EmbeddingConfig(Config):
     class_position: bool = True
     resize: str | None = None
     position_grid: Pair | None = None
+    kernel_size: Pair | None = None
     pad: bool = False
 
 

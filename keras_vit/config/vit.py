@@ -162,6 +162,11 @@ class ViTConfig(ImageConfig):
         return self.replace(**filled, stem=self.stem and self.stem.resolve(), **changes)
 
 
+def _is_mixed(size, stored):
+    """Return whether one side is larger than the stored one and the other smaller; its resizing has no good inverse."""
+    return (size[0] - stored[0]) * (size[1] - stored[1]) < 0
+
+
 def _rules(c):
     """Return a dict from each rule to whether the config breaks it."""
     is_axial = c.attention == "axial"
@@ -173,6 +178,8 @@ def _rules(c):
         "None) sets it)": c.image_size is None and c.embedding.position_grid is None,
         "image_size=None and embedding.position_grid compute positions in every call, so stem must be None, attention "
         "'global', token_merging 0 and position_embedding not 'relative' or 'relative_2d'": is_open and has_one_grid,
+        "embedding.kernel_size can only be resized in one direction, so both sides of patch_size must be at least as "
+        "large, or both at most": _is_mixed(c.patch_size, c.embedding.kernel_size or c.patch_size),
         "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,
         "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False": (
             c.class_token and c.pooling in ("first", "unpooled")

@@ -3,12 +3,14 @@
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.kernels import check_sides
+from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, known_map
-from keras_vit.layers.position_grid import patch_coordinates
+from keras_vit.layers.position_grid import patch_coordinates, resize_weights
 from keras_vit.typing import Size, Tensor
 
 
@@ -26,6 +28,8 @@ class PatchEncoder(Layer):
         hidden_dim: width D of the tokens.
         use_bias: whether the projection has a bias.
         pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size.
+        kernel_size: height and width of the stored kernel, which is resized to `patch_size` in every call, see
+            `resize_patch_kernel`; None stores one of `patch_size`.
 
     Shapes:
         (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim); height and
@@ -36,13 +40,23 @@ class PatchEncoder(Layer):
             unless `pad`.
     """
 
+    own_checks = {"kernel_size": optional(checks.check_pair)}
+
     def __init__(
-        self, patch_size: Size, hidden_dim: int, use_bias: bool = True, pad: bool = False, **kwargs: Any
+        self,
+        patch_size: Size,
+        hidden_dim: int,
+        use_bias: bool = True,
+        pad: bool = False,
+        kernel_size: Size | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias, pad=pad)
+        self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias)
+        self.configure(pad=pad, kernel_size=kernel_size)
         strides = {"strides": self.patch_size, "use_bias": use_bias}
-        self.projection = self.conv(self.hidden_dim, self.patch_size, "projection", "lecun_normal", **strides)
+        stored = self.kernel_size or self.patch_size
+        self.projection = self.conv(self.hidden_dim, stored, "projection", "lecun_normal", **strides)
 
     def build(self, input_shape):
         self.grid_size(input_shape)
@@ -56,9 +70,18 @@ class PatchEncoder(Layer):
             images = ops.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
         elif None in images.shape[1:3]:
             images = check_sides(images, self.patch_size)
-        patches = self.projection(images)  # (batch, rows, columns, hidden_dim)
+        patches = self._project(images)  # (batch, rows, columns, hidden_dim)
         _, rows, columns, _ = ops.shape(patches)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
+
+    def _project(self, images):
+        if self.kernel_size in (None, self.patch_size):
+            return self.projection(images)
+        kernel = resize_patch_kernel(ops.cast(self.projection.kernel, "float32"), self.patch_size)
+        kernel = ops.cast(kernel, self.compute_dtype)
+        images = ops.cast(images, self.compute_dtype)
+        patches = ops.conv(images, kernel, self.patch_size, "valid", data_format="channels_last")
+        return patches + ops.cast(self.projection.bias, self.compute_dtype) if self.use_bias else patches
 
     def grid_size(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
         """Return the (rows, columns) of the patch grid, None where they are unknown.
@@ -79,6 +102,32 @@ class PatchEncoder(Layer):
     def compute_output_shape(self, input_shape):
         rows, columns = self.grid_size(input_shape)
         return (input_shape[0], rows and columns and rows * columns, self.hidden_dim)
+
+
+def resize_patch_kernel(kernel: Tensor, size: Size) -> Tensor:
+    """Resize the kernel of a patch projection, so that resized patches give the tokens of the original ones.
+
+    This is PI-resize of FlexiViT (arXiv 2212.08013, section 3.4): with the matrix B that resizes a patch bilinearly
+    (half-pixel centres, no antialiasing), the new kernel is the pseudo-inverse of the transposed B times the old one.
+
+    Args:
+        kernel: (height, width, channels, dim), a tensor or NumPy array.
+        size: (height, width) of the new kernel, or one integer for both.
+
+    Returns:
+        Array (new height, new width, channels, dim) of the kind and dtype of `kernel`.
+
+    Raises:
+        ValueError: if a size is not a positive integer.
+    """
+    xp = np if isinstance(kernel, np.ndarray) else ops
+    new, matrices = checks.check_pair("size", size), []
+    for old, wanted in zip(kernel.shape[:2], new, strict=True):
+        places = np.arange(wanted, dtype="float64")
+        resizing = resize_weights("bilinear", places, old, np.full(wanted, float(wanted)))  # (new, old), B of one axis
+        matrices.append(np.linalg.pinv(resizing.T).astype(keras.backend.standardize_dtype(kernel.dtype)))
+    # The B of a patch is the Kronecker product of those of its axes, and so is its pseudo-inverse.
+    return xp.einsum("xw,ywcd->yxcd", matrices[1], xp.einsum("yh,hwcd->ywcd", matrices[0], kernel))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -51,7 +51,7 @@ def resize(model: ModelT, image_size: Size | None, method: str = "auto", pad: bo
     Args:
         model: a model of this package, such as `VisionTransformer`.
         image_size: (height, width) in pixels or one integer, divisible by the patch size; None takes images of any
-            size, which a `VisionTransformer` with global attention and without a stem can.
+            size, which needs a `VisionTransformer` with global attention and without a stem.
         method: resize method, see `resize_position_embedding`; `auto` is the method of the architecture's authors:
             `bicubic` for Swin, `align_corners` for the others.
         pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
@@ -77,6 +77,20 @@ def resize(model: ModelT, image_size: Size | None, method: str = "auto", pad: bo
     config = config.replace(**changes)
     preprocessing = model.preprocessing if image_size is None else model.preprocessing.at(config.image_size)
     return _copy(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
+
+
+def with_config(model: ModelT, **changes: Any) -> ModelT:
+    """Return a copy of a model with another config and the same weights.
+
+    Args:
+        model: a model of this package.
+        **changes: new values of fields that change no shape of a weight, as in `Config.replace`.
+
+    Raises:
+        TypeError: if `model` is not a model of this package.
+        ValueError: if a value is out of range or arguments contradict each other.
+    """
+    return _copy(model, {"config": check_model(model).config.replace(**changes).to_dict()})
 
 
 def of_size(model: ModelT, image_size: Size) -> ModelT:
@@ -119,7 +133,7 @@ def with_dtype(model: ModelT, dtype: Any) -> ModelT:
         ValueError: if `dtype` is not a policy, or the model is quantised.
     """
     check_not_quantized(model, f"dtype={dtype!r}")
-    return _copy(model, {"config": model.config.replace(dtype=dtype).to_dict()})
+    return with_config(model, dtype=dtype)
 
 
 def check_not_quantized(model: keras.Model, wanted: str) -> None:

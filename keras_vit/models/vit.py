@@ -26,8 +26,9 @@ from keras_vit.layers.rotary import RotaryEmbedding
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, head_dtype, make_head
+from keras_vit.models.derived import with_config
 from keras_vit.models.resnet import resnet_stem
-from keras_vit.typing import Tensor
+from keras_vit.typing import Size, Tensor
 
 _MANY_SIZES = 8  # that JAX compiles without a remark
 # fields of the config that are arguments of every block
@@ -122,6 +123,25 @@ class VisionTransformer(ImageModel):
             return super().call_heads(inputs, training=training)
         return list(self._call_heads(inputs, training=training))
 
+    def with_patch_size(self, patch_size: Size) -> "VisionTransformer":
+        """Return a copy with other patches and the same weights, as FlexiViT is used (arXiv 2212.08013).
+
+        The kernel of the patches and the position table are resized in every call. Smaller patches cost more and are
+        more accurate if the model was trained with several sizes; other models lose accuracy.
+
+        Args:
+            patch_size: (height, width) of a patch in pixels, or one integer for both; it must divide the image size.
+
+        Raises:
+            ValueError: if the model has a stem or other than global attention, if the image size does not allow it, or
+                if one side of the patches is larger than that of the stored kernel and the other one smaller.
+        """
+        parts = self._config.embedding
+        stored = {"kernel_size": parts.kernel_size or self._config.patch_size, "position_grid": self._config.table_grid}
+        return with_config(
+            self, patch_size=patch_size, **{f"embedding.{name}": value for name, value in stored.items()}
+        )
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         heads = y_pred if isinstance(y_pred, tuple) else (y_pred,)
         loss_of = super().compute_loss
@@ -163,7 +183,8 @@ def _apply_stem(images, config, stem):
 
 def _embed(features, config):
     """[x_class; x_1 E; ...; x_N E], Eq. 1 before positions."""
-    arguments = config.patch_size, config.hidden_dim, config.embedding.patch_bias, config.embedding.pad
+    parts = config.embedding
+    arguments = config.patch_size, config.hidden_dim, parts.patch_bias, parts.pad, parts.kernel_size
     tokens = PatchEncoder(*arguments, dtype=config.dtype, name="patch_encoder")(features)
     if config.embedding.patch_norm:
         tokens = _norm(config, "patch_norm")(tokens)
