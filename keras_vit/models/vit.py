@@ -124,10 +124,10 @@ class VisionTransformer(ImageModel):
         return list(self._call_heads(inputs, training=training))
 
     def with_patch_size(self, patch_size: Size) -> "VisionTransformer":
-        """Return a copy with other patches and the same weights, as FlexiViT is used (arXiv 2212.08013).
+        """Return a copy with other patches and the same weights (FlexiViT).
 
-        The kernel of the patches and the position table are resized in every call. Smaller patches cost more and are
-        more accurate if the model was trained with several sizes; other models lose accuracy.
+        The kernel of the patches and the position table are resized in every call (arXiv 2212.08013). Smaller patches
+        cost more and are more accurate if the model was trained with several sizes; other models lose accuracy.
 
         Args:
             patch_size: (height, width) of a patch in pixels, or one integer for both; it must divide the image size.

@@ -318,7 +318,7 @@ def test_floats_are_no_quantised_weights(make_model, tmp_path):
         keras_vit.load_weights(model, path)
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bilinear_antialias", "bicubic"])
+@pytest.mark.parametrize("interpolation", slow_after(1, ["bilinear_antialias", "bilinear", "bicubic"]))
 def test_the_protocol_is_the_same_from_every_format(make_model, in_zoo, tmp_path, caplog, interpolation):
     source, model = make_model(seed=1), make_model(seed=2)
     source.preprocessing = keras_vit.Preprocessing(

@@ -106,7 +106,8 @@ def test_shards_of_a_last_batch_may_be_short_or_empty():
     assert_equal(joined, mixed((0, 1)))
 
 
-@pytest.mark.parametrize("source", slow_after(1, SOURCES.values()), ids=SOURCES)
+@pytest.mark.slow
+@BOTH
 def test_repeats_take_fewer_images_several_times_far_apart(source):
     found = sum(numbers(train_pipeline(source, LEVELS, 3, seed=2, repeats=3), 11), [])
     once = sum(numbers(train_pipeline(source, LEVELS, 3, seed=2), 11), [])

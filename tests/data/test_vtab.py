@@ -75,7 +75,7 @@ def test_row_is_a_set_of_tensorflow_datasets(task):
 @pytest.mark.parametrize(
     ("task", "validation", "test"),
     slow_after(
-        1,
+        0,
         [
             ("KITTI", ("validation", slice(200)), ("test", slice(430))),
             ("dSpr-Ori", ("train", slice(960, 1160)), ("train", slice(1080, 1200))),

@@ -170,6 +170,7 @@ def test_the_instructions_name_the_formats_that_are_read(exported, served):
     assert list(errors[:-1]) == [b""] * 5 and errors[-1] != b""
 
 
+@pytest.mark.slow
 def test_model_without_labels_and_with_softmax(tmp_path):
     model = make_model(labels=None, classifier_activation="softmax")
     options = {"top": 99, "signatures": ("serving_default", "images"), "check": False}

@@ -88,6 +88,7 @@ def test_the_student_is_trained_saved_and_returned(unbroken):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_finished_run_returns_the_student(unbroken, source, monkeypatch):
     result, workdir, _ = unbroken
     monkeypatch.setattr(Distiller, "fit", None)

@@ -308,6 +308,7 @@ def test_max_corrupt_is_that_of_both_pipelines(tmp_path):
     assert np.isfinite(result.history["val_loss"]).all()
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_the_end(batch, tmp_path, monkeypatch):
     def full(self, path):
         path.write_text("half")
