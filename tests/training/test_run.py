@@ -236,9 +236,7 @@ def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, ca
     drawn = capsys.readouterr().out  # by Keras
     assert "Epoch 1/3" not in drawn and "Epoch 2/3" in drawn and not set("\b\r") & set(drawn)
     plan, left, table = caplog.messages
-    assert plan == (
-        "15 steps of 8 images, 3 x 40 images of 8 x 8 pixels; resumes from the checkpoint of step 10"
-    )
+    assert plan == ("15 steps of 8 images, 3 x 40 images of 8 x 8 pixels; resumes from the checkpoint of step 10")
     assert re.fullmatch(r"about 0 minutes left at [\d,]+ images per second, not counting validation", left)
     table = table.splitlines()
     assert table[-1].startswith(f"Saved in {tmp_path}") and not [said for said in caplog.messages if said in drawn]
