@@ -159,6 +159,7 @@ def test_labels_beyond_the_classes_are_no_corrupt_images(tmp_path):
         assert str(data_error(raised.value)) == sentence
 
 
+@pytest.mark.slow
 def test_one_corrupt_jpeg_and_one_cut_record_among_500(tmp_path, caplog):
     contents = [encode(image, "JPEG", quality=100) for image in np.repeat(numbered(250), 2, axis=0)]
     contents[123] = cut(contents[123])

@@ -110,6 +110,7 @@ def test_a_crop_takes_the_place_of_the_resizing():
     assert images.shape == (8, 16, 16, 3) and len(np.unique(images.reshape(8, -1), axis=0)) == 8
 
 
+@pytest.mark.slow
 def test_a_function_of_the_user_is_one_of_the_operations():
     def brighter(image, seed):
         return image + 100.0 * tf.random.stateless_uniform((), seed)

@@ -105,6 +105,7 @@ def test_what_follows_damage_is_left_out_and_named(tmp_path, caplog, kind):
     assert f"{files[0]}, {message}, at byte {whole * RECORD:,} of {files[0].stat().st_size:,}" in found
 
 
+@pytest.mark.slow
 def test_damaged_data_are_found_when_they_are_read(files, caplog):
     _at(files[1], 60, _flipped)
     source = from_tfrecord(files)

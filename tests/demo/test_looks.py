@@ -16,7 +16,7 @@ from keras_vit import analysis
 from keras_vit.demo import looks
 from keras_vit.demo.looks import read_image
 
-DIFFERENT = ("plain", "axial", "hybrid", "DeiT distilled", "BEiT", "EVA-02", "Swin", "BiT")
+DIFFERENT = ("plain", "axial", "EVA-02", "Swin")
 WITH_ATTENTION = {"merging": 2, "DeiT distilled": 2, "Swin": 2, "axial": 4, "plain": 2, "registers": 2}
 
 

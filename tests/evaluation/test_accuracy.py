@@ -71,6 +71,7 @@ def test_a_folder_gives_what_its_arrays_give(tmp_path):
     assert result == Accuracy(45, {k: int((expected < k).sum()) for k in (1, 5)}, "by leading index")
 
 
+@pytest.mark.slow
 @eagerly
 def test_images_are_turned_as_their_exif_says(tmp_path):
     """In evaluate and in predict; where it is ignored, every second of these is upside down."""

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
@@ -198,7 +199,7 @@ def _rounded(value):
 
 @needs_tensorflow
 class TestAgainstTheGraph:
-    @pytest.mark.parametrize("name", SHALLOW)
+    @pytest.mark.parametrize("name", slow_after(4, SHALLOW))
     def test_one_of_each_family(self, name):
         config = VARIANTS[name].config(image_size=(96, 160)).replace(**SHALLOW[name])
         model = deferred(lambda: build_model(config))

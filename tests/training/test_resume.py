@@ -96,6 +96,7 @@ def test_several_steps_per_execution(tmp_path):
     assert end_state(*fit(broken, model=make_model(steps_per_execution=3, run_eagerly=False))) == expected
 
 
+@pytest.mark.slow
 def test_callbacks_of_keras_go_on_with_what_they_remember(tmp_path):
     def callbacks():
         return [
