@@ -167,7 +167,7 @@ def check_sides(images, patch_size):
         images: (batch, height, width, channels).
         patch_size: (height, width) of a patch.
     """
-    if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(images):
+    if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(images) or is_for(CONVERTER):
         return images
     import tensorflow as tf
 

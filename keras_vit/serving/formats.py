@@ -159,7 +159,8 @@ def _export(model, path, **options):
     if model.dtype_policy.name != "float32" or model.config.dtype != "float32":
         model = with_dtype(model, "float32")
     pixels = of_pixels(model, dtype="float32")
-    pixels(np.zeros((1, *model.input_shape[1:]), np.float32))  # Keras can only export models that were called
+    images = np.zeros((1, *model.preprocessing.image_size, model.input_shape[-1]), np.float32)
+    pixels(images)  # Keras can only export models that were called
     with written_for(CONVERTER), quiet():
         pixels.export(str(path), verbose=False, **options)
 

@@ -9,7 +9,7 @@ from drawn import draw, encode
 from served import LABELS, make_model
 from slow_rows import slow_after
 
-from keras_vit.models import with_dtype
+from keras_vit.models import resize, with_dtype
 from keras_vit.serving import ExportError, export, fresh_process
 from keras_vit.serving.self_check import resized
 
@@ -89,3 +89,17 @@ def test_an_answer_beyond_the_tolerance_is_an_error(model, tmp_path):
     with pytest.raises(ExportError, match="at most 1e-06 is allowed"):
         export(model, tmp_path, format="litert", quantization="int8", tolerance=1e-6, check=[encode(IMAGES[0])])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["onnx", "openvino"])
+def test_a_model_for_images_of_any_size_has_open_axes(tmp_path, runtime):
+    model = resize(make_model(), None)
+    folder = export(model, tmp_path, format=runtime)
+    step = model.config.patch_size[0]
+    for rows, columns in ((2, 2), (3, 1), (1, 4)):
+        pixels = np.random.default_rng(7).uniform(0, 255, (2, rows * step, columns * step, 3)).astype("float32")
+        outputs, _ = fresh_process.run(runtime, folder, {"images": pixels})
+        (found,) = outputs.values()
+        prepared = (pixels / 255 - model.preprocessing.mean) / model.preprocessing.std
+        np.testing.assert_allclose(found, model.predict(prepared.astype("float32"), verbose=0), atol=1e-4)
