@@ -28,7 +28,7 @@ from keras_vit.layers.position_grid import square_grid
 from keras_vit.layers.swin_block import cut_into_windows
 from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import ImageModel
-from keras_vit.models.derived import of_size
+from keras_vit.models.derived import for_images
 from keras_vit.models.encoders import called_layers, find_encoder
 
 # names or numbers of blocks, one or several; None for all
@@ -66,7 +66,7 @@ def attention_weights(
         ValueError: if it has no such blocks (such as a ResNet), if `layers` contains unknown blocks, or if the images
             do not fit.
     """
-    graph, _ = attention_graph(_of_size(model, images), layers)
+    graph, _ = attention_graph(for_images(model, images), layers)
     batches = list(_batches(graph, images, batch_size))
     return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
 
@@ -105,7 +105,7 @@ def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=
     if isinstance(model, keras.Model):
         if images is None or grid_size is not None or num_prefix_tokens is not None:
             raise ValueError("a model requires images, and must not be given grid_size or num_prefix_tokens")
-        graph, blocks = attention_graph(_of_size(model, images), layers)
+        graph, blocks = attention_graph(for_images(model, images), layers)
         for weights in _batches(graph, images, batch_size):
             yield blocks, weights
         return
@@ -182,10 +182,6 @@ def patch_grid(patches, grid_size):
             f"got grid_size={grid_size}"
         )
     return grid
-
-
-def _of_size(model, images):
-    return of_size(model, np.shape(images)[1:3])
 
 
 def attention_graph(model, layers=None):

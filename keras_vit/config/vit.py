@@ -178,6 +178,8 @@ def _rules(c):
         "None) sets it)": c.image_size is None and c.embedding.position_grid is None,
         "image_size=None and embedding.position_grid compute positions in every call, so stem must be None, attention "
         "'global', token_merging 0 and position_embedding not 'relative' or 'relative_2d'": is_open and has_one_grid,
+        "embedding.resize 'geometric' and 'geometric_cubic' are for tables of offsets, so embedding.position_grid must "
+        "be None": c.embedding.position_grid and str(c.embedding.resize).startswith("geometric"),
         "embedding.kernel_size can only be resized in one direction, so both sides of patch_size must be at least as "
         "large, or both at most": _is_mixed(c.patch_size, c.embedding.kernel_size or c.patch_size),
         "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,

@@ -10,7 +10,7 @@ from keras_vit import checks
 from keras_vit.compat.kernels import check_sides
 from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, known_map
-from keras_vit.layers.position_grid import patch_coordinates, resize_weights
+from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_weights
 from keras_vit.typing import Size, Tensor
 
 
@@ -120,7 +120,7 @@ def resize_patch_kernel(kernel: Tensor, size: Size) -> Tensor:
     Raises:
         ValueError: if a size is not a positive integer.
     """
-    xp = np if isinstance(kernel, np.ndarray) else ops
+    xp = array_module(kernel)
     new, matrices = checks.check_pair("size", size), []
     for old, wanted in zip(kernel.shape[:2], new, strict=True):
         places = np.arange(wanted, dtype="float64")

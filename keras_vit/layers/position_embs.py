@@ -11,6 +11,7 @@ from keras_vit import checks
 from keras_vit.config.base import one_of, optional
 from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.position_grid import (
+    array_module,
     patch_coordinates,
     resize_position_embedding,
     resize_weights,
@@ -255,7 +256,7 @@ def sincos2d_table(grid_size, dim, form="sincos2d"):
 
 
 def _sincos(x, y, dim, form):
-    xp = np if isinstance(x, np.ndarray) else ops
+    xp = array_module(x)
     frequencies = 10000.0 ** -(np.arange(dim // 4) / (dim // 4 - SINCOS_FORMS[form]))
     frequencies = frequencies if xp is np else frequencies.astype("float32")
     x, y = x[..., None] * frequencies, y[..., None] * frequencies

@@ -99,10 +99,11 @@ def resize_weights(method, places, old, new):
     Returns:
         (..., old): a tensor if `places` is one, else a NumPy array.
     """
-    return _WEIGHTS[method](_array_module(places), places, old, new)
+    return _WEIGHTS[method](array_module(places), places, old, new)
 
 
-def _array_module(x):
+def array_module(x):
+    """Return NumPy for its arrays, `keras.ops` for tensors."""
     return np if isinstance(x, np.ndarray) else ops
 
 

@@ -10,7 +10,7 @@ from keras_vit import checks
 from keras_vit.config import RotaryConfig
 from keras_vit.config.base import one_config_of, optional
 from keras_vit.layers.base import Layer, head_width
-from keras_vit.layers.position_grid import patch_coordinates
+from keras_vit.layers.position_grid import array_module, patch_coordinates
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -49,7 +49,8 @@ class RotaryEmbedding(Layer):
             raise ValueError(f"rotary positions need a width of each head that is divisible by 4; got {self.head_dim}")
         if coordinates_shape is None:
             coordinates = patch_coordinates(*self.grid_size).astype("float64")
-            self.angles = np.pad(self._angles(coordinates), ((self._prefix, 0), (0, 0)))
+            angles = np.pad(self._angles(coordinates), ((self._prefix, 0), (0, 0)))
+            self.table = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
 
     @property
     def _prefix(self):
@@ -57,8 +58,7 @@ class RotaryEmbedding(Layer):
 
     def call(self, tokens, coordinates=None):
         if coordinates is None:
-            table = np.stack([np.cos(self.angles), np.sin(self.angles)]).astype("float32")
-            return ops.cast(ops.convert_to_tensor(table), tokens.dtype)
+            return ops.cast(ops.convert_to_tensor(self.table), tokens.dtype)
         angles = self._angles(ops.cast(coordinates, "float32"))
         angles = ops.pad(angles, ((0, 0), (self._prefix, 0), (0, 0)))[:, None]
         return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)]), tokens.dtype)
@@ -83,7 +83,7 @@ def rotary_angles(rotary, coordinates, head_dim, offset=0):
         head_dim: width of a head, divisible by 4.
         offset: coordinate of the first row and column of kind `pe`.
     """
-    xp = np if isinstance(coordinates, np.ndarray) else ops
+    xp = array_module(coordinates)
     frequencies = rotary.theta ** -(np.arange(head_dim // 4) * 4 / head_dim)
     frequencies = frequencies if xp is np else frequencies.astype("float32")
     places, sides = coordinates[..., :2], coordinates[..., 2:]

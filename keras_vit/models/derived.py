@@ -93,15 +93,16 @@ def with_config(model: ModelT, **changes: Any) -> ModelT:
     return _copy(model, {"config": check_model(model).config.replace(**changes).to_dict()})
 
 
-def of_size(model: ModelT, image_size: Size) -> ModelT:
-    """Return the model itself, or, if it takes images of any size, a copy for this one.
+def for_images(model: ModelT, images: Any) -> ModelT:
+    """Return the model itself, or, if it takes images of any size, a copy for the size of these.
 
     Args:
         model: a keras model.
-        image_size: (height, width) in pixels or one integer.
+        images: (batch, height, width, channels).
     """
-    is_open = isinstance(model, ImageModel) and model.config.image_size is None
-    return resize(model, image_size, pad=bool(model.config.field("embedding.pad"))) if is_open else model
+    if not isinstance(model, ImageModel) or model.config.image_size is not None:
+        return model
+    return resize(model, np.shape(images)[1:3], pad=bool(model.config.field("embedding.pad")))
 
 
 def or_for_any_size(build: BuildT) -> BuildT:

@@ -373,7 +373,10 @@ def _check_encoder(encoder):
     if config.channels not in (1, 3):
         raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
     if config.image_size is None or config.embedding.position_grid is not None:
-        raise ValueError("encoder must take images of one size and have a position table for it (keras_vit.resize)")
+        raise ValueError(
+            "encoder must take images of one size and have a position table for it (keras_vit.resize); got "
+            f"image_size={config.image_size}, embedding.position_grid={config.embedding.position_grid}"
+        )
     checks.check_divisible("image_size of encoder", config.image_size, "its grid_size", config.grid_size)
     rows, columns = config.grid_size
     return config.image_size[0] // rows, config.image_size[1] // columns, config.channels

@@ -244,6 +244,12 @@ def test_what_needs_one_size_refuses(make_model):
         keras_vit.ViT_Ti16(image_size="224")
 
 
+@pytest.mark.parametrize("method", ["geometric", "geometric_cubic"])
+def test_methods_for_offsets_are_refused(make_model, method):
+    with pytest.raises(ValueError, match=f"are for tables of offsets.*got embedding.resize='{method}'"):
+        keras_vit.resize(make_model(), None, method=method)
+
+
 def test_other_architectures_refuse():
     with pytest.raises(ValueError, match="image_size=None and pad=True need a VisionTransformer"):
         keras_vit.Swin_T(image_size=None)
