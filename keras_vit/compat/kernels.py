@@ -160,21 +160,31 @@ def _quotient(x, gamma, beta, epsilon):
     return centred / deviation * gamma + beta
 
 
-def check_sides(images, patch_size):
-    """Return the images; a graph for images of any size fails in a call whose sides `patch_size` does not divide.
+def check_in_call(x, message, is_right, found):
+    """Return `x`; a call for which `is_right` is false raises an error, also inside a TensorFlow graph.
+
+    Neither a symbolic call, nor a function that JAX compiles, nor a graph for a converter checks anything.
 
     Args:
-        images: (batch, height, width, channels).
-        patch_size: (height, width) of a patch.
-    """
-    if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(images) or is_for(CONVERTER):
-        return images
-    import tensorflow as tf
+        x: the tensor to return.
+        message: what the error says.
+        is_right: function that returns a boolean tensor; all of its elements must be true.
+        found: tensor that the error shows.
 
-    sides = tf.shape(images)[1:3]
-    found = ["image_size must be divisible by patch_size", patch_size, "(or embedding.pad=True); got image_size", sides]
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(sides % patch_size == 0), found)]):
-        return tf.identity(images)
+    Raises:
+        ValueError: in eager mode; in a graph `tf.errors.InvalidArgumentError`.
+    """
+    if keras.utils.is_keras_tensor(x) or is_compiled_by_jax(x) or is_for(CONVERTER):
+        return x
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        if not tf.executing_eagerly():
+            with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_right()), [message + "; got", found])]):
+                return tf.identity(x)
+    if not ops.convert_to_numpy(is_right()).all():
+        raise ValueError(f"{message}; got {ops.convert_to_numpy(found).tolist()}")
+    return x
 
 
 def on_rows(call, x):

@@ -65,12 +65,18 @@ class EmbeddingConfig(Config):
             of `patch_size`.
         pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size, as
             far as it does not divide them; False refuses them. Every patch has pixels of the image.
+        images_per_sequence: None takes images of one size per batch. An integer takes sequences of patches of up to so
+            many images, each in its own aspect ratio, see `keras_vit.resize`.
 
     Raises:
         ValueError: if a value is out of range or the method is unknown.
     """
 
-    own_checks = {"position_grid": checks.check_pair, "kernel_size": checks.check_pair}
+    own_checks = {
+        "position_grid": checks.check_pair,
+        "kernel_size": checks.check_pair,
+        "images_per_sequence": checks.check_integer,
+    }
 
     patch_bias: bool = True
     patch_norm: bool = False
@@ -80,6 +86,7 @@ class EmbeddingConfig(Config):
     position_grid: Pair | None = None
     kernel_size: Pair | None = None
     pad: bool = False
+    images_per_sequence: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

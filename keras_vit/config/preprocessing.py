@@ -42,14 +42,20 @@ class Preprocessing(Config):
         interpolation: `bilinear` (TensorFlow's, without antialiasing, as in the official code), `bilinear_antialias`
             or `bicubic` (with antialiasing, as in Pillow and timm), `area` or `nearest`.
         mean, std: one number per channel, for pixel values in [0, 1]; 1 or 3 channels.
+        patch_size, max_tokens: for models of native aspect ratios, see `keras_vit.resize`: the image keeps its aspect
+            ratio, is resized to the largest size whose patches of `patch_size` pixels are at most `max_tokens`, and is
+            cut into these patches; `size` is ignored. None for other models.
         in_model: True for a model built with `include_preprocessing`, which applies `mean` and `std` itself; prepared
             images then keep values in [0, 255]. The model sets this field.
 
     Raises:
-        ValueError: if a value is out of range or `crop` exceeds `size`.
+        ValueError: if a value is out of range, `crop` exceeds `size`, or only one of `patch_size` and `max_tokens` is
+            given, or both with `crop` or `in_model`.
     """
 
     own_checks = {
+        "max_tokens": checks.check_integer,
+        "patch_size": checks.check_pair,
         "size": _check_size,
         "interpolation": one_of(INTERPOLATIONS),
         "mean": _check_numbers,
@@ -61,10 +67,18 @@ class Preprocessing(Config):
     interpolation: str = "bilinear"
     mean: Sequence[float] = (0.5, 0.5, 0.5)
     std: Sequence[float] = (0.5, 0.5, 0.5)
+    patch_size: Pair | None = None
+    max_tokens: int | None = None
     in_model: bool = False
 
     def __post_init__(self):
         super().__post_init__()
+        if (self.patch_size is None) != (self.max_tokens is None) or self.max_tokens and (self.crop or self.in_model):
+            raise ValueError(
+                "patch_size and max_tokens must be given together, without crop and in_model; got "
+                f"patch_size={self.patch_size}, max_tokens={self.max_tokens}, crop={self.crop}, "
+                f"in_model={self.in_model}"
+            )
         resized = checks.check_pair("size", self.size)
         if self.crop is None:
             self._set(size=resized)
@@ -79,7 +93,7 @@ class Preprocessing(Config):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Return the height and width of the prepared image in pixels."""
+        """Return the height and width of the prepared image in pixels, without `max_tokens`."""
         return self.crop or self.size
 
     @property
@@ -98,7 +112,7 @@ class Preprocessing(Config):
         return tuple(self.mean), tuple(self.std)
 
     def at(self, image_size: Size) -> Self:
-        """Return the same preprocessing for another image size.
+        """Return the same preprocessing for another image size, and for one size only.
 
         Without `crop`, `size` becomes the new size. With `crop`, the ratio of `size` to `crop` stays the same.
 
@@ -109,6 +123,8 @@ class Preprocessing(Config):
             ValueError: if `image_size` is not a valid size.
         """
         image_size = checks.check_pair("image_size", image_size)
+        if self.max_tokens is not None:
+            return self.replace(size=image_size, patch_size=None, max_tokens=None)
         if self.crop is None:
             return self.replace(size=image_size)
         if isinstance(self.size, tuple):
@@ -116,6 +132,18 @@ class Preprocessing(Config):
             return self.replace(size=tuple(round(s * new / old) for s, new, old in sides), crop=image_size)
         shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in the DeiT and timm code
         return self.replace(size=shorter, crop=image_size)
+
+    def native(self, patch_size: Size, max_tokens: int = 256) -> Self:
+        """Return the same mean, std and interpolation for images in their own aspect ratios.
+
+        Args:
+            patch_size: (height, width) of a patch in pixels, or one integer for both.
+            max_tokens: largest number of patches of an image.
+
+        Raises:
+            ValueError: if a value is out of range.
+        """
+        return self.replace(patch_size=patch_size, max_tokens=max_tokens, crop=None, size=self.image_size)
 
     def to_images(self, inputs: npt.ArrayLike) -> np.ndarray:
         """Convert prepared images back to pixel values in [0, 1].

@@ -20,7 +20,8 @@ PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the de
 class ViTConfig(ImageConfig):
     """Describe a Vision Transformer (arXiv 2010.11929, section 3.1 and Table 1).
 
-    With `image_size=None`, a model takes images of any size, the same for all images of a batch.
+    With `image_size=None`, a model takes images of any size, the same for all images of a batch, or, with
+    `embedding.images_per_sequence`, sequences of patches of images in their own aspect ratios.
 
     Args:
         patch_size: height and width of a patch in pixels; with a stem, in cells of its feature map. It must divide the
@@ -172,12 +173,24 @@ def _rules(c):
     is_axial = c.attention == "axial"
     is_open = c.image_size is None or c.embedding.position_grid is not None
     has_one_grid = c.stem is not None or is_axial or c.token_merging or c.position_embedding.startswith("relative")
+    count = c.embedding.images_per_sequence
     is_relative, has_rotary = c.position_embedding in ("relative", "relative_2d"), c.block.rotary is not None
     return {
         "image_size=None takes images of any size, so embedding.position_grid must be given (keras_vit.resize(model, "
         "None) sets it)": c.image_size is None and c.embedding.position_grid is None,
         "image_size=None and embedding.position_grid compute positions in every call, so stem must be None, attention "
         "'global', token_merging 0 and position_embedding not 'relative' or 'relative_2d'": is_open and has_one_grid,
+        "embedding.images_per_sequence takes patches of images of any size, so image_size must be None, "
+        "embedding.kernel_size None, embedding.pad and include_preprocessing False, and pooling not 'first' "
+        "(keras_vit.resize(model, 'native') sets it)": count and (
+            c.image_size is not None
+            or c.embedding.kernel_size is not None
+            or c.embedding.pad
+            or c.include_preprocessing
+            or c.pooling == "first"
+        ),
+        "embedding.images_per_sequence above 1 repeats the class tokens after the positions, so position_placement "
+        "must be 'stem'": (count or 1) > 1 and c.position_placement != "stem",
         "embedding.resize 'geometric' and 'geometric_cubic' are for tables of offsets, so embedding.position_grid must "
         "be None": c.embedding.position_grid and str(c.embedding.resize).startswith("geometric"),
         "embedding.kernel_size can only be resized in one direction, so both sides of patch_size must be at least as "

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.data import headers
+from keras_vit.layers.position_grid import patch_coordinates
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
 # resizes the height. The same two steps reproduce Pillow's pixel values except for a few in 10,000, which differ by 1.
@@ -96,8 +97,55 @@ def resize(preprocessing, image):
         raise TypeError(f"image must be uint8, or float32 on the scale [0, 255]; got {image.dtype.name}")
     kernel = _PILLOW_KERNELS.get(preprocessing.interpolation)
     resizer = _resize_like_tensorflow if kernel is None else _resize_like_pillow
-    image = resizer(preprocessing, image, kernel or preprocessing.interpolation)
-    return tf.ensure_shape(image, (*preprocessing.image_size, preprocessing.channels))
+    if kernel is None and not isinstance(preprocessing.size, tuple):
+        image = _middle(image)
+    resized = _resized(preprocessing, image)
+    wanted = resized if preprocessing.max_tokens else tf.constant(preprocessing.image_size, tf.int64)
+    image = resizer(image, resized, wanted, kernel or preprocessing.interpolation)
+    sides = (None, None) if preprocessing.max_tokens else preprocessing.image_size
+    return tf.ensure_shape(image, (*sides, preprocessing.channels))
+
+
+def native_grid(height, width, preprocessing):
+    """Return the rows and columns of patches of an image that keeps its aspect ratio, int64 scalars.
+
+    The scale is the largest one with ceil(scale * height / patch height) * ceil(scale * width / patch width) <=
+    `max_tokens`, as in NaFlex (arXiv 2502.14786, section 2.4.2). At this scale, one side is a multiple of the patch.
+
+    Args:
+        height, width: int64 scalars above 0, in pixels.
+        preprocessing: a `Preprocessing` with `patch_size` and `max_tokens`.
+    """
+    patch_height, patch_width = (tf.constant(side, tf.int64) for side in preprocessing.patch_size)
+    counts = tf.range(1, preprocessing.max_tokens + 1, dtype=tf.int64)
+    across, down = height * patch_width, width * patch_height  # scale * across / down is columns / rows
+    columns = -(-counts * down // across)  # if the rows are `counts`, rounded up
+    rows = -(-counts * across // down)  # if the columns are `counts`
+    most_rows = tf.reduce_max(tf.where(counts * columns <= preprocessing.max_tokens, counts, 0))
+    most_columns = tf.reduce_max(tf.where(counts * rows <= preprocessing.max_tokens, counts, 0))
+    # scales: most_rows * patch_height / height, and most_columns * patch_width / width
+    is_high = most_rows * down >= most_columns * across
+    of_rows = most_rows, tf.gather(columns, tf.maximum(most_rows - 1, 0))
+    of_columns = tf.gather(rows, tf.maximum(most_columns - 1, 0)), most_columns
+    return tf.unstack(tf.where(is_high, tf.stack(of_rows), tf.stack(of_columns)))
+
+
+def cut(image, patch_size):
+    """Cut an image into patches, with their coordinates.
+
+    Args:
+        image: float32 (height, width, channels); `patch_size` divides height and width.
+        patch_size: (height, width) of a patch in pixels.
+
+    Returns:
+        float32 (patches, patch height * patch width * channels), each in the order row, column, channel, and int32
+        (patches, 4): row, column, rows, columns.
+    """
+    (height, width), channels = patch_size, image.shape[-1]
+    rows, columns = tf.unstack(tf.shape(image)[:2] // patch_size)
+    patches = tf.reshape(image, (rows, height, columns, width, channels))
+    patches = tf.reshape(tf.transpose(patches, (0, 2, 1, 3, 4)), (-1, height * width * channels))
+    return patches, tf.cast(patch_coordinates(rows, columns), tf.int32)
 
 
 def standardise(preprocessing, image):
@@ -108,6 +156,8 @@ def standardise(preprocessing, image):
     std = [255.0 * value for value in preprocessing.std]
     if len({*zip(mean, std, strict=True)}) == 1:
         return (image - mean[0]) / std[0]  # with the default values, the official (x - 127.5) / 127.5
+    if preprocessing.max_tokens:
+        return (image - tf.constant(mean)) / tf.constant(std)
     # TensorFlow broadcasts a row several times as fast as a pixel.
     width = preprocessing.image_size[1]
     rows = tf.reshape(image, (-1, width * preprocessing.channels))
@@ -155,10 +205,7 @@ def _luma(image):
     return tf.tensordot(image, tf.constant(_LUMA, image.dtype) / 2**16, 1)[..., None]
 
 
-def _resize_like_tensorflow(preprocessing, image, method):
-    if not isinstance(preprocessing.size, tuple):
-        image = _middle(image)
-    resized = _resized(preprocessing.size, image)
+def _resize_like_tensorflow(image, resized, wanted, method):
     size = tf.cast(resized, tf.int32)
 
     def bilinear(image):
@@ -169,8 +216,7 @@ def _resize_like_tensorflow(preprocessing, image, method):
         image = tf.cond(tf.size(image) <= _LARGE, lambda: bilinear(tf.cast(image, tf.float32)), lambda: bilinear(image))
     else:
         image = tf.cast(tf.image.resize(image, size, method=method), tf.float32)
-    height, width = preprocessing.image_size
-    top, left = tf.unstack(_crop_start(resized, preprocessing.image_size))
+    (height, width), (top, left) = tf.unstack(wanted), tf.unstack((resized - wanted) // 2)
     return image[top : top + height, left : left + width]
 
 
@@ -182,16 +228,15 @@ def _middle(image):
     return image[top : height - top, left : width - left]
 
 
-def _resize_like_pillow(preprocessing, image, kernel):
-    resized = _resized(preprocessing.size, image)
-    start = _crop_start(resized, preprocessing.image_size)
+def _resize_like_pillow(image, resized, wanted, kernel):
+    start, wanted = (resized - wanted) // 2, tf.cast(wanted, tf.int32)
 
     def one_pass(image, axis):
         """Resize one axis; compute only the part that the crop keeps."""
         old = tf.shape(image)
         scale = tf.cast(resized[axis], tf.float32) / tf.cast(old[axis], tf.float32)
         offset = tf.cast(-start[axis], tf.float32)
-        size = preprocessing.image_size[axis]
+        size = wanted[axis]
         values = tf.raw_ops.ScaleAndTranslate(
             images=image[None],
             size=(size, old[1]) if axis == 0 else (old[0], size),
@@ -236,13 +281,12 @@ def _by_strips(image, axis, work, dtype=None):
     return tf.cond(length * across > _LARGE, in_strips, lambda: work(image))
 
 
-def _resized(size, image):
+def _resized(preprocessing, image):
     """Return height and width after the resize and before the crop, an int64 pair."""
-    if isinstance(size, tuple):
-        return tf.constant(size, tf.int64)
-    sides = tf.cast(tf.shape(image)[:2], tf.float64)
-    return tf.cast(tf.round(size * sides / tf.reduce_min(sides)), tf.int64)
-
-
-def _crop_start(resized, image_size):
-    return (resized - tf.constant(image_size, tf.int64)) // 2
+    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.int64))
+    if preprocessing.max_tokens:
+        return tf.stack(native_grid(height, width, preprocessing)) * preprocessing.patch_size
+    if isinstance(preprocessing.size, tuple):
+        return tf.constant(preprocessing.size, tf.int64)
+    sides = tf.cast(tf.stack([height, width]), tf.float64)
+    return tf.cast(tf.round(preprocessing.size * sides / tf.reduce_min(sides)), tf.int64)

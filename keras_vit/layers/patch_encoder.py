@@ -1,5 +1,10 @@
-"""PatchEncoder, PatchCoordinates, PatchMap and ClassToken: patches of an image, and the learned tokens before them."""
+"""PatchEncoder, PatchCoordinates, PatchMap and ClassToken: patches of an image, and the learned tokens before them.
 
+`keras_vit.layers.sequences` has the layers for sequences of patches of images in their own aspect ratios.
+"""
+
+import functools
+import math
 from typing import Any
 
 import keras
@@ -7,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.kernels import check_sides
+from keras_vit.compat.kernels import check_in_call
 from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, known_map
 from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_weights
@@ -33,11 +38,12 @@ class PatchEncoder(Layer):
 
     Shapes:
         (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim); height and
-        width may be unknown until the layer is called
+        width may be unknown until the layer is called. Patches that are already cut, (batch, patches, patch height *
+        patch width * channels), in the order row, column, channel -> (batch, patches, hidden_dim)
 
     Raises:
         ValueError: if a value is out of range; at build or call, if the image size is not divisible by the patch size,
-            unless `pad`.
+            unless `pad`, or the width of patches is not that of `patch_size`.
     """
 
     own_checks = {"kernel_size": optional(checks.check_pair)}
@@ -59,17 +65,32 @@ class PatchEncoder(Layer):
         self.projection = self.conv(self.hidden_dim, stored, "projection", "lecun_normal", **strides)
 
     def build(self, input_shape):
-        self.grid_size(input_shape)
-        self.projection.build((input_shape[0], None, None, input_shape[3]))
+        if len(input_shape) == 3:
+            channels, rest = divmod(input_shape[2], math.prod(self.patch_size))
+            if rest or self.kernel_size not in (None, self.patch_size):
+                raise ValueError(
+                    "patches must have the width patch height * patch width * channels of the stored kernel; "
+                    f"got {input_shape[2]} and patch_size={self.patch_size}, kernel_size={self.kernel_size}"
+                )
+        else:
+            self.grid_size(input_shape)
+            channels = input_shape[3]
+        self.projection.build((input_shape[0], None, None, channels))
 
     def call(self, images: Tensor) -> Tensor:
+        if len(images.shape) == 3:
+            return self._tokens_of(images, ops.matmul, ops.reshape(self.projection.kernel, (-1, self.hidden_dim)))
         self.grid_size(images.shape)
         sides = ops.shape(images)[1:3]
         if self.pad:
             bottom, right = (-side % step for side, step in zip(sides, self.patch_size, strict=True))
             images = ops.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
         elif None in images.shape[1:3]:
-            images = check_sides(images, self.patch_size)
+            sides = ops.shape(images)[1:3]
+            message = f"image_size must be divisible by patch_size {self.patch_size} (or embedding.pad=True)"
+            images = check_in_call(
+                images, message, lambda: ops.equal(ops.mod(sides, self.patch_size), 0), ops.stack(sides)
+            )
         patches = self._project(images)  # (batch, rows, columns, hidden_dim)
         _, rows, columns, _ = ops.shape(patches)
         return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
@@ -77,11 +98,13 @@ class PatchEncoder(Layer):
     def _project(self, images):
         if self.kernel_size in (None, self.patch_size):
             return self.projection(images)
+        conv = functools.partial(ops.conv, strides=self.patch_size, padding="valid", data_format="channels_last")
         kernel = resize_patch_kernel(ops.cast(self.projection.kernel, "float32"), self.patch_size)
-        kernel = ops.cast(kernel, self.compute_dtype)
-        images = ops.cast(images, self.compute_dtype)
-        patches = ops.conv(images, kernel, self.patch_size, "valid", data_format="channels_last")
-        return patches + ops.cast(self.projection.bias, self.compute_dtype) if self.use_bias else patches
+        return self._tokens_of(images, conv, kernel)
+
+    def _tokens_of(self, inputs, product, kernel):
+        tokens = product(ops.cast(inputs, self.compute_dtype), ops.cast(kernel, self.compute_dtype))
+        return tokens + ops.cast(self.projection.bias, self.compute_dtype) if self.use_bias else tokens
 
     def grid_size(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
         """Return the (rows, columns) of the patch grid, None where they are unknown.
@@ -100,6 +123,8 @@ class PatchEncoder(Layer):
         return _grid(input_shape, self.patch_size)
 
     def compute_output_shape(self, input_shape):
+        if len(input_shape) == 3:
+            return (*input_shape[:2], self.hidden_dim)
         rows, columns = self.grid_size(input_shape)
         return (input_shape[0], rows and columns and rows * columns, self.hidden_dim)
 

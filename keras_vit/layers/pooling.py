@@ -1,24 +1,42 @@
 """Pooling layers: all tokens -> the features that the head reads."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.config.base import optional
+from keras_vit.config.base import Check, optional
 from keras_vit.layers.base import Layer, LayerNorm, head_width
-from keras_vit.layers.self_attention import at_least_float32, softmax_at_least_float32
+from keras_vit.layers.self_attention import MASKED, at_least_float32, softmax_at_least_float32
 from keras_vit.layers.transformer_block import MlpBlock
 from keras_vit.typing import Tensor
 
 
 class _Pooling(Layer):
-    """(batch, tokens, dim) -> (batch, dim)"""
+    """(batch, tokens, dim) -> (batch, dim), or (batch, images_per_sequence, dim) above one image"""
 
-    def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[2])
+    images_per_sequence: int | None = None
+    own_checks: ClassVar[Mapping[str, Check]] = {"images_per_sequence": optional(checks.check_integer)}
+
+    def compute_output_shape(self, tokens_shape, images_shape=None):
+        return (tokens_shape[0], *self._several, tokens_shape[2])
+
+    @property
+    def _several(self):
+        """Return the axis of the images of a sequence, or nothing if there is only one."""
+        return () if (self.images_per_sequence or 1) == 1 else (self.images_per_sequence,)
+
+    def _per_image(self, pooled):
+        """(batch, images, dim) -> the shape of the output"""
+        return pooled if self._several else pooled[:, 0]
+
+    def _is_of_image(self, images):
+        """(batch, tokens) -> whether a token belongs to each image, (batch, images, tokens)"""
+        return ops.equal(images[:, None], np.arange(self.images_per_sequence, dtype="int32")[:, None])
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -27,20 +45,27 @@ class TokenPooling(_Pooling):
 
     Args:
         index: index of the token, from 0.
+        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
+        num_prefix_tokens: number of class and register tokens of each image, if there are several.
 
     Shapes:
-        (batch, tokens, dim) -> (batch, dim)
+        (batch, tokens, dim) -> (batch, dim), or (batch, images_per_sequence, dim) above one image. The optional input
+        `images` of the other poolings is not read.
 
     Raises:
         ValueError: if a value is out of range.
     """
 
-    def __init__(self, index: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self, index: int = 0, images_per_sequence: int | None = None, num_prefix_tokens: int = 1, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
-        self.configure(index=index)
+        self.configure(index=index, images_per_sequence=images_per_sequence, num_prefix_tokens=num_prefix_tokens)
 
-    def call(self, tokens: Tensor) -> Tensor:
-        return tokens[:, self.index]
+    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
+        if not self._several:
+            return tokens[:, self.index]
+        return tokens[:, self.index : self.images_per_sequence * self.num_prefix_tokens : self.num_prefix_tokens]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -49,22 +74,28 @@ class GlobalAveragePooling(_Pooling):
 
     Args:
         num_prefix_tokens: number of class and register tokens at the start of the sequence, which the mean leaves out.
+        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
 
     Shapes:
-        (batch, tokens, dim) -> (batch, dim)
+        (batch, tokens, dim) -> (batch, dim). With `images_per_sequence` and the input `images`, (batch, tokens), from
+        `PatchPlaces` -> the mean of each image, (batch, images_per_sequence, dim) above one image
 
     Raises:
         ValueError: if a value is out of range.
     """
 
-    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
+    def __init__(self, num_prefix_tokens: int = 0, images_per_sequence: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.configure(num_prefix_tokens=num_prefix_tokens)
+        self.configure(num_prefix_tokens=num_prefix_tokens, images_per_sequence=images_per_sequence)
 
-    def call(self, tokens: Tensor) -> Tensor:
+    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
-        mean = ops.mean(ops.cast(patches, at_least_float32(patches.dtype)), axis=1)
-        return ops.cast(mean, self.compute_dtype)
+        patches = ops.cast(patches, at_least_float32(patches.dtype))
+        if images is None:
+            return ops.cast(ops.mean(patches, axis=1), self.compute_dtype)
+        weights = ops.cast(self._is_of_image(images[:, self.num_prefix_tokens :]), patches.dtype)
+        counts = ops.maximum(ops.sum(weights, axis=2, keepdims=True), 1)  # an image may be absent
+        return ops.cast(self._per_image(ops.matmul(weights, patches) / counts), self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -75,22 +106,27 @@ class TokenAndAveragePooling(GlobalAveragePooling):
 
     Args:
         num_prefix_tokens: number of class and register tokens at the start of the sequence; the class token is first.
+        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
 
     Shapes:
         (batch, tokens, dim) -> (batch, 2 * dim). A list of n inputs, such as the outputs of the last n blocks ->
-        (batch, (n + 1) * dim): the class token of each, then the mean of the last.
+        (batch, (n + 1) * dim): the class token of each, then the mean of the last. With `images_per_sequence` as in
+        `GlobalAveragePooling`.
 
     Raises:
         ValueError: if a value is out of range.
     """
 
-    def call(self, tokens: Tensor) -> Tensor:
+    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
         levels = tokens if isinstance(tokens, (list, tuple)) else [tokens]
-        return ops.concatenate([*(level[:, 0] for level in levels), super().call(levels[-1])], axis=-1)
+        count = self.images_per_sequence or 1
+        step = self.num_prefix_tokens // count
+        firsts = (self._per_image(level[:, : count * step : step]) for level in levels)
+        return ops.concatenate([*firsts, super().call(levels[-1], images)], axis=-1)
 
-    def compute_output_shape(self, input_shape):
-        levels = input_shape if isinstance(input_shape[0], (list, tuple)) else [input_shape]
-        return (levels[-1][0], sum(level[2] for level in levels) + levels[-1][2])
+    def compute_output_shape(self, tokens_shape, images_shape=None):
+        levels = tokens_shape if isinstance(tokens_shape[0], (list, tuple)) else [tokens_shape]
+        return (levels[-1][0], *self._several, sum(level[2] for level in levels) + levels[-1][2])
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -106,16 +142,17 @@ class AttentionPooling(_Pooling):
         num_prefix_tokens: number of class and register tokens at the start of the sequence, which are left out.
         gelu: `tanh` (the official code), `erf` or `quick`.
         epsilon: epsilon of the layer norm before the MLP.
+        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
 
     Shapes:
-        (batch, tokens, dim) -> (batch, dim)
+        (batch, tokens, dim) -> (batch, dim); with `images_per_sequence` as in `GlobalAveragePooling`
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown; at build, if `num_heads` does not divide the
             width.
     """
 
-    own_checks = {"mlp_dim": optional(checks.check_integer)}
+    own_checks = {**_Pooling.own_checks, "mlp_dim": optional(checks.check_integer)}
 
     def __init__(
         self,
@@ -124,30 +161,32 @@ class AttentionPooling(_Pooling):
         num_prefix_tokens: int = 0,
         gelu: str = "tanh",
         epsilon: float = 1e-6,
+        images_per_sequence: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(num_heads=num_heads, num_prefix_tokens=num_prefix_tokens)
+        self.configure(images_per_sequence=images_per_sequence)
         self.configure(mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon)
         if self.mlp_dim is not None:
             self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
             self.mlp = self.sublayer(MlpBlock, self.mlp_dim, gelu=self.gelu, name="mlp")
 
-    def build(self, input_shape):
-        dim = input_shape[-1]
+    def build(self, tokens_shape, images_shape=None):
+        dim = tokens_shape[-1]
         head_width(self.num_heads, dim)
         probe_shape = (1, 1, dim)
         self.probe = self.add_weight(name="probe", shape=probe_shape, initializer="glorot_uniform")
         # Xavier-uniform on each (dim, dim) kernel; this equals LeCun-uniform on the fused (dim, 2 dim) kernel.
         has_mlp = self.mlp_dim is not None
         self.query = self.dense(dim, "query", shape=probe_shape) if has_mlp else None
-        self.key_value = self.dense(2 * dim, "key_value", "lecun_uniform", input_shape, use_bias=has_mlp)
+        self.key_value = self.dense(2 * dim, "key_value", "lecun_uniform", tokens_shape, use_bias=has_mlp)
         self.proj = self.dense(dim, "proj", shape=probe_shape)
         if has_mlp:
-            self.norm.build((input_shape[0], 1, dim))
-            self.mlp.build((input_shape[0], 1, dim))
+            self.norm.build((tokens_shape[0], 1, dim))
+            self.mlp.build((tokens_shape[0], 1, dim))
 
-    def call(self, tokens: Tensor) -> Tensor:
+    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
         tokens = tokens[:, self.num_prefix_tokens :]
         _, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
@@ -155,10 +194,13 @@ class AttentionPooling(_Pooling):
         query = ops.reshape(probe if self.query is None else self.query(probe), (self.num_heads, head_dim))
         fused = ops.reshape(self.key_value(tokens), (-1, length, 2, self.num_heads, head_dim))
         key, value = fused[:, :, 0], fused[:, :, 1]  # (batch, length, heads, head_dim)
-        logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)
-        weights = ops.cast(softmax_at_least_float32(logits), value.dtype)
-        pooled = ops.einsum("bhk,bkhd->bhd", weights, value)
-        pooled = self.proj(ops.reshape(pooled, (-1, 1, dim)))
+        logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)[:, None]
+        if images is not None:
+            is_read = self._is_of_image(images[:, self.num_prefix_tokens :])[:, :, None]
+            logits = ops.where(is_read, ops.cast(logits, at_least_float32(logits.dtype)), MASKED)
+        weights = ops.cast(softmax_at_least_float32(logits), value.dtype)  # (batch, images, heads, length)
+        pooled = ops.einsum("bihk,bkhd->bihd", weights, value)
+        pooled = self.proj(ops.reshape(pooled, (-1, self.images_per_sequence or 1, dim)))
         if self.mlp_dim is not None:
             pooled = pooled + self.mlp(self.norm(pooled))
-        return pooled[:, 0]
+        return self._per_image(pooled)

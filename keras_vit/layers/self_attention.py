@@ -13,6 +13,8 @@ from keras_vit.layers.position_embs import relative_logits
 from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Tensor
 
+MASKED = -1e9  # logit of a key that a query does not see; its weight is exactly 0
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MultiHeadSelfAttention(Layer):
@@ -33,7 +35,8 @@ class MultiHeadSelfAttention(Layer):
         (batch, tokens, dim) -> the same. Optional inputs: `relative_keys` (offsets, dim / num_heads) from
         `RelativePositions`; `attention_bias` (heads, tokens, tokens) from `AttentionBias`, added to the logits;
         `rotary` (2, tokens, dim / num_heads) from `RotaryEmbedding`; and `key_sizes`, integers (batch, 1, 1, tokens),
-        the number of original tokens in each key. With `return_attention_scores=True` the output is a pair with the
+        the number of original tokens in each key; and `images`, integers (batch, tokens), the image of each token: a
+        token attends only to tokens of the same image. With `return_attention_scores=True` the output is a pair with the
         attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
         `return_keys=True` it is a pair with the keys, averaged over the heads, (batch, tokens, dim / num_heads).
 
@@ -84,6 +87,7 @@ class MultiHeadSelfAttention(Layer):
         *,
         attention_bias: Tensor = None,
         rotary: Tensor = None,
+        images: Tensor = None,
         return_attention_scores: bool = False,
         key_sizes: Tensor = None,
         return_keys: bool = False,
@@ -115,6 +119,9 @@ class MultiHeadSelfAttention(Layer):
         if key_sizes is not None:
             logits = ops.cast(logits, at_least_float32(logits.dtype))
             logits = logits + ops.log(ops.cast(key_sizes, logits.dtype))  # arXiv 2210.09461, Eq. 1
+        if images is not None:
+            is_same = ops.equal(images[:, None, :, None], images[:, None, None, :])
+            logits = ops.where(is_same, ops.cast(logits, at_least_float32(logits.dtype)), MASKED)
         weights = softmax_at_least_float32(logits)
         # SA(z) = A v, Eq. 7
         dropped = self.dropout(ops.cast(weights, value.dtype), training=training)

@@ -154,7 +154,7 @@ class TransformerBlock(ResidualBlock):
         block: `BlockConfig`, None for the default one.
 
     Shapes:
-        (batch, tokens, dim), and optionally `relative_keys`, `attention_bias` and `rotary` as in
+        (batch, tokens, dim), and optionally `relative_keys`, `attention_bias`, `rotary` and `images` as in
         `MultiHeadSelfAttention` -> the same as the tokens
 
     Raises:
@@ -202,9 +202,10 @@ class TransformerBlock(ResidualBlock):
         relative_keys: Tensor = None,
         attention_bias: Tensor = None,
         rotary: Tensor = None,
+        images: Tensor = None,
         training: bool | None = None,
     ) -> Tensor:
-        given = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary)
+        given = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, images=images)
 
         def run(tokens, *positions):
             positions = dict(zip(given, positions, strict=True))

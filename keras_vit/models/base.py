@@ -1,6 +1,7 @@
 """Model, with a corrected `fit`, and its subclasses ImageModel and TrainingModel, which trains another model."""
 
 import collections.abc
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -148,6 +149,13 @@ class ImageModel(Model):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
         config = config.resolve(dtype=policy.name)
+        if getattr(config, "embedding", None) is not None and config.embedding.images_per_sequence:
+            width = math.prod(config.patch_size) * config.channels
+            inputs = {
+                "patches": keras.Input((None, width), name="patches"),
+                "coordinates": keras.Input((None, 5), dtype="int32", name="coordinates"),
+            }
+            return config, inputs, inputs
         inputs = images = keras.Input((*(config.image_size or (None, None)), config.channels), name="images")
         if config.include_preprocessing:
             # Setting `preprocessing` sets scale and offset. bfloat16 would lose precision of the normalised values.
@@ -213,6 +221,15 @@ class ImageModel(Model):
                 f"preprocessing must give images of the model's image_size {config.image_size} and {channels} "
                 f"channels; got {value.image_size} and {value.channels} (Preprocessing.at(image_size) changes the size)"
             )
+        parts = config.field("embedding")
+        wanted = config.patch_size if parts is not None and parts.images_per_sequence else None
+        if value.patch_size != wanted:
+            if source == "stated":
+                raise ValueError(
+                    f"preprocessing must have patch_size={wanted} for {config.name}, which takes "
+                    f"{'patches' if wanted else 'images of one size'}; got {value} (use model.preprocessing)"
+                )
+            value = value.native(wanted)
         self._preprocessing = value.replace(in_model=config.include_preprocessing)
         self._preprocessing_source = source
         if config.include_preprocessing:
@@ -252,7 +269,8 @@ class ImageModel(Model):
         self._labels = value
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        dtype = keras.backend.standardize_dtype(keras.tree.flatten(inputs)[0].dtype)  # inputs may be lists and dicts
+        images = inputs["patches"] if isinstance(inputs, dict) and "patches" in inputs else inputs
+        dtype = keras.backend.standardize_dtype(keras.tree.flatten(images)[0].dtype)  # inputs may be lists and dicts
         if "int" in dtype and not self._config.include_preprocessing:
             warnings.warn(f"{self.name} expects prepared images; got {dtype}: {ADVICE}", stacklevel=2)
         return super().call(inputs, training=training, mask=mask)

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import keras
 import numpy as np
@@ -42,40 +42,70 @@ def clone(model: ModelT) -> ModelT:
     return _copy(model)
 
 
-def resize(model: ModelT, image_size: Size | None, method: str = "auto", pad: bool = False) -> ModelT:
-    """Return a copy of a model for another image size, or for images of any size.
+def resize(
+    model: ModelT,
+    image_size: Size | Literal["native"] | None,
+    method: str = "auto",
+    pad: bool = False,
+    images_per_sequence: int = 1,
+    max_tokens: int = 256,
+) -> ModelT:
+    """Return a copy of a model for another image size, for images of any size, or for native aspect ratios.
 
     Only the position tables are resized: in the copy, or, for images of any size, in every call, with the same numbers.
-    All images of a batch have the same size. On TensorFlow, one graph serves all sizes; on JAX, each size is compiled.
+    On TensorFlow, one graph serves all sizes; on JAX, each size is compiled.
+
+    With None, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,
+    arXiv 2502.14786, section 2.4.2; NaViT, arXiv 2307.06304): the model takes a dict of `patches` (batch, patches,
+    patch height * patch width * channels) and `coordinates`, see `PatchPlaces`. `data.native_batch` and
+    `data.native_pipeline` make such batches, `predict` and `evaluate` do it themselves.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.
         image_size: (height, width) in pixels or one integer, divisible by the patch size; None takes images of any
-            size, which needs a `VisionTransformer` with global attention and without a stem.
+            size, and `native` sequences of patches. Both need a `VisionTransformer` with global attention and without
+            a stem.
         method: resize method, see `resize_position_embedding`; `auto` is the method of the architecture's authors:
             `bicubic` for Swin, `align_corners` for the others.
         pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
             right; otherwise they raise an error.
+        images_per_sequence: with `native`, the number of images that a sequence may hold. The outputs are (batch,
+            classes) for 1, and (batch, images_per_sequence, classes) above.
+        max_tokens: with `native`, the largest number of patches of an image, for the model's preprocessing.
 
     Raises:
         TypeError: if `model` is not a model of this package.
         ValueError: if the method is unknown or the architecture does not support the size or the padding.
     """
     checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
-    config = check_model(model).config
-    if (image_size is None or pad) and not hasattr(config, "table_grid"):
+    if isinstance(image_size, str):
+        checks.check_choice("image_size", image_size, ("native",))
+    config, is_native = check_model(model).config, image_size == "native"
+    is_open = is_native or image_size is None
+    if (is_open or pad) and not hasattr(config, "table_grid"):
         raise ValueError(
-            f"image_size=None and pad=True need a VisionTransformer, whose blocks take any number of patches; "
-            f"got image_size={image_size}, pad={pad} for {config.name}"
+            f"image_size None and 'native' and pad=True need a VisionTransformer, whose blocks take any number of "
+            f"patches; got image_size={image_size}, pad={pad} for {config.name}"
         )
-    changes: dict[str, Any] = {"image_size": image_size}
+    if images_per_sequence != 1 and not is_native:
+        raise ValueError(
+            f"images_per_sequence needs image_size='native'; got {images_per_sequence} and image_size={image_size}"
+        )
+    changes: dict[str, Any] = {"image_size": None if is_open else image_size}
     if hasattr(config, "table_grid"):
         changes["embedding.pad"] = checks.check_flag("pad", pad)
-        changes["embedding.position_grid"] = config.table_grid if image_size is None else None
-        if image_size is None and method != "auto":
+        changes["embedding.position_grid"] = config.table_grid if is_open else None
+        changes["embedding.images_per_sequence"] = images_per_sequence if is_native else None
+        if is_open and method != "auto":
             changes["embedding.resize"] = method
+    if is_native:  # patches are cut, and resized, before they reach the model
+        changes |= {"patch_size": config.embedding.kernel_size or config.patch_size, "embedding.kernel_size": None}
     config = config.replace(**changes)
-    preprocessing = model.preprocessing if image_size is None else model.preprocessing.at(config.image_size)
+    preprocessing = model.preprocessing if is_open else model.preprocessing.at(config.image_size)
+    if is_native:
+        preprocessing = preprocessing.native(config.patch_size, max_tokens)
+    elif preprocessing.max_tokens is not None:
+        preprocessing = preprocessing.at(preprocessing.image_size)
     return _copy(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
 
 
@@ -114,10 +144,10 @@ def or_for_any_size(build: BuildT) -> BuildT:
 
     @functools.wraps(build)
     def build_or_open(*args, image_size="auto", **arguments):
-        if image_size is not None:
+        if image_size is not None and image_size != "native":
             return build(*args, image_size=image_size, **arguments)
         model = build(*args, image_size="file", **arguments)
-        return resize(model, None, model.table_method or "auto", bool(model.config.field("embedding.pad")))
+        return resize(model, image_size, model.table_method or "auto", bool(model.config.field("embedding.pad")))
 
     return cast(BuildT, build_or_open)
 
@@ -163,7 +193,7 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
             counts as a layer.
         grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
             and register tokens, and returns outputs of another rank, such as the maps of stems, stages and Swin,
-            unchanged. False returns every output unchanged. In both cases, merged tokens (`token_merging`) are copied
+            unchanged, as well as those of a model for native aspect ratios. False returns every output unchanged. In both cases, merged tokens (`token_merging`) are copied
             back to the places of the original tokens.
 
     Returns:
@@ -287,7 +317,7 @@ def _output(model, name):
 
 def _as_map(tokens, model):
     config = model.config
-    if len(tokens.shape) != 3:
+    if len(tokens.shape) != 3 or config.image_size is None and config.embedding.images_per_sequence:
         return tokens
     if config.image_size is None:
         return PatchMap(config.patch_size, dtype=config.dtype)(tokens, model.input)

@@ -23,6 +23,7 @@ from keras_vit.layers.patch_encoder import PatchCoordinates
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_embs import RelativePositions
 from keras_vit.layers.rotary import RotaryEmbedding
+from keras_vit.layers.sequences import PatchPlaces, RepeatedPrefix
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, head_dtype, make_head
@@ -91,8 +92,8 @@ class VisionTransformer(ImageModel):
         name: str | None = None,
     ) -> None:
         config, inputs, images = self._start(config)
-        features, config = _apply_stem(images, config, stem)
-        outputs, heads = _classify(_encode(_embed(features, config), features, config), config)
+        features, config = (images, config) if isinstance(images, dict) else _apply_stem(images, config, stem)
+        outputs, heads = _classify(*_encode(_embed(features, config), features, config), config)
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
@@ -100,9 +101,10 @@ class VisionTransformer(ImageModel):
         self._compiled_sizes: set[tuple[int, int]] = set()
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        if self._config.image_size is None and is_compiled_by_jax(inputs):
+        images = inputs["patches"] if isinstance(inputs, dict) else inputs
+        if self._config.image_size is None and is_compiled_by_jax(images):
             sizes = self._compiled_sizes
-            sizes.add(tuple(inputs.shape[1:3]))
+            sizes.add(tuple(images.shape[1:3]))
             if len(sizes) > _MANY_SIZES:
                 LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, len(sizes))
         if self._call_heads is None or not (training and self._in_train_step):
@@ -185,7 +187,8 @@ def _embed(features, config):
     """[x_class; x_1 E; ...; x_N E], Eq. 1 before positions."""
     parts = config.embedding
     arguments = config.patch_size, config.hidden_dim, parts.patch_bias, parts.pad, parts.kernel_size
-    tokens = PatchEncoder(*arguments, dtype=config.dtype, name="patch_encoder")(features)
+    patches = features["patches"] if isinstance(features, dict) else features
+    tokens = PatchEncoder(*arguments, dtype=config.dtype, name="patch_encoder")(patches)
     if config.embedding.patch_norm:
         tokens = _norm(config, "patch_norm")(tokens)
     if config.num_prefix_tokens:
@@ -199,13 +202,22 @@ def _norm(config, name):
 
 
 def _encode(tokens, features, config):
-    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L."""
+    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L.
+
+    The second result is the image of each token in sequences of several images, or None.
+    """
     given, merged, outputs = {}, (), []  # what every block gets besides its tokens
     coordinates = ()  # what the position layers get besides the tokens
-    if config.embedding.position_grid is not None:
+    several, prefix = config.embedding.images_per_sequence, config.num_prefix_tokens
+    if several is not None:
+        coordinates, given["images"] = PatchPlaces(several, prefix, name="patch_places")(features["coordinates"])
+        coordinates = (coordinates,)
+    elif config.embedding.position_grid is not None:
         coordinates = (PatchCoordinates(config.patch_size, name="patch_coordinates")(features),)
     if config.block.rotary is not None:
-        sequence = config.grid_size, config.num_class_tokens, config.num_registers
+        # Registers are not rotated, and neither are the class tokens of further images.
+        registers = config.num_registers + ((several or 1) - 1) * prefix
+        sequence = config.grid_size, config.num_class_tokens, registers
         rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
         given["rotary"] = rotary(tokens, *coordinates)
     for index, positions in enumerate(_positions(config)):
@@ -213,6 +225,8 @@ def _encode(tokens, features, config):
             tokens = positions(tokens, *coordinates)
         elif positions is not None:
             given[_GIVEN[type(positions)]] = positions(tokens)
+        if index == 0 and prefix and (several or 1) > 1:
+            tokens = RepeatedPrefix(several, prefix, dtype=config.dtype, name="repeated_prefix")(tokens)
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
         if index == 0 and config.embedding.pre_norm:
@@ -225,7 +239,7 @@ def _encode(tokens, features, config):
         outputs.append(tokens)
     if merged:
         outputs[-1] = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
-    return outputs
+    return outputs, given.get("images")
 
 
 # position layer whose output goes to the blocks -> argument of the blocks
@@ -269,7 +283,7 @@ def _block(config, index):
     return TransformerBlock(**arguments)
 
 
-def _classify(blocks, config):
+def _classify(blocks, images, config):
     """Apply y = LN(z_L^0), Eq. 4, or another pooling, then the tanh layer of pre-training and the head.
 
     Return the output and the list of the heads' outputs; only a distilled model has two.
@@ -282,7 +296,9 @@ def _classify(blocks, config):
         return average(heads), heads
     steps = [] if config.norm_position == "none" else [norm]
     if config.pooling not in UNPOOLED:
-        steps.insert(0 if config.norm_position == "after_pooling" else len(steps), _pooling(config))
+        pooling = _pooling(config)
+        pool = pooling if images is None else lambda tokens: pooling(tokens, images)
+        steps.insert(0 if config.norm_position == "after_pooling" else len(steps), pool)
     if config.head.num_blocks > 1:
         tokens = [steps[0](block) for block in blocks[-config.head.num_blocks :]]
         steps = steps[1:]
@@ -303,19 +319,27 @@ def _classify(blocks, config):
 
 
 def _class_head(tokens, config, suffix="", index=0):
-    pooled = TokenPooling(index, dtype=config.dtype, name=f"pooling{suffix}")(tokens)
+    pooled = _token_pooling(config, index, suffix)(tokens)
     return make_head(config, f"head{suffix}")(pooled) if config.include_top else pooled
 
 
+def _token_pooling(config, index, suffix=""):
+    sequence = config.embedding.images_per_sequence, max(config.num_prefix_tokens, 1)
+    return TokenPooling(index, *sequence, dtype=config.dtype, name=f"pooling{suffix}")
+
+
 def _pooling(config):
-    kwargs = {"dtype": config.dtype, "name": "pooling"}
+    several, head = config.embedding.images_per_sequence, config.head
+    prefix = config.num_prefix_tokens * (several or 1)
+    kwargs = {"images_per_sequence": several, "dtype": config.dtype, "name": "pooling"}
     if config.pooling == "gap":
-        return GlobalAveragePooling(config.num_prefix_tokens, **kwargs)
+        return GlobalAveragePooling(prefix, **kwargs)
     if config.pooling == "token_gap":
-        return TokenAndAveragePooling(config.num_prefix_tokens, **kwargs)
+        return TokenAndAveragePooling(prefix, **kwargs)
     if config.pooling in ("map", "aim"):
-        head, prefix = config.head, 0 if config.head.map_prefix else config.num_prefix_tokens
         mlp_dim = None if config.pooling == "aim" else head.map_mlp_dim or config.mlp_dim
-        arguments = head.map_heads or config.num_heads, mlp_dim, prefix, config.gelu, config.epsilon
-        return AttentionPooling(*arguments, **kwargs)
-    return TokenPooling(0, **kwargs)  # "token": the class token; "first": the first patch
+        prefix = 0 if head.map_prefix else prefix
+        return AttentionPooling(
+            head.map_heads or config.num_heads, mlp_dim, prefix, config.gelu, config.epsilon, **kwargs
+        )
+    return _token_pooling(config, 0)  # "token": the class token; "first": the first patch
