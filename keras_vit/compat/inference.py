@@ -21,7 +21,8 @@ def inference(model, compiled=True):
     call = _COMPILED.get(keras.backend.backend(), _eager)(model) if compiled else _eager(model)
 
     def run(inputs):
-        return keras.tree.map_structure(keras.ops.convert_to_numpy, call(np.asarray(inputs, np.float32)))
+        inputs = inputs if isinstance(inputs, dict) else np.asarray(inputs, np.float32)  # a dict has its own dtypes
+        return keras.tree.map_structure(keras.ops.convert_to_numpy, call(inputs))
 
     return run
 
@@ -33,7 +34,8 @@ def _eager(model):
 def _tensorflow(model):
     import tensorflow as tf
 
-    signature = tf.TensorSpec(model.input_shape, "float32")  # any batch size: a smaller batch needs no new trace
+    # any batch size: a smaller batch needs no new trace
+    signature = keras.tree.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), model.input)
 
     @tf.function(input_signature=[signature], autograph=False)
     def forward(inputs):

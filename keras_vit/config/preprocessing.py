@@ -93,7 +93,10 @@ class Preprocessing(Config):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Return the height and width of the prepared image in pixels, without `max_tokens`."""
+        """Return the height and width of the prepared image in pixels.
+
+        With `max_tokens`, each image has its own.
+        """
         return self.crop or self.size
 
     @property
@@ -134,7 +137,7 @@ class Preprocessing(Config):
         return self.replace(size=shorter, crop=image_size)
 
     def native(self, patch_size: Size, max_tokens: int = 256) -> Self:
-        """Return the same mean, std and interpolation for images in their own aspect ratios.
+        """Return the same preprocessing for images in their own aspect ratios.
 
         Args:
             patch_size: (height, width) of a patch in pixels, or one integer for both.

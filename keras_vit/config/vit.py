@@ -182,7 +182,8 @@ def _rules(c):
         "'global', token_merging 0 and position_embedding not 'relative' or 'relative_2d'": is_open and has_one_grid,
         "embedding.images_per_sequence takes patches of images of any size, so image_size must be None, "
         "embedding.kernel_size None, embedding.pad and include_preprocessing False, and pooling not 'first' "
-        "(keras_vit.resize(model, 'native') sets it)": count and (
+        "(keras_vit.resize(model, 'native') sets it)": count
+        and (
             c.image_size is not None
             or c.embedding.kernel_size is not None
             or c.embedding.pad

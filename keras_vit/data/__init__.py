@@ -2,6 +2,7 @@
 
 from keras_vit.data.corrupt import UnusableDataError, data_error
 from keras_vit.data.local import from_arrays, from_digits, from_directory, from_npz
+from keras_vit.data.native import flexible_patches, native_batch, native_pipeline
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
 from keras_vit.data.tfds import LabelRule, from_tfds
@@ -17,6 +18,7 @@ __all__ = [
     "VtabTask",
     "data_error",
     "eval_pipeline",
+    "flexible_patches",
     "from_arrays",
     "from_digits",
     "from_directory",
@@ -24,6 +26,8 @@ __all__ = [
     "from_tfds",
     "from_tfrecord",
     "list_vtab_tasks",
+    "native_batch",
+    "native_pipeline",
     "thousand_examples",
     "train_pipeline",
     "vtab_1k",

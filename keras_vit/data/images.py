@@ -51,7 +51,8 @@ def preprocess(
             the dtype for unsigned integers (uint8: 0 to 255) and `(0, 1)` for floats; signed integers need a range.
 
     Returns:
-        float32 NumPy array (images, *preprocessing.image_size, preprocessing.channels).
+        float32 NumPy array (images, *preprocessing.image_size, preprocessing.channels). With the preprocessing of a
+        model for native aspect ratios, a dict of patches and coordinates, see `keras_vit.resize`.
 
     Raises:
         FileNotFoundError: if a file does not exist.
@@ -87,9 +88,11 @@ def as_images(images, value_range=None):
 
 
 def stack(images, preprocessing):
-    """Read and preprocess the result of `as_images`: float32 (images, height, width, channels)."""
+    """Read and preprocess the result of `as_images`, see `preprocess`."""
     with tf.device("CPU"):
         done = [ops.apply(preprocessing, read(preprocessing.channels)) for read in images]
+        if preprocessing.max_tokens:
+            return {name: values.numpy() for name, values in ops.split(tf.stack(done)).items()}
     return np.stack([np.asarray(image) for image in done])
 
 

@@ -1,5 +1,6 @@
 """train_pipeline and eval_pipeline: batches of model input from a source of images."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -72,7 +73,8 @@ def train_pipeline(
             the pipeline raises an error; `data_error` extracts its message from what `model.fit` raises.
 
     Returns:
-        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)). With `mix` the labels are
+        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)); for native aspect ratios of
+        (dict of patches and coordinates, labels), see `native_pipeline`. With `mix` the labels are
         float32 (batch, classes) and sum to 1. `steps_per_epoch`, an attribute of the dataset, is the number of full
         batches per pass.
 
@@ -96,6 +98,10 @@ def train_pipeline(
             f"repeats above 1 requires shuffle=True, or every pass would skip the same images; got repeats={repeats}"
         )
     operations, mixer = parse_augment(augment, with_functions=True), parse_mix(mix)
+    if preprocessing.max_tokens and (mixer or operations and operations[0].kind == "crop"):
+        raise ValueError(
+            f"augment must not crop, and mix must be empty, for images in their own aspect ratios; got {augment}, {mix}"
+        )
     has_partner = mixer is not None and shard[1] > 1
     order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
@@ -158,7 +164,9 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
 
     Without `Unreadable.needed`, an unreadable image is left out instead of replaced.
     """
-    shape = (*preprocessing.image_size, preprocessing.channels)
+    shape, is_native = (*preprocessing.image_size, preprocessing.channels), preprocessing.max_tokens is not None
+    if is_native:
+        shape = (preprocessing.max_tokens, math.prod(preprocessing.patch_size) * preprocessing.channels + 5)
 
     def key_of(number):
         return tf.stack([tf.constant(order.seed, tf.int64), number])
@@ -173,7 +181,8 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
         for place, operation in enumerate(operations[crops:], start=crops):
             image = operation(image, _fold(key_of(number), place))
         # Without a mix, an image is converted while it is in the processor's cache.
-        return _convert(preprocessing, dtype, image) if mixer is None else image
+        image = _convert(preprocessing, dtype, image) if mixer is None else image
+        return ops.in_patches(preprocessing, image)
 
     def mixed(number, pair):
         images, labels = pair[0], tf.one_hot(pair[1], len(order.source.class_names))
@@ -188,6 +197,8 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
     dataset = read_batches(order, start_step, prepare, image_spec, unreadable)
     if mixer is not None:
         dataset = dataset.enumerate(start_step).map(mixed)
+    if is_native:
+        dataset = dataset.map(lambda rows, labels: (ops.split(rows), labels))
     options = tf.data.Options()
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
@@ -220,7 +231,7 @@ def _check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):
         raise ValueError("source must contain at least one image; it is empty")
     ops.check(preprocessing)
     checks.check_integer("batch_size", batch_size)
-    checks.check_choice("dtype", dtype, DTYPES)
+    checks.check_choice("dtype", dtype, DTYPES[:1] if preprocessing.max_tokens else DTYPES)
     is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
     is_pair = is_pair and all(isinstance(part, int) and not isinstance(part, bool) for part in shard)
     if not is_pair or not 0 <= shard[0] < shard[1]:

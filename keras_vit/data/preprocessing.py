@@ -6,6 +6,7 @@ from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.data import headers
 from keras_vit.layers.position_grid import patch_coordinates
+from keras_vit.layers.sequences import PADDING
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
 # resizes the height. The same two steps reproduce Pillow's pixel values except for a few in 10,000, which differ by 1.
@@ -65,9 +66,17 @@ def apply(preprocessing, image):
             to the channels of `preprocessing` (ITU-R 601-2 luma); a fourth channel, alpha, is dropped.
 
     Returns:
-        float32 tensor (*preprocessing.image_size, preprocessing.channels), equal to `(x / 255 - mean) / std`.
+        float32 tensor (*preprocessing.image_size, preprocessing.channels), equal to `(x / 255 - mean) / std`. With
+        `max_tokens`, the image has its own size and is cut into patches, see `sequence`.
     """
-    return standardise(preprocessing, resize(preprocessing, image))
+    return in_patches(preprocessing, standardise(preprocessing, resize(preprocessing, image)))
+
+
+def in_patches(preprocessing, image):
+    """Return the image itself, or, with `max_tokens`, its `sequence`."""
+    if preprocessing.max_tokens is None:
+        return image
+    return sequence(image, preprocessing.patch_size, preprocessing.max_tokens)
 
 
 def match_channels(image, channels):
@@ -130,22 +139,31 @@ def native_grid(height, width, preprocessing):
     return tf.unstack(tf.where(is_high, tf.stack(of_rows), tf.stack(of_columns)))
 
 
-def cut(image, patch_size):
-    """Cut an image into patches, with their coordinates.
+def sequence(image, patch_size, length):
+    """Cut an image into patches, each a row of its values and coordinates, and pad them to `length` rows.
 
     Args:
         image: float32 (height, width, channels); `patch_size` divides height and width.
         patch_size: (height, width) of a patch in pixels.
+        length: number of rows.
 
     Returns:
-        float32 (patches, patch height * patch width * channels), each in the order row, column, channel, and int32
-        (patches, 4): row, column, rows, columns.
+        float32 (length, patch height * patch width * channels + 5): the pixels in the order row, column, channel, then
+        row, column, rows, columns and the image in the sequence, 0, see `PatchPlaces`. `split` separates both.
     """
-    (height, width), channels = patch_size, image.shape[-1]
+    image, (height, width) = tf.convert_to_tensor(image), patch_size
     rows, columns = tf.unstack(tf.shape(image)[:2] // patch_size)
-    patches = tf.reshape(image, (rows, height, columns, width, channels))
-    patches = tf.reshape(tf.transpose(patches, (0, 2, 1, 3, 4)), (-1, height * width * channels))
-    return patches, tf.cast(patch_coordinates(rows, columns), tf.int32)
+    patches = tf.transpose(tf.reshape(image, (rows, height, columns, width, image.shape[-1])), (0, 2, 1, 3, 4))
+    patches = tf.reshape(patches, (-1, height * width * image.shape[-1]))
+    coordinates = tf.pad(tf.cast(patch_coordinates(rows, columns), tf.float32), ((0, 0), (0, 1)))
+    padding = [0.0] * patches.shape[1] + [float(value) for value in PADDING]
+    missing = tf.repeat(tf.constant([padding]), length - rows * columns, axis=0)
+    return tf.ensure_shape(tf.concat([tf.concat([patches, coordinates], 1), missing], 0), (length, len(padding)))
+
+
+def split(rows):
+    """Return the rows of `sequence`, (..., length, width + 5), as the inputs of a model."""
+    return {"patches": rows[..., :-5], "coordinates": tf.cast(rows[..., -5:], tf.int32)}
 
 
 def standardise(preprocessing, image):

@@ -166,6 +166,14 @@ def check_preprocessing(model, preprocessing):
     if preprocessing is None:
         raise ValueError(f"preprocessing must be given for a model of another package; {model.name} has none")
     check(preprocessing)
+    patch_sizes = preprocessing.patch_size, own and own.patch_size
+    if patch_sizes[0] != patch_sizes[1]:
+        raise ValueError(
+            f"preprocessing must have patch_size={patch_sizes[1]} for {model.name}; got {patch_sizes[0]} (None makes "
+            "images of one size, others patches of native aspect ratios; use model.preprocessing)"
+        )
+    if preprocessing.patch_size is not None and (own.channels, own.in_model) == (preprocessing.channels, False):
+        return preprocessing
     shape, taken = (*preprocessing.image_size, preprocessing.channels), tuple(model.input_shape[1:])
     if len(taken) == 3 and taken[-1] not in (None, 1, 3):
         raise ValueError(

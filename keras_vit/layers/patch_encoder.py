@@ -65,7 +65,7 @@ class PatchEncoder(Layer):
         self.projection = self.conv(self.hidden_dim, stored, "projection", "lecun_normal", **strides)
 
     def build(self, input_shape):
-        if len(input_shape) == 3:
+        if len(input_shape) == 3 and input_shape[2] is not None:
             channels, rest = divmod(input_shape[2], math.prod(self.patch_size))
             if rest or self.kernel_size not in (None, self.patch_size):
                 raise ValueError(
@@ -145,14 +145,20 @@ def resize_patch_kernel(kernel: Tensor, size: Size) -> Tensor:
     Raises:
         ValueError: if a size is not a positive integer.
     """
-    xp = array_module(kernel)
-    new, matrices = checks.check_pair("size", size), []
-    for old, wanted in zip(kernel.shape[:2], new, strict=True):
-        places = np.arange(wanted, dtype="float64")
-        resizing = resize_weights("bilinear", places, old, np.full(wanted, float(wanted)))  # (new, old), B of one axis
-        matrices.append(np.linalg.pinv(resizing.T).astype(keras.backend.standardize_dtype(kernel.dtype)))
+    xp, dtype = array_module(kernel), keras.backend.standardize_dtype(kernel.dtype)
+    sides = zip(kernel.shape[:2], checks.check_pair("size", size), strict=True)
+    vertical, horizontal = (patch_resizing(old, new).astype(dtype) for old, new in sides)
     # The B of a patch is the Kronecker product of those of its axes, and so is its pseudo-inverse.
-    return xp.einsum("xw,ywcd->yxcd", matrices[1], xp.einsum("yh,hwcd->ywcd", matrices[0], kernel))
+    return xp.einsum("xw,ywcd->yxcd", horizontal, xp.einsum("yh,hwcd->ywcd", vertical, kernel))
+
+
+def patch_resizing(old, new):
+    """Return the pseudo-inverse of the transposed B of one axis, (new, old), see `resize_patch_kernel`.
+
+    Its transpose resizes patches of `new` pixels to `old` pixels, such that the old kernel gives the same tokens.
+    """
+    resizing = resize_weights("bilinear", np.arange(new, dtype="float64"), old, np.full(new, float(new)))  # B
+    return np.linalg.pinv(resizing.T)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -36,8 +36,8 @@ class MultiHeadSelfAttention(Layer):
         `RelativePositions`; `attention_bias` (heads, tokens, tokens) from `AttentionBias`, added to the logits;
         `rotary` (2, tokens, dim / num_heads) from `RotaryEmbedding`; and `key_sizes`, integers (batch, 1, 1, tokens),
         the number of original tokens in each key; and `images`, integers (batch, tokens), the image of each token: a
-        token attends only to tokens of the same image. With `return_attention_scores=True` the output is a pair with the
-        attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
+        token attends only to tokens of the same image. With `return_attention_scores=True` the output is a pair with
+        the attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
         `return_keys=True` it is a pair with the keys, averaged over the heads, (batch, tokens, dim / num_heads).
 
     Raises:

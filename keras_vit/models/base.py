@@ -149,8 +149,8 @@ class ImageModel(Model):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
         config = config.resolve(dtype=policy.name)
-        if getattr(config, "embedding", None) is not None and config.embedding.images_per_sequence:
-            width = math.prod(config.patch_size) * config.channels
+        if config.field("embedding.images_per_sequence"):
+            width = math.prod(config.field("patch_size")) * config.channels
             inputs = {
                 "patches": keras.Input((None, width), name="patches"),
                 "coordinates": keras.Input((None, 5), dtype="int32", name="coordinates"),
@@ -221,10 +221,9 @@ class ImageModel(Model):
                 f"preprocessing must give images of the model's image_size {config.image_size} and {channels} "
                 f"channels; got {value.image_size} and {value.channels} (Preprocessing.at(image_size) changes the size)"
             )
-        parts = config.field("embedding")
-        wanted = config.patch_size if parts is not None and parts.images_per_sequence else None
+        wanted = config.field("patch_size") if config.field("embedding.images_per_sequence") else None
         if value.patch_size != wanted:
-            if source == "stated":
+            if source == "stated" or wanted is None:
                 raise ValueError(
                     f"preprocessing must have patch_size={wanted} for {config.name}, which takes "
                     f"{'patches' if wanted else 'images of one size'}; got {value} (use model.preprocessing)"

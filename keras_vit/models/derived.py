@@ -50,7 +50,7 @@ def resize(
     images_per_sequence: int = 1,
     max_tokens: int = 256,
 ) -> ModelT:
-    """Return a copy of a model for another image size, for images of any size, or for native aspect ratios.
+    """Return a copy of a model for another, any or each image's own size.
 
     Only the position tables are resized: in the copy, or, for images of any size, in every call, with the same numbers.
     On TensorFlow, one graph serves all sizes; on JAX, each size is compiled.
@@ -192,9 +192,9 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
         names: names of layers, such as `["block_03", "block_11", "encoder_norm"]`; the custom stem model of a hybrid
             counts as a layer.
         grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
-            and register tokens, and returns outputs of another rank, such as the maps of stems, stages and Swin,
-            unchanged, as well as those of a model for native aspect ratios. False returns every output unchanged. In both cases, merged tokens (`token_merging`) are copied
-            back to the places of the original tokens.
+            and register tokens, and returns outputs of another rank, such as the maps of stems, stages and Swin, and
+            those of a model for native aspect ratios unchanged. False returns every output unchanged. In both cases,
+            merged tokens (`token_merging`) are copied back to the places of the original tokens.
 
     Returns:
         A Keras model from images to the list of outputs in the order of `names`, or to the output of a single name.

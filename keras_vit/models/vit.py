@@ -93,7 +93,8 @@ class VisionTransformer(ImageModel):
     ) -> None:
         config, inputs, images = self._start(config)
         features, config = (images, config) if isinstance(images, dict) else _apply_stem(images, config, stem)
-        outputs, heads = _classify(*_encode(_embed(features, config), features, config), config)
+        blocks, owners = _encode(_embed(features, config), features, config)
+        outputs, heads = _classify(blocks, owners, config)
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.

@@ -171,7 +171,7 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
             if importlib.util.find_spec("tensorboard"):
                 callbacks.append(keras.callbacks.TensorBoard(workdir / "logs", write_graph=False))
             write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
-        size = " x ".join(map(str, find_encoder(model).config.image_size))
+        size = " x ".join(map(str, find_encoder(model).config.image_size or ("any",)))
         log(
             f"{epochs * steps_per_epoch:,} steps of {recipe.batch_size} images, "
             f"{epochs} x {source.size:,} images of {size} pixels"

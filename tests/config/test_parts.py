@@ -30,6 +30,7 @@ EVERYTHING = {
         "position_grid": (3, 5),
         "kernel_size": (4, 8),
         "pad": True,
+        "images_per_sequence": 3,
     },
     BlockConfig: {
         "order": "post_norm",

@@ -42,8 +42,27 @@ def test_default_preprocessing_is_the_official_one():
         "interpolation": "bilinear",
         "mean": [0.5, 0.5, 0.5],
         "std": [0.5, 0.5, 0.5],
+        "patch_size": None,
+        "max_tokens": None,
         "in_model": False,
     }
+
+
+def test_native_preprocessing_keeps_the_normalisation():
+    old = Preprocessing(size=256, crop=224, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    native = old.native((8, 16), 100)
+    assert (native.patch_size, native.max_tokens, native.crop) == ((8, 16), 100, None)
+    assert (native.interpolation, native.mean, native.std) == (old.interpolation, old.mean, old.std)
+    assert native.at(96).max_tokens is None and native.at(96).image_size == (96, 96)
+
+
+@pytest.mark.parametrize("values", [{"patch_size": 16}, {"max_tokens": 9}, {"in_model": True}, {"crop": 8}])
+def test_incomplete_native_preprocessing_is_refused(values):
+    complete = (
+        {} if len(values) == 1 and set(values) <= {"patch_size", "max_tokens"} else {"patch_size": 4, "max_tokens": 9}
+    )
+    with pytest.raises(ValueError, match="patch_size and max_tokens must be given together, without crop and in_model"):
+        Preprocessing(**complete, **values)
 
 
 @pytest.mark.parametrize("values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}])

@@ -46,9 +46,10 @@ def test_one_integer_means_square_patches():
             r"images or maps of shape \(batch, rows, columns, channels\) with known size; got \(None, None",
         ),
         (
-            (None, 224, 3),
-            r"images or maps of shape \(batch, rows, columns, channels\) with known size; got \(None, 224, 3\)",
+            (None, None, None),
+            r"images or maps of shape \(batch, rows, columns, channels\) with known size; got \(None, None, None\)",
         ),
+        ((None, 224, 3), r"patches must have the width patch height \* patch width \* channels .*; got 3 and"),
     ],
 )
 def test_images_that_the_patches_do_not_tile_are_refused(shape, message):

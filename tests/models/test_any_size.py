@@ -251,7 +251,7 @@ def test_methods_for_offsets_are_refused(make_model, method):
 
 
 def test_other_architectures_refuse():
-    with pytest.raises(ValueError, match="image_size=None and pad=True need a VisionTransformer"):
+    with pytest.raises(ValueError, match="image_size None and 'native' and pad=True need a VisionTransformer"):
         keras_vit.Swin_T(image_size=None)
     with pytest.raises(ValueError, match="embedding.position_grid must be given"):
         keras_vit.ViTConfig(name="x", image_size=None, patch_size=4, hidden_dim=8, num_layers=1, num_heads=1, mlp_dim=8)
