@@ -147,15 +147,15 @@ CASES = (
         (4, 6, 8),
     ),
     (layers.DropPath, [{"rate": 0.0}, {"rate": 0.5}, {"rate": 0.25, "seed": 7}], (4, 6)),
-    (layers.GlobalAveragePooling, [{}, {"num_prefix_tokens": 2}], (5, 6)),
-    (layers.TokenAndAveragePooling, [{}, {"num_prefix_tokens": 2}], (5, 6)),
+    (layers.GlobalAveragePooling, [{}, {"num_prefix_tokens": 2, "images_per_sequence": 1}], (5, 6)),
+    (layers.TokenAndAveragePooling, [{}, {"num_prefix_tokens": 2, "images_per_sequence": 1}], (5, 6)),
     (layers.LayerScale, [{}, {"init": 0.5}], (4, 6)),
     (
         layers.AttentionPooling,
         [
             {"num_heads": 2, "mlp_dim": 12},
             {"num_heads": 4, "mlp_dim": 6, "num_prefix_tokens": 2, "gelu": "erf", "epsilon": 1e-5},
-            {"num_heads": 2, "mlp_dim": None},
+            {"num_heads": 2, "mlp_dim": None, "images_per_sequence": 1},
         ],
         (5, 8),
     ),
@@ -188,7 +188,7 @@ CASES = (
         ],
         (4, 9, 3),
     ),
-    (layers.TokenPooling, [{}, {"index": 2}], (4, 6)),
+    (layers.TokenPooling, [{}, {"index": 2}, {"images_per_sequence": 2, "num_prefix_tokens": 2}], (4, 6)),
     (
         layers.TransformerBlock,
         [

@@ -5,7 +5,6 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.data import headers
-from keras_vit.layers.position_grid import patch_coordinates
 from keras_vit.layers.sequences import PADDING
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
@@ -155,10 +154,13 @@ def sequence(image, patch_size, length):
     rows, columns = tf.unstack(tf.shape(image)[:2] // patch_size)
     patches = tf.transpose(tf.reshape(image, (rows, height, columns, width, image.shape[-1])), (0, 2, 1, 3, 4))
     patches = tf.reshape(patches, (-1, height * width * image.shape[-1]))
-    coordinates = tf.pad(tf.cast(patch_coordinates(rows, columns), tf.float32), ((0, 0), (0, 1)))
+    index = tf.range(rows * columns)
+    sizes = tf.zeros_like(index) + rows, tf.zeros_like(index) + columns
+    coordinates = tf.stack([index // columns, index % columns, *sizes, tf.zeros_like(index)], axis=1)
     padding = [0.0] * patches.shape[1] + [float(value) for value in PADDING]
     missing = tf.repeat(tf.constant([padding]), length - rows * columns, axis=0)
-    return tf.ensure_shape(tf.concat([tf.concat([patches, coordinates], 1), missing], 0), (length, len(padding)))
+    present = tf.concat([patches, tf.cast(coordinates, tf.float32)], 1)
+    return tf.ensure_shape(tf.concat([present, missing], 0), (length, len(padding)))
 
 
 def split(rows):

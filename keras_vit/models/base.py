@@ -1,7 +1,6 @@
-"""Model, with a corrected `fit`, and its subclasses ImageModel and TrainingModel, which trains another model."""
+"""Model, with a corrected `fit`, and ImageModel, the base class of the models of images."""
 
 import collections.abc
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -43,54 +42,6 @@ class Model(DistributedFit, keras.Model):
         from keras_vit.models.training_warnings import looked_at  # that module imports this one
 
         return looked_at(self, method, data)
-
-
-class TrainingModel(Model):
-    """Train another model, and run further models that are not trained.
-
-    A subclass lists in `_models` the constructor arguments that are models; they are also attributes, and the first one
-    is the model to train. Its property `settings` is a dict of the other arguments, as JSON values.
-    """
-
-    _models: tuple[str, ...] = ()
-    settings: Any
-
-    def trained_model(self) -> keras.Model:
-        """Return the model that `fit` trains: the student, or the encoder."""
-        return getattr(self, self._models[0])
-
-    def _untrained(self) -> Any:
-        """Return the ids of the variables that `fit` must not change, although their own model may train them."""
-        raise NotImplementedError
-
-    @property
-    def trainable_variables(self):
-        return _without(self._untrained(), super().trainable_variables)
-
-    @property
-    def trainable_weights(self):
-        return _without(self._untrained(), super().trainable_weights)
-
-    @property
-    def non_trainable_variables(self):
-        return _without(set(map(id, self.trainable_variables)), self.variables)
-
-    @property
-    def non_trainable_weights(self):
-        return _without(set(map(id, self.trainable_weights)), self.weights)
-
-    def get_config(self):
-        models = {name: keras.saving.serialize_keras_object(getattr(self, name)) for name in self._models}
-        return {**models, **self.settings, "name": self.name}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        models = {name: keras.saving.deserialize_keras_object(config[name], custom_objects) for name in cls._models}
-        return cls(**{**config, **models})
-
-
-def _without(ids, variables):
-    return [variable for variable in variables if id(variable) not in ids]
 
 
 class ImageModel(Model):
@@ -137,6 +88,10 @@ class ImageModel(Model):
         """Yield the layers, or functions of maps, that lead from the normalised images to the outputs."""
         raise NotImplementedError
 
+    @staticmethod
+    def _inputs(config):
+        return keras.Input((*(config.image_size or (None, None)), config.channels), name="images")
+
     def _start(self, config):
         """Return the config with its defaults filled in, the input, and the images that the first layer gets.
 
@@ -149,14 +104,7 @@ class ImageModel(Model):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
         config = config.resolve(dtype=policy.name)
-        if config.field("embedding.images_per_sequence"):
-            width = math.prod(config.field("patch_size")) * config.channels
-            inputs = {
-                "patches": keras.Input((None, width), name="patches"),
-                "coordinates": keras.Input((None, 5), dtype="int32", name="coordinates"),
-            }
-            return config, inputs, inputs
-        inputs = images = keras.Input((*(config.image_size or (None, None)), config.channels), name="images")
+        inputs = images = self._inputs(config)
         if config.include_preprocessing:
             # Setting `preprocessing` sets scale and offset. bfloat16 would lose precision of the normalised values.
             images = keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(inputs)
@@ -209,26 +157,21 @@ class ImageModel(Model):
     @preprocessing.setter
     def preprocessing(self, value: Preprocessing | None) -> None:
         config = self._config
-        channels = 1 if config.channels == 1 else 3
-        source = "default" if value is None else "stated"
+        channels, source = 1 if config.channels == 1 else 3, "default" if value is None else "stated"
+        patch_size = config.field("patch_size") if config.field("embedding.images_per_sequence") else None
         if value is None:
-            size = config.image_size or config.usual_size
-            value = Preprocessing(size=size, mean=(0.5,) * channels, std=(0.5,) * channels)
+            half = (0.5,) * channels
+            value = Preprocessing(size=config.image_size or config.usual_size, mean=half, std=half)
+            value = value if patch_size is None else value.native(patch_size)
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
-        if (value.image_size, value.channels) != (config.image_size or value.image_size, channels):
+        wanted = config.image_size or value.image_size, channels, patch_size
+        if (value.image_size, value.channels, value.patch_size) != wanted:
             raise ValueError(
                 f"preprocessing must give images of the model's image_size {config.image_size} and {channels} "
-                f"channels; got {value.image_size} and {value.channels} (Preprocessing.at(image_size) changes the size)"
+                f"channels, and patch_size={patch_size}; got {value.image_size}, {value.channels} and "
+                f"{value.patch_size} (Preprocessing.at and Preprocessing.native change them)"
             )
-        wanted = config.field("patch_size") if config.field("embedding.images_per_sequence") else None
-        if value.patch_size != wanted:
-            if source == "stated" or wanted is None:
-                raise ValueError(
-                    f"preprocessing must have patch_size={wanted} for {config.name}, which takes "
-                    f"{'patches' if wanted else 'images of one size'}; got {value} (use model.preprocessing)"
-                )
-            value = value.native(wanted)
         self._preprocessing = value.replace(in_model=config.include_preprocessing)
         self._preprocessing_source = source
         if config.include_preprocessing:
@@ -268,8 +211,8 @@ class ImageModel(Model):
         self._labels = value
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        images = inputs["patches"] if isinstance(inputs, dict) and "patches" in inputs else inputs
-        dtype = keras.backend.standardize_dtype(keras.tree.flatten(images)[0].dtype)  # inputs may be lists and dicts
+        # Inputs may be lists and dicts; a dict of coordinates and patches is sorted.
+        dtype = keras.backend.standardize_dtype(keras.tree.flatten(inputs)[-1].dtype)
         if "int" in dtype and not self._config.include_preprocessing:
             warnings.warn(f"{self.name} expects prepared images; got {dtype}: {ADVICE}", stacklevel=2)
         return super().call(inputs, training=training, mask=mask)

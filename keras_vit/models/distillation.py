@@ -11,8 +11,8 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.compat.saved_objects import CrossEntropy
-from keras_vit.models.base import TrainingModel
 from keras_vit.models.encoders import find_encoder, images_of, output_activation
+from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
 _MODES = ("hard", "soft")

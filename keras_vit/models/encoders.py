@@ -3,7 +3,8 @@
 import keras
 
 from keras_vit.compat.graph import graph_calls
-from keras_vit.models.base import ImageModel, TrainingModel
+from keras_vit.models.base import ImageModel
+from keras_vit.models.training_model import TrainingModel
 
 
 def find_encoder(model):

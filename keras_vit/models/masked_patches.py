@@ -18,8 +18,9 @@ from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.compat.saved_objects import Accuracy
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption, PatchPrediction
-from keras_vit.models.base import TrainingModel, described, head_dtype
+from keras_vit.models.base import described, head_dtype
 from keras_vit.models.derived import feature_extractor
+from keras_vit.models.training_model import TrainingModel
 from keras_vit.models.vit import VisionTransformer
 
 BINS = 8  # 3 bits per channel

@@ -1,5 +1,6 @@
 """VisionTransformer: the ViT of arXiv 2010.11929 as a functional Keras model: plain, hybrid, axial or distilled."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,11 +102,21 @@ class VisionTransformer(ImageModel):
         self._call_heads = keras.Model(inputs, heads).__call__ if len(heads) > 1 else None
         self._compiled_sizes: set[tuple[int, int]] = set()
 
+    @staticmethod
+    def _inputs(config):
+        if config.embedding.images_per_sequence is None:
+            return ImageModel._inputs(config)
+        width = math.prod(config.patch_size) * config.channels
+        return {
+            "patches": keras.Input((None, width), name="patches"),
+            "coordinates": keras.Input((None, 5), dtype="int32", name="coordinates"),
+        }
+
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        images = inputs["patches"] if isinstance(inputs, dict) else inputs
-        if self._config.image_size is None and is_compiled_by_jax(images):
+        first = keras.tree.flatten(inputs)[-1]  # images, or patches
+        if self._config.image_size is None and is_compiled_by_jax(first):
             sizes = self._compiled_sizes
-            sizes.add(tuple(images.shape[1:3]))
+            sizes.add(tuple(first.shape[1:3]))
             if len(sizes) > _MANY_SIZES:
                 LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, len(sizes))
         if self._call_heads is None or not (training and self._in_train_step):

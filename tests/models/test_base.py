@@ -270,9 +270,9 @@ def test_default_preprocessing_is_the_official_one_at_the_models_size(make_model
         (
             Preprocessing(size=32),
             ValueError,
-            r"image_size \(16, 16\) and 3 channels; got \(32, 32\) and 3 \(Preprocessing.at\(image_size\)",
+            r"image_size \(16, 16\) and 3 channels, and .*; got \(32, 32\), 3 and None \(Preprocessing.at",
         ),
-        (Preprocessing(size=16, mean=0.5, std=0.5), ValueError, r"and 3 channels; got \(16, 16\) and 1"),
+        (Preprocessing(size=16, mean=0.5, std=0.5), ValueError, r"and 3 channels, and .*; got \(16, 16\), 1 and None"),
     ],
 )
 def test_preprocessing_that_does_not_fit_is_refused(value, error, message, make_model):

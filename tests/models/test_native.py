@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from models.test_any_size import FAMILIES, images_of
+from any_size import FAMILIES, images_of
 from slow_rows import slow_after
 
 import keras_vit
@@ -140,7 +140,7 @@ def test_arguments_are_checked(make_model, arguments, message):
 
 def test_preprocessing_must_make_patches(make_model):
     model = keras_vit.resize(make_model(), "native")
-    with pytest.raises(ValueError, match=r"preprocessing must have patch_size=\(4, 4\) for tiny, which takes patches"):
+    with pytest.raises(ValueError, match=r"3 channels, and patch_size=\(4, 4\); got \(16, 16\), 3 and None"):
         model.preprocessing = keras_vit.Preprocessing(size=16)
-    with pytest.raises(ValueError, match="preprocessing must have patch_size=None for tiny"):
+    with pytest.raises(ValueError, match=r"3 channels, and patch_size=None; got \(16, 16\), 3 and \(4, 4\)"):
         make_model().preprocessing = model.preprocessing
