@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields
 from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.names.rules import LAYOUTS
 from keras_vit.config import ViTConfig
 from keras_vit.config.base import flattened, with_field
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
@@ -21,6 +22,8 @@ _OF_MLP = ("block.gated", "block.mlp_norm")  # a family may have variants with b
 # Fields that no array shows and that change the outputs.
 _HIDDEN = ("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix")
 _ATTENTIVE = ("map", "aim")
+# families without layouts of their own
+_USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.published for layout in LAYOUTS[ViTConfig.family].values()))
 _INITIAL_LAYER_SCALE = 1e-5  # replaced by the file's values
 
 
@@ -87,9 +90,11 @@ def identify(
     known = {name: value for name, value in known.items() if value is not None or "." in name}
     families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
 
-    found = candidates(fields, _considered(variant, foreign))
+    found = candidates(fields, _considered(variant, foreign, description.names))
     if variant in VARIANTS and not found:
         raise ValueError(f"{path} must hold the weights of {variant}; it holds {_described(fields)}")
+    if foreign is not None:
+        families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
     found = [name for name in found if VARIANTS[name].family in families] or found
     table: Variant | Family | None
     if found:
@@ -97,8 +102,8 @@ def identify(
         _check_equal(path, {name: reference_config(name) for name in found}, known, description.usual)
         notes = [f"the names and shapes of the file are those of {found[0]}"]
     else:
-        if not families and description.checkpoint.config is None:
-            families = _families(fields)
+        if variant not in FAMILIES and description.checkpoint.config is None:
+            families = _families(fields, families or _USUAL_FAMILIES - {None})
             _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **known}, {})
         checked = [name for name in _STRUCTURE if name not in given]
         if variant is not None and not _fits(fields, _family_config(variant), True, checked):
@@ -110,13 +115,15 @@ def identify(
     return config, table, tuple(notes)
 
 
-def _considered(variant, foreign):
-    """Return the names of the variants that a file may hold."""
+def _considered(variant, foreign, layout):
+    """Return the names of the variants that a file may hold; some families have layouts of their own."""
     if variant in FAMILIES:
         return [name for name, row in VARIANTS.items() if row.family == variant]
     if variant is not None:
         return [variant]
-    return VARIANTS if foreign is None else [foreign.variant]
+    if foreign is not None:
+        return [foreign.variant]
+    return [name for name, row in VARIANTS.items() if row.family in (layout.published or _USUAL_FAMILIES)]
 
 
 def _check_equal(path, configs, known, usual):
@@ -148,11 +155,11 @@ def _family_config(name):
     return ViTConfig.from_dict(merged({"name": name, **sizes}, FAMILIES[name].config if name in FAMILIES else {}))
 
 
-def _families(fields):
-    """Return the families whose structure a file shows; none if it shows that of a plain ViT."""
+def _families(fields, considered):
+    """Return the considered families whose structure a file shows; none if it shows that of a plain ViT."""
     if _fits(fields, _family_config("vit"), True, _STRUCTURE):
         return []
-    configs = {name: _family_config(name) for name in FAMILIES}
+    configs = {name: _family_config(name) for name in FAMILIES if name in considered}
     pools = fields.get("pooling") in _ATTENTIVE
     alike = {name: config for name, config in configs.items() if (config.pooling in _ATTENTIVE) == pools}
     return [name for name, config in alike.items() if _fits(fields, config, True, _STRUCTURE)]

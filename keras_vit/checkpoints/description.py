@@ -126,6 +126,8 @@ def describe(checkpoint, family=None, layout="auto"):
         widths[layer] = _width(rules, parts[layer], entries)
     usual, shown = {}, ()
     if rules is not None:
+        stated["grid_size"] = _axes_of_tables(rules, checkpoint) or stated["grid_size"]
+        stated["published"] = stated["published"] or tuple(rules.published)
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
         usual |= {"window_size": _window_of(entries)} if family == "swin" else {}
         shown = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
@@ -149,6 +151,15 @@ def describe(checkpoint, family=None, layout="auto"):
         classes=widths["head"],
         representation_size=widths["pre_logits"],
     )
+
+
+def _axes_of_tables(rules, checkpoint):
+    """Return the (rows, columns) of position tables that have an axis for each, or None."""
+    shapes = {names.fold(rules, name): entry.shape for name, entry in checkpoint.entries.items()}
+    grids = [shape[-3:-1] for name, shape in shapes.items() if (rules.rank_of(name) or 0) > 2 and len(shape) > 2]
+    sides = {rule.ours: shapes[rule.theirs[0]][-2:-1] for rule in rules.rules if rule.theirs[0] in shapes}
+    pair = sides.get("position_embs/rows", ()) + sides.get("position_embs/columns", ())
+    return grids[0] if grids else pair if len(pair) == 2 else None
 
 
 def _set_aside(rules, checkpoint):
