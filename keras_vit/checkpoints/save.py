@@ -104,7 +104,7 @@ def _chosen(layouts, library, hf_type, config, suffix):
     wanted = (library, "official", "microsoft") if library == "original" else (library,)
     family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
     known = [rules for rules in layouts.values() if rules.library in wanted]
-    known.sort(key=lambda rules: (family not in rules.published, wanted.index(rules.library)))
+    known.sort(key=lambda rules: (family not in rules.published, wanted.index(rules.library), len(rules.published)))
     known = [rules for rules in known if rules.suffix == suffix] or known
     problems = [_problem(rules.library, {**_NEEDED_ALWAYS, **rules.holds}, config) for rules in known]
     if all(problems):
