@@ -48,10 +48,13 @@ def _fits(fields, config, is_published, checked):
     if is_published:
         kinds = [fields["position_embedding"], config.position_embedding.replace("sincos2d_mae", "none")]
     skipped = () if config.qkv_bias else ("block.key_bias",)
+    is_flexible = config.embedding.position_grid is not None  # FlexiViT: a kernel and a table of any size
     if not (fields["qkv_bias"] or config.block.key_bias):
         skipped = ("qkv_bias", "block.key_bias")  # timm leaves the zero biases of DINOv3 out
+    skipped += ("patch_size",) if is_flexible else ()
     pairs = [
         *((fields[name], config.field(name)) for name in checked if name not in skipped),
+        (is_flexible and grid_of(fields)[1], False),
         (fields.get("stem"), stem),
         (fields.get("block.order") == "parallel", config.block.order == "parallel"),
         (fields["has_layer_scale"], config.layer_scale_init is not None),
@@ -91,6 +94,10 @@ def identify(
     families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
 
     found = candidates(fields, _considered(variant, foreign, description.names))
+    if variant is None and foreign is None:  # the table of FlexiViT is smaller than those of other ViTs
+        grids = {name: reference_config(name).embedding.position_grid for name in found}
+        is_flexible = grid_of(fields)[0] in set(grids.values()) - {None}
+        found = [name for name in found if is_flexible == (grids[name] is not None)]
     if variant in VARIANTS and not found:
         raise ValueError(f"{path} must hold the weights of {variant}; it holds {_described(fields)}")
     if foreign is not None:
@@ -191,7 +198,10 @@ def _complete(path, values, fields, known, given, description, table, notes):
             )
         else:
             notes.append(f"{name}={flat[name]!r} is from the table")
-    size = given.get("image_size") or _image_size(path, fields, rows, description, table, notes)
+    usual = table.image_size if isinstance(table, Variant) and values.get("embedding.position_grid") else None
+    size = given.get("image_size") or usual or _image_size(path, fields, rows, description, table, notes)
+    if values.get("embedding.position_grid"):
+        flat |= {**description.buffers(), "patch_size": values.get("patch_size", fields["patch_size"]), **given}
     if "embedding.class_position" not in given and flat.get("position_embedding", "learned") == "learned":
         flat["embedding.class_position"] = has_class_rows({**fields, "table_rows": rows}, size)
     return ViTConfig.from_dict(_nested({**flat, "image_size": size}))
@@ -230,7 +240,7 @@ def own_size(description, config):
     grid = description.grid_size
     if grid is None and description.names is not None and config.family == "vit":
         grid, _ = grid_of(shown_fields(description.names, description.entries))
-    if grid is None or config.field("stem") is not None:
+    if grid is None or config.field("stem") is not None or config.field("embedding.position_grid"):
         return config.image_size
     return tuple(side * step for side, step in zip(grid, config.patch_size, strict=True))
 

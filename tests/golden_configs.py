@@ -121,6 +121,7 @@ def _flexivit(case, config):
     """The model of the stored kernel and of the first `seqhw`, whose patches are of that size."""
     plain = {name: value for name, value in config.items() if name not in ("posemb_size", "seqhw")}
     embedding = {"class_position": False, "resize": "bilinear_antialias", "position_grid": config["posemb_size"]}
+    embedding["kernel_size"] = config["patch_size"]
     return {**_big_vision(case, plain), "embedding": embedding}
 
 

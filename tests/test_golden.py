@@ -132,9 +132,11 @@ def _tensor(array):
 
 
 def _compare_patch_sizes(folder, case, config):
-    """One set of weights at every number of patches per side."""
-    stored, arrays = build_model(config), np.load(folder / "io.npz")
-    keras_vit.load_weights(stored, _weights(folder, case))
+    """One set of weights at every number of patches per side, through `keras_vit.load`, and written back."""
+    source, arguments = _weights(folder, case), {"variant": "flexivit", "image_size": config.image_size}
+    stored, arrays = keras_vit.load(source, **arguments), np.load(folder / "io.npz")
+    assert stored.config == config.replace(name="flexivit", dtype=stored.config.dtype)
+    _compare_written(folder, case, source, arguments, False)
     for count in case["config"]["seqhw"]:
         model = stored.with_patch_size(config.image_size[0] // count)
         found = {

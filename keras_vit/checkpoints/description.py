@@ -5,6 +5,7 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
+from keras_vit.checkpoints.architecture import grid_of, shown_fields
 from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
@@ -66,6 +67,13 @@ class Description(Stated):
         name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
         return self.names.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
 
+    def buffers(self):
+        """Return the kernel and table of a FlexiViT, which every call resizes, as fields; timm resizes its own way."""
+        fields = shown_fields(self.names, self.entries)
+        found = {"kernel_size": fields["patch_size"], "position_grid": self.grid_size or grid_of(fields)[0]}
+        found |= {"resize": self.names.resize} if self.layout == "timm" else {}
+        return {f"embedding.{name}": value for name, value in found.items() if value is not None}
+
     def has_head_bias(self):
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
         biases = [self.entries[name] for name in self.heads if name.endswith(("bias", "/1"))]
@@ -90,6 +98,8 @@ class Description(Stated):
             # A head trained after pre_logits needs that layer. A new head has none, as in the paper's fine-tuning.
             if config.representation_size is None and config.include_top and config.classes == self.classes:
                 changes["representation_size"] = self.representation_size
+            if config.embedding.position_grid and self.names is not None:
+                changes |= {name: value for name, value in self.buffers().items() if name not in given}
             if config.stem is not None:
                 stated = {**self.usual, **self.stated}.items()
                 changes |= {name: value for name, value in stated if name.startswith("stem.")}
