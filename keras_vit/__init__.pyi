@@ -294,6 +294,8 @@ FlexiViT_S: _Published
 FlexiViT_B: _Published
 FlexiViT_L: _Published
 NaFlexViT_B16_gap: _Published
+NaFlexViT_B16_par_gap: _Published
+NaFlexViT_B16_parfac_gap: _Published
 CLIP_B32: _Published
 CLIP_B16: _Published
 CLIP_L14: _Published

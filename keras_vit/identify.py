@@ -21,6 +21,7 @@ _STRUCTURE = (
 _OF_MLP = ("block.gated", "block.mlp_norm")  # a family may have variants with both values
 # Fields that no array shows and that change the outputs.
 _HIDDEN = ("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix")
+_HIDDEN += ("embedding.square_positions",)
 _ATTENTIVE = ("map", "aim")
 # families without layouts of their own
 _USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.published for layout in LAYOUTS[ViTConfig.family].values()))
@@ -48,7 +49,7 @@ def _fits(fields, config, is_published, checked):
     if is_published:
         kinds = [fields["position_embedding"], config.position_embedding.replace("sincos2d_mae", "none")]
     skipped = () if config.qkv_bias else ("block.key_bias",)
-    is_flexible = config.embedding.position_grid is not None  # FlexiViT: a kernel and a table of any size
+    is_flexible = config.embedding.kernel_size is not None  # FlexiViT: a kernel and a table of any size
     if not (fields["qkv_bias"] or config.block.key_bias):
         skipped = ("qkv_bias", "block.key_bias")  # timm leaves the zero biases of DINOv3 out
     skipped += ("patch_size",) if is_flexible else ()
@@ -95,9 +96,10 @@ def identify(
 
     found = candidates(fields, _considered(variant, foreign, description.names))
     if variant is None and foreign is None:  # the table of FlexiViT is smaller than those of other ViTs
-        grids = {name: reference_config(name).embedding.position_grid for name in found}
-        is_flexible = grid_of(fields)[0] in set(grids.values()) - {None}
-        found = [name for name in found if is_flexible == (grids[name] is not None)]
+        parts = {name: reference_config(name).embedding for name in found}
+        flexible = [name for name in found if parts[name].kernel_size]
+        is_small = any(parts[name].position_grid == grid_of(fields)[0] for name in flexible)
+        found = flexible if is_small else [name for name in found if name not in flexible]
     if variant in VARIANTS and not found:
         raise ValueError(f"{path} must hold the weights of {variant}; it holds {_described(fields)}")
     if foreign is not None:
@@ -110,7 +112,7 @@ def identify(
         notes = [f"the names and shapes of the file are those of {found[0]}"]
     else:
         if variant not in FAMILIES and description.checkpoint.config is None:
-            families = _families(fields, families or _USUAL_FAMILIES - {None})
+            families = _families(fields, families or _USUAL_FAMILIES - {None}) or families[:1]
             _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **known}, {})
         checked = [name for name in _STRUCTURE if name not in given]
         if variant is not None and not _fits(fields, _family_config(variant), True, checked):
@@ -198,10 +200,12 @@ def _complete(path, values, fields, known, given, description, table, notes):
             )
         else:
             notes.append(f"{name}={flat[name]!r} is from the table")
-    usual = table.image_size if isinstance(table, Variant) and values.get("embedding.position_grid") else None
+    is_flexible = values.get("embedding.kernel_size") is not None
+    if is_flexible or flat.get("embedding.square_positions"):
+        patch_size = (values if is_flexible else flat).get("patch_size", fields["patch_size"])
+        flat |= {**description.buffers(is_flexible), "patch_size": patch_size, **given}
+    usual = table.image_size if is_flexible and isinstance(table, Variant) else None
     size = given.get("image_size") or usual or _image_size(path, fields, rows, description, table, notes)
-    if values.get("embedding.position_grid"):
-        flat |= {**description.buffers(), "patch_size": values.get("patch_size", fields["patch_size"]), **given}
     if "embedding.class_position" not in given and flat.get("position_embedding", "learned") == "learned":
         flat["embedding.class_position"] = has_class_rows({**fields, "table_rows": rows}, size)
     return ViTConfig.from_dict(_nested({**flat, "image_size": size}))

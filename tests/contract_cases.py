@@ -12,7 +12,11 @@ PARALLEL = BlockConfig(order="parallel").to_dict()
 
 # layer class, list of its constructor arguments, input shape without the batch
 CASES = (
-    (layers.AddPositionEmbs, [{}, {"position_embedding": "none"}, {"position_embedding": "learned_2d"}], (17, 8)),
+    (
+        layers.AddPositionEmbs,
+        [{}, *({"position_embedding": kind} for kind in ("none", "learned_2d", "factorized"))],
+        (17, 8),
+    ),
     (layers.AddPositionEmbs, [{"num_class_tokens": 0}], (9, 8)),
     (
         layers.AddPositionEmbs,

@@ -223,6 +223,8 @@ def load_arguments(case, is_folder):
         del arguments["block"]["order"]  # the names of its arrays show it
     if machine.get("gelu"):
         arguments["gelu"] = machine["gelu"]
+    if config.get("pos_embed_ar_preserving"):
+        arguments["embedding"] = {"square_positions": True}
     if "attn_pool_num_heads" in config:
         arguments["head"] = {"map_heads": config["attn_pool_num_heads"], "map_prefix": True}
     if config.get("global_pool") in ("token", "avg", "map"):

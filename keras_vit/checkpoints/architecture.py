@@ -118,7 +118,7 @@ def _positions(layout, entries, found, dim):
         placement = "shared" if is_shared else "every"
         return {"position_embedding": "relative_2d", "position_placement": placement}
     if "position_embs/rows" in found:
-        return {"position_embedding": "factorized"}
+        return {"position_embedding": "factorized", "embedding.resize": "bilinear"}  # as timm
     table = next((name for name in layout.position_tables if name in entries), None)
     if table is None:
         return {"position_embedding": "none"}

@@ -313,6 +313,9 @@ def _of_architecture(architecture, family):
     )
 
 
+_FLAGS = ("head.map_prefix", "embedding.square_positions")
+
+
 def _of_foreign(architecture):
     """Return what no array shows of the variant that an architecture stands for, {} if the table does not have it."""
     foreign = find_foreign(architecture)
@@ -320,7 +323,7 @@ def _of_foreign(architecture):
         return {}
     config = reference_config(foreign.variant)
     hidden = ("num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta", "head.map_heads")
-    fields = {name: config.field(name) for name in (*hidden, "block.rotary.reference_grid", "head.map_prefix")}
+    fields = {name: config.field(name) for name in (*hidden, *_FLAGS, "block.rotary.reference_grid")}
     fields |= {name: value for name, value in foreign.arguments.items() if name in fields}
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
 

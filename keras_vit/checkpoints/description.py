@@ -67,11 +67,16 @@ class Description(Stated):
         name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
         return self.names.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
 
-    def buffers(self):
-        """Return the kernel and table of a FlexiViT, which every call resizes, as fields; timm resizes its own way."""
+    def buffers(self, is_flexible):
+        """Return the sizes of what every call resizes, as fields: the table, and the kernel of a FlexiViT.
+
+        Args:
+            is_flexible: whether it is a FlexiViT; timm resizes its table in its own way.
+        """
         fields = shown_fields(self.names, self.entries)
-        found = {"kernel_size": fields["patch_size"], "position_grid": self.grid_size or grid_of(fields)[0]}
-        found |= {"resize": self.names.resize} if self.layout == "timm" else {}
+        found = {"position_grid": self.grid_size or grid_of(fields)[0]}
+        found |= {"kernel_size": fields["patch_size"]} if is_flexible else {}
+        found |= {"resize": self.names.resize} if is_flexible and self.layout == "timm" else {}
         return {f"embedding.{name}": value for name, value in found.items() if value is not None}
 
     def has_head_bias(self):
@@ -99,7 +104,8 @@ class Description(Stated):
             if config.representation_size is None and config.include_top and config.classes == self.classes:
                 changes["representation_size"] = self.representation_size
             if config.embedding.position_grid and self.names is not None:
-                changes |= {name: value for name, value in self.buffers().items() if name not in given}
+                buffers = self.buffers(config.embedding.kernel_size is not None)
+                changes |= {name: value for name, value in buffers.items() if name not in given}
             if config.stem is not None:
                 stated = {**self.usual, **self.stated}.items()
                 changes |= {name: value for name, value in stated if name.startswith("stem.")}

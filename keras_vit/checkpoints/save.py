@@ -4,7 +4,6 @@ import functools
 import json
 import math
 import pathlib
-import re
 import warnings
 import zipfile
 

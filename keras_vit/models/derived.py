@@ -71,7 +71,8 @@ def resize(model: ModelT, image_size: Size | None, method: str = "auto", pad: bo
     changes: dict[str, Any] = {"image_size": image_size}
     if hasattr(config, "table_grid"):
         changes["embedding.pad"] = checks.check_flag("pad", pad)
-        changes["embedding.position_grid"] = config.table_grid if image_size is None else None
+        is_kept = image_size is None or config.embedding.square_positions or config.embedding.kernel_size
+        changes["embedding.position_grid"] = config.table_grid if is_kept else None
         if image_size is None and method != "auto":
             changes["embedding.resize"] = method
     config = config.replace(**changes)

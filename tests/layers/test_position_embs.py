@@ -135,7 +135,7 @@ def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
     [
         (
             {"position_embedding": "learnt"},
-            "must be one of 'learned', 'learned_2d', 'sincos2d', 'sincos2d_mae', 'none'; got .*embedding='learnt'",
+            "must be one of 'learned', 'learned_2d', 'factorized', 'sincos2d', 'sincos2d_mae', 'none'; got .*embedding='learnt'",
         ),
         (
             {"grid_size": (0, 2)},

@@ -52,8 +52,8 @@ def fold_entries(path, entries, layout):
 
     Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors and tables of
     other ranks (`Layout.ranks`) into tables of rank 3, splits arrays that stack all blocks into one per block, cuts
-    arrays that join several of ours (`Layout.cuts`), and drops buffers, optimizer state and what the layout sets aside. Reading an
-    array with NaN or infinite values raises a warning with its name.
+    arrays that join several of ours (`Layout.cuts`), and drops buffers, optimizer state and what the layout sets aside.
+    Reading an array with NaN or infinite values raises a warning with its name.
 
     Raises:
         ValueError: if two arrays fold to one name.

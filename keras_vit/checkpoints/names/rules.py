@@ -169,7 +169,7 @@ def to_ours(array, form, shape):
 
 
 def our_shape(shape, form):
-    """Return the shape of our piece for an array of this shape in the file; flat patches are square and have 3 channels."""
+    """Return the shape of our piece for an array of this shape in the file; flat patches are square ones of RGB."""
     if form in _INVERSE and len(shape) == len(_INVERSE[form]):
         shape = tuple(shape[axis] for axis in _INVERSE[form])
     if form in ("flat", "patches") and len(shape) == 2:
