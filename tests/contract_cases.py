@@ -21,7 +21,7 @@ CASES = (
     (
         layers.AddPositionEmbs,
         [
-            {"grid_size": (2, 6), "num_class_tokens": 1, "num_registers": 2},
+            {"grid_size": (2, 6), "num_class_tokens": 1, "num_registers": 2, "square_positions": True},
             {"position_embedding": "sincos2d", "grid_size": (3, 4), "num_registers": 2},
             {"position_embedding": "sincos2d_mae", "grid_size": (3, 4), "num_registers": 2, "resize": "bicubic"},
         ],
