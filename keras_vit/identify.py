@@ -20,8 +20,10 @@ _STRUCTURE = (
 )
 _OF_MLP = ("block.gated", "block.mlp_norm")  # a family may have variants with both values
 # Fields that no array shows and that change the outputs.
-_HIDDEN = ("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix")
-_HIDDEN += ("embedding.square_positions",)
+_HIDDEN = (
+    *("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix"),
+    "embedding.square_positions",
+)
 _ATTENTIVE = ("map", "aim")
 # families without layouts of their own
 _USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.published for layout in LAYOUTS[ViTConfig.family].values()))
@@ -96,9 +98,9 @@ def identify(
 
     found = candidates(fields, _considered(variant, foreign, description.names))
     if variant is None and foreign is None:  # the table of FlexiViT is smaller than those of other ViTs
-        parts = {name: reference_config(name).embedding for name in found}
-        flexible = [name for name in found if parts[name].kernel_size]
-        is_small = any(parts[name].position_grid == grid_of(fields)[0] for name in flexible)
+        configs = {name: reference_config(name) for name in found}
+        flexible = [name for name in found if configs[name].field("embedding.kernel_size")]
+        is_small = any(configs[name].field("embedding.position_grid") == grid_of(fields)[0] for name in flexible)
         found = flexible if is_small else [name for name in found if name not in flexible]
     if variant in VARIANTS and not found:
         raise ValueError(f"{path} must hold the weights of {variant}; it holds {_described(fields)}")
