@@ -288,6 +288,14 @@ SigLIP2_L16: _Published
 SigLIP2_So400m14: _Published
 SigLIP2_So400m16: _Published
 SigLIP2_g16: _Published
+SigLIP2_B16_NaFlex: _Published
+SigLIP2_So400m16_NaFlex: _Published
+FlexiViT_S: _Published
+FlexiViT_B: _Published
+FlexiViT_L: _Published
+NaFlexViT_B16_gap: _Published
+NaFlexViT_B16_par_gap: _Published
+NaFlexViT_B16_parfac_gap: _Published
 CLIP_B32: _Published
 CLIP_B16: _Published
 CLIP_L14: _Published

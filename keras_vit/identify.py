@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields
 from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.names.rules import LAYOUTS
 from keras_vit.config import ViTConfig
 from keras_vit.config.base import flattened, with_field
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
@@ -19,8 +20,13 @@ _STRUCTURE = (
 )
 _OF_MLP = ("block.gated", "block.mlp_norm")  # a family may have variants with both values
 # Fields that no array shows and that change the outputs.
-_HIDDEN = ("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix")
+_HIDDEN = (
+    *("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix"),
+    "embedding.square_positions",
+)
 _ATTENTIVE = ("map", "aim")
+# families without layouts of their own
+_USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.published for layout in LAYOUTS[ViTConfig.family].values()))
 _INITIAL_LAYER_SCALE = 1e-5  # replaced by the file's values
 
 
@@ -45,10 +51,13 @@ def _fits(fields, config, is_published, checked):
     if is_published:
         kinds = [fields["position_embedding"], config.position_embedding.replace("sincos2d_mae", "none")]
     skipped = () if config.qkv_bias else ("block.key_bias",)
+    is_flexible = config.embedding.kernel_size is not None  # FlexiViT: a kernel and a table of any size
     if not (fields["qkv_bias"] or config.block.key_bias):
         skipped = ("qkv_bias", "block.key_bias")  # timm leaves the zero biases of DINOv3 out
+    skipped += ("patch_size",) if is_flexible else ()
     pairs = [
         *((fields[name], config.field(name)) for name in checked if name not in skipped),
+        (is_flexible and grid_of(fields)[1], False),
         (fields.get("stem"), stem),
         (fields.get("block.order") == "parallel", config.block.order == "parallel"),
         (fields["has_layer_scale"], config.layer_scale_init is not None),
@@ -87,9 +96,16 @@ def identify(
     known = {name: value for name, value in known.items() if value is not None or "." in name}
     families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
 
-    found = candidates(fields, _considered(variant, foreign))
+    found = candidates(fields, _considered(variant, foreign, description.names))
+    if variant is None and foreign is None:  # the table of FlexiViT is smaller than those of other ViTs
+        configs = {name: reference_config(name) for name in found}
+        flexible = [name for name in found if configs[name].field("embedding.kernel_size")]
+        is_small = any(configs[name].field("embedding.position_grid") == grid_of(fields)[0] for name in flexible)
+        found = flexible if is_small else [name for name in found if name not in flexible]
     if variant in VARIANTS and not found:
         raise ValueError(f"{path} must hold the weights of {variant}; it holds {_described(fields)}")
+    if foreign is not None:
+        families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
     found = [name for name in found if VARIANTS[name].family in families] or found
     table: Variant | Family | None
     if found:
@@ -97,8 +113,8 @@ def identify(
         _check_equal(path, {name: reference_config(name) for name in found}, known, description.usual)
         notes = [f"the names and shapes of the file are those of {found[0]}"]
     else:
-        if not families and description.checkpoint.config is None:
-            families = _families(fields)
+        if variant not in FAMILIES and description.checkpoint.config is None:
+            families = _families(fields, families or _USUAL_FAMILIES - {None}) or families[:1]
             _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **known}, {})
         checked = [name for name in _STRUCTURE if name not in given]
         if variant is not None and not _fits(fields, _family_config(variant), True, checked):
@@ -110,13 +126,15 @@ def identify(
     return config, table, tuple(notes)
 
 
-def _considered(variant, foreign):
-    """Return the names of the variants that a file may hold."""
+def _considered(variant, foreign, layout):
+    """Return the names of the variants that a file may hold; some families have layouts of their own."""
     if variant in FAMILIES:
         return [name for name, row in VARIANTS.items() if row.family == variant]
     if variant is not None:
         return [variant]
-    return VARIANTS if foreign is None else [foreign.variant]
+    if foreign is not None:
+        return [foreign.variant]
+    return [name for name, row in VARIANTS.items() if row.family in (layout.published or _USUAL_FAMILIES)]
 
 
 def _check_equal(path, configs, known, usual):
@@ -148,11 +166,11 @@ def _family_config(name):
     return ViTConfig.from_dict(merged({"name": name, **sizes}, FAMILIES[name].config if name in FAMILIES else {}))
 
 
-def _families(fields):
-    """Return the families whose structure a file shows; none if it shows that of a plain ViT."""
+def _families(fields, considered):
+    """Return the considered families whose structure a file shows; none if it shows that of a plain ViT."""
     if _fits(fields, _family_config("vit"), True, _STRUCTURE):
         return []
-    configs = {name: _family_config(name) for name in FAMILIES}
+    configs = {name: _family_config(name) for name in FAMILIES if name in considered}
     pools = fields.get("pooling") in _ATTENTIVE
     alike = {name: config for name, config in configs.items() if (config.pooling in _ATTENTIVE) == pools}
     return [name for name, config in alike.items() if _fits(fields, config, True, _STRUCTURE)]
@@ -184,7 +202,12 @@ def _complete(path, values, fields, known, given, description, table, notes):
             )
         else:
             notes.append(f"{name}={flat[name]!r} is from the table")
-    size = given.get("image_size") or _image_size(path, fields, rows, description, table, notes)
+    is_flexible = values.get("embedding.kernel_size") is not None
+    if is_flexible or flat.get("embedding.square_positions"):
+        patch_size = (values if is_flexible else flat).get("patch_size", fields["patch_size"])
+        flat |= {**description.buffers(is_flexible), "patch_size": patch_size, **given}
+    usual = table.image_size if is_flexible and isinstance(table, Variant) else None
+    size = given.get("image_size") or usual or _image_size(path, fields, rows, description, table, notes)
     if "embedding.class_position" not in given and flat.get("position_embedding", "learned") == "learned":
         flat["embedding.class_position"] = has_class_rows({**fields, "table_rows": rows}, size)
     return ViTConfig.from_dict(_nested({**flat, "image_size": size}))
@@ -223,7 +246,7 @@ def own_size(description, config):
     grid = description.grid_size
     if grid is None and description.names is not None and config.family == "vit":
         grid, _ = grid_of(shown_fields(description.names, description.entries))
-    if grid is None or config.field("stem") is not None:
+    if grid is None or config.field("stem") is not None or config.field("embedding.position_grid"):
         return config.image_size
     return tuple(side * step for side, step in zip(grid, config.patch_size, strict=True))
 

@@ -28,6 +28,11 @@ FAMILIES = {
     "CLIP": {"embedding": EmbeddingConfig(patch_bias=False, pre_norm=True, resize="bicubic")},
     "TIPS": {"embedding": EmbeddingConfig(resize="bilinear_antialias"), "position_placement": "every"},
     "2-D tables": {"position_embedding": "learned_2d", "num_registers": 1, "position_placement": "shared"},
+    "NaFlexViT": {
+        "position_embedding": "factorized",
+        "num_registers": 1,
+        "embedding": EmbeddingConfig(position_grid=(4, 4), square_positions=True, resize="bilinear"),
+    },
     "sincos": {"position_embedding": "sincos2d", "pooling": "gap"},
     "sincos of MAE": {"position_embedding": "sincos2d_mae"},
 }

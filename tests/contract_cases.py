@@ -12,12 +12,16 @@ PARALLEL = BlockConfig(order="parallel").to_dict()
 
 # layer class, list of its constructor arguments, input shape without the batch
 CASES = (
-    (layers.AddPositionEmbs, [{}, {"position_embedding": "none"}, {"position_embedding": "learned_2d"}], (17, 8)),
+    (
+        layers.AddPositionEmbs,
+        [{}, *({"position_embedding": kind} for kind in ("none", "learned_2d", "factorized"))],
+        (17, 8),
+    ),
     (layers.AddPositionEmbs, [{"num_class_tokens": 0}], (9, 8)),
     (
         layers.AddPositionEmbs,
         [
-            {"grid_size": (2, 6), "num_class_tokens": 1, "num_registers": 2},
+            {"grid_size": (2, 6), "num_class_tokens": 1, "num_registers": 2, "square_positions": True},
             {"position_embedding": "sincos2d", "grid_size": (3, 4), "num_registers": 2},
             {"position_embedding": "sincos2d_mae", "grid_size": (3, 4), "num_registers": 2, "resize": "bicubic"},
         ],

@@ -26,7 +26,9 @@ def file_of(name, library, **arguments):
         if path == "position_embs/embedding":
             table = next(iter(rules.position_tables))
             has_no_class_rows = library == "timm" and model.config.num_registers
-            shapes[table] = [1, shape[1] - (model.config.num_class_tokens if has_no_class_rows else 0), shape[2]]
+            shapes[table] = [1, shape[1] - (model.config.num_position_rows if has_no_class_rows else 0), shape[2]]
+            if rules.rank_of(table) == 4:
+                shapes[table] = [1, *model.config.table_grid, shape[2]]
             continue
         shape[rule.axis] //= len(rule.theirs)
         for theirs in rule.theirs:

@@ -121,6 +121,7 @@ def _flexivit(case, config):
     """The model of the stored kernel and of the first `seqhw`, whose patches are of that size."""
     plain = {name: value for name, value in config.items() if name not in ("posemb_size", "seqhw")}
     embedding = {"class_position": False, "resize": "bilinear_antialias", "position_grid": config["posemb_size"]}
+    embedding["kernel_size"] = config["patch_size"]
     return {**_big_vision(case, plain), "embedding": embedding}
 
 
@@ -179,7 +180,7 @@ def _timm(case, config):
 # families of cases that `keras_vit.load` reads
 _FAMILIES = (
     *("aimv2", "beit", "clip", "data2vec", "dinov2", "dinov3", "eva", "eva02", "ijepa", "mae", "parallel_vit", "pe"),
-    *("siglip", "tips"),
+    *("naflexvit", "siglip", "siglip2_naflex", "tips"),
 )
 _KERNELS = {
     ("bicubic", False, 0.0): "bicubic",
@@ -198,11 +199,12 @@ def is_published(case):
 def load_arguments(case, is_folder):
     """Returns the arguments of `keras_vit.load` for the images of a case.
 
-    A folder with config.json states everything but another image size; a bare file gets what no array shows.
+    A folder with config.json states everything but another image size; a bare file gets what no array shows. A case
+    whose images have several sizes is loaded at the grid of its position table.
     """
     machine, config = case["machine"], case["config"]
     config = config.get("vision_config") or config.get("vision") or config
-    arguments = {"image_size": tuple(case["image_size"])}
+    arguments = {} if case["image_size"] is None else {"image_size": tuple(case["image_size"])}
     resize = machine.get("pos_interpolation") or {}
     if "kernel" in resize:
         arguments["resize"] = _KERNELS[resize["kernel"], resize["antialias"], resize.get("offset", 0.0)]
@@ -221,6 +223,8 @@ def load_arguments(case, is_folder):
         del arguments["block"]["order"]  # the names of its arrays show it
     if machine.get("gelu"):
         arguments["gelu"] = machine["gelu"]
+    if config.get("pos_embed_ar_preserving"):
+        arguments["embedding"] = {"square_positions": True}
     if "attn_pool_num_heads" in config:
         arguments["head"] = {"map_heads": config["attn_pool_num_heads"], "map_prefix": True}
     if config.get("global_pool") in ("token", "avg", "map"):

@@ -120,8 +120,9 @@ def position_similarity(
     All pairs of patches are compared.
 
     Args:
-        model: a model of this package that adds position embeddings to its tokens (`learned`, `learned_2d` or
-            `sincos2d`), or one that contains its layers; or a table ([1,] prefix + rows * columns, dim).
+        model: a model of this package that adds position embeddings to its tokens (`learned`, `learned_2d`,
+            `factorized` or `sincos2d`), or one that contains its layers; or a table ([1,] prefix + rows * columns,
+            dim).
         layer: for a model, the name of its position embedding layer, such as `"position_embs_01"`; None for the first.
         grid_size: for a table: (rows, columns); None for a square grid.
         num_prefix_tokens: for a table: number of rows before the patches; None for 1, a class token.
@@ -160,8 +161,8 @@ def _position_layer(model, name):
     layers = {layer.name: layer for layer in found if layer.position_embedding != "none"}
     if not layers:
         raise ValueError(
-            "model must add position embeddings to its tokens, position_embedding 'learned', 'learned_2d' or "
-            f"'sincos2d'; {model.name} does not"
+            "model must add position embeddings to its tokens, position_embedding 'learned', 'learned_2d', "
+            f"'factorized' or 'sincos2d'; {model.name} does not"
         )
     if name is None:
         return next(iter(layers.values()))

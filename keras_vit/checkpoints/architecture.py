@@ -106,7 +106,7 @@ def shown_fields(layout, entries):
         fields["num_heads"] = heads[1]
     elif query_norm:
         fields["num_heads"] = dim // found[query_norm][0]
-    elif layout.library == "official":
+    elif layout.suffix == ".npz":
         fields["num_heads"] = next(e.shape[1] for name, e in entries.items() if name.endswith("/query/kernel"))
     return fields
 
@@ -117,6 +117,8 @@ def _positions(layout, entries, found, dim):
         is_shared = "attention_bias/embedding" in found
         placement = "shared" if is_shared else "every"
         return {"position_embedding": "relative_2d", "position_placement": placement}
+    if "position_embs/rows" in found:
+        return {"position_embedding": "factorized", "embedding.resize": "bilinear"}  # as timm
     table = next((name for name in layout.position_tables if name in entries), None)
     if table is None:
         return {"position_embedding": "none"}

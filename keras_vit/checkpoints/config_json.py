@@ -16,6 +16,7 @@ from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import read_table
+from keras_vit.layers.position_grid import square_grid
 from keras_vit.variants import reference_config
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -195,6 +196,7 @@ def _read_huggingface(values, family):
         if fields["block.gated"]:
             del fields["gelu"]
     grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
+    grid = square_grid(values["num_patches"]) if "num_patches" in values else grid
     notes = (f"config.json also has {', '.join(unread)}, which keras_vit does not read",) if unread else ()
     return Stated({**fields, **row.get("config", {})}, grid, labels, None, notes, tuple(row.get("published", ())))
 
@@ -273,7 +275,7 @@ def _read_timm(values, family, layout, entries):
     if unknown:
         raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
     if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
-        fields.setdefault("class_token", "cls_token" in entries)
+        fields.setdefault("class_token", any(name.endswith("cls_token") for name in entries))
         fields["norm_position"] = "after_pooling" if "fc_norm.weight" in entries else "before_pooling"
     if layout == "timm" and fields.get("pooling") == "map":
         fields.pop("class_token")  # attention pooling may read it
@@ -311,6 +313,9 @@ def _of_architecture(architecture, family):
     )
 
 
+_FLAGS = ("head.map_prefix", "embedding.square_positions")
+
+
 def _of_foreign(architecture):
     """Return what no array shows of the variant that an architecture stands for, {} if the table does not have it."""
     foreign = find_foreign(architecture)
@@ -318,7 +323,7 @@ def _of_foreign(architecture):
         return {}
     config = reference_config(foreign.variant)
     hidden = ("num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta", "head.map_heads")
-    fields = {name: config.field(name) for name in (*hidden, "block.rotary.reference_grid", "head.map_prefix")}
+    fields = {name: config.field(name) for name in (*hidden, *_FLAGS, "block.rotary.reference_grid")}
     fields |= {name: value for name, value in foreign.arguments.items() if name in fields}
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
 
@@ -365,6 +370,8 @@ def _huggingface_preprocessing(values):
         _checked_value(key, values.get(key, True), [True])
     _check_scale("rescale_factor", values.get("rescale_factor", True))
     size, crop = values.get("size", 224), values.get("crop_size")
+    if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches
+        size = (math.isqrt(values["max_num_patches"]) * values["patch_size"],) * 2
     if isinstance(size, dict):
         size = size.get("shortest_edge") or (size["height"], size["width"])
     if isinstance(crop, dict):

@@ -5,6 +5,7 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
+from keras_vit.checkpoints.architecture import grid_of, shown_fields
 from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
@@ -66,6 +67,18 @@ class Description(Stated):
         name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
         return self.names.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
 
+    def buffers(self, is_flexible):
+        """Return the sizes of what every call resizes, as fields: the table, and the kernel of a FlexiViT.
+
+        Args:
+            is_flexible: whether it is a FlexiViT; timm resizes its table in its own way.
+        """
+        fields = shown_fields(self.names, self.entries)
+        found = {"position_grid": self.grid_size or grid_of(fields)[0]}
+        found |= {"kernel_size": fields["patch_size"]} if is_flexible else {}
+        found |= {"resize": self.names.resize} if is_flexible and self.layout == "timm" else {}
+        return {f"embedding.{name}": value for name, value in found.items() if value is not None}
+
     def has_head_bias(self):
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
         biases = [self.entries[name] for name in self.heads if name.endswith(("bias", "/1"))]
@@ -90,6 +103,9 @@ class Description(Stated):
             # A head trained after pre_logits needs that layer. A new head has none, as in the paper's fine-tuning.
             if config.representation_size is None and config.include_top and config.classes == self.classes:
                 changes["representation_size"] = self.representation_size
+            if config.embedding.position_grid and self.names is not None:
+                buffers = self.buffers(config.embedding.kernel_size is not None)
+                changes |= {name: value for name, value in buffers.items() if name not in given}
             if config.stem is not None:
                 stated = {**self.usual, **self.stated}.items()
                 changes |= {name: value for name, value in stated if name.startswith("stem.")}
@@ -126,6 +142,8 @@ def describe(checkpoint, family=None, layout="auto"):
         widths[layer] = _width(rules, parts[layer], entries)
     usual, shown = {}, ()
     if rules is not None:
+        stated["grid_size"] = _axes_of_tables(rules, checkpoint) or stated["grid_size"]
+        stated["published"] = stated["published"] or tuple(rules.published)
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
         usual |= {"window_size": _window_of(entries)} if family == "swin" else {}
         shown = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
@@ -149,6 +167,15 @@ def describe(checkpoint, family=None, layout="auto"):
         classes=widths["head"],
         representation_size=widths["pre_logits"],
     )
+
+
+def _axes_of_tables(rules, checkpoint):
+    """Return the (rows, columns) of position tables that have an axis for each, or None."""
+    shapes = {names.fold(rules, name): entry.shape for name, entry in checkpoint.entries.items()}
+    grids = [shape[-3:-1] for name, shape in shapes.items() if (rules.rank_of(name) or 0) > 2 and len(shape) > 2]
+    sides = {rule.ours: shapes[rule.theirs[0]][-2:-1] for rule in rules.rules if rule.theirs[0] in shapes}
+    pair = sides.get("position_embs/rows", ()) + sides.get("position_embs/columns", ())
+    return grids[0] if grids else pair if len(pair) == 2 else None
 
 
 def _set_aside(rules, checkpoint):

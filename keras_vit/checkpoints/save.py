@@ -2,8 +2,8 @@
 
 import functools
 import json
+import math
 import pathlib
-import re
 import warnings
 import zipfile
 
@@ -22,6 +22,7 @@ from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import check_not_quantized
 from keras_vit.typing import PathLike
+from keras_vit.variants import VARIANTS
 
 _NEEDED_ALWAYS = {"position_placement": "stem"}
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
@@ -92,15 +93,17 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
 
 
 def _chosen(layouts, library, hf_type, config, suffix):
-    """Return the `Layout` of a library to write: the first that can hold the model and has files of this suffix.
+    """Return the `Layout` of a library to write: that of the model's family, or the first, with files of this suffix.
 
     Raises:
-        ValueError: if none can; the message names a field.
+        ValueError: if none can hold the model; the message names a field.
     """
     if hf_type is not None:
         return layouts[hf_types()[hf_type]["layout"]]
     wanted = (library, "official", "microsoft") if library == "original" else (library,)
-    known = sorted((x for x in layouts.values() if x.library in wanted), key=lambda x: wanted.index(x.library))
+    family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
+    known = [rules for rules in layouts.values() if rules.library in wanted]
+    known.sort(key=lambda rules: (family not in rules.published, wanted.index(rules.library), len(rules.published)))
     known = [rules for rules in known if rules.suffix == suffix] or known
     problems = [_problem(rules.library, {**_NEEDED_ALWAYS, **rules.holds}, config) for rules in known]
     if all(problems):
@@ -141,7 +144,8 @@ def _problem(library, needed, config):
     for name, value in needed.items():
         if hasattr(config, name.partition(".")[0]):
             ours = config.field(name)
-            fits = bool(ours) if value == "set" else not ours if value == "unset" else ours == value
+            is_other = str(value).startswith("not ") and ours != value[4:]
+            fits = bool(ours) if value == "set" else not ours if value == "unset" else ours == value or is_other
             if not fits:
                 return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
     return None
@@ -169,9 +173,11 @@ def _arrays(model, rules, hf_type):
         raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
     if rules.library == "timm" and config.family == "vit":
         _as_timm(arrays, config)
-    for pattern, rank in rules.ranks.items():
-        for name in [name for name in arrays if re.search(pattern, name)]:
-            arrays[name] = arrays[name].reshape(arrays[name].shape[3 - rank :])
+    for name, array in arrays.items():
+        rank = rules.rank_of(name)
+        if rank is not None:
+            shape = array.shape[3 - rank :] if rank < 3 else (1, *config.table_grid, array.shape[2])[4 - rank :]
+            arrays[name] = array.reshape(shape)
     arrays = _joined(arrays)
     prefix = _prefix(model, rules, hf_type)
     return {name if name.startswith(_HF_HEADS) else prefix + name: value for name, value in arrays.items()}
@@ -258,6 +264,9 @@ def _huggingface_json(model, model_type):
         "do_center_crop": crop is not None,
         **({} if crop is None else {"crop_size": {"height": crop[0], "width": crop[1]}}),
     }
+    if row["keys"] == "siglip2":  # for images of any size
+        del values["image_size"], images["size"]
+        images |= {"patch_size": values["patch_size"], "max_num_patches": values["num_patches"]}
     return {"config.json": values, "preprocessor_config.json": images}
 
 
@@ -308,6 +317,7 @@ _SPECIAL_KEYS = {
         "hidden_act": "silu", "use_head": True, "is_native": config.position_embedding == "sincos2d_mae",
     },
     "beit": _of_beit,
+    "siglip2": lambda config: {"num_patches": math.prod(config.table_grid)},
 }  # fmt: skip
 
 

@@ -20,7 +20,9 @@ Check = Callable[[str, Any], Any]
 GELUS = ("tanh", "erf", "quick")
 POOLINGS = ("token", "gap", "token_gap", "map", "aim", "first", "unpooled", "token_unpooled")
 NORM_POSITIONS = ("before_pooling", "after_pooling", "none")
-POSITION_EMBEDDINGS = ("learned", "learned_2d", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none")
+POSITION_EMBEDDINGS = (
+    *("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none"),
+)
 POSITION_PLACEMENTS = ("stem", "every", "shared")
 ATTENTIONS = ("global", "axial")
 RESIZE_METHODS = (
@@ -70,7 +72,7 @@ _NAMES: dict[Check, str] = {
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
     "include_top key_bias map_prefix mlp_norm pad patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted "
-    "use_bias",
+    "square_positions use_bias",
     checks.check_string: "classifier_activation name",
 }
 

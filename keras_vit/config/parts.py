@@ -60,6 +60,9 @@ class EmbeddingConfig(Config):
             uses that of the file's layout, or `align_corners`.
         position_grid: (rows, columns) of the table of learned positions, which the model resizes to the grid of its
             images in every call; None has a table for the image size.
+        square_positions: whether the table is resized to the square of the longer side of the grid, and cut at the
+            bottom and at the right, so that positions keep their aspect ratio (NaFlexViT of timm); it needs
+            `position_grid`.
         kernel_size: (height, width) of the stored kernel of the patches, which the model resizes to `patch_size` in
             every call, so that one set of weights serves all patch sizes (FlexiViT, arXiv 2212.08013); None stores one
             of `patch_size`.
@@ -84,6 +87,7 @@ class EmbeddingConfig(Config):
     class_position: bool = True
     resize: str | None = None
     position_grid: Pair | None = None
+    square_positions: bool = False
     kernel_size: Pair | None = None
     pad: bool = False
     images_per_sequence: int | None = None

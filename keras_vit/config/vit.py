@@ -39,9 +39,9 @@ class ViTConfig(ImageConfig):
         norm_position: `before_pooling` (the paper), `after_pooling` (timm's fc_norm) or `none`.
         representation_size: width of the tanh layer `pre_logits` before the head; None for no such layer.
         position_embedding: `learned` (1-D table), `learned_2d` (one table for rows and one for columns, each of half
-            the width), `sincos2d` (fixed, MoCo-v3 form), `sincos2d_mae` (fixed, MAE form), `relative` (learned keys for
-            1-D offsets, added to the attention logits), `relative_2d` (a learned bias of the logits per head and 2-D
-            offset, as in BEiT) or `none` (appendix D.4).
+            the width), `factorized` (the same with the whole width, added), `sincos2d` (fixed, MoCo-v3 form),
+            `sincos2d_mae` (fixed, MAE form), `relative` (learned keys for 1-D offsets, added to the attention logits),
+            `relative_2d` (a learned bias of the logits per head and 2-D offset, as in BEiT) or `none` (appendix D.4).
         position_placement: where positions are added: `stem`, once before the first block; `every`, at the input of
             every block, each with its own embedding; `shared`, at the input of every block, all with the same
             embedding. `relative` and `relative_2d` require `every` or `shared`.
@@ -194,6 +194,9 @@ def _rules(c):
         "must be 'stem'": (count or 1) > 1 and c.position_placement != "stem",
         "embedding.resize 'geometric' and 'geometric_cubic' are for tables of offsets, so embedding.position_grid must "
         "be None": c.embedding.position_grid and str(c.embedding.resize).startswith("geometric"),
+        "embedding.square_positions resizes a table in every call, so embedding.position_grid must be given, and "
+        "position_embedding must be 'learned' or 'factorized'": c.embedding.square_positions
+        and (c.embedding.position_grid is None or c.position_embedding not in ("learned", "factorized")),
         "embedding.kernel_size can only be resized in one direction, so both sides of patch_size must be at least as "
         "large, or both at most": _is_mixed(c.patch_size, c.embedding.kernel_size or c.patch_size),
         "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,

@@ -19,6 +19,9 @@ from keras_vit.layers.position_grid import (
 )
 from keras_vit.typing import Size, Tensor
 
+# position embeddings with one table per axis -> number of tables that share the width
+_PER_AXIS = {"learned_2d": 2, "factorized": 1}
+
 
 class ResizedTables(Layer):
     """Resize tables of another size when a layer loads them.
@@ -99,13 +102,15 @@ class AddPositionEmbs(ResizedTables):
 
     Args:
         position_embedding: `learned`, a table that starts at N(0, 0.02); `learned_2d`, one such table for columns and
-            one for rows, each of half the width, concatenated as [column, row] (appendix D.4); `sincos2d`, fixed sines
-            and cosines in the form of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens; `sincos2d_mae`, in the
-            form of MAE (arXiv 2111.06377); `none`.
+            one for rows, each of half the width, concatenated as [column, row] (appendix D.4); `factorized`, two such
+            tables of the whole width, added (NaViT, arXiv 2307.06304); `sincos2d`, fixed sines and cosines in the form
+            of MoCo-v3 (arXiv 2104.02057) with zeros for class tokens; `sincos2d_mae`, in the form of MAE (arXiv
+            2111.06377); `none`.
         grid_size: (rows, columns) of the patch grid; None means a square grid.
         num_class_tokens: number of class tokens at the start of the sequence.
         num_registers: number of register tokens after them.
         resize: resize method for tables of other grids, see `resize_position_embedding`; None means `align_corners`.
+        square_positions: whether `coordinates` stand for places in the square of the longer side of their grid.
 
     Shapes:
         (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same. With the optional input
@@ -119,7 +124,7 @@ class AddPositionEmbs(ResizedTables):
     """
 
     own_checks = {
-        "position_embedding": one_of(("learned", "learned_2d", "sincos2d", "sincos2d_mae", "none")),
+        "position_embedding": one_of(("learned", *_PER_AXIS, "sincos2d", "sincos2d_mae", "none")),
         "grid_size": optional(checks.check_pair),
     }
     size_name, name_in_files = "built_grid", "grid"
@@ -131,10 +136,12 @@ class AddPositionEmbs(ResizedTables):
         num_class_tokens: int = 1,
         num_registers: int = 0,
         resize: str | None = None,
+        square_positions: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(position_embedding=position_embedding, grid_size=grid_size, resize=resize)
+        self.configure(square_positions=square_positions)
         self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
 
     def build(self, tokens_shape, coordinates_shape=None):
@@ -143,11 +150,12 @@ class AddPositionEmbs(ResizedTables):
         dim, num_class = tokens_shape[-1], self.num_class_tokens
         if self.position_embedding == "learned":
             self.embedding = self.normal_weight("embedding", (1, num_class + rows * columns, dim))
-        elif self.position_embedding == "learned_2d":
-            if dim % 2:
+        elif self.position_embedding in _PER_AXIS:
+            share = _PER_AXIS[self.position_embedding]
+            if dim % share:
                 raise ValueError(f"position_embedding='learned_2d' needs an even width; got {dim}")
-            self.columns = self.normal_weight("columns", (1, columns, dim // 2))
-            self.rows = self.normal_weight("rows", (1, rows, dim // 2))
+            self.columns = self.normal_weight("columns", (1, columns, dim // share))
+            self.rows = self.normal_weight("rows", (1, rows, dim // share))
             if num_class:
                 self.class_rows = self.normal_weight("class_rows", (1, num_class, dim))
         elif self.position_embedding in SINCOS_FORMS:
@@ -190,9 +198,7 @@ class AddPositionEmbs(ResizedTables):
     def _class_rows(self):
         if not self.num_class_tokens or self.position_embedding in SINCOS_FORMS:
             return None
-        return (
-            self.class_rows if self.position_embedding == "learned_2d" else self.embedding[:, : self.num_class_tokens]
-        )
+        return self.class_rows if self.position_embedding in _PER_AXIS else self.embedding[:, : self.num_class_tokens]
 
     def _patches(self, coordinates):
         """Return the positions of the patches, (1, patches, dim), or at these coordinates."""
@@ -204,19 +210,24 @@ class AddPositionEmbs(ResizedTables):
                 return ops.convert_to_tensor(self.embedding)[:, self.num_class_tokens :]
             x = ops.tile(ops.convert_to_tensor(self.columns), (1, rows, 1))
             y = ops.repeat(ops.convert_to_tensor(self.rows), columns, axis=1)
-            return ops.concatenate([x, y], axis=2)
+            return self._joined(x, y)
         y, x, new_rows, new_columns = ops.unstack(ops.cast(coordinates, "float32"), 4, axis=-1)
         if self.position_embedding in SINCOS_FORMS:
             return _sincos(x, y, self.built_dim, self.position_embedding)
         is_same = ops.logical_and(ops.equal(new_rows, rows), ops.equal(new_columns, columns))
+        if self.square_positions:
+            new_rows = new_columns = ops.maximum(new_rows, new_columns)
         y = self._weights(y, rows, new_rows, is_same)  # (batch or 1, patches, rows)
         x = self._weights(x, columns, new_columns, is_same)
-        if self.position_embedding == "learned_2d":
+        if self.position_embedding in _PER_AXIS:
             tables = (ops.cast(table[0], "float32") for table in (self.columns, self.rows))
-            return ops.concatenate([ops.matmul(w, table) for w, table in zip((x, y), tables, strict=True)], axis=-1)
+            return self._joined(*(ops.matmul(w, table) for w, table in zip((x, y), tables, strict=True)))
         weights = y[..., :, None] * x[..., None, :]
         weights = ops.reshape(weights, (*ops.shape(weights)[:2], rows * columns))
         return ops.matmul(weights, ops.cast(self.embedding[0, self.num_class_tokens :], "float32"))
+
+    def _joined(self, x, y):
+        return x + y if self.position_embedding == "factorized" else ops.concatenate([x, y], axis=-1)
 
     def _weights(self, places, old, new, is_same):
         itself = ops.one_hot(ops.cast(places, "int32"), old, dtype="float32")

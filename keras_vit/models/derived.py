@@ -94,7 +94,8 @@ def resize(
     changes: dict[str, Any] = {"image_size": None if is_open else image_size}
     if hasattr(config, "table_grid"):
         changes["embedding.pad"] = checks.check_flag("pad", pad)
-        changes["embedding.position_grid"] = config.table_grid if is_open else None
+        is_kept = is_open or config.embedding.square_positions or config.embedding.kernel_size
+        changes["embedding.position_grid"] = config.table_grid if is_kept else None
         changes["embedding.images_per_sequence"] = images_per_sequence if is_native else None
         if is_open and method != "auto":
             changes["embedding.resize"] = method

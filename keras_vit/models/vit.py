@@ -280,6 +280,7 @@ def _position_layer(config, suffix):
         return AttentionBias(config.grid_size, config.num_heads, resize, name=f"attention_bias{suffix}", **common)
     rows = config.num_position_rows
     sequence = (config.table_grid, rows, config.num_prefix_tokens - rows)
+    common["square_positions"] = config.embedding.square_positions
     return AddPositionEmbs(config.position_embedding, *sequence, resize, name=f"position_embs{suffix}", **common)
 
 

@@ -37,7 +37,7 @@ LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for lay
 SHARED = {
     **{
         ("vit", layout): {"blocks.3.attn.q_proj.bias", "blocks.3.attn.v_proj.bias"}
-        for layout in ("timm", "beit_original", "dinov2_original", "dinov3_original")
+        for layout in ("timm", "naflex_timm", "beit_original", "dinov2_original", "dinov3_original")
     },
     ("vit", "huggingface"): {
         "embeddings.distillation_token",
@@ -48,11 +48,15 @@ SHARED = {
 }
 
 
+def entry(name, shape=(4, 4, 3, 12)):
+    return Entry(name, shape, "float32", lambda: np.zeros(shape))
+
+
 def piece_shape(rule):
     for path, shape in SHAPES.items():
         if rule.ours.endswith(path):
             return shape
-    if rule.form == "convolution":
+    if rule.form in ("convolution", "flat", "patches"):
         return (3, 2, 5, 12)
     return (12, 6) if rule.ours.endswith("kernel") else (12,)
 
@@ -208,13 +212,28 @@ def test_no_other_code_has_names_for_an_axial_resnet():
         (["conv1.weight", "bn1.weight"], None, None),
         (["deit.embedding/kernel"], None, None),
         ([], None, None),
+        (["embeds.proj.weight"], None, None),  # of a convolution
     ],
 )
 def test_detect(arrays, family, layout):
     for other in names.LAYOUTS:
         expected = layout if other == family else None
-        assert names.detect(arrays, other) == expected
-        assert names.detect(dict.fromkeys(arrays), other) == expected
+        assert names.detect({name: entry(name) for name in arrays}, other) == expected
+
+
+@pytest.mark.parametrize(
+    ("array", "rank", "layout"),
+    [
+        ("params/img/embedding/kernel", 2, "big_vision_naflex"),
+        ("params/img/embedding/kernel", 4, "official"),
+        ("vision_model.embeddings.patch_embedding.weight", 2, "siglip2_huggingface"),
+        ("vision_model.embeddings.patch_embedding.weight", 4, "clip_huggingface"),
+        ("embeds.proj.weight", 2, "naflex_timm"),
+        ("embeds.proj.weight", 4, None),
+    ],
+)
+def test_patches_that_are_vectors_have_layouts_of_their_own(array, rank, layout):
+    assert names.detect({array: entry(array, (4,) * rank)}, "vit") == layout
 
 
 def test_find_rule_fills_in_the_numbers(make_kind):
@@ -279,14 +298,16 @@ def test_names_of_the_norm_before_and_after_pooling(make_kind):
     assert theirs == {
         "official": ("Transformer/encoder_norm/scale", None),
         "big_vision": ("Transformer/encoder_norm/scale", None),
+        "big_vision_naflex": ("Transformer/encoder_norm/scale", None),
         **dict.fromkeys(
-            ("timm", "beit_original", "eva02_original", "dinov2_original", "dinov3_original"),
+            ("timm", "naflex_timm", "beit_original", "eva02_original", "dinov2_original", "dinov3_original"),
             ("norm.weight", "fc_norm.weight"),
         ),
         "huggingface": ("layernorm.weight", "pooler.layernorm.weight"),
         "dinov2_huggingface": ("layernorm.weight", None),
         "dinov3_huggingface": ("norm.weight", None),
         "clip_huggingface": ("post_layernorm.weight", None),
+        "siglip2_huggingface": ("post_layernorm.weight", None),
         "aimv2_huggingface": ("rms_norm.weight", None),
         "aimv2_original": ("trunk.post_trunk_norm.weight", None),
         "openclip": ("visual.ln_post.weight", "visual.ln_post.weight"),

@@ -17,12 +17,12 @@ B16 = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 def test_files_by_alias():
     counts = collections.Counter(release.alias for release in releases.list_releases())
     assert counts == {
-        "imagenet21k": 9 + 6,  # ViT and BiT
+        "imagenet21k": 9 + 6 + 3,  # ViT, BiT and FlexiViT
         "imagenet21k+imagenet2012": 8 + 6,
         "sam": 5,
         "augreg": 10,
         "augreg+imagenet2012": 10 + 9,  # at 384 and at 224
-        "imagenet2012": 4 + 2 + 6,  # DeiT, Swin and BiT
+        "imagenet2012": 4 + 2 + 6 + 12,  # DeiT, Swin, BiT and FlexiViT
         "imagenet2012-distilled": 4,
         "imagenet22k": 4,  # Swin
         "imagenet22k+imagenet2012": 4,
@@ -42,11 +42,13 @@ def test_paths_are_unique_and_every_release_is_complete():
         assert release.path == f"{release.directory}/{release.file}.npz"
         assert release.address.startswith("https://storage.googleapis.com/")
         assert release.address.endswith(f"/{release.path}")
-        assert release.image_size in ((224, 480) if release.model.startswith("BiT") else (224, 384))
+        sizes = {"BiT": (224, 480), "FlexiViT": (240,)}
+        assert release.image_size in sizes.get(release.model.partition("-")[0], (224, 384))
         assert (release.classes, release.data_set) in ((21843, "imagenet21k"), (1000, "imagenet2012"))
-        assert release.preprocessing.crop is None
         assert release.preprocessing.mean == release.preprocessing.std == (0.5, 0.5, 0.5)
-        assert release.preprocessing.interpolation == "bilinear"
+        of_flexivit = release.directory == "flexivit"
+        assert release.preprocessing.crop == ((240, 240) if of_flexivit else None)
+        assert release.preprocessing.interpolation == ("bicubic" if of_flexivit else "bilinear")
         assert release.arguments == {}
 
 

@@ -20,6 +20,9 @@ PLAIN = {
     "DeiT-Ti_16": (192, 12, 16),
     "DeiT-S_16": (384, 12, 16),
     "DeiT-B_16": (768, 12, 16),
+    "FlexiViT-S": (384, 12, 16),
+    "FlexiViT-B": (768, 12, 16),
+    "FlexiViT-L": (1024, 24, 16),
 }
 
 # the hybrids' parameters at 224 with 21,843 classes, without and with pre_logits; width
@@ -57,7 +60,7 @@ def parameters(release):
 def vit_parameters(release):
     if release.model in PLAIN:
         width, layers, patch = PLAIN[release.model]
-        tokens = (release.image_size // patch) ** 2
+        tokens = 7 * 7 - 1 if release.directory == "flexivit" else (release.image_size // patch) ** 2
         block = 4 * width * (width + 1) + 2 * width * 4 * width + 5 * width + 4 * width
         body = (patch * patch * 3 + 1) * width + width + (tokens + 1) * width + layers * block + 2 * width
     else:
@@ -114,7 +117,7 @@ def test_the_bytes_are_those_of_the_zoos_models(path):
 def test_bytes_are_those_of_the_parameters(release):
     """A wrong size, class count or representation_size in a row shows as a file of another length."""
     expected = 4 * parameters(release)
-    if release.directory in ("augreg", "bit_models") or release.is_on_hub:
+    if release.directory in ("augreg", "bit_models", "flexivit") or release.is_on_hub:
         assert release.bytes == expected
     elif release.path == "sam/ViT-S_16.npz":
         assert release.bytes == pytest.approx(3 * expected, rel=2e-3)

@@ -28,6 +28,7 @@ EVERYTHING = {
         "class_position": False,
         "resize": "geometric_cubic",
         "position_grid": (3, 5),
+        "square_positions": True,
         "kernel_size": (4, 8),
         "pad": True,
         "images_per_sequence": 3,

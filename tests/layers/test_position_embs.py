@@ -9,6 +9,7 @@ import pytest
 from scipy import ndimage
 
 from keras_vit.layers import AddPositionEmbs
+from keras_vit.layers.position_grid import patch_coordinates, resize_position_embedding
 
 
 def test_learned_rows_are_added_one_per_token(randomise):
@@ -135,7 +136,7 @@ def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
     [
         (
             {"position_embedding": "learnt"},
-            "must be one of 'learned', 'learned_2d', 'sincos2d', 'sincos2d_mae', 'none'; got .*embedding='learnt'",
+            "must be one of 'learned', 'learned_2d', 'factorized', 'sincos2d', .* got .*embedding='learnt'",
         ),
         (
             {"grid_size": (0, 2)},
@@ -244,6 +245,36 @@ def test_learned_2d_is_a_table_of_columns_beside_one_of_rows():
         for column in range(3):
             patch = added[2 + 3 * row + column]
             np.testing.assert_array_equal(patch, [*columns[0, column], *rows[0, row]])
+
+
+@pytest.mark.parametrize("grid", [(2, 5), (3, 2), (4, 4), (6, 1)])
+@pytest.mark.parametrize("is_square", [False, True])
+def test_factorized_tables_are_added_and_resized_to_the_grid_or_its_square(grid, is_square, randomise):
+    layer = AddPositionEmbs("factorized", (3, 4), 0, resize="bilinear", square_positions=is_square)
+    tokens, coordinates = _tokens(math.prod(grid), 6), patch_coordinates(*grid)[None]
+    layer.build(tokens.shape, coordinates.shape)
+    tables = randomise(layer)
+    sides = (max(grid),) * 2 if is_square else grid
+    rows, columns = (_linear(tables[name][0], side) for name, side in zip(("rows", "columns"), sides, strict=True))
+    expected = [rows[row] + columns[column] for row in range(grid[0]) for column in range(grid[1])]
+    added = keras.ops.convert_to_numpy(layer(tokens, coordinates)) - tokens
+    np.testing.assert_allclose(added, np.broadcast_to(expected, added.shape), atol=1e-6)
+
+
+def _linear(table, length):
+    """Linear interpolation with half-pixel centres; the ends are repeated."""
+    places = (np.arange(length) + 0.5) * len(table) / length - 0.5
+    return np.stack([np.interp(places, np.arange(len(table)), channel) for channel in table.T], axis=1)
+
+
+def test_square_positions_are_the_corner_of_the_square(randomise):
+    """A grid of 3 x 5 gets the first three rows of a table that is resized to 5 x 5."""
+    layer = AddPositionEmbs(grid_size=(4, 4), num_class_tokens=0, resize="bicubic_antialias", square_positions=True)
+    layer.build((None, 15, 6), (1, 15, 4))
+    table = randomise(layer)["embedding"]
+    square = resize_position_embedding(table, 4, 5, 0, "bicubic_antialias")
+    found = keras.ops.convert_to_numpy(layer.table(keras.ops.convert_to_tensor(patch_coordinates(3, 5)[None])))
+    np.testing.assert_allclose(found, square[:, :15], atol=1e-6)
 
 
 def test_learned_2d_resizes_on_both_axes(tmp_path):

@@ -23,6 +23,9 @@ LAYERS = {
     ("learned_2d", "stem"): (["position_embs"], 16 + (4 + 4) * 8),
     ("learned_2d", "every"): (["position_embs", "position_embs_01"], 2 * (16 + (4 + 4) * 8)),
     ("learned_2d", "shared"): (["position_embs"], 16 + (4 + 4) * 8),
+    ("factorized", "stem"): (["position_embs"], 16 + (4 + 4) * 16),
+    ("factorized", "every"): (["position_embs", "position_embs_01"], 2 * (16 + (4 + 4) * 16)),
+    ("factorized", "shared"): (["position_embs"], 16 + (4 + 4) * 16),
     ("sincos2d", "stem"): (["position_embs"], 0),
     ("sincos2d", "every"): (["position_embs", "position_embs_01"], 0),
     ("sincos2d", "shared"): (["position_embs"], 0),
@@ -40,7 +43,7 @@ LAYERS = {
 MORE = {("learned", "shared"), ("learned_2d", "stem"), ("learned_2d", "shared"), ("sincos2d", "every")}
 MORE |= {("sincos2d_mae", "every"), ("sincos2d_mae", "shared"), ("relative_2d", "shared")}
 MORE |= {("sincos2d", "shared"), ("sincos2d", "stem"), ("relative", "shared"), ("learned", "every"), ("none", "stem")}
-MORE |= {("learned_2d", "every"), ("sincos2d_mae", "stem")}
+MORE |= {("learned_2d", "every"), ("sincos2d_mae", "stem"), ("factorized", "every"), ("factorized", "shared")}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ and saving use the same tables.
 
 import dataclasses
 import functools
+import math
 import re
 import threading
 import warnings
@@ -32,7 +33,7 @@ def detect(names, family, library=None):
     """Return the name of the layout of this family that matches these array names, or None.
 
     Args:
-        names: names of the arrays of a file.
+        names: dict from the name of each array of a file to its `Entry`.
         family: family of a config.
         library: library of the layout, see `Layout`; None for any.
     """
@@ -40,7 +41,8 @@ def detect(names, family, library=None):
         if library not in (None, layout.library):
             continue
         is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
-        if not is_foreign and any(re.search(layout.marker, fold(layout, name)) for name in names):
+        marks = [entry for name, entry in names.items() if re.search(layout.marker, fold(layout, name))]
+        if not is_foreign and any(layout.rank in (None, len(entry.shape)) for entry in marks):
             return key
     return None
 
@@ -48,10 +50,10 @@ def detect(names, family, library=None):
 def fold_entries(path, entries, layout):
     """Return {folded name: Entry}; `Entry.name` is the name in the file. `layout` is a `Layout`, None for Keras.
 
-    Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors and tables stored
-    without leading axes into tables of rank 3, splits arrays that stack all blocks into one per block, cuts arrays that
-    join several of ours (`Layout.cuts`), and drops buffers, optimizer state and what the layout sets aside. Reading an
-    array with NaN or infinite values raises a warning with its name.
+    Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors and tables of
+    other ranks (`Layout.ranks`) into tables of rank 3, splits arrays that stack all blocks into one per block, cuts
+    arrays that join several of ours (`Layout.cuts`), and drops buffers, optimizer state and what the layout sets aside.
+    Reading an array with NaN or infinite values raises a warning with its name.
 
     Raises:
         ValueError: if two arrays fold to one name.
@@ -65,8 +67,9 @@ def fold_entries(path, entries, layout):
             continue
         if layout is not None and any(re.search(pattern, name) for pattern in layout.aside.values()):
             continue
-        if layout is not None and any(re.search(pattern, name) for pattern in layout.ranks):
-            shape = (1,) * (3 - len(shape)) + shape
+        rank = None if layout is None else layout.rank_of(name)
+        if rank is not None:
+            shape = (1,) * (3 - len(shape)) + shape if rank < 3 else (1, math.prod(shape[:-1]), *shape[-1:])
         if layout is not None and layout.squeezed is not None and re.search(layout.squeezed, name):
             shape = shape[3:] if shape[:3] == (1, 1, 1) else shape
         checked = Entry(entry.name, shape, entry.dtype, functools.partial(_read_checked, entry, shape, path))

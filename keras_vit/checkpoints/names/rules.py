@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import math
 import pathlib
+import re
 import tomllib
 
 import numpy as np
@@ -39,6 +41,7 @@ class Layout:
             another family), `timm`, `huggingface` or `microsoft`.
         rules: see `Rule`.
         marker: regular expression; a matching folded name shows that a file has this layout.
+        rank: number of axes of the array that `marker` matches, None for any number.
         foreign: regular expression; a matching name shows that a file does not have this layout, even if `marker`
             matches; None for none.
         aliases: pairs (regular expression, replacement), applied in order to every name.
@@ -48,11 +51,14 @@ class Layout:
         cuts: dict from a regular expression of arrays to the number of equal pieces that they are cut into along their
             first axis; the pieces of `NAME` are `NAME#0` and so on. `mlp, query, key, value` stands for four pieces of
             which the last three are square.
-        ranks: dict from a regular expression of position tables and class tokens to their rank in the file.
+        ranks: dict from a regular expression of position tables and class tokens to their rank in the file. Tables of
+            rank 3 (rows, columns, dim) and 4 (1, rows, columns, dim) have axes for the rows and columns of the grid.
         suffix: end of the names of its files.
         prefix: start of every name in the files that `save_weights` writes.
         holds: dict from fields of the config, with dots for nested ones, to the value that `save_weights` needs; `set`
-            stands for any value but None. The first layout of a library that can hold the model is written.
+            stands for any value but None, and `not VALUE` for any but this one. The layout of the file that was loaded
+            is written, or the first of the library that can hold the model.
+        published: families of families.toml that files of this layout belong to, unless a config.json states others.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
         position_tables: dict from the folded name of a position table to the prefix rows that it may have: `class`,
             `class and registers` or `none`, tried in the order of the list.
@@ -66,6 +72,7 @@ class Layout:
     library: str
     rules: tuple
     marker: str
+    rank: int | None = None
     foreign: str | None = None
     aliases: tuple = ()
     ignored: str | None = None
@@ -77,11 +84,16 @@ class Layout:
     holds: dict = dataclasses.field(default_factory=dict)
     squeezed: str | None = None
     position_tables: dict = dataclasses.field(default_factory=dict)
+    published: tuple = ()
     gelu: str | None = None
     epsilon: float | None = None
     resize: str = "align_corners"
     stem_style: str | None = None
     shows: dict = dataclasses.field(default_factory=dict)
+
+    def rank_of(self, name):
+        """Return the rank that an array has in the file, by its folded name; None if it is that of ours."""
+        return next((rank for pattern, rank in self.ranks.items() if re.search(pattern, name)), None)
 
 
 def _read_layouts():
@@ -90,14 +102,20 @@ def _read_layouts():
     layouts = {}
     for family, sections in tables.items():
         layouts[family] = {}
-        for name, fields in sections.items():
-            fields = {"library": name, **fields}
-            table, column = fields.pop("table", family), name if "table" not in sections[name] else "theirs"
-            kinds = "official" if fields.get("suffix") == ".npz" else "torch"
-            base = _read_rules(family, fields.pop("base"), kinds) if "base" in fields else ()
-            rules = {rule.ours: rule for rule in (*base, *_read_rules(table, column, kinds))}
-            layouts[family][name] = Layout(rules=tuple(rules.values()), **fields)
+        for name, section in sections.items():
+            fields = {field: value for field, value in section.items() if field not in ("base", "table")}
+            rules = tuple(_rules_of(family, sections, name).values())
+            layouts[family][name] = Layout(**{"library": name, "rules": rules, **fields})
     return layouts
+
+
+def _rules_of(family, sections, name):
+    """Return {our variable: `Rule`} of a layout; its own table has precedence over that of its `base`."""
+    section = sections[name]
+    base = _rules_of(family, sections, section["base"]) if "base" in section else {}
+    table, column = (section["table"], "theirs") if "table" in section else (family, name)
+    kinds = "official" if section.get("suffix") == ".npz" else "torch"
+    return base | {rule.ours: rule for rule in _read_rules(table, column, kinds)}
 
 
 _read = functools.cache(lambda table: read_table(_FOLDER / f"{table}.tsv"))
@@ -133,8 +151,11 @@ FORMS = {
     "pointwise": lambda array, heads: array.reshape(1, 1, *array.shape),  # a dense layer as a 1 x 1 convolution
     "transposed": lambda array, heads: array.transpose(1, 0),  # (out, in)
     "convolution": lambda array, heads: array.transpose(3, 2, 0, 1),  # (out, in, height, width)
+    "flat": lambda array, heads: array.reshape(-1, array.shape[-1]),  # (height * width * in, out)
+    "patches": lambda array, heads: array.reshape(-1, array.shape[-1]).transpose(1, 0),  # (out, height * width * in)
 }
-_INVERSE = {"transposed": (1, 0), "convolution": (2, 3, 1, 0)}
+_INVERSE = {"transposed": (1, 0), "convolution": (2, 3, 1, 0), "patches": (1, 0)}
+_RGB = 3
 
 
 def to_theirs(array, form, num_heads):
@@ -144,13 +165,16 @@ def to_theirs(array, form, num_heads):
 
 def to_ours(array, form, shape):
     """Convert an array of a file to our piece of this shape."""
-    return array.transpose(_INVERSE[form]) if form in _INVERSE else array.reshape(shape)
+    return (array.transpose(_INVERSE[form]) if form in _INVERSE else array).reshape(shape)
 
 
 def our_shape(shape, form):
-    """Return the shape of our piece for an array of this shape in the file."""
+    """Return the shape of our piece for an array of this shape in the file; flat patches are square ones of RGB."""
     if form in _INVERSE and len(shape) == len(_INVERSE[form]):
-        return tuple(shape[axis] for axis in _INVERSE[form])
+        shape = tuple(shape[axis] for axis in _INVERSE[form])
+    if form in ("flat", "patches") and len(shape) == 2:
+        side = math.isqrt(shape[0] // _RGB)
+        return (side, side, _RGB, shape[1]) if shape[0] == _RGB * side**2 else tuple(shape)
     if form == "heads_last" and len(shape) >= 2:
         return (*shape[:-2], shape[-2] * shape[-1])
     if form == "heads_first" and len(shape) == 3:
