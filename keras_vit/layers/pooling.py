@@ -9,7 +9,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, LayerNorm, head_width
-from keras_vit.layers.self_attention import at_least_float32, softmax_at_least_float32
+from keras_vit.layers.attend import at_least_float32, softmax_at_least_float32
 from keras_vit.layers.transformer_block import MlpBlock
 from keras_vit.typing import Tensor
 
