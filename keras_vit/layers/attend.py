@@ -51,7 +51,7 @@ def attention_weights(logits, images=None):
     if images is not None:
         of_queries, of_keys = images if isinstance(images, tuple) else (images[:, None, :, None], images[:, None, None])
         logits = ops.cast(logits, at_least_float32(logits.dtype))
-        logits = ops.where(of_queries == of_keys, logits, _EXCLUDED)
+        logits = ops.where(ops.equal(of_queries, of_keys), logits, _EXCLUDED)
     return softmax_at_least_float32(logits)
 
 
