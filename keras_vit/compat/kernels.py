@@ -252,6 +252,61 @@ def _scaled(x, scale):
     return x if scale == 1.0 else x * scale
 
 
+def scan(step, carry, count, dtype):
+    """Return the last carry, and the stacked outputs, of `carry, output = step(carry, i)` for i = 0 to `count` - 1.
+
+    A step starts after the last one has ended, so that the memory is that of one step. Keras's loops on TensorFlow run
+    up to ten steps at the same time, or need outputs of the shape of the carry.
+
+    Args:
+        step: function of a list of tensors and an integer.
+        carry: list of tensors, whose shapes and dtypes stay the same.
+        count: number of steps.
+        dtype: dtype of the outputs.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return ops.scan(step, carry, ops.arange(count, dtype="int32"))
+    import tensorflow as tf
+
+    def body(i, carry, outputs):
+        carry, output = step(carry, i)
+        return i + 1, carry, outputs.write(i, output)
+
+    start = (0, carry, tf.TensorArray(dtype, count))
+    _, carry, outputs = tf.while_loop(lambda i, *_: i < count, body, start, parallel_iterations=1)
+    return carry, outputs.stack()
+
+
+def flash_attention(query, key, value):
+    """Return softmax(query key^T) value by cuDNN's kernel on JAX, or None if it does not support the inputs.
+
+    Keras's kernel for TPUs is not used: without a mask, it masks later tokens (`wrap_flash_attention` in Keras 3.15).
+
+    Args:
+        query, key: (batch, heads, tokens, channels).
+        value: (batch, heads, tokens, head_dim).
+
+    Returns:
+        (batch, tokens, heads, head_dim)
+    """
+    if not is_jax_gpu():
+        return None
+    try:
+        inputs = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+        return ops.dot_product_attention(*inputs, scale=1.0, flash_attention=True)
+    except (ImportError, NotImplementedError, RuntimeError, ValueError):  # other dtypes or widths, no cuDNN
+        return None
+
+
+def is_jax_gpu():
+    """Return whether JAX computes on a GPU."""
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.default_backend() == "gpu"
+
+
 def take_rows(x, places):
     """Return the rows of each sample at its indices.
 

@@ -10,8 +10,8 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.config.base import Check, optional
+from keras_vit.layers.attend import EXCLUDED, at_least_float32, softmax_at_least_float32
 from keras_vit.layers.base import Layer, LayerNorm, head_width
-from keras_vit.layers.self_attention import MASKED, at_least_float32, softmax_at_least_float32
 from keras_vit.layers.transformer_block import MlpBlock
 from keras_vit.typing import Tensor
 
@@ -197,7 +197,7 @@ class AttentionPooling(_Pooling):
         logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)[:, None]
         if images is not None:
             is_read = self._is_of_image(images[:, self.num_prefix_tokens :])[:, :, None]
-            logits = ops.where(is_read, ops.cast(logits, at_least_float32(logits.dtype)), MASKED)
+            logits = ops.where(is_read, ops.cast(logits, at_least_float32(logits.dtype)), EXCLUDED)
         weights = ops.cast(softmax_at_least_float32(logits), value.dtype)  # (batch, images, heads, length)
         pooled = ops.einsum("bihk,bkhd->bihd", weights, value)
         pooled = self.proj(ops.reshape(pooled, (-1, self.images_per_sequence or 1, dim)))

@@ -8,12 +8,11 @@ from keras import ops
 
 from keras_vit.compat.kernels import project, project_heads
 from keras_vit.config import BlockConfig
+from keras_vit.layers.attend import at_least_float32, attend, attention_weights
 from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.position_embs import relative_logits
 from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Tensor
-
-MASKED = -1e9  # logit of a key that a query does not see; its weight is exactly 0
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -87,10 +86,10 @@ class MultiHeadSelfAttention(Layer):
         *,
         attention_bias: Tensor = None,
         rotary: Tensor = None,
-        images: Tensor = None,
         return_attention_scores: bool = False,
         key_sizes: Tensor = None,
         return_keys: bool = False,
+        images: Tensor = None,
     ) -> Tensor:
         if return_keys and return_attention_scores:
             raise ValueError(
@@ -110,7 +109,21 @@ class MultiHeadSelfAttention(Layer):
             query, key = self.query_norm(query) * scale, self.key_norm(key)
         if rotary is not None:
             query, key = rotate(query, rotary, self.block.rotary), rotate(key, rotary, self.block.rotary)
-        # A = softmax(q k^T / sqrt(D_h)), Eq. 6
+        terms, drops = (relative_keys, attention_bias, key_sizes), bool(training and self.dropout_rate)
+        if drops or return_attention_scores or any(term is not None for term in terms):
+            weights = self._weights(query, key, *terms, images)
+            dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
+            heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
+        else:
+            heads = attend(query, key, value, images)
+        # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
+        heads = ops.reshape(heads, (-1, length, dim))
+        output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
+        if return_keys:
+            return output, ops.mean(key, axis=1)
+        return (output, weights) if return_attention_scores else output
+
+    def _weights(self, query, key, relative_keys, attention_bias, key_sizes, images):
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
         if relative_keys is not None:
             logits = logits + relative_logits(query, relative_keys)  # appendix D.4
@@ -119,19 +132,7 @@ class MultiHeadSelfAttention(Layer):
         if key_sizes is not None:
             logits = ops.cast(logits, at_least_float32(logits.dtype))
             logits = logits + ops.log(ops.cast(key_sizes, logits.dtype))  # arXiv 2210.09461, Eq. 1
-        if images is not None:
-            is_same = ops.equal(images[:, None, :, None], images[:, None, None, :])
-            logits = ops.where(is_same, ops.cast(logits, at_least_float32(logits.dtype)), MASKED)
-        weights = softmax_at_least_float32(logits)
-        # SA(z) = A v, Eq. 7
-        dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
-        heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
-        # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        heads = ops.reshape(heads, (-1, length, dim))
-        output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
-        if return_keys:
-            return output, ops.mean(key, axis=1)
-        return (output, weights) if return_attention_scores else output
+        return attention_weights(logits, images)
 
     def _per_head(self, bias, dtype):
         """(dim,) -> (heads, 1, head_dim)"""
@@ -144,16 +145,3 @@ class MultiHeadSelfAttention(Layer):
             return output, keras.KerasTensor((batch, length, dim // self.num_heads), dtype=self.compute_dtype)
         scores = keras.KerasTensor((batch, self.num_heads, length, length), at_least_float32(self.compute_dtype))
         return (output, scores) if return_attention_scores else output
-
-
-def softmax_at_least_float32(logits):
-    """Apply softmax over the last axis; 16-bit logits give float32 weights."""
-    logits = ops.cast(logits, at_least_float32(logits.dtype))
-    if logits.shape[-1] == 1:  # Keras warns of a softmax over a single key
-        return ops.ones_like(logits)
-    return ops.softmax(logits)
-
-
-def at_least_float32(dtype):
-    """Return float32 for a 16-bit dtype and any other dtype unchanged."""
-    return "float32" if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16") else dtype

@@ -5,8 +5,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.compat.kernels import recompute, take_rows
+from keras_vit.layers.attend import at_least_float32
 from keras_vit.layers.base import Layer
-from keras_vit.layers.self_attention import at_least_float32
 from keras_vit.layers.transformer_block import TransformerBlock
 
 
