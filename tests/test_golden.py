@@ -21,6 +21,7 @@ import keras_vit
 from keras_vit.analysis import attention_model
 from keras_vit.layers.patch_encoder import resize_patch_kernel
 from keras_vit.layers.position_bias import AttentionBias
+from keras_vit.layers.sequences import PADDING
 from keras_vit.models import build_model
 
 
@@ -176,7 +177,7 @@ def _compare_published(folder, case):
 
 
 def _compare_each_image(folder, case):
-    """A case whose images have several sizes: each through the model of its size, which has no patches to mask."""
+    """A case whose images have several sizes: each through the model of its size, and all as sequences of patches."""
     is_folder = (folder / "config.json").exists()
     source, arguments = folder if is_folder else folder / case["params_file"], load_arguments(case, is_folder)
     model, arrays = keras_vit.load(source, **arguments), np.load(folder / "io.npz")
@@ -184,7 +185,25 @@ def _compare_each_image(folder, case):
         image = arrays[f"image_{index}"]
         logits = keras_vit.resize(model, image.shape[:2])(image[None])[0]
         np.testing.assert_allclose(logits, expected, atol=case["tolerance"]["logits_atol"], rtol=0, err_msg=index)
+    _compare_outputs(keras_vit.resize(model, "native"), folder, case)
     _compare_written(folder, case, source, arguments, is_folder)
+
+
+def _inputs(arrays):
+    """The images of a case, or its patches with their coordinates."""
+    if "images" in arrays.files:
+        return arrays["images"]
+    is_patch, index = _is_patch(arrays), np.arange(arrays["pixel_patches"].shape[1])
+    rows, columns = np.moveaxis(arrays["spatial_shapes"][:, :, None], 1, 0)  # (batch, 1) each
+    coordinates = np.stack(np.broadcast_arrays(index // columns, index % columns, rows, columns, 0), axis=-1)
+    if "patch_coord" in arrays.files:
+        np.testing.assert_array_equal(coordinates[is_patch][:, :2], arrays["patch_coord"][is_patch])
+    coordinates = np.where(is_patch[..., None], coordinates, PADDING).astype("int32")
+    return {"patches": arrays["pixel_patches"].astype("float32"), "coordinates": coordinates}
+
+
+def _is_patch(arrays):
+    return arrays[next(key for key in _MASKS if key in arrays.files)] > 0
 
 
 def _compare_written(folder, case, source, arguments, is_folder):
@@ -222,18 +241,21 @@ def _read_arrays(path):
 def _compare_outputs(model, folder, case):
     """Compare the logits and every stored intermediate; return the arrays of the case and the tolerance of logits."""
     config, arrays = model.config, np.load(folder / "io.npz")
-    others = ("images", "logits_float64", *_BIG_VISION_LOGITS, *_OF_TEXT)
-    stored = [key for key in arrays.files if key not in others]
+    others = ("images", "logits_float64", *_BIG_VISION_LOGITS, *_OF_TEXT, *_OF_PATCHES, *_MASKS)
+    stored = [key for key in arrays.files if key not in others and not re.fullmatch(r"image_\d+", key)]
     symbolic = {key: _intermediate(model, config, key) for key in stored}
     outputs = {key: value for key, value in symbolic.items() if isinstance(value, keras.KerasTensor)}
     values = {key: value for key, value in symbolic.items() if key not in outputs}
-    values |= keras.Model(model.input, outputs)(arrays["images"])
+    values |= keras.Model(model.input, outputs)(_inputs(arrays))
     for key in stored:
         tolerance = case["tolerance"]["per_key_atol"].get(key, 5e-5)
         if key == "logits":
             tolerance = case["tolerance"]["logits_atol"]
         expected = arrays[key]
         value = keras.ops.convert_to_numpy(values[key])[: len(expected)]
+        if "pixel_patches" in arrays.files and value.ndim == 3 and key != "map_attention":  # padding is stored as zeros
+            prefix = value.shape[1] - arrays["pixel_patches"].shape[1]
+            value = value * np.pad(_is_patch(arrays), ((0, 0), (prefix, 0)), constant_values=True)[..., None]
         if key == "pooled" and (value.ndim, expected.ndim) == (2, 3):  # OpenCLIP norms every token
             expected = expected[:, 0]
         if value.ndim != expected.ndim:  # Swin's own code has its maps as sequences, timm's patches may be a map
@@ -337,15 +359,18 @@ def _of_last_two(model, config):
 def _map_attention(model, config):
     """The output of the attention of MAP, before its MLP."""
     pooling = model.get_layer("pooling")
-    without = keras_vit.AttentionPooling(config.num_heads, config.mlp_dim, gelu=config.gelu, epsilon=config.epsilon)
+    without = keras_vit.AttentionPooling.from_config({**pooling.get_config(), "name": "map_attention"})
     without.build(_tokens(model).shape)
     without.set_weights(pooling.get_weights())
     without.mlp = lambda pooled: 0.0 * pooled
-    return without(_tokens(model))[:, None]
+    images = model.get_layer("patch_places").output[1] if config.embedding.images_per_sequence else None
+    return without(_tokens(model), images)[:, None]
 
 
 def _positions_used(model, config):
     """The table that is added, class token first, without registers."""
+    if config.embedding.images_per_sequence:
+        return model.get_layer("position_embs").output - model.get_layer("patch_encoder").output
     table = keras.ops.convert_to_numpy(model.get_layer("position_embs").table())
     keep = [*range(config.num_class_tokens), *range(config.num_prefix_tokens, table.shape[1])]
     return table[:, keep]
@@ -368,6 +393,9 @@ _NOT_WEIGHTS = (
     r"|text_model\.|text_projection|^params/(txt/|t$|b$)"
 )
 _BIG_VISION_LOGITS = ("logits_big_vision_bit_paper",)
+# the inputs of cases whose images have several sizes
+_MASKS = ("attention_mask", "patch_valid", "patch_type")
+_OF_PATCHES = ("pixel_patches", "patch_coord", "spatial_shapes", "yabs", "xabs")
 _OF_TEXT = ("input_ids", "text_embeds_l2", "logits_per_image")
 _NUMBERED = {
     r"(?:encoderblock|layer|block)_(\d+)": lambda block: f"block_{block:02d}",
