@@ -12,6 +12,7 @@ from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
 from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import differences
 from keras_vit.layers.position_grid import square_grid
+from keras_vit.variants import FAMILIES, VARIANTS
 
 LAYOUT_CHOICES = ("auto", *LIBRARIES, "keras")
 
@@ -92,7 +93,14 @@ class Description(Stated):
             fixed: names of the fields that define the architecture; they do not change.
             given: dict of the user's arguments; those that are not None do not change.
             known: names of the fields whose value is known of the model; the file changes them only if it states them.
+
+        Raises:
+            ValueError: if the layout belongs to other families than the variant; they resize positions in another way.
         """
+        families = () if self.names is None else self.names.published
+        if families and config.name in VARIANTS and VARIANTS[config.name].family not in families:
+            titles = " or ".join(FAMILIES[name].title for name in families)
+            raise ValueError(f"{str(self.checkpoint.path)!r} holds the weights of {titles}, not of {config.name}")
         usual, given = {name: value for name, value in self.usual.items() if name not in known}, given or {}
         changes = {
             name: value

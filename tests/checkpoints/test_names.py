@@ -299,6 +299,7 @@ def test_names_of_the_norm_before_and_after_pooling(make_kind):
         "official": ("Transformer/encoder_norm/scale", None),
         "big_vision": ("Transformer/encoder_norm/scale", None),
         "big_vision_naflex": ("Transformer/encoder_norm/scale", None),
+        "big_vision_flexi": ("Transformer/encoder_norm/scale", None),
         **dict.fromkeys(
             ("timm", "naflex_timm", "beit_original", "eva02_original", "dinov2_original", "dinov3_original"),
             ("norm.weight", "fc_norm.weight"),

@@ -37,7 +37,7 @@ def detect(names, family, library=None):
         family: family of a config.
         library: library of the layout, see `Layout`; None for any.
     """
-    for key, layout in LAYOUTS[family].items():
+    for key, layout in sorted(LAYOUTS[family].items(), key=lambda item: item[1].rank is None):
         if library not in (None, layout.library):
             continue
         is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
