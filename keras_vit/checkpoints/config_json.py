@@ -114,6 +114,7 @@ def _read_keras(path, values):
 _CHECKS: dict[str, Callable] = {
     "count": lambda name, value: checks.check_integer(name, value, minimum=0),
     "flag": checks.check_flag,
+    "indices": checks.check_indices,
     "ignored": lambda name, value: None,
     "integer": checks.check_integer,
     "integers": check_integers,

@@ -23,7 +23,7 @@ from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import check_not_quantized
 from keras_vit.typing import PathLike
 
-_NEEDED_ALWAYS = {"position_placement": "stem"}
+_NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset"}
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
 
@@ -158,7 +158,8 @@ def _arrays(model, rules, hf_type):
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
         rule = names.find_rule(rules, variable.path, config)
         if variable.path == "position_embs/embedding" and rules.position_tables:
-            arrays[next(iter(rules.position_tables))] = value
+            is_map = config.window is not None
+            arrays[next(iter(rules.position_tables))] = value.reshape(1, *config.table_grid, -1) if is_map else value
         elif rule is None:
             homeless.append(variable.path)
         else:

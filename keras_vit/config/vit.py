@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import ImageConfig, one_config_of, optional
-from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig
+from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, WindowConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
@@ -63,6 +63,7 @@ class ViTConfig(ImageConfig):
             training the model returns the logits of both heads, otherwise their mean.
         attention: `global`, all tokens to all tokens, or `axial`, where each block has a row block and a column block
             (appendix D.6).
+        window: `WindowConfig` of attention inside windows; None lets every block attend to all tokens.
         stem: `ResNetConfig` of a hybrid's ResNet; None cuts the patches from the image.
         embedding, block, head: `EmbeddingConfig`, `BlockConfig` and `HeadConfig`: what published families vary.
 
@@ -100,6 +101,7 @@ class ViTConfig(ImageConfig):
     token_merging: int = 0
     distilled: bool = False
     attention: str = "global"
+    window: WindowConfig | None = None
     stem: ResNetConfig | FeatureMapConfig | None = None
     embedding: EmbeddingConfig = EmbeddingConfig()
     block: BlockConfig = BlockConfig()
@@ -236,6 +238,19 @@ def _rules(c):
         ),
         "attention='axial' needs whole rows and columns of patches, so token_merging must be 0": (
             is_axial and c.token_merging
+        ),
+        "window needs patch tokens alone and positions that do not depend on their order, so there must be no "
+        "class_token, distilled token and num_registers, attention must be 'global', token_merging 0, block.rotary "
+        "None, and position_embedding not 'relative' or 'relative_2d'": (
+            c.window and (c.num_prefix_tokens or is_axial or c.token_merging or has_rotary or is_relative)
+        ),
+        "window.global_blocks must be below num_layers": (
+            c.window and max(c.window.global_blocks, default=0) >= c.num_layers
+        ),
+        "head.neck makes a map of the patch tokens with norms of its own, so it needs pooling 'gap' or 'unpooled', "
+        "norm_position='none', and no class_token or num_registers": (
+            c.head.neck
+            and (c.num_prefix_tokens or c.norm_position != "none" or c.pooling not in ("gap", "unpooled"))
         ),
         "distilled=True reads the class and the distillation token after the norm, so it needs pooling='token' and "
         "norm_position='before_pooling'": (

@@ -18,7 +18,7 @@ class _Pooling(Layer):
     """(batch, tokens, dim) -> (batch, dim)"""
 
     def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[2])
+        return (input_shape[0], input_shape[-1])
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -51,7 +51,7 @@ class GlobalAveragePooling(_Pooling):
         num_prefix_tokens: number of class and register tokens at the start of the sequence, which the mean leaves out.
 
     Shapes:
-        (batch, tokens, dim) -> (batch, dim)
+        (batch, tokens, dim), or without prefix tokens a map (batch, rows, columns, dim) -> (batch, dim)
 
     Raises:
         ValueError: if a value is out of range.
@@ -63,7 +63,8 @@ class GlobalAveragePooling(_Pooling):
 
     def call(self, tokens: Tensor) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
-        mean = ops.mean(ops.cast(patches, at_least_float32(patches.dtype)), axis=1)
+        axes = tuple(range(1, len(patches.shape) - 1))
+        mean = ops.mean(ops.cast(patches, at_least_float32(patches.dtype)), axis=axes)
         return ops.cast(mean, self.compute_dtype)
 
 

@@ -1,6 +1,7 @@
 """MultiHeadSelfAttention: attention of all tokens to all tokens, with one fused projection."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -36,6 +37,8 @@ class MultiHeadSelfAttention(Layer):
         the number of original tokens in each key. With `return_attention_scores=True` the output is a pair with the
         attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
         `return_keys=True` it is a pair with the keys, averaged over the heads, (batch, tokens, dim / num_heads).
+        Subclasses may pass `extend`, a function of the scaled queries and the keys (batch, heads, tokens, channels) that
+        returns both with more channels.
 
     Raises:
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores
@@ -87,6 +90,7 @@ class MultiHeadSelfAttention(Layer):
         return_attention_scores: bool = False,
         key_sizes: Tensor = None,
         return_keys: bool = False,
+        extend: Callable | None = None,
     ) -> Tensor:
         if return_keys and return_attention_scores:
             raise ValueError(
@@ -106,6 +110,8 @@ class MultiHeadSelfAttention(Layer):
             query, key = self.query_norm(query) * scale, self.key_norm(key)
         if rotary is not None:
             query, key = rotate(query, rotary, self.block.rotary), rotate(key, rotary, self.block.rotary)
+        if extend is not None:
+            query, key = extend(query, key)
         # A = softmax(q k^T / sqrt(D_h)), Eq. 6
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
         if relative_keys is not None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit.layers import self_attention
-from keras_vit.layers.transformer_block import AxialTransformerBlock, TransformerBlock
+from keras_vit.layers import AxialTransformerBlock, TransformerBlock
 
 GRID, DIM = (3, 4), 8
 
