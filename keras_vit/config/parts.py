@@ -120,9 +120,9 @@ class BlockConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowConfig(Config):
-    """Describe attention inside windows with a few global blocks (ViTDet, arXiv 2203.16527), as in SAM.
+    """Describe attention inside windows, with a few global blocks.
 
-    The grid is padded with zeros at the bottom and the right to a multiple of the window, after the norm; tokens attend
+    This is the attention of ViTDet (arXiv 2203.16527) and of SAM's image encoder (arXiv 2304.02643). The grid is padded with zeros at the bottom and the right to a multiple of the window, after the norm; tokens attend
     to the padding, which is then cut off.
 
     Args:

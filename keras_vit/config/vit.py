@@ -239,9 +239,9 @@ def _rules(c):
         "attention='axial' needs whole rows and columns of patches, so token_merging must be 0": (
             is_axial and c.token_merging
         ),
-        "window needs patch tokens alone and positions that do not depend on their order, so there must be no "
-        "class_token, distilled token and num_registers, attention must be 'global', token_merging 0, block.rotary "
-        "None, and position_embedding not 'relative' or 'relative_2d'": (
+        "window cuts the patch grid, so it needs a pooling without class token, such as 'gap', no class_token, "
+        "distilled token and num_registers, attention 'global', token_merging 0, block.rotary None, and "
+        "position_embedding not 'relative' or 'relative_2d'": (
             c.window and (c.num_prefix_tokens or is_axial or c.token_merging or has_rotary or is_relative)
         ),
         "window.global_blocks must be below num_layers": (
@@ -249,8 +249,7 @@ def _rules(c):
         ),
         "head.neck makes a map of the patch tokens with norms of its own, so it needs pooling 'gap' or 'unpooled', "
         "norm_position='none', and no class_token or num_registers": (
-            c.head.neck
-            and (c.num_prefix_tokens or c.norm_position != "none" or c.pooling not in ("gap", "unpooled"))
+            c.head.neck and (c.num_prefix_tokens or c.norm_position != "none" or c.pooling not in ("gap", "unpooled"))
         ),
         "distilled=True reads the class and the distillation token after the norm, so it needs pooling='token' and "
         "norm_position='before_pooling'": (

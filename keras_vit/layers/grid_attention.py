@@ -18,10 +18,10 @@ from keras_vit.typing import Size, Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class GridSelfAttention(MultiHeadSelfAttention):
-    """Apply multi-head self-attention inside the windows of a grid, or to the whole grid (ViTDet, arXiv 2203.16527).
+    """Apply multi-head self-attention inside the windows of a grid.
 
-    The grid is padded with zeros at the bottom and the right to a multiple of the window. Tokens attend to the padding,
-    which is then cut off. With relative positions, the sub-layer `relative_positions` has a learned key per offset of
+    A global block attends to the whole grid instead (ViTDet, arXiv 2203.16527). The grid is padded with zeros at the
+    bottom and the right to a multiple of the window. Tokens attend to the padding, which is then cut off. With relative positions, the sub-layer `relative_positions` has a learned key per offset of
     rows and one per offset of columns, within the window or the grid; the products of the query, which is not scaled,
     with both are added to the attention logits (arXiv 2112.01526, section 4.1; SAM, arXiv 2304.02643).
 
@@ -59,7 +59,7 @@ class GridSelfAttention(MultiHeadSelfAttention):
                 shape=(None, self.num_heads, length, tokens_shape[-1] // self.num_heads),
             )
 
-    def call(
+    def call(  # type: ignore[override] # a grid has other inputs
         self,
         tokens: Tensor,
         grid: Tensor = None,
@@ -67,34 +67,49 @@ class GridSelfAttention(MultiHeadSelfAttention):
         *,
         return_attention_scores: bool = False,
     ) -> Tensor:
-        size = rows, columns = self.grid_size if grid is None else ops.shape(grid)[1:3]
-        side, dim, inside, counts = self.window.size, tokens.shape[-1], tokens, ()
-        if side is not None:
-            size, counts = (side, side), (-(-rows // side), -(-columns // side))  # windows down and across
-            maps = ops.reshape(tokens, (-1, rows, columns, dim))
-            below, right = (count * side - old for count, old in zip(counts, (rows, columns), strict=True))
-            maps = ops.reshape(
-                ops.pad(maps, ((0, 0), (0, below), (0, right), (0, 0))), (-1, counts[0], side, counts[1], side, dim)
-            )
-            inside = ops.reshape(ops.transpose(maps, (0, 1, 3, 2, 4, 5)), (-1, side**2, dim))
+        size = self.grid_size if grid is None else ops.shape(grid)[1:3]
+        side = self.window.size
+        inside = tokens if side is None else self._windows(tokens, size)
 
-        keywords = {"training": training, "return_attention_scores": return_attention_scores}
-        if self.window.relative_positions:
-            keywords["extend"] = lambda query, key: self.relative_positions.extend(query, key, size)
-        output = super().call(inside, **keywords)
+        def extend(query, key):
+            return self.relative_positions.extend(query, key, size if side is None else (side, side))
+
+        output = super().call(
+            inside,
+            training=training,
+            return_attention_scores=return_attention_scores,
+            extend=extend if self.window.relative_positions else None,
+        )
         output, *scores = output if return_attention_scores else (output,)
         if side is not None:
-            cut = ops.transpose(ops.reshape(output, (-1, *counts, side, side, dim)), (0, 1, 3, 2, 4, 5))
-            maps = ops.reshape(cut, (-1, counts[0] * side, counts[1] * side, dim))[:, :rows, :columns]
-            output = ops.reshape(maps, (-1, rows * columns, dim))
-            scores = [ops.reshape(x, (-1, counts[0] * counts[1], self.num_heads, side**2, side**2)) for x in scores]
+            output = self._grid(output, size)
+            scores = [ops.reshape(x, (-1, math.prod(self._counts(size)), *x.shape[1:])) for x in scores]
         return (output, *scores) if scores else output
+
+    def _counts(self, size):
+        """Return the number of windows down and across a grid."""
+        return tuple(-(-count // self.window.size) for count in size)
+
+    def _windows(self, tokens, size):
+        """(batch, rows * columns, dim) -> (batch * windows, side * side, dim), with padding."""
+        (down, across), side, dim = self._counts(size), self.window.size, tokens.shape[-1]
+        maps = ops.reshape(tokens, (-1, *size, dim))
+        maps = ops.pad(maps, ((0, 0), (0, down * side - size[0]), (0, across * side - size[1]), (0, 0)))
+        cut = ops.transpose(ops.reshape(maps, (-1, down, side, across, side, dim)), (0, 1, 3, 2, 4, 5))
+        return ops.reshape(cut, (-1, side**2, dim))
+
+    def _grid(self, windows, size):
+        """(batch * windows, side * side, dim) -> (batch, rows * columns, dim)"""
+        (down, across), side, dim = self._counts(size), self.window.size, windows.shape[-1]
+        maps = ops.transpose(ops.reshape(windows, (-1, down, across, side, side, dim)), (0, 1, 3, 2, 4, 5))
+        maps = ops.reshape(maps, (-1, down * side, across * side, dim))[:, : size[0], : size[1]]
+        return ops.reshape(maps, (-1, size[0] * size[1], dim))
 
     def compute_output_spec(self, tokens, grid=None, training=None, *, return_attention_scores=False):
         output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
-        side, length, groups = self.window.size, tokens.shape[1], ()
-        if side is not None:
-            groups, length = (math.prod(-(-old // side) for old in self.grid_size),), side**2
+        groups, length = (), tokens.shape[1]
+        if self.window.size is not None:
+            groups, length = (math.prod(self._counts(self.grid_size)),), self.window.size**2
         shape = (tokens.shape[0], *groups, self.num_heads, length, length)
         scores = keras.KerasTensor(shape, at_least_float32(self.compute_dtype))
         return (output, scores) if return_attention_scores else output

@@ -10,9 +10,9 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Neck(Layer):
-    """Reduce the channels of a map and mix neighbours (SAM, arXiv 2304.02643, appendix A).
+    """Reduce the channels of a map and mix neighbours.
 
-    A 1 x 1 convolution, a norm over the channels, a 3 x 3 convolution with padding by zeros, and a norm; the
+    This is the neck of SAM (arXiv 2304.02643, appendix A): a 1 x 1 convolution, a norm over the channels, a 3 x 3 convolution with padding by zeros, and a norm; the
     convolutions have no biases.
 
     Args:

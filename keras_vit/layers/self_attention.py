@@ -37,8 +37,8 @@ class MultiHeadSelfAttention(Layer):
         the number of original tokens in each key. With `return_attention_scores=True` the output is a pair with the
         attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
         `return_keys=True` it is a pair with the keys, averaged over the heads, (batch, tokens, dim / num_heads).
-        Subclasses may pass `extend`, a function of the scaled queries and the keys (batch, heads, tokens, channels) that
-        returns both with more channels.
+        A subclass may pass `extend`, a function of the scaled queries and the keys (batch, heads, tokens, head_dim) to
+        both with more channels.
 
     Raises:
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores

@@ -8,6 +8,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.kernels import gelu, on_rows, project, recompute
 from keras_vit.config import BlockConfig, WindowConfig
+from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
@@ -164,6 +165,8 @@ class TransformerBlock(ResidualBlock):
             width.
     """
 
+    own_checks = {"grid_size": optional(checks.check_pair)}
+
     def __init__(
         self,
         num_heads: int,
@@ -183,8 +186,8 @@ class TransformerBlock(ResidualBlock):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.configure(window=window, grid_size=grid_size)
         self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, remat=remat, block=block)
+        self.configure(window=window, grid_size=grid_size)
         self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, layer_scale_init=layer_scale_init)
         self.configure(dropout_rate=dropout_rate, attention_dropout_rate=attention_dropout_rate)
         self.configure(drop_path_rate=drop_path_rate)
@@ -232,7 +235,9 @@ class TransformerBlock(ResidualBlock):
         return recompute(self, run, *inputs) if self.remat and training else run(*inputs)
 
     def attention_scores(self, tokens: Tensor, **positions: Tensor) -> Tensor:
-        """Return the attention weights (batch, heads, query tokens, key tokens), see also `GridSelfAttention`.
+        """Return the attention weights (batch, heads, query tokens, key tokens).
+
+        Blocks with a `window` return those of `GridSelfAttention`.
 
         Args:
             tokens: input of the block, (batch, tokens, dim).

@@ -49,8 +49,8 @@ class VisionTransformer(ImageModel):
     not need are absent. A hybrid first has `root_conv`, `root_norm`, `root_relu`, `root_pool`, `stage_1` and so on.
     With `position_placement="every"`, the position layers of the later blocks are `position_embs_01` and so on.
     Relative position layers are named `relative_positions` (1-D) or `attention_bias` (2-D) instead of `position_embs`,
-    rotary ones `rotary`. With `head.neck`, a model has `neck`, whose map `pooling` reads. A distilled model also has `pooling_dist` and `head_dist`; other families may have
-    `patch_norm` after the patch encoder and `pre_norm` before the first block.
+    rotary ones `rotary`. A distilled model also has `pooling_dist` and `head_dist`; other families may have
+    `patch_norm` after the patch encoder, `pre_norm` before the first block, and `neck` before the pooling.
 
     With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
     number of original tokens in each; and the index of the token that holds each original one (see
@@ -210,8 +210,8 @@ def _encode(tokens, features, config):
         sequence = config.grid_size, config.num_class_tokens, config.num_registers
         rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
         given["rotary"] = rotary(tokens, *coordinates)
-        if config.window is not None:
-            given["grid"] = PatchMap(config.patch_size, dtype=config.dtype, name="patch_grid")(tokens, features)
+    if coordinates and config.window is not None:
+        given["grid"] = PatchMap(config.patch_size, dtype=config.dtype, name="patch_grid")(tokens, features)
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens, *coordinates)
@@ -289,7 +289,7 @@ def _classify(blocks, features, config):
         average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
         return average(heads), heads
     if config.head.neck is not None:
-        tokens = PatchMap(config.patch_size, dtype=config.dtype, name="patch_map")(tokens, features)
+        tokens = PatchMap(config.patch_size, dtype=config.dtype, name="neck_map")(tokens, features)
         tokens = Neck(config.head.neck, dtype=config.dtype, name="neck")(tokens)
     steps = [] if config.norm_position == "none" else [norm]
     if config.pooling not in UNPOOLED:

@@ -21,6 +21,8 @@ AIMV2 |= {"qkv_bias": False, "pooling": "aim", "include_top": False, "epsilon": 
 SIGLIP = {"pooling": "map", "include_top": False}
 PE = {**CLIP, "gelu": "erf", "pooling": "map", "class_token": True, "head": {"bias": False, "map_prefix": True}}
 PE |= {"block": {"rotary": {"kind": "pe"}}, "epsilon": 1e-5}
+SAM = {"window": {"size": 3, "global_blocks": (1,)}, "norm_position": "none", "head": {"neck": 6}, "pooling": "gap"}
+SAM_BACKBONE = {**SAM, "pooling": "unpooled", "include_top": False}
 VIT_22B = {"block": {"order": "parallel"}, "qk_norm": True, "qkv_bias": False}
 
 # changes to the tiny ViT, layout that is written, library of the names as they are read, an array of the file
@@ -43,6 +45,9 @@ FILES = {
     "SigLIP, transformers": (SIGLIP, "huggingface", "huggingface", "head.probe"),
     "PE, authors": (PE, "original", "original", "visual.attn_pool.probe"),
     "AIMv2, transformers": (AIMV2, "huggingface", "huggingface", "head.cls_token"),
+    "SAM, authors": (SAM_BACKBONE, "original", "original", "image_encoder.blocks.1.attn.rel_pos_w"),
+    "SAM, timm": (SAM, "timm", "timm", "head.fc.weight"),
+    "SAM, transformers": (SAM_BACKBONE, "huggingface", "huggingface", "vision_encoder.neck.layer_norm2.bias"),
     "ViT-22B, timm": (VIT_22B, "timm", "timm", "blocks.1.in_proj.weight"),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from slow_rows import slow_after
 
 import keras_vit
-from keras_vit import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig, analysis
+from keras_vit import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig, analysis
 from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models.derived import with_dtype
 
@@ -34,6 +34,13 @@ FAMILIES = {
         "block": BlockConfig(rotary=RotaryConfig(kind="pe")),
         "embedding": EmbeddingConfig(pre_norm=True, resize="bilinear"),
         "head": HeadConfig(map_prefix=True),
+    },
+    "SAM": {
+        "pooling": "unpooled",
+        "norm_position": "none",
+        "window": WindowConfig(size=3, global_blocks=(1,)),
+        "embedding": EmbeddingConfig(resize="bicubic"),
+        "head": HeadConfig(neck=6),
     },
     "CLIP": {"embedding": EmbeddingConfig(patch_bias=False, pre_norm=True, resize="bicubic")},
     "TIPS": {"embedding": EmbeddingConfig(resize="bilinear_antialias"), "position_placement": "every"},
