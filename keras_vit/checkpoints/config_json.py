@@ -366,6 +366,10 @@ def _huggingface_preprocessing(values):
         _checked_value(key, values.get(key, True), [True])
     _check_scale("rescale_factor", values.get("rescale_factor", True))
     size, crop = values.get("size", 224), values.get("crop_size")
+    is_padded = isinstance(size, dict) and "longest_edge" in size
+    if is_padded:
+        _checked_value("do_pad", values.get("do_pad", True), [True])
+        size = values.get("pad_size") or {"shortest_edge": size["longest_edge"]}
     if isinstance(size, dict):
         size = size.get("shortest_edge") or (size["height"], size["width"])
     if isinstance(crop, dict):
@@ -374,6 +378,7 @@ def _huggingface_preprocessing(values):
     return Preprocessing(
         size=size if isinstance(size, int) else tuple(size),
         crop=crop if values.get("do_center_crop") else None,
+        pad=is_padded,
         interpolation=_one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),

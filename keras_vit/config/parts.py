@@ -122,8 +122,9 @@ class BlockConfig(Config):
 class WindowConfig(Config):
     """Describe attention inside windows, with a few global blocks.
 
-    This is the attention of ViTDet (arXiv 2203.16527) and of SAM's image encoder (arXiv 2304.02643). The grid is padded with zeros at the bottom and the right to a multiple of the window, after the norm; tokens attend
-    to the padding, which is then cut off.
+    This is the attention of ViTDet (arXiv 2203.16527) and of SAM's image encoder (arXiv 2304.02643). The grid is padded
+    with zeros at the bottom and the right to a multiple of the window, after the norm; tokens attend to the padding,
+    which is then cut off.
 
     Args:
         size: rows and columns of a window in tokens; None has no windows, so that every block is global.

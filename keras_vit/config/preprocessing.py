@@ -39,6 +39,8 @@ class Preprocessing(Config):
             integer means a square. With `crop` and one integer, the shorter side is resized to this length and the
             aspect ratio is kept. With `crop` and a pair, the image is resized to exactly this size before the crop.
         crop: (height, width) of the central crop after the resize; None for no crop.
+        pad: whether the aspect ratio is kept without a crop: the image is resized to the largest size inside `size`,
+            and padded at the bottom and the right with `mean`, so with zeros after normalising (SAM).
         interpolation: `bilinear` (TensorFlow's, without antialiasing, as in the official code), `bilinear_antialias`
             or `bicubic` (with antialiasing, as in Pillow and timm), `area` or `nearest`.
         mean, std: one number per channel, for pixel values in [0, 1]; 1 or 3 channels.
@@ -46,7 +48,7 @@ class Preprocessing(Config):
             images then keep values in [0, 255]. The model sets this field.
 
     Raises:
-        ValueError: if a value is out of range or `crop` exceeds `size`.
+        ValueError: if a value is out of range, `crop` exceeds `size`, or both `crop` and `pad` are given.
     """
 
     own_checks = {
@@ -58,6 +60,7 @@ class Preprocessing(Config):
 
     size: Pair = 224
     crop: Pair | None = None
+    pad: bool = False
     interpolation: str = "bilinear"
     mean: Sequence[float] = (0.5, 0.5, 0.5)
     std: Sequence[float] = (0.5, 0.5, 0.5)
@@ -65,6 +68,7 @@ class Preprocessing(Config):
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_rules({"pad=True keeps the whole image, so crop must be None": self.pad and self.crop})
         resized = checks.check_pair("size", self.size)
         if self.crop is None:
             self._set(size=resized)

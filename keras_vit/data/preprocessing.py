@@ -89,14 +89,17 @@ def resize(preprocessing, image):
     This is the first half of `apply`. With an integer `size`, the longer side is rounded and the crop starts at half
     the surplus, rounded down, as in big_vision (torchvision truncates the longer side, so its crop may be shifted by
     one pixel). `bicubic` and `bilinear_antialias` return integers within [0, 255], as Pillow does; the other
-    interpolations are those of `tf.image.resize`.
+    interpolations are those of `tf.image.resize`. With `pad`, sides are rounded half up, as in SAM's code.
     """
     image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
     if image.dtype not in (tf.uint8, tf.float32):
         raise TypeError(f"image must be uint8, or float32 on the scale [0, 255]; got {image.dtype.name}")
     kernel = _PILLOW_KERNELS.get(preprocessing.interpolation)
     resizer = _resize_like_tensorflow if kernel is None else _resize_like_pillow
-    image = resizer(preprocessing, image, kernel or preprocessing.interpolation)
+    resized = _resized(preprocessing, image)
+    image = resizer(preprocessing, image, kernel or preprocessing.interpolation, resized)
+    if preprocessing.pad:
+        image = _padded(preprocessing, image, resized)
     return tf.ensure_shape(image, (*preprocessing.image_size, preprocessing.channels))
 
 
@@ -155,10 +158,10 @@ def _luma(image):
     return tf.tensordot(image, tf.constant(_LUMA, image.dtype) / 2**16, 1)[..., None]
 
 
-def _resize_like_tensorflow(preprocessing, image, method):
+def _resize_like_tensorflow(preprocessing, image, method, resized):
     if not isinstance(preprocessing.size, tuple):
         image = _middle(image)
-    resized = _resized(preprocessing.size, image)
+        resized = _resized(preprocessing, image)
     size = tf.cast(resized, tf.int32)
 
     def bilinear(image):
@@ -170,7 +173,7 @@ def _resize_like_tensorflow(preprocessing, image, method):
     else:
         image = tf.cast(tf.image.resize(image, size, method=method), tf.float32)
     height, width = preprocessing.image_size
-    top, left = tf.unstack(_crop_start(resized, preprocessing.image_size))
+    top, left = tf.unstack(_crop_start(resized, preprocessing))
     return image[top : top + height, left : left + width]
 
 
@@ -182,9 +185,8 @@ def _middle(image):
     return image[top : height - top, left : width - left]
 
 
-def _resize_like_pillow(preprocessing, image, kernel):
-    resized = _resized(preprocessing.size, image)
-    start = _crop_start(resized, preprocessing.image_size)
+def _resize_like_pillow(preprocessing, image, kernel, resized):
+    start = _crop_start(resized, preprocessing)
 
     def one_pass(image, axis):
         """Resize one axis; compute only the part that the crop keeps."""
@@ -236,13 +238,27 @@ def _by_strips(image, axis, work, dtype=None):
     return tf.cond(length * across > _LARGE, in_strips, lambda: work(image))
 
 
-def _resized(size, image):
-    """Return height and width after the resize and before the crop, an int64 pair."""
+def _resized(preprocessing, image):
+    """Return height and width after the resize and before the crop or the padding, an int64 pair."""
+    size, sides = preprocessing.size, tf.cast(tf.shape(image)[:2], tf.float64)
+    if preprocessing.pad:
+        scale = tf.reduce_min(tf.constant(size, tf.float64) / sides)
+        return tf.maximum(tf.cast(tf.floor(sides * scale + 0.5), tf.int64), 1)
     if isinstance(size, tuple):
         return tf.constant(size, tf.int64)
-    sides = tf.cast(tf.shape(image)[:2], tf.float64)
     return tf.cast(tf.round(size * sides / tf.reduce_min(sides)), tf.int64)
 
 
-def _crop_start(resized, image_size):
-    return (resized - tf.constant(image_size, tf.int64)) // 2
+def _crop_start(resized, preprocessing):
+    if preprocessing.pad:
+        return tf.zeros_like(resized)
+    return (resized - tf.constant(preprocessing.image_size, tf.int64)) // 2
+
+
+def _padded(preprocessing, image, resized):
+    """Return an image of the full size: the mean below and to the right of the resized one."""
+    height, width = preprocessing.image_size
+    image = image[: resized[0], : resized[1]]
+    image = tf.pad(image, ((0, height - resized[0]), (0, width - resized[1]), (0, 0)))
+    is_row, is_column = tf.range(height, dtype=tf.int64) < resized[0], tf.range(width, dtype=tf.int64) < resized[1]
+    return tf.where((is_row[:, None] & is_column)[..., None], image, [255.0 * value for value in preprocessing.mean])

@@ -21,9 +21,10 @@ class GridSelfAttention(MultiHeadSelfAttention):
     """Apply multi-head self-attention inside the windows of a grid.
 
     A global block attends to the whole grid instead (ViTDet, arXiv 2203.16527). The grid is padded with zeros at the
-    bottom and the right to a multiple of the window. Tokens attend to the padding, which is then cut off. With relative positions, the sub-layer `relative_positions` has a learned key per offset of
-    rows and one per offset of columns, within the window or the grid; the products of the query, which is not scaled,
-    with both are added to the attention logits (arXiv 2112.01526, section 4.1; SAM, arXiv 2304.02643).
+    bottom and the right to a multiple of the window. Tokens attend to the padding, which is then cut off. With relative
+    positions, the sub-layer `relative_positions` has a learned key per offset of rows and one per offset of columns,
+    within the window or the grid; the products of the query, which is not scaled, with both are added to the attention
+    logits (arXiv 2112.01526, section 4.1; SAM, arXiv 2304.02643).
 
     Args:
         grid_size: (rows, columns) of the tokens, or one integer for both. Of layers that get `grid`, it is the size of

@@ -10,10 +10,10 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Neck(Layer):
-    """Reduce the channels of a map and mix neighbours.
+    """Apply two convolutions, each with a norm, to a map.
 
-    This is the neck of SAM (arXiv 2304.02643, appendix A): a 1 x 1 convolution, a norm over the channels, a 3 x 3 convolution with padding by zeros, and a norm; the
-    convolutions have no biases.
+    This is the neck of SAM (arXiv 2304.02643, appendix A): a 1 x 1 convolution, a norm over the channels, a 3 x 3
+    convolution with padding by zeros, and a norm; the convolutions have no biases.
 
     Args:
         filters: number of output channels.

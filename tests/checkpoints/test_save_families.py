@@ -87,6 +87,16 @@ def test_folders_of_transformers_state_the_model(make_kind, logits_of, tmp_path,
     np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-5)
 
 
+def test_the_padding_of_sam_is_stated_for_transformers(make_kind, tmp_path):
+    source = make_kind("vit", **SAM_BACKBONE)
+    source.preprocessing = keras_vit.Preprocessing(size=16, pad=True, interpolation="bilinear_antialias")
+    keras_vit.save_weights(source, tmp_path, "huggingface")
+    stated = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    assert (stated["size"], stated["pad_size"]) == ({"longest_edge": 16}, {"height": 16, "width": 16})
+    assert stated["do_pad"] is True and stated["image_processor_type"] == "SamImageProcessor"
+    assert keras_vit.load(tmp_path).preprocessing == source.preprocessing
+
+
 def test_official_names_of_siglip_are_those_of_big_vision(make_kind, weights_of, tmp_path):
     source, model = make_kind("vit", seed=1, **SIGLIP), make_kind("vit", seed=2, **SIGLIP)
     keras_vit.save_weights(source, tmp_path / "a.npz", "original")

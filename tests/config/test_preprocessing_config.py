@@ -39,6 +39,7 @@ def test_default_preprocessing_is_the_official_one():
     assert Preprocessing().to_dict() == {
         "size": [224, 224],
         "crop": None,
+        "pad": False,
         "interpolation": "bilinear",
         "mean": [0.5, 0.5, 0.5],
         "std": [0.5, 0.5, 0.5],
@@ -46,7 +47,9 @@ def test_default_preprocessing_is_the_official_one():
     }
 
 
-@pytest.mark.parametrize("values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}])
+@pytest.mark.parametrize(
+    "values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}, {"pad": True}]
+)
 def test_preprocessing_round_trip_through_dict_and_json(values):
     preprocessing = Preprocessing(**values)
     assert Preprocessing.from_dict(preprocessing.to_dict()) == preprocessing
@@ -73,6 +76,8 @@ WRONG_PREPROCESSING = [
     ({"size": (224, 0)}, ["size", PAIR, "size=(224, 0)"]),
     ({"size": None}, ["size", PAIR, "size=None"]),
     ({"crop": 0}, ["crop", PAIR, "crop=0"]),
+    ({"size": 224, "crop": 224, "pad": True}, ["pad=True keeps the whole image", "crop=(224, 224)"]),
+    ({"pad": 1}, ["pad must be True or False", "pad=1"]),
     ({"size": 224, "crop": 256}, ["crop must not exceed size", "crop=(256, 256)", "size=224"]),
     (
         {"size": (256, 224), "crop": (240, 240)},
