@@ -320,7 +320,7 @@ def _of_foreign(architecture):
     config = reference_config(foreign.variant)
     hidden = ("num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta", "head.map_heads")
     fields = {name: config.field(name) for name in (*hidden, "block.rotary.reference_grid", "head.map_prefix")}
-    fields |= {name: value for name, value in foreign.arguments.items() if name in fields}
+    fields |= {name: value for name, value in foreign.arguments.items() if name in (*fields, "epsilon")}
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
 
 

@@ -106,3 +106,27 @@ def test_official_names_of_siglip_are_those_of_big_vision(make_kind, weights_of,
     keras_vit.load_weights(model, tmp_path / "a.npz")
     for variable, value in weights_of(source).items():
         np.testing.assert_array_equal(weights_of(model)[variable], value, err_msg=variable)
+
+
+@pytest.mark.parametrize("layout", ["timm", "original", "huggingface"])
+def test_files_of_sam_show_a_grid_that_is_not_square(make_kind, logits_of, tmp_path, layout):
+    """They store the position table as a map; another image size has both kinds of tables resized."""
+    source = make_kind("vit", seed=1, image_size=(8, 20), **SAM_BACKBONE)
+    path = tmp_path / "a.safetensors"
+    keras_vit.save_weights(source, path, layout)
+    stored = safetensors.numpy.load_file(path)
+    assert next(array.shape for name, array in stored.items() if name.endswith("pos_embed")) == (1, 2, 5, 8)
+    safetensors.numpy.save_file(stored, path)  # without our metadata
+    loaded = keras_vit.load(path)
+    assert loaded.config.window == source.config.window and loaded.config.image_size == (8, 20)
+    loaded = keras_vit.load(path, gelu=source.config.gelu, epsilon=source.config.epsilon)
+    np.testing.assert_allclose(loaded(np.ones((1, 8, 20, 3))), source(np.ones((1, 8, 20, 3))), atol=1e-6)
+    resized = keras_vit.resize(source, (16, 12), method="bicubic")
+    model = make_kind("vit", seed=2, image_size=(16, 12), **SAM_BACKBONE)
+    report = keras_vit.load_weights(model, path, resize="bicubic")
+    assert len(report.resized) == 3 and sum("(bilinear)" in line for line in report.resized) == 2
+    np.testing.assert_allclose(model(np.ones((1, 16, 12, 3))), resized(np.ones((1, 16, 12, 3))), atol=1e-6)
+    source.save_weights(tmp_path / "a.weights.h5")
+    again = make_kind("vit", seed=3, image_size=(16, 12), embedding={"resize": "bicubic"}, **SAM_BACKBONE)
+    again.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_allclose(again(np.ones((1, 16, 12, 3))), resized(np.ones((1, 16, 12, 3))), atol=1e-6)
