@@ -275,7 +275,8 @@ def _read_timm(values, family, layout, entries):
         raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
     if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", "cls_token" in entries)
-        fields["norm_position"] = "after_pooling" if "fc_norm.weight" in entries else "before_pooling"
+        after, neck = "fc_norm.weight" in entries, "neck.0.weight" in entries  # the neck of SAM has norms of its own
+        fields["norm_position"] = "after_pooling" if after else "none" if neck else "before_pooling"
     if layout == "timm" and fields.get("pooling") == "map":
         fields.pop("class_token")  # attention pooling may read it
     grid = _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")

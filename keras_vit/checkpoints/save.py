@@ -246,11 +246,7 @@ def _huggingface_json(model, model_type):
             f"the model's is {preprocessing.interpolation!r}"
         )
     size, crop = preprocessing.size, preprocessing.crop
-    padding = {"do_pad": True, "pad_size": {"height": size[0], "width": size[1]}} if preprocessing.pad else {}
-    if preprocessing.pad:
-        size = {"longest_edge": max(size)}
-    else:
-        size = {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]}
+    size = {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]}
     images = {
         "image_processor_type": row["processor"],
         "do_resize": True,
@@ -262,9 +258,10 @@ def _huggingface_json(model, model_type):
         "image_mean": preprocessing.mean,
         "image_std": preprocessing.std,
         "do_center_crop": crop is not None,
-        **padding,
         **({} if crop is None else {"crop_size": {"height": crop[0], "width": crop[1]}}),
     }
+    if preprocessing.pad:
+        images |= {"size": {"longest_edge": max(preprocessing.size)}, "do_pad": True, "pad_size": size}
     return {"config.json": values, "preprocessor_config.json": images}
 
 

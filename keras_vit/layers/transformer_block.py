@@ -234,15 +234,23 @@ class TransformerBlock(ResidualBlock):
         inputs = (tokens, *given.values())
         return recompute(self, run, *inputs) if self.remat and training else run(*inputs)
 
-    def attention_scores(self, tokens: Tensor, **positions: Tensor) -> Tensor:
+    def attention_scores(
+        self,
+        tokens: Tensor,
+        relative_keys: Tensor = None,
+        attention_bias: Tensor = None,
+        rotary: Tensor = None,
+        grid: Tensor = None,
+    ) -> Tensor:
         """Return the attention weights (batch, heads, query tokens, key tokens).
 
         Blocks with a `window` return those of `GridSelfAttention`.
 
         Args:
             tokens: input of the block, (batch, tokens, dim).
-            **positions: the other inputs by name, as in the call of the block.
+            relative_keys, attention_bias, rotary, grid: as in the call of the block.
         """
+        positions = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, grid=grid)
         attended = tokens if self.block.order == "post_norm" else self.norm1(tokens)
         return self.attention(attended, return_attention_scores=True, **positions)[1]
 

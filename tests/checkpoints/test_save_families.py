@@ -108,6 +108,20 @@ def test_official_names_of_siglip_are_those_of_big_vision(make_kind, weights_of,
         np.testing.assert_array_equal(weights_of(model)[variable], value, err_msg=variable)
 
 
+@pytest.mark.parametrize("changes", [SAM, SAM_BACKBONE])
+def test_a_folder_of_timm_has_the_epsilon_of_its_sam(make_kind, logits_of, tmp_path, changes):
+    """timm normalises with 1e-5, the authors with 1e-6."""
+    source = make_kind("vit", seed=1, gelu="erf", epsilon=1e-5, **changes)
+    keras_vit.save_weights(source, tmp_path / "model.safetensors", "timm")
+    arrays = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")  # without our metadata
+    stated = {"architecture": "samvit_base_patch16", "global_pool": "avg", "model_args": {"num_heads": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    model = keras_vit.load(tmp_path)
+    assert model.config.epsilon == 1e-5
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
+
+
 @pytest.mark.parametrize("layout", ["timm", "original", "huggingface"])
 def test_files_of_sam_show_a_grid_that_is_not_square(make_kind, logits_of, tmp_path, layout):
     """They store the position table as a map; another image size has both kinds of tables resized."""
