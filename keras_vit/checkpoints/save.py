@@ -41,7 +41,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
             `timm`, `original` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder
             that gets `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
         layout: `official` (ViT, hybrids, BiT), `huggingface`, `timm`, `microsoft` (Swin), or `original`: the names of
-            the authors of DINOv2, DINOv3, CLIP, Perception Encoder, EVA-02, BEiT, DeiT-III and AIMv2, and otherwise
+            the authors of DINOv2, DINOv3, CLIP, Perception Encoder, EVA-02, BEiT, DeiT-III, AIMv2 and SAM, else
             `official` or `microsoft`.
 
     Raises:

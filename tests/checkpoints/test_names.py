@@ -280,7 +280,15 @@ def test_names_of_the_norm_before_and_after_pooling(make_kind):
         "official": ("Transformer/encoder_norm/scale", None),
         "big_vision": ("Transformer/encoder_norm/scale", None),
         **dict.fromkeys(
-            ("timm", "beit_original", "eva02_original", "dinov2_original", "dinov3_original", "sam_original", "sam_timm"),
+            (
+                "timm",
+                "beit_original",
+                "eva02_original",
+                "dinov2_original",
+                "dinov3_original",
+                "sam_original",
+                "sam_timm",
+            ),
             ("norm.weight", "fc_norm.weight"),
         ),
         "huggingface": ("layernorm.weight", "pooler.layernorm.weight"),
