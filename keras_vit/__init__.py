@@ -39,6 +39,7 @@ from keras_vit.config import (
     RotaryConfig,
     SwinConfig,
     ViTConfig,
+    WindowConfig,
 )
 from keras_vit.layers import *
 from keras_vit.layers.position_grid import resize_position_embedding

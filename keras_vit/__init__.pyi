@@ -27,6 +27,7 @@ from keras_vit.config import ResNetConfig as ResNetConfig
 from keras_vit.config import RotaryConfig as RotaryConfig
 from keras_vit.config import SwinConfig as SwinConfig
 from keras_vit.config import ViTConfig as ViTConfig
+from keras_vit.config import WindowConfig as WindowConfig
 from keras_vit.data.images import preprocess as preprocess
 from keras_vit.evaluation import evaluate as evaluate
 from keras_vit.evaluation import predict as predict
@@ -364,6 +365,9 @@ TIPSv2_g14: _Published
 IJEPA_H14: _Published
 IJEPA_H16: _Published
 IJEPA_g16: _Published
+SAM_B16: _Published
+SAM_L16: _Published
+SAM_H16: _Published
 ViT_wee16_reg1: _Published
 ViT_little16_reg1: _Published
 ViT_little16_reg4: _Published

@@ -1,6 +1,7 @@
 """Argument checks for all packages; each error states the argument, what was expected and what was received."""
 
 import difflib
+import functools
 import math
 import numbers
 import os
@@ -161,6 +162,11 @@ def check_string(name: str, value: Any) -> str:
 def check_integers(name: str, value: Any) -> tuple[int, ...]:
     """Return `value`, a sequence of positive integers, as a tuple."""
     return check_sequence(name, value, "integers", check_integer)
+
+
+def check_indices(name: str, value: Any) -> tuple[int, ...]:
+    """Return `value`, a sequence of integers from 0, as a tuple."""
+    return check_sequence(name, value, "integers", functools.partial(check_integer, minimum=0))
 
 
 def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any], T]) -> tuple[T, ...]:

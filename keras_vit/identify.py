@@ -59,6 +59,7 @@ def _fits(fields, config, is_published, checked):
         *((fields[name], config.field(name)) for name in checked if name not in skipped),
         (is_flexible and grid_of(fields)[1], False),
         (fields.get("stem"), stem),
+        (fields.get("head.neck") is None, config.head.neck is None),
         (fields.get("block.order") == "parallel", config.block.order == "parallel"),
         (fields["has_layer_scale"], config.layer_scale_init is not None),
         (config.attention, "global"),
@@ -87,7 +88,7 @@ def identify(
     """
     path = repr(str(description.checkpoint.path))
     try:
-        fields = shown_fields(description.names, description.entries)
+        fields = shown_fields(description.names, description.entries, description.grid_size)
     except ValueError as error:
         raise ValueError(f"{path} must hold a Vision Transformer: {error}") from None
     given = {name: value for name, value in arguments.items() if value is not None or "." in name}
@@ -245,7 +246,7 @@ def own_size(description, config):
     """
     grid = description.grid_size
     if grid is None and description.names is not None and config.family == "vit":
-        grid, _ = grid_of(shown_fields(description.names, description.entries))
+        grid, _ = grid_of(shown_fields(description.names, description.entries, description.grid_size))
     if grid is None or config.field("stem") is not None or config.field("embedding.position_grid"):
         return config.image_size
     return tuple(side * step for side, step in zip(grid, config.patch_size, strict=True))
@@ -279,9 +280,12 @@ def _nested(flat):
     """Return the dict of a config for names with dots; what no field of `ViTConfig` holds is left out."""
     values: dict[str, Any] = {}
     has_rotary = flat.get("block.rotary.kind") is not None and flat.get("block.rotary", 0) is not None
+    has_window = any(name.startswith("window.") and value is not None for name, value in flat.items())
     for name, value in flat.items():
         is_of_rotary, is_of_stem = name.startswith("block.rotary."), name.startswith("stem.")
         if name.partition(".")[0] not in ViTConfig.__dataclass_fields__ or (is_of_rotary and not has_rotary):
+            continue
+        if name.startswith("window.") and not has_window:
             continue
         if not (is_of_stem and not flat.get("stem")) and not (name == "block.rotary" and has_rotary):
             values = with_field(values, name, value)

@@ -20,7 +20,7 @@ _CHANGEABLE = (
 # Fields that define the architecture of every family, whether it sets them or not.
 _FIXED = ("position_placement", "layer_scale_init", "qk_norm", "num_registers", "distilled")
 # Fields that no constructor has as arguments; `create_model` takes them, and single fields of them as `block.gated`.
-DESIGN = ("attention", "stem", "embedding", "block", "head")
+DESIGN = ("attention", "window", "stem", "embedding", "block", "head")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -271,7 +271,7 @@ def _known(row):
 def _fitting_variants(description, image_size):
     """Return the names of the variants that a file fits. Swins and others are built to find out, without weights."""
     if description.names is not None and description.family == ViTConfig.family:
-        return candidates(shown_fields(description.names, description.entries))
+        return candidates(shown_fields(description.names, description.entries, description.grid_size))
     fitting, sides = [], {side for entry in description.entries.values() for side in entry.shape}
     for name, row in VARIANTS.items():
         widths = {row.architecture[name] for name in _WIDTHS if name in row.architecture}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig
+from keras_vit import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig
 
 FAMILIES = {
     "plain": {},
@@ -24,6 +24,13 @@ FAMILIES = {
         "block": BlockConfig(rotary=RotaryConfig(kind="pe")),
         "embedding": EmbeddingConfig(pre_norm=True, resize="bilinear"),
         "head": HeadConfig(map_prefix=True),
+    },
+    "SAM": {
+        "pooling": "unpooled",
+        "norm_position": "none",
+        "window": WindowConfig(size=3, global_blocks=(1,)),
+        "embedding": EmbeddingConfig(resize="bicubic"),
+        "head": HeadConfig(neck=6),
     },
     "CLIP": {"embedding": EmbeddingConfig(patch_bias=False, pre_norm=True, resize="bicubic")},
     "TIPS": {"embedding": EmbeddingConfig(resize="bilinear_antialias"), "position_placement": "every"},

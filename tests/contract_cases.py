@@ -1,7 +1,7 @@
 """The cases of the layer harness in contract.py: each exported layer with sets of arguments and an input."""
 
 from keras_vit import layers
-from keras_vit.config import BlockConfig
+from keras_vit.config import BlockConfig, WindowConfig
 
 # configs are dicts with all fields, as `get_config` returns them
 GATED = BlockConfig(gated=True, mlp_norm=True).to_dict()
@@ -9,6 +9,9 @@ RMS = BlockConfig(norm="rms", bias=False, attention_norm=True).to_dict()
 NO_KEY_BIAS = BlockConfig(key_bias=False, attention_norm=True).to_dict()
 POST_NORM = BlockConfig(order="post_norm", norm="rms", gated=True).to_dict()
 PARALLEL = BlockConfig(order="parallel").to_dict()
+WINDOWS = WindowConfig(size=3).to_dict()
+GLOBAL = WindowConfig().to_dict()
+PLAIN_WINDOWS = WindowConfig(size=2, relative_positions=False).to_dict()
 
 # layer class, list of its constructor arguments, input shape without the batch
 CASES = (
@@ -192,6 +195,19 @@ CASES = (
         ],
         (4, 9, 3),
     ),
+    (
+        layers.GridSelfAttention,
+        [
+            {"grid_size": (3, 4), "window": window, "num_heads": 2, **changes}
+            for window, changes in (
+                (WINDOWS, {}),
+                (GLOBAL, {"dropout_rate": 0.4, "qkv_bias": False}),
+                (PLAIN_WINDOWS, {"qk_norm": True}),
+            )
+        ],
+        (12, 8),
+    ),
+    (layers.Neck, [{}, {"filters": 5, "epsilon": 1e-3}], (3, 4, 6)),
     (layers.TokenPooling, [{}, {"index": 2}, {"images_per_sequence": 2, "num_prefix_tokens": 2}], (4, 6)),
     (
         layers.TransformerBlock,
@@ -212,6 +228,7 @@ CASES = (
             },
             {"num_heads": 2, "mlp_dim": 6, "block": POST_NORM, "epsilon": 1e-5},
             {"num_heads": 2, "mlp_dim": 6, "block": PARALLEL, "gelu": "quick"},
+            {"num_heads": 2, "mlp_dim": 6, "window": WINDOWS, "grid_size": (5, 1), "remat": True},
         ],
         (5, 8),
     ),

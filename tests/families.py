@@ -17,6 +17,7 @@ from keras_vit import (
     SwinConfig,
     VisionTransformer,
     ViTConfig,
+    WindowConfig,
 )
 from keras_vit.models import build_model
 
@@ -214,6 +215,18 @@ FAMILIES = {
         ),
         {**_TOKENS, "pre_norm": (4, 4, 48)},
         (({"image_size": 36}, _PATCHES),),
+    ),
+    "SAM": Family(
+        _vit(
+            gelu="erf",
+            pooling="gap",
+            norm_position="none",
+            window=WindowConfig(size=3, global_blocks=(1,)),
+            head=HeadConfig(neck=16),
+            embedding=EmbeddingConfig(resize="bicubic"),
+        ),
+        {**{name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"}, "neck": (4, 4, 16)},
+        (({"num_registers": 1}, "window cuts the patch grid"),),
     ),
     "ViT-22B": Family(
         _vit(qk_norm=True, qkv_bias=False, block=BlockConfig(order="parallel"), pooling="map"),

@@ -180,7 +180,7 @@ def _timm(case, config):
 # families of cases that `keras_vit.load` reads
 _FAMILIES = (
     *("aimv2", "beit", "clip", "data2vec", "dinov2", "dinov3", "eva", "eva02", "ijepa", "mae", "parallel_vit", "pe"),
-    *("naflexvit", "siglip", "siglip2_naflex", "tips"),
+    *("naflexvit", "sam", "siglip", "siglip2_naflex", "tips"),
 )
 _KERNELS = {
     ("bicubic", False, 0.0): "bicubic",

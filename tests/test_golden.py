@@ -330,6 +330,7 @@ def _layer_name(model, config, key):
         "after_posembed": "pre_norm" if "pre_norm" in names else "position_embs",
         "after_embeddings": next((n for n in ("position_embs", "class_token", "patch_norm") if n in names), None),
         "pre_norm": "pre_norm",
+        "neck_nhwc": "neck",
         "final_norm": norm,
         "encoder_norm": "encoder_norm",
         "layernorm": "encoder_norm",

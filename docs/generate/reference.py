@@ -73,6 +73,7 @@ PAGES = {
             "BlockConfig",
             "RotaryConfig",
             "HeadConfig",
+            "WindowConfig",
             "ResNetConfig",
             "SwinConfig",
             "BiTConfig",

@@ -59,7 +59,7 @@ def attention_weights(
         first, then patches by rows. With `token_merging`, the tokens are those before merging; tokens that were merged
         have equal rows and divide the attention to them evenly. Axial models have an axis of groups: (images, rows,
         heads, columns, columns) and (images, columns, heads, rows, rows). Swin: (images, windows, heads, tokens,
-        tokens), see `SwinBlock.attention_scores`.
+        tokens), see `SwinBlock.attention_scores`; likewise the blocks with windows of SAM, see `GridSelfAttention`.
 
     Raises:
         TypeError: if `model` is not a keras model.
@@ -276,7 +276,7 @@ def _blocks(nodes):
         # the grid of Swin blocks shrinks from stage to stage
         grid = grid_size if len(shape) == 3 else tuple(shape[1:3])
         num_heads, groups = _KINDS[kind](operation, grid, prefix)
-        is_grouped = kind is not TransformerBlock
+        is_grouped = kind is not TransformerBlock or _side(operation) is not None
         shapes = [(*p.shape[:is_grouped], num_heads, p.shape[1], p.shape[1]) for p in groups.values()]
         scores = _AttentionScores(operation, shapes)(*node.arguments.args, **node.arguments.kwargs)
         read = None if is_grouped else read_token
@@ -296,7 +296,17 @@ def _read_token(operations):
 
 
 def _of_transformer(block, grid_size, num_prefix_tokens):
+    side = _side(block)
+    if side is not None:
+        padding = [(0, -count % side) for count in grid_size]
+        places = np.pad(np.arange(math.prod(grid_size)).reshape(grid_size), padding, constant_values=-1)
+        return block.attention.num_heads, {"": cut_into_windows(places, side)}
     return block.attention.num_heads, {"": global_places(grid_size, num_prefix_tokens)}
+
+
+def _side(block):
+    """Return the side of the windows of a `TransformerBlock`, None for global attention."""
+    return None if block.window is None else block.window.size
 
 
 def _of_axial(block, grid_size, num_prefix_tokens):

@@ -39,7 +39,7 @@ def shown_variables(layout, entries):
     return variables
 
 
-def shown_fields(layout, entries):
+def shown_fields(layout, entries, grid=None):
     """Return what a file shows of its ViT: {field of `ViTConfig`, with dots for nested ones: value}.
 
     Fields that names and shapes leave open are absent: `gelu`, `epsilon`, the kind of rotary positions, whether blocks
@@ -48,6 +48,7 @@ def shown_fields(layout, entries):
     Args:
         layout: `Layout` of the file.
         entries: dict from folded name to `Entry`.
+        grid: (rows, columns) of its position table, None if they are unknown.
 
     Raises:
         ValueError: if the file has no patch projection or no blocks.
@@ -100,6 +101,7 @@ def shown_fields(layout, entries):
         fields |= stages
     fields |= _positions(layout, entries, found, dim)
     fields |= _head(found, dim, has)
+    fields |= _windows(found, dim, grid)
     heads = found.get("attention_bias_0/embedding") or found.get("attention_bias/embedding")
     query_norm = in_block("attention/query_norm/(gamma|scale)")
     if heads:
@@ -125,6 +127,28 @@ def _positions(layout, entries, found, dim):
     shape = entries[table].shape
     rows = math.prod(shape) // dim if dim and len(shape) >= 2 and shape[-1] == dim else 0
     return {"position_embedding": "learned", "table_rows": rows}
+
+
+def _windows(found, dim, grid):
+    """Return the fields about windows and the neck; blocks whose tables have the size of the grid are global."""
+    fields = {}
+    if "neck/conv2/kernel" in found:
+        is_pooled = "head/kernel" in found
+        fields |= {"head.neck": found["neck/conv2/kernel"][-1], "pooling": "gap" if is_pooled else "unpooled"}
+    end, sizes = "attention/relative_positions", {}
+    for path in found:
+        if match := re.fullmatch(rf"block_(\d+)/{end}/rows", path):
+            shapes = found[path], found.get(f"block_{match[1]}/{end}/columns", (0,))
+            sizes[int(match[1])] = tuple((shape[0] + 1) // 2 for shape in shapes)
+            fields["num_heads"] = dim // max(found[path][-1], 1)
+    if sizes:
+        fields["window.relative_positions"] = True
+        grid = grid or max(sizes.values())
+        inside = [size[0] for size in sizes.values() if size != grid]
+        if inside:  # otherwise windows of the size of the grid have equal tables
+            indices = tuple(index for index in sorted(sizes) if sizes[index] == grid)
+            fields |= {"window.size": inside[0], "window.global_blocks": indices}
+    return fields
 
 
 def _head(found, dim, has):

@@ -115,6 +115,7 @@ def _read_keras(path, values):
 _CHECKS: dict[str, Callable] = {
     "count": lambda name, value: checks.check_integer(name, value, minimum=0),
     "flag": checks.check_flag,
+    "indices": checks.check_indices,
     "ignored": lambda name, value: None,
     "integer": checks.check_integer,
     "integers": check_integers,
@@ -276,7 +277,8 @@ def _read_timm(values, family, layout, entries):
         raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
     if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", any(name.endswith("cls_token") for name in entries))
-        fields["norm_position"] = "after_pooling" if "fc_norm.weight" in entries else "before_pooling"
+        after, neck = "fc_norm.weight" in entries, "neck.0.weight" in entries  # the neck of SAM has norms of its own
+        fields["norm_position"] = "after_pooling" if after else "none" if neck else "before_pooling"
     if layout == "timm" and fields.get("pooling") == "map":
         fields.pop("class_token")  # attention pooling may read it
     grid = _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
@@ -324,7 +326,7 @@ def _of_foreign(architecture):
     config = reference_config(foreign.variant)
     hidden = ("num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta", "head.map_heads")
     fields = {name: config.field(name) for name in (*hidden, *_FLAGS, "block.rotary.reference_grid")}
-    fields |= {name: value for name, value in foreign.arguments.items() if name in fields}
+    fields |= {name: value for name, value in foreign.arguments.items() if name in (*fields, "epsilon")}
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
 
 
@@ -370,8 +372,12 @@ def _huggingface_preprocessing(values):
         _checked_value(key, values.get(key, True), [True])
     _check_scale("rescale_factor", values.get("rescale_factor", True))
     size, crop = values.get("size", 224), values.get("crop_size")
+    is_padded = isinstance(size, dict) and "longest_edge" in size
     if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches
         size = (math.isqrt(values["max_num_patches"]) * values["patch_size"],) * 2
+    elif is_padded:
+        _checked_value("do_pad", values.get("do_pad", True), [True])
+        size = values.get("pad_size") or {"shortest_edge": size["longest_edge"]}
     if isinstance(size, dict):
         size = size.get("shortest_edge") or (size["height"], size["width"])
     if isinstance(crop, dict):
@@ -380,6 +386,7 @@ def _huggingface_preprocessing(values):
     return Preprocessing(
         size=size if isinstance(size, int) else tuple(size),
         crop=crop if values.get("do_center_crop") else None,
+        pad=is_padded,
         interpolation=_one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),

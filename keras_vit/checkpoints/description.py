@@ -154,6 +154,8 @@ def describe(checkpoint, family=None, layout="auto"):
         stated["published"] = stated["published"] or tuple(rules.published)
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
         usual |= {"window_size": _window_of(entries)} if family == "swin" else {}
+        maps = [x.shape for x in checkpoint.entries.values() if names.fold(rules, x.name) in rules.position_tables]
+        stated["grid_size"] = next((tuple(shape[1:3]) for shape in maps if len(shape) == 4), stated["grid_size"])
         shown = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
     elif _GRID in checkpoint.entries:
         entry = checkpoint.entries[_GRID]

@@ -19,6 +19,7 @@ from keras_vit.compat.initial_values import aligned_empty
 from keras_vit.config import ViTConfig
 from keras_vit.config.base import RESIZE_METHODS
 from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
+from keras_vit.layers.grid_attention import DecomposedPositions
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_grid import resize_position_embedding, square_grid
 
@@ -212,6 +213,8 @@ class _File:
 
     def method(self, layer):
         """Return the resize method of a layer's tables: the authors', or that of the library that the user names."""
+        if isinstance(layer, DecomposedPositions):
+            return layer.usual_method
         if self._way in RESIZE_METHODS:
             return self._way
         is_vit, is_bias = isinstance(self.config, ViTConfig), isinstance(layer, AttentionBias)

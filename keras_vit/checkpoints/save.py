@@ -24,7 +24,7 @@ from keras_vit.models.derived import check_not_quantized
 from keras_vit.typing import PathLike
 from keras_vit.variants import VARIANTS
 
-_NEEDED_ALWAYS = {"position_placement": "stem"}
+_NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset"}
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
 
@@ -42,7 +42,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
             `timm`, `original` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder
             that gets `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
         layout: `official` (ViT, hybrids, BiT), `huggingface`, `timm`, `microsoft` (Swin), or `original`: the names of
-            the authors of DINOv2, DINOv3, CLIP, Perception Encoder, EVA-02, BEiT, DeiT-III and AIMv2, and otherwise
+            the authors of DINOv2, DINOv3, CLIP, Perception Encoder, EVA-02, BEiT, DeiT-III, AIMv2 and SAM, else
             `official` or `microsoft`.
 
     Raises:
@@ -162,7 +162,8 @@ def _arrays(model, rules, hf_type):
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
         rule = names.find_rule(rules, variable.path, config)
         if variable.path == "position_embs/embedding" and rules.position_tables:
-            arrays[next(iter(rules.position_tables))] = value
+            is_map = config.window is not None
+            arrays[next(iter(rules.position_tables))] = value.reshape(1, *config.table_grid, -1) if is_map else value
         elif rule is None:
             homeless.append(variable.path)
         else:
@@ -251,10 +252,11 @@ def _huggingface_json(model, model_type):
             f"the model's is {preprocessing.interpolation!r}"
         )
     size, crop = preprocessing.size, preprocessing.crop
+    size = {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]}
     images = {
         "image_processor_type": row["processor"],
         "do_resize": True,
-        "size": {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]},
+        "size": size,
         "resample": resamples[preprocessing.interpolation],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
@@ -267,6 +269,8 @@ def _huggingface_json(model, model_type):
     if row["keys"] == "siglip2":  # for images of any size
         del values["image_size"], images["size"]
         images |= {"patch_size": values["patch_size"], "max_num_patches": values["num_patches"]}
+    if preprocessing.pad:
+        images |= {"size": {"longest_edge": max(preprocessing.size)}, "do_pad": True, "pad_size": size}
     return {"config.json": values, "preprocessor_config.json": images}
 
 

@@ -82,7 +82,7 @@ def change_preprocessing(preprocessing, image_size, args):
     changes = given(args, ("crop", "interpolation", "mean", "std"))
     if args.resize is not None:
         is_exact = args.crop is None and args.resize == image_size
-        changes |= {"size": args.resize, "crop": None if is_exact else args.crop or image_size}
+        changes |= {"size": args.resize, "crop": None if is_exact else args.crop or image_size, "pad": False}
     for name in {"mean", "std"} & changes.keys():
         if len(changes[name]) == 1:
             changes[name] *= preprocessing.channels

@@ -1,6 +1,7 @@
 """The parts of a ViT that published families vary: its embedding, its blocks with rotary positions, and its head."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from keras_vit import checks
 from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_of, optional
@@ -129,10 +130,41 @@ class BlockConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowConfig(Config):
+    """Describe attention inside windows, with a few global blocks.
+
+    This is the attention of ViTDet (arXiv 2203.16527) and of SAM's image encoder (arXiv 2304.02643). The grid is padded
+    with zeros at the bottom and the right to a multiple of the window, after the norm; tokens attend to the padding,
+    which is then cut off.
+
+    Args:
+        size: rows and columns of a window in tokens; None has no windows, so that every block is global.
+        global_blocks: indices, from 0, of the blocks that attend to the whole grid.
+        relative_positions: whether every block has learned keys for the offsets of rows and of columns between query
+            and key, which are added to the attention logits (arXiv 2112.01526, section 4.1).
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    own_checks = {
+        "size": checks.check_integer,
+        "global_blocks": checks.check_indices,
+        "relative_positions": checks.check_flag,
+    }
+
+    size: int | None = None
+    global_blocks: Sequence[int] = ()
+    relative_positions: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadConfig(Config):
     """Describe the pooling and the head.
 
     Args:
+        neck: channels of the neck of SAM (arXiv 2304.02643): a 1 x 1 and a 3 x 3 convolution without biases, each with
+            a norm over the channels (epsilon 1e-6), which turn the patch tokens into a map; None has no neck.
         bias: whether the head has a bias; the projections of CLIP have none.
         map_heads: attention heads of the pooling `map`; None uses those of the blocks.
         map_mlp_dim: width of the hidden layer of the pooling `map`; None uses that of the blocks.
@@ -148,8 +180,10 @@ class HeadConfig(Config):
         "map_heads": optional(checks.check_integer),
         "map_mlp_dim": optional(checks.check_integer),
         "num_blocks": checks.check_integer,
+        "neck": checks.check_integer,
     }
 
+    neck: int | None = None
     bias: bool = True
     map_heads: int | None = None
     map_mlp_dim: int | None = None
@@ -167,5 +201,6 @@ def _or_default(config_class):
 ARGUMENTS |= {
     "embedding": _or_default(EmbeddingConfig),
     "block": _or_default(BlockConfig),
+    "window": optional(one_config_of(WindowConfig)),
     "head": _or_default(HeadConfig),
 }

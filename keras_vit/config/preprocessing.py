@@ -39,6 +39,8 @@ class Preprocessing(Config):
             integer means a square. With `crop` and one integer, the shorter side is resized to this length and the
             aspect ratio is kept. With `crop` and a pair, the image is resized to exactly this size before the crop.
         crop: (height, width) of the central crop after the resize; None for no crop.
+        pad: whether the aspect ratio is kept without a crop: the image is resized to the largest size inside `size`,
+            and padded at the bottom and the right with `mean`, so with zeros after normalising (SAM).
         interpolation: `bilinear` (TensorFlow's, without antialiasing, as in the official code), `bilinear_antialias`
             or `bicubic` (with antialiasing, as in Pillow and timm), `area` or `nearest`.
         mean, std: one number per channel, for pixel values in [0, 1]; 1 or 3 channels.
@@ -49,8 +51,8 @@ class Preprocessing(Config):
             images then keep values in [0, 255]. The model sets this field.
 
     Raises:
-        ValueError: if a value is out of range, `crop` exceeds `size`, or only one of `patch_size` and `max_tokens` is
-            given, or both with `crop` or `in_model`.
+        ValueError: if a value is out of range, `crop` exceeds `size`, both `crop` and `pad` are given, or only one of
+            `patch_size` and `max_tokens` is given, or both with `crop`, `pad` or `in_model`.
     """
 
     own_checks = {
@@ -64,6 +66,7 @@ class Preprocessing(Config):
 
     size: Pair = 224
     crop: Pair | None = None
+    pad: bool = False
     interpolation: str = "bilinear"
     mean: Sequence[float] = (0.5, 0.5, 0.5)
     std: Sequence[float] = (0.5, 0.5, 0.5)
@@ -73,12 +76,15 @@ class Preprocessing(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        if (self.patch_size is None) != (self.max_tokens is None) or self.max_tokens and (self.crop or self.in_model):
-            raise ValueError(
-                "patch_size and max_tokens must be given together, without crop and in_model; got "
-                f"patch_size={self.patch_size}, max_tokens={self.max_tokens}, crop={self.crop}, "
-                f"in_model={self.in_model}"
-            )
+        has_other = self.crop is not None or self.pad or self.in_model
+        self._check_rules(
+            {
+                "pad=True keeps the whole image, so crop must be None": self.pad and self.crop,
+                "patch_size and max_tokens must be given together, without crop, pad and in_model": (
+                    (self.patch_size is None) != (self.max_tokens is None) or (self.max_tokens and has_other)
+                ),
+            }
+        )
         resized = checks.check_pair("size", self.size)
         if self.crop is None:
             self._set(size=resized)

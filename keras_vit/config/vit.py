@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import ImageConfig, one_config_of, optional
-from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig
+from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, WindowConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
@@ -64,6 +64,7 @@ class ViTConfig(ImageConfig):
             training the model returns the logits of both heads, otherwise their mean.
         attention: `global`, all tokens to all tokens, or `axial`, where each block has a row block and a column block
             (appendix D.6).
+        window: `WindowConfig` of attention inside windows; None lets every block attend to all tokens.
         stem: `ResNetConfig` of a hybrid's ResNet; None cuts the patches from the image.
         embedding, block, head: `EmbeddingConfig`, `BlockConfig` and `HeadConfig`: what published families vary.
 
@@ -101,6 +102,7 @@ class ViTConfig(ImageConfig):
     token_merging: int = 0
     distilled: bool = False
     attention: str = "global"
+    window: WindowConfig | None = None
     stem: ResNetConfig | FeatureMapConfig | None = None
     embedding: EmbeddingConfig = EmbeddingConfig()
     block: BlockConfig = BlockConfig()
@@ -181,14 +183,11 @@ def _rules(c):
         "image_size=None and embedding.position_grid compute positions in every call, so stem must be None, attention "
         "'global', token_merging 0 and position_embedding not 'relative' or 'relative_2d'": is_open and has_one_grid,
         "embedding.images_per_sequence takes patches of images of any size, so image_size must be None, "
-        "embedding.kernel_size None, embedding.pad and include_preprocessing False, and pooling not 'first' "
-        "(keras_vit.resize(model, 'native') sets it)": count
+        "embedding.kernel_size, window and head.neck None, embedding.pad and include_preprocessing False, and pooling "
+        "not 'first' (keras_vit.resize(model, 'native') sets it)": count
         and (
-            c.image_size is not None
-            or c.embedding.kernel_size is not None
-            or c.embedding.pad
-            or c.include_preprocessing
-            or c.pooling == "first"
+            any(x is not None for x in (c.image_size, c.embedding.kernel_size, c.window, c.head.neck))
+            or (c.embedding.pad or c.include_preprocessing or c.pooling == "first")
         ),
         "embedding.images_per_sequence above 1 repeats the class tokens after the positions, so position_placement "
         "must be 'stem'": (count or 1) > 1 and c.position_placement != "stem",
@@ -253,6 +252,18 @@ def _rules(c):
         ),
         "attention='axial' needs whole rows and columns of patches, so token_merging must be 0": (
             is_axial and c.token_merging
+        ),
+        "window cuts the patch grid, so it needs a pooling without class token, such as 'gap', no class_token, "
+        "distilled token and num_registers, attention 'global', token_merging 0, block.rotary None, and "
+        "position_embedding not 'relative' or 'relative_2d'": (
+            c.window and (c.num_prefix_tokens or is_axial or c.token_merging or has_rotary or is_relative)
+        ),
+        "window.global_blocks must be below num_layers": (
+            c.window and max(c.window.global_blocks, default=0) >= c.num_layers
+        ),
+        "head.neck makes a map of the patch tokens with norms of its own, so it needs pooling 'gap' or 'unpooled', "
+        "norm_position='none', and no class_token or num_registers": (
+            c.head.neck and (c.num_prefix_tokens or c.norm_position != "none" or c.pooling not in ("gap", "unpooled"))
         ),
         "distilled=True reads the class and the distillation token after the norm, so it needs pooling='token' and "
         "norm_position='before_pooling'": (

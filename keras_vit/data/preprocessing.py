@@ -98,7 +98,7 @@ def resize(preprocessing, image):
     This is the first half of `apply`. With an integer `size`, the longer side is rounded and the crop starts at half
     the surplus, rounded down, as in big_vision (torchvision truncates the longer side, so its crop may be shifted by
     one pixel). `bicubic` and `bilinear_antialias` return integers within [0, 255], as Pillow does; the other
-    interpolations are those of `tf.image.resize`.
+    interpolations are those of `tf.image.resize`. With `pad`, sides are rounded half up, as in SAM's code.
     """
     image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
     if image.dtype not in (tf.uint8, tf.float32):
@@ -108,8 +108,11 @@ def resize(preprocessing, image):
     if kernel is None and not isinstance(preprocessing.size, tuple):
         image = _middle(image)
     resized = _resized(preprocessing, image)
-    wanted = resized if preprocessing.max_tokens else tf.constant(preprocessing.image_size, tf.int64)
+    is_whole = preprocessing.max_tokens or preprocessing.pad
+    wanted = resized if is_whole else tf.constant(preprocessing.image_size, tf.int64)
     image = resizer(image, resized, wanted, kernel or preprocessing.interpolation)
+    if preprocessing.pad:
+        image = _padded(preprocessing, image)
     sides = (None, None) if preprocessing.max_tokens else preprocessing.image_size
     return tf.ensure_shape(image, (*sides, preprocessing.channels))
 
@@ -302,11 +305,21 @@ def _by_strips(image, axis, work, dtype=None):
 
 
 def _resized(preprocessing, image):
-    """Return height and width after the resize and before the crop, an int64 pair."""
-    height, width = tf.unstack(tf.cast(tf.shape(image)[:2], tf.int64))
+    """Return height and width after the resize and before the crop or the padding, an int64 pair."""
+    size, shape = preprocessing.size, tf.cast(tf.shape(image)[:2], tf.int64)
+    sides = tf.cast(shape, tf.float64)
     if preprocessing.max_tokens:
-        return tf.stack(native_grid(height, width, preprocessing)) * preprocessing.patch_size
-    if isinstance(preprocessing.size, tuple):
-        return tf.constant(preprocessing.size, tf.int64)
-    sides = tf.cast(tf.stack([height, width]), tf.float64)
-    return tf.cast(tf.round(preprocessing.size * sides / tf.reduce_min(sides)), tf.int64)
+        return tf.stack(native_grid(*tf.unstack(shape), preprocessing)) * preprocessing.patch_size
+    if preprocessing.pad:
+        scale = tf.reduce_min(tf.constant(size, tf.float64) / sides)
+        return tf.maximum(tf.cast(tf.floor(sides * scale + 0.5), tf.int64), 1)
+    if isinstance(size, tuple):
+        return tf.constant(size, tf.int64)
+    return tf.cast(tf.round(size * sides / tf.reduce_min(sides)), tf.int64)
+
+
+def _padded(preprocessing, image):
+    """Return an image of the full size: the mean below and to the right of the resized one."""
+    missing = tf.stack([(0, side - tf.shape(image)[axis]) for axis, side in enumerate(preprocessing.image_size)])
+    missing, mean = tf.pad(missing, ((0, 1), (0, 0))), [255.0 * value for value in preprocessing.mean]
+    return tf.where(tf.pad(tf.ones_like(image, tf.bool), missing), tf.pad(image, missing), mean)

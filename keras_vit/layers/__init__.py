@@ -1,13 +1,16 @@
 """The layers that the models consist of, from the image to the pooled features."""
 
+from keras_vit.layers.axial_block import AxialTransformerBlock
 from keras_vit.layers.axial_resnet import AxialAttention, AxialBottleneck, AxialStage
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage, StdConv2D
+from keras_vit.layers.grid_attention import GridSelfAttention
+from keras_vit.layers.neck import Neck
 from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenAndAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock, WindowAttention
-from keras_vit.layers.transformer_block import AxialTransformerBlock, DropPath, LayerScale, MlpBlock, TransformerBlock
+from keras_vit.layers.transformer_block import DropPath, LayerScale, MlpBlock, TransformerBlock
 
 __all__ = [
     "AddPositionEmbs",
@@ -19,10 +22,12 @@ __all__ = [
     "ClassToken",
     "DropPath",
     "GlobalAveragePooling",
+    "GridSelfAttention",
     "LayerScale",
     "AttentionPooling",
     "MlpBlock",
     "MultiHeadSelfAttention",
+    "Neck",
     "PatchEncoder",
     "PatchMerging",
     "PreActivationUnit",

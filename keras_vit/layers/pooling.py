@@ -23,7 +23,7 @@ class _Pooling(Layer):
     own_checks: ClassVar[Mapping[str, Check]] = {"images_per_sequence": optional(checks.check_integer)}
 
     def compute_output_shape(self, tokens_shape, images_shape=None):
-        return (tokens_shape[0], *self._several, tokens_shape[2])
+        return (tokens_shape[0], *self._several, tokens_shape[-1])
 
     @property
     def _several(self):
@@ -77,8 +77,9 @@ class GlobalAveragePooling(_Pooling):
         images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
 
     Shapes:
-        (batch, tokens, dim) -> (batch, dim). With `images_per_sequence` and the input `images`, (batch, tokens), from
-        `PatchPlaces` -> the mean of each image, (batch, images_per_sequence, dim) above one image
+        (batch, tokens, dim), or without prefix tokens a map (batch, rows, columns, dim) -> (batch, dim). With
+        `images_per_sequence` and the input `images`, (batch, tokens), from `PatchPlaces` -> the mean of each image,
+        (batch, images_per_sequence, dim) above one image
 
     Raises:
         ValueError: if a value is out of range.
@@ -92,7 +93,8 @@ class GlobalAveragePooling(_Pooling):
         patches = tokens[:, self.num_prefix_tokens :]
         patches = ops.cast(patches, at_least_float32(patches.dtype))
         if images is None:
-            return ops.cast(ops.mean(patches, axis=1), self.compute_dtype)
+            mean = ops.mean(patches, axis=tuple(range(1, len(patches.shape) - 1)))
+            return ops.cast(mean, self.compute_dtype)
         weights = ops.cast(self._is_of_image(images[:, self.num_prefix_tokens :]), patches.dtype)
         counts = ops.maximum(ops.sum(weights, axis=2, keepdims=True), 1)  # an image may be absent
         return ops.cast(self._per_image(ops.matmul(weights, patches) / counts), self.compute_dtype)

@@ -1,6 +1,7 @@
 """MultiHeadSelfAttention: attention of all tokens to all tokens, with one fused projection."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -38,6 +39,8 @@ class MultiHeadSelfAttention(Layer):
         token attends only to tokens of the same image. With `return_attention_scores=True` the output is a pair with
         the attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
         `return_keys=True` it is a pair with the keys, averaged over the heads, (batch, tokens, dim / num_heads).
+        A subclass may pass `extend`, a function of the scaled queries and the keys (batch, heads, tokens, head_dim) to
+        both with more channels.
 
     Raises:
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores
@@ -90,6 +93,7 @@ class MultiHeadSelfAttention(Layer):
         key_sizes: Tensor = None,
         return_keys: bool = False,
         images: Tensor = None,
+        extend: Callable | None = None,
     ) -> Tensor:
         if return_keys and return_attention_scores:
             raise ValueError(
@@ -109,6 +113,8 @@ class MultiHeadSelfAttention(Layer):
             query, key = self.query_norm(query) * scale, self.key_norm(key)
         if rotary is not None:
             query, key = rotate(query, rotary, self.block.rotary), rotate(key, rotary, self.block.rotary)
+        if extend is not None:
+            query, key = extend(query, key)
         terms, drops = (relative_keys, attention_bias, key_sizes), bool(training and self.dropout_rate)
         if drops or return_attention_scores or any(term is not None for term in terms):
             weights = self._weights(query, key, *terms, images)

@@ -1,4 +1,4 @@
-"""Transformer blocks, plain and axial, and their parts: the MLP, LayerScale and stochastic depth."""
+"""TransformerBlock and its parts: the MLP, LayerScale and stochastic depth."""
 
 from typing import Any
 
@@ -7,8 +7,10 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.kernels import gelu, on_rows, project, recompute
-from keras_vit.config import BlockConfig
+from keras_vit.config import BlockConfig, WindowConfig
+from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, build_in_sequence
+from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Size, Tensor
 
@@ -152,15 +154,18 @@ class TransformerBlock(ResidualBlock):
         epsilon: epsilon of the norms.
         remat: recompute the block in the backward pass; training stores only its input.
         block: `BlockConfig`, None for the default one.
+        window, grid_size: as in `GridSelfAttention`, which then is the attention; None for global attention.
 
     Shapes:
         (batch, tokens, dim), and optionally `relative_keys`, `attention_bias`, `rotary` and `images` as in
-        `MultiHeadSelfAttention` -> the same as the tokens
+        `MultiHeadSelfAttention`, or `grid` as in `GridSelfAttention` -> the same as the tokens
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown; at build, if `num_heads` does not divide the
             width.
     """
+
+    own_checks = {"grid_size": optional(checks.check_pair)}
 
     def __init__(
         self,
@@ -176,16 +181,22 @@ class TransformerBlock(ResidualBlock):
         epsilon: float = 1e-6,
         remat: bool = False,
         block: BlockConfig | None = None,
+        window: WindowConfig | None = None,
+        grid_size: Size | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, remat=remat, block=block)
+        self.configure(window=window, grid_size=grid_size)
         self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, layer_scale_init=layer_scale_init)
         self.configure(dropout_rate=dropout_rate, attention_dropout_rate=attention_dropout_rate)
         self.configure(drop_path_rate=drop_path_rate)
         self.norm1 = self.make_norm(self.block.norm, self.epsilon, "norm1")
         attention = (num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, self.block)
-        self.attention = self.sublayer(MultiHeadSelfAttention, *attention, name="attention")
+        if self.window is None:
+            self.attention = self.sublayer(MultiHeadSelfAttention, *attention, name="attention")
+        else:
+            self.attention = self.sublayer(GridSelfAttention, self.grid_size, self.window, *attention, name="attention")
         self.add_branches()
 
     def build(self, input_shape):
@@ -203,9 +214,11 @@ class TransformerBlock(ResidualBlock):
         attention_bias: Tensor = None,
         rotary: Tensor = None,
         images: Tensor = None,
+        grid: Tensor = None,
         training: bool | None = None,
     ) -> Tensor:
-        given = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, images=images)
+        given = {"relative_keys": relative_keys, "attention_bias": attention_bias, "rotary": rotary}
+        given = _given(**given, images=images, grid=grid)
 
         def run(tokens, *positions):
             positions = dict(zip(given, positions, strict=True))
@@ -224,15 +237,22 @@ class TransformerBlock(ResidualBlock):
         return recompute(self, run, *inputs) if self.remat and training else run(*inputs)
 
     def attention_scores(
-        self, tokens: Tensor, relative_keys: Tensor = None, attention_bias: Tensor = None, rotary: Tensor = None
+        self,
+        tokens: Tensor,
+        relative_keys: Tensor = None,
+        attention_bias: Tensor = None,
+        rotary: Tensor = None,
+        grid: Tensor = None,
     ) -> Tensor:
         """Return the attention weights (batch, heads, query tokens, key tokens).
 
+        Blocks with a `window` return those of `GridSelfAttention`.
+
         Args:
             tokens: input of the block, (batch, tokens, dim).
-            relative_keys, attention_bias, rotary: as in the call of the block.
+            relative_keys, attention_bias, rotary, grid: as in the call of the block.
         """
-        positions = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary)
+        positions = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, grid=grid)
         attended = tokens if self.block.order == "post_norm" else self.norm1(tokens)
         return self.attention(attended, return_attention_scores=True, **positions)[1]
 
@@ -291,102 +311,3 @@ class DropPath(keras.layers.Dropout):
         config = super().get_config()
         del config["noise_shape"]
         return config
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class AxialTransformerBlock(Layer):
-    """Apply attention along rows, then columns (arXiv 2010.11929, appendix D.6).
-
-    The sub-layers `row_block` and `column_block` are `TransformerBlock`s with separate weights. The first attends
-    within each row of the grid, the second within each column. On a square grid of N tokens, both together have
-    2 N^1.5 attention weights per head instead of N^2, and connect every token with every other one.
-
-    Args:
-        grid_size: (rows, columns) of the patch grid, or one integer for both.
-        num_heads, mlp_dim: as in `TransformerBlock`, for both blocks.
-        name, dtype, trainable: as in `keras.layers.Layer`.
-        **block_arguments: other arguments of `TransformerBlock`, for both blocks. With `drop_path_rate`, each row and
-            each column is dropped separately.
-
-    Shapes:
-        (batch, rows * columns, dim), tokens in raster order (row by row), without class token -> the same
-
-    Raises:
-        ValueError: if a value is out of range or a choice is unknown; at build or call, if the number of tokens is not
-            that of the grid.
-    """
-
-    def __init__(
-        self,
-        grid_size: Size,
-        num_heads: int,
-        mlp_dim: int,
-        *,
-        name: str | None = None,
-        dtype: Any = None,
-        trainable: bool = True,
-        **block_arguments: Any,
-    ) -> None:
-        super().__init__(name=name, dtype=dtype, trainable=trainable)
-        self.configure(grid_size=grid_size)
-        self.row_block, self.column_block = (
-            self.sublayer(TransformerBlock, num_heads, mlp_dim, name=block_name, **block_arguments)
-            for block_name in ("row_block", "column_block")
-        )
-
-    def get_config(self):
-        return {**self.row_block.get_config(), **super().get_config()}
-
-    def build(self, input_shape):
-        rows, columns = self._grid(input_shape)
-        self.row_block.build((None, columns, input_shape[-1]))
-        self.column_block.build((None, rows, input_shape[-1]))
-
-    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
-        tokens = self.row_block(self._rows(tokens), training=training)
-        tokens = self.column_block(self._columns(tokens), training=training)
-        rows, columns = self.grid_size
-        return ops.reshape(_turn(tokens, columns, rows), (-1, rows * columns, tokens.shape[-1]))
-
-    def attention_scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the attention weights of both blocks.
-
-        Args:
-            tokens: input of the block, (batch, rows * columns, dim).
-
-        Returns:
-            Pair of the row attention (batch, rows, heads, columns, columns) and the column attention (batch, columns,
-            heads, rows, rows). The query axis comes before the key axis.
-        """
-        tokens = self._rows(tokens)
-        row_scores = self.row_block.attention_scores(tokens)
-        column_scores = self.column_block.attention_scores(self._columns(self.row_block(tokens)))
-        rows, columns = self.grid_size
-        return (
-            ops.reshape(row_scores, (-1, rows, *row_scores.shape[1:])),
-            ops.reshape(column_scores, (-1, columns, *column_scores.shape[1:])),
-        )
-
-    def _rows(self, tokens):
-        """(batch, rows * columns, dim) -> (batch * rows, columns, dim)"""
-        _, columns = self._grid(tokens.shape)
-        return ops.reshape(tokens, (-1, columns, tokens.shape[-1]))
-
-    def _columns(self, tokens):
-        """(batch * rows, columns, dim) -> (batch * columns, rows, dim)"""
-        return _turn(tokens, *self.grid_size)
-
-    def _grid(self, shape):
-        rows, columns = self.grid_size
-        if len(shape) != 3 or shape[1] != rows * columns:
-            raise ValueError(
-                f"AxialTransformerBlock needs tokens of shape (batch, {rows * columns}, dim) for its grid_size "
-                f"{self.grid_size}, without a class token; got {tuple(shape)}"
-            )
-        return rows, columns
-
-
-def _turn(tokens, rows, columns):
-    """(batch * rows, columns, dim) -> (batch * columns, rows, dim)"""
-    grid = ops.reshape(tokens, (-1, rows, columns, tokens.shape[-1]))
-    return ops.reshape(ops.transpose(grid, (0, 2, 1, 3)), (-1, rows, tokens.shape[-1]))

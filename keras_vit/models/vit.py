@@ -14,13 +14,14 @@ from keras_vit.layers import (
     AxialTransformerBlock,
     ClassToken,
     GlobalAveragePooling,
+    Neck,
     PatchEncoder,
     TokenAndAveragePooling,
     TokenPooling,
     TransformerBlock,
 )
 from keras_vit.layers.base import NORM_LAYERS
-from keras_vit.layers.patch_encoder import PatchCoordinates
+from keras_vit.layers.patch_encoder import PatchCoordinates, PatchMap
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_embs import RelativePositions
 from keras_vit.layers.rotary import RotaryEmbedding
@@ -51,7 +52,7 @@ class VisionTransformer(ImageModel):
     With `position_placement="every"`, the position layers of the later blocks are `position_embs_01` and so on.
     Relative position layers are named `relative_positions` (1-D) or `attention_bias` (2-D) instead of `position_embs`,
     rotary ones `rotary`. A distilled model also has `pooling_dist` and `head_dist`; other families may have
-    `patch_norm` after the patch encoder and `pre_norm` before the first block.
+    `patch_norm` after the patch encoder, `pre_norm` before the first block, and `neck` before the pooling.
 
     With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
     number of original tokens in each; and the index of the token that holds each original one (see
@@ -73,7 +74,8 @@ class VisionTransformer(ImageModel):
 
     Shapes:
         (batch, height, width, channels), prepared as `preprocessing` describes -> logits (batch, classes); with an
-        unpooled model (batch, tokens, classes); with `include_top=False` the features (batch, dim).
+        unpooled model (batch, tokens, classes); with `include_top=False` the features (batch, dim). Unpooled models
+        with a neck return maps (batch, rows, columns, classes or channels of the neck).
 
     Raises:
         TypeError: if `config` is not a `ViTConfig` or `stem` is not a Keras model.
@@ -95,7 +97,7 @@ class VisionTransformer(ImageModel):
         config, inputs, images = self._start(config)
         features, config = (images, config) if isinstance(images, dict) else _apply_stem(images, config, stem)
         blocks, owners = _encode(_embed(features, config), features, config)
-        outputs, heads = _classify(blocks, owners, config)
+        outputs, heads = _classify(blocks, owners, features, config)
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
@@ -232,6 +234,8 @@ def _encode(tokens, features, config):
         sequence = config.grid_size, config.num_class_tokens, registers
         rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
         given["rotary"] = rotary(tokens, *coordinates)
+    if coordinates and config.window is not None:
+        given["grid"] = PatchMap(config.patch_size, dtype=config.dtype, name="patch_grid")(tokens, features)
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens, *coordinates)
@@ -291,12 +295,16 @@ def _block(config, index):
     arguments["name"] = f"block_{index:02d}"
     if config.attention == "axial":
         return AxialTransformerBlock(config.grid_size, **arguments)
+    if config.window is not None:
+        is_global = index in config.window.global_blocks
+        window = config.window.replace(global_blocks=(), **({"size": None} if is_global else {}))
+        return TransformerBlock(window=window, grid_size=config.table_grid, **arguments)
     if config.token_merging:
         return MergingTransformerBlock(config.token_merging, config.num_prefix_tokens, **arguments)
     return TransformerBlock(**arguments)
 
 
-def _classify(blocks, images, config):
+def _classify(blocks, images, features, config):
     """Apply y = LN(z_L^0), Eq. 4, or another pooling, then the tanh layer of pre-training and the head.
 
     Return the output and the list of the heads' outputs; only a distilled model has two.
@@ -307,6 +315,9 @@ def _classify(blocks, images, config):
         heads = [_class_head(tokens, config), _class_head(tokens, config, "_dist", index=1)]
         average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
         return average(heads), heads
+    if config.head.neck is not None:
+        tokens = PatchMap(config.patch_size, dtype=config.dtype, name="neck_map")(tokens, features)
+        tokens = Neck(config.head.neck, dtype=config.dtype, name="neck")(tokens)
     steps = [] if config.norm_position == "none" else [norm]
     if config.pooling not in UNPOOLED:
         pooling = _pooling(config)

@@ -7,6 +7,7 @@ from families import FAMILIES, built
 
 import keras_vit
 from keras_vit.analysis import attention_model, attention_rollout, attention_weights, mean_attention_distance
+from keras_vit.analysis.attention import attention_batches
 
 GLOBAL = ("plain", "registers", "hybrid", "DeiT distilled", "DeiT-III")
 
@@ -52,6 +53,21 @@ def test_shapes_and_sums(name):
     for block in weights:
         assert block.dtype == "float32"
         np.testing.assert_allclose(block.sum(-1), 1, atol=1e-5)
+
+
+def test_blocks_with_windows_have_groups_and_global_ones_none():
+    """A grid of 4 x 4 in windows of 3 x 3, padded to 6 x 6."""
+    model = built("SAM")
+    weights = attention_weights(model, make_images())
+    assert [block.shape for block in weights] == [(3, 4, 3, 9, 9), (3, 3, 16, 16)]
+    for block in weights:
+        np.testing.assert_allclose(block.sum(-1), 1, atol=1e-5)
+    (windows, whole), _ = next(iter(attention_batches(model, make_images())))
+    expected = [[0, 1, 2, 4, 5, 6, 8, 9, 10], [3, -1, -1, 7, -1, -1, 11, -1, -1]]
+    expected += [[12, 13, 14, -1, -1, -1, -1, -1, -1], [15] + [-1] * 8]
+    np.testing.assert_array_equal(windows.places, expected)
+    np.testing.assert_array_equal(whole.places, [range(16)])
+    assert attention_rollout(model, make_images()).shape == (3, 4, 4)
 
 
 def test_batches_give_what_one_gives():

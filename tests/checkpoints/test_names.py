@@ -37,7 +37,9 @@ LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for lay
 SHARED = {
     **{
         ("vit", layout): {"blocks.3.attn.q_proj.bias", "blocks.3.attn.v_proj.bias"}
-        for layout in ("timm", "naflex_timm", "beit_original", "dinov2_original", "dinov3_original")
+        for layout in (
+            *("timm", "naflex_timm", "beit_original", "dinov2_original", "dinov3_original", "sam_original", "sam_timm"),
+        )
     },
     ("vit", "huggingface"): {
         "embeddings.distillation_token",
@@ -301,7 +303,10 @@ def test_names_of_the_norm_before_and_after_pooling(make_kind):
         "big_vision_naflex": ("Transformer/encoder_norm/scale", None),
         "big_vision_flexi": ("Transformer/encoder_norm/scale", None),
         **dict.fromkeys(
-            ("timm", "naflex_timm", "beit_original", "eva02_original", "dinov2_original", "dinov3_original"),
+            (
+                *("timm", "naflex_timm", "beit_original", "eva02_original", "dinov2_original", "dinov3_original"),
+                *("sam_original", "sam_timm"),
+            ),
             ("norm.weight", "fc_norm.weight"),
         ),
         "huggingface": ("layernorm.weight", "pooler.layernorm.weight"),
@@ -310,6 +315,7 @@ def test_names_of_the_norm_before_and_after_pooling(make_kind):
         "clip_huggingface": ("post_layernorm.weight", None),
         "siglip2_huggingface": ("post_layernorm.weight", None),
         "aimv2_huggingface": ("rms_norm.weight", None),
+        "sam_huggingface": (None, None),
         "aimv2_original": ("trunk.post_trunk_norm.weight", None),
         "openclip": ("visual.ln_post.weight", "visual.ln_post.weight"),
     }

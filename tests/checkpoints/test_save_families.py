@@ -21,6 +21,8 @@ AIMV2 |= {"qkv_bias": False, "pooling": "aim", "include_top": False, "epsilon": 
 SIGLIP = {"pooling": "map", "include_top": False}
 PE = {**CLIP, "gelu": "erf", "pooling": "map", "class_token": True, "head": {"bias": False, "map_prefix": True}}
 PE |= {"block": {"rotary": {"kind": "pe"}}, "epsilon": 1e-5}
+SAM = {"window": {"size": 3, "global_blocks": (1,)}, "norm_position": "none", "head": {"neck": 6}, "pooling": "gap"}
+SAM_BACKBONE = {**SAM, "pooling": "unpooled", "include_top": False}
 VIT_22B = {"block": {"order": "parallel"}, "qk_norm": True, "qkv_bias": False}
 
 # changes to the tiny ViT, layout that is written, library of the names as they are read, an array of the file
@@ -43,6 +45,9 @@ FILES = {
     "SigLIP, transformers": (SIGLIP, "huggingface", "huggingface", "head.probe"),
     "PE, authors": (PE, "original", "original", "visual.attn_pool.probe"),
     "AIMv2, transformers": (AIMV2, "huggingface", "huggingface", "head.cls_token"),
+    "SAM, authors": (SAM_BACKBONE, "original", "original", "image_encoder.blocks.1.attn.rel_pos_w"),
+    "SAM, timm": (SAM, "timm", "timm", "head.fc.weight"),
+    "SAM, transformers": (SAM_BACKBONE, "huggingface", "huggingface", "vision_encoder.neck.layer_norm2.bias"),
     "ViT-22B, timm": (VIT_22B, "timm", "timm", "blocks.1.in_proj.weight"),
 }
 
@@ -82,6 +87,16 @@ def test_folders_of_transformers_state_the_model(make_kind, logits_of, tmp_path,
     np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-5)
 
 
+def test_the_padding_of_sam_is_stated_for_transformers(make_kind, tmp_path):
+    source = make_kind("vit", **SAM_BACKBONE)
+    source.preprocessing = keras_vit.Preprocessing(size=16, pad=True, interpolation="bilinear_antialias")
+    keras_vit.save_weights(source, tmp_path, "huggingface")
+    stated = json.loads((tmp_path / "preprocessor_config.json").read_text())
+    assert (stated["size"], stated["pad_size"]) == ({"longest_edge": 16}, {"height": 16, "width": 16})
+    assert stated["do_pad"] is True and stated["image_processor_type"] == "SamImageProcessor"
+    assert keras_vit.load(tmp_path).preprocessing == source.preprocessing
+
+
 def test_official_names_of_siglip_are_those_of_big_vision(make_kind, weights_of, tmp_path):
     source, model = make_kind("vit", seed=1, **SIGLIP), make_kind("vit", seed=2, **SIGLIP)
     keras_vit.save_weights(source, tmp_path / "a.npz", "original")
@@ -91,3 +106,41 @@ def test_official_names_of_siglip_are_those_of_big_vision(make_kind, weights_of,
     keras_vit.load_weights(model, tmp_path / "a.npz")
     for variable, value in weights_of(source).items():
         np.testing.assert_array_equal(weights_of(model)[variable], value, err_msg=variable)
+
+
+@pytest.mark.parametrize("changes", [SAM, SAM_BACKBONE])
+def test_a_folder_of_timm_has_the_epsilon_of_its_sam(make_kind, logits_of, tmp_path, changes):
+    """timm normalises with 1e-5, the authors with 1e-6."""
+    source = make_kind("vit", seed=1, gelu="erf", epsilon=1e-5, **changes)
+    keras_vit.save_weights(source, tmp_path / "model.safetensors", "timm")
+    arrays = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")  # without our metadata
+    stated = {"architecture": "samvit_base_patch16", "global_pool": "avg", "model_args": {"num_heads": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    model = keras_vit.load(tmp_path)
+    assert model.config.epsilon == 1e-5
+    np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["timm", "original", "huggingface"])
+def test_files_of_sam_show_a_grid_that_is_not_square(make_kind, logits_of, tmp_path, layout):
+    """They store the position table as a map; another image size has both kinds of tables resized."""
+    source = make_kind("vit", seed=1, image_size=(8, 20), **SAM_BACKBONE)
+    path = tmp_path / "a.safetensors"
+    keras_vit.save_weights(source, path, layout)
+    stored = safetensors.numpy.load_file(path)
+    assert next(array.shape for name, array in stored.items() if name.endswith("pos_embed")) == (1, 2, 5, 8)
+    safetensors.numpy.save_file(stored, path)  # without our metadata
+    loaded = keras_vit.load(path)
+    assert loaded.config.window == source.config.window and loaded.config.image_size == (8, 20)
+    loaded = keras_vit.load(path, gelu=source.config.gelu, epsilon=source.config.epsilon)
+    np.testing.assert_allclose(loaded(np.ones((1, 8, 20, 3))), source(np.ones((1, 8, 20, 3))), atol=1e-6)
+    resized = keras_vit.resize(source, (16, 12), method="bicubic")
+    model = make_kind("vit", seed=2, image_size=(16, 12), **SAM_BACKBONE)
+    report = keras_vit.load_weights(model, path, resize="bicubic")
+    assert len(report.resized) == 3 and sum("(bilinear)" in line for line in report.resized) == 2
+    np.testing.assert_allclose(model(np.ones((1, 16, 12, 3))), resized(np.ones((1, 16, 12, 3))), atol=1e-6)
+    source.save_weights(tmp_path / "a.weights.h5")
+    again = make_kind("vit", seed=3, image_size=(16, 12), embedding={"resize": "bicubic"}, **SAM_BACKBONE)
+    again.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_allclose(again(np.ones((1, 16, 12, 3))), resized(np.ones((1, 16, 12, 3))), atol=1e-6)

@@ -1,4 +1,4 @@
-"""RotaryConfig, EmbeddingConfig, BlockConfig and HeadConfig: what they refuse, and their place in a ViTConfig."""
+"""The parts of a ViTConfig, such as BlockConfig and HeadConfig: what they refuse, and their place in it."""
 
 import dataclasses
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 
 from keras_vit import ViTConfig
-from keras_vit.config import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig
+from keras_vit.config import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig
 
 TINY = {
     "name": "tiny",
@@ -43,7 +43,8 @@ EVERYTHING = {
         "mlp_norm": True,
         "rotary": RotaryConfig(**ROTARY),
     },
-    HeadConfig: {"bias": False, "map_heads": 2, "map_mlp_dim": 12, "map_prefix": True, "num_blocks": 4},
+    WindowConfig: {"size": 7, "global_blocks": (0, 3), "relative_positions": False},
+    HeadConfig: {"neck": 16, "bias": False, "map_heads": 2, "map_mlp_dim": 12, "map_prefix": True, "num_blocks": 4},
 }
 FLAG = "must be True or False"
 INTEGER = "must be an integer of at least 1"
@@ -106,6 +107,11 @@ def test_theta_follows_the_kind(kind, theta):
         (BlockConfig, {"rotary": "eva02"}, "rotary must be a RotaryConfig of keras_vit, or None; got rotary='eva02'"),
         (BlockConfig, {"rotary": {"kind": "rope"}}, "kind must be one of .* got kind='rope'"),
         (BlockConfig, {"rotary": {"class_name": "HeadConfig"}}, "class_name of rotary must be one of 'RotaryConfig'"),
+        (WindowConfig, {"size": (3, 4)}, rf"size {INTEGER}; got size=\(3, 4\)"),
+        (WindowConfig, {"global_blocks": 2}, "global_blocks must be a sequence of integers; got global_blocks=2"),
+        (WindowConfig, {"global_blocks": (0, -1)}, r"global_blocks\[1\] must be an integer of at least 0; got .*=-1"),
+        (WindowConfig, {"relative_positions": 1}, f"relative_positions {FLAG}; got relative_positions=1"),
+        (HeadConfig, {"neck": 0}, f"neck {INTEGER}; got neck=0"),
         (HeadConfig, {"bias": 0}, f"bias {FLAG}; got bias=0"),
         (HeadConfig, {"map_heads": 0}, f"map_heads {INTEGER}; got map_heads=0"),
         (HeadConfig, {"map_mlp_dim": 1.5}, f"map_mlp_dim {INTEGER}; got map_mlp_dim=1.5"),
@@ -206,6 +212,18 @@ class TestInsideAViTConfig:
                 {"position_embedding": "relative_2d", "position_placement": "every", "distilled": True},
                 ["position_embedding='relative_2d' has biases for one class token", "no distilled token"],
             ),
+            ({"window": {}}, ["window cuts the patch grid, so it needs a pooling without", "pooling='token'"]),
+            ({"window": {}, "pooling": "gap", "num_registers": 1}, ["window cuts the patch grid", "num_registers=1"]),
+            (
+                {"window": {}, "pooling": "gap", "block": {"rotary": {"kind": "pe"}}},
+                ["window cuts the patch grid", "block.rotary=RotaryConfig"],
+            ),
+            (
+                {"window": {"global_blocks": (0, 2)}, "pooling": "gap"},
+                ["window.global_blocks must be below num_layers", "global_blocks=(0, 2), num_layers=2"],
+            ),
+            ({"head": {"neck": 8}}, ["head.neck makes a map of the patch tokens", "pooling='token'", "head.neck=8"]),
+            ({"head": {"neck": 8}, "pooling": "gap"}, ["head.neck makes a map", "norm_position='before_pooling'"]),
             (
                 {"position_embedding": "relative_2d"},
                 ["position_placement must be 'every' or 'shared'", "='relative_2d', position_placement='stem'"],

@@ -39,6 +39,7 @@ def test_default_preprocessing_is_the_official_one():
     assert Preprocessing().to_dict() == {
         "size": [224, 224],
         "crop": None,
+        "pad": False,
         "interpolation": "bilinear",
         "mean": [0.5, 0.5, 0.5],
         "std": [0.5, 0.5, 0.5],
@@ -56,16 +57,16 @@ def test_native_preprocessing_keeps_the_normalisation():
     assert native.at(96).max_tokens is None and native.at(96).image_size == (96, 96)
 
 
-@pytest.mark.parametrize("values", [{"patch_size": 16}, {"max_tokens": 9}, {"in_model": True}, {"crop": 8}])
+@pytest.mark.parametrize("values", [{"patch_size": 16}, {"max_tokens": 9}, {"in_model": True}, {"crop": 8}, {"pad": True}])
 def test_incomplete_native_preprocessing_is_refused(values):
-    complete = (
-        {} if len(values) == 1 and set(values) <= {"patch_size", "max_tokens"} else {"patch_size": 4, "max_tokens": 9}
-    )
-    with pytest.raises(ValueError, match="patch_size and max_tokens must be given together, without crop and in_model"):
+    complete = {} if set(values) <= {"patch_size", "max_tokens"} else {"patch_size": 4, "max_tokens": 9}
+    with pytest.raises(ValueError, match="patch_size and max_tokens must be given together, without crop, pad and"):
         Preprocessing(**complete, **values)
 
 
-@pytest.mark.parametrize("values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}])
+@pytest.mark.parametrize(
+    "values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}, {"pad": True}]
+)
 def test_preprocessing_round_trip_through_dict_and_json(values):
     preprocessing = Preprocessing(**values)
     assert Preprocessing.from_dict(preprocessing.to_dict()) == preprocessing
@@ -92,6 +93,8 @@ WRONG_PREPROCESSING = [
     ({"size": (224, 0)}, ["size", PAIR, "size=(224, 0)"]),
     ({"size": None}, ["size", PAIR, "size=None"]),
     ({"crop": 0}, ["crop", PAIR, "crop=0"]),
+    ({"size": 224, "crop": 224, "pad": True}, ["pad=True keeps the whole image", "crop=(224, 224)"]),
+    ({"pad": 1}, ["pad must be True or False", "pad=1"]),
     ({"size": 224, "crop": 256}, ["crop must not exceed size", "crop=(256, 256)", "size=224"]),
     (
         {"size": (256, 224), "crop": (240, 240)},

@@ -127,6 +127,28 @@ def test_exact_size_as_pillow():
     assert np.abs(preprocessing.resize(protocol, np.asarray(image)) - expected).max() <= 1
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear_antialias", "bilinear"])
+@pytest.mark.parametrize(
+    ("sides", "resized"), [((90, 200), (29, 64)), ((200, 90), (48, 22)), ((31, 40), (48, 62)), ((3, 900), (1, 64))]
+)
+def test_padding_keeps_the_whole_image_upper_left(interpolation, sides, resized):
+    """As in the code of SAM: the largest size inside, rounded half up, and zeros after normalising."""
+    image = smooth_noise(*sides)
+    protocol = Preprocessing(
+        size=(48, 64), pad=True, interpolation=interpolation, mean=(0.1, 0.2, 0.3), std=(0.25,) * 3
+    )
+    prepared = preprocessing.apply(protocol, np.asarray(image)).numpy()
+    height, width = resized
+    inside = protocol.to_images(prepared)[:height, :width] * 255
+    if interpolation == "bilinear_antialias":
+        expected = np.asarray(image.resize((width, height), PIL.Image.BILINEAR), np.float32)
+        assert np.abs(inside - expected).max() <= 1.01
+    else:
+        expected = preprocessing.resize(Preprocessing(size=resized), np.asarray(image))
+        np.testing.assert_allclose(inside, expected, atol=1e-3)
+    assert prepared.shape == (48, 64, 3) and not prepared[height:].any() and not prepared[:, width:].any()
+
+
 def test_exact_size_and_crop_as_pillow():
     image = smooth_noise(90, 200)
     expected = central_crop(np.asarray(image.resize((81, 61), PIL.Image.BICUBIC), np.float32), 48, 64)

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers import self_attention
-from keras_vit.layers.transformer_block import AxialTransformerBlock, TransformerBlock
+from keras_vit.layers import AxialTransformerBlock, TransformerBlock, self_attention
 
 GRID, DIM = (3, 4), 8
 

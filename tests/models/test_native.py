@@ -12,7 +12,11 @@ from keras_vit.layers.sequences import PADDING
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 SIZES = ((16, 16), (8, 24), (20, 4), (4, 4), (12, 8), (8, 8))
-ROWS = {**FAMILIES, "distilled": {"distilled": True}, "unpooled": {"pooling": "gap", "norm_position": "after_pooling"}}
+ROWS = {
+    **{name: changes for name, changes in FAMILIES.items() if name != "SAM"},
+    "distilled": {"distilled": True},
+    "unpooled": {"pooling": "gap", "norm_position": "after_pooling"},
+}
 
 
 def pictures(sizes=SIZES, seed=0):

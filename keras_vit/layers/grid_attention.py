@@ -1,0 +1,192 @@
+"""GridSelfAttention: attention on a grid of tokens, inside windows or global, with decomposed relative positions."""
+
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.config import WindowConfig
+from keras_vit.config.base import one_config_of
+from keras_vit.layers.position_embs import ResizedTables
+from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_weights
+from keras_vit.layers.self_attention import MultiHeadSelfAttention, at_least_float32
+from keras_vit.typing import Size, Tensor
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class GridSelfAttention(MultiHeadSelfAttention):
+    """Apply multi-head self-attention inside the windows of a grid.
+
+    A global block attends to the whole grid instead (ViTDet, arXiv 2203.16527). The grid is padded with zeros at the
+    bottom and the right to a multiple of the window. Tokens attend to the padding, which is then cut off. With relative
+    positions, the sub-layer `relative_positions` has a learned key per offset of rows and one per offset of columns,
+    within the window or the grid; the products of the query, which is not scaled, with both are added to the attention
+    logits (arXiv 2112.01526, section 4.1; SAM, arXiv 2304.02643).
+
+    Args:
+        grid_size: (rows, columns) of the tokens, or one integer for both. Of layers that get `grid`, it is the size of
+            the tables of a global block.
+        window: `WindowConfig`; its `size`, None for the whole grid, and `relative_positions` apply here.
+        *args, **kwargs: the arguments of `MultiHeadSelfAttention`.
+
+    Shapes:
+        (batch, rows * columns, dim) -> the same. With the optional input `grid` (batch, rows, columns, any), of which
+        only the size is read, the tokens may form any grid, and the tables of global blocks are resized in every call.
+        With `return_attention_scores=True` the output is a pair with the attention weights after softmax: (batch,
+        heads, tokens, tokens), or (batch, windows, heads, tokens, tokens) of the windows in raster order, with padding.
+
+    Raises:
+        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width.
+    """
+
+    own_checks = {"window": one_config_of(WindowConfig), "grid_size": checks.check_pair}
+
+    def __init__(self, grid_size: Size, window: WindowConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.configure(grid_size=grid_size, window=window)
+
+    def build(self, tokens_shape, grid_shape=None):
+        side = self.window.size
+        length = tokens_shape[1] if side is None else side**2
+        super().build((None, length, tokens_shape[-1]))
+        if self.window.relative_positions:
+            self.relative_positions = self.sublayer(
+                DecomposedPositions,
+                self.grid_size if side is None else (side, side),
+                name="relative_positions",
+                shape=(None, self.num_heads, length, tokens_shape[-1] // self.num_heads),
+            )
+
+    def call(  # type: ignore[override] # a grid has other inputs
+        self,
+        tokens: Tensor,
+        grid: Tensor = None,
+        training: bool | None = None,
+        *,
+        return_attention_scores: bool = False,
+    ) -> Tensor:
+        size = self.grid_size if grid is None else ops.shape(grid)[1:3]
+        side = self.window.size
+        inside = tokens if side is None else self._windows(tokens, size)
+
+        def extend(query, key):
+            return self.relative_positions.extend(query, key, size if side is None else (side, side))
+
+        output = super().call(
+            inside,
+            training=training,
+            return_attention_scores=return_attention_scores,
+            extend=extend if self.window.relative_positions else None,
+        )
+        output, *scores = output if return_attention_scores else (output,)
+        if side is not None:
+            output = self._grid(output, size)
+            scores = [ops.reshape(x, (-1, math.prod(self._counts(size)), *x.shape[1:])) for x in scores]
+        return (output, *scores) if scores else output
+
+    def _counts(self, size):
+        """Return the number of windows down and across a grid."""
+        return tuple(-(-count // self.window.size) for count in size)
+
+    def _windows(self, tokens, size):
+        """(batch, rows * columns, dim) -> (batch * windows, side * side, dim), with padding."""
+        (down, across), side, dim = self._counts(size), self.window.size, tokens.shape[-1]
+        maps = ops.reshape(tokens, (-1, *size, dim))
+        maps = ops.pad(maps, ((0, 0), (0, down * side - size[0]), (0, across * side - size[1]), (0, 0)))
+        cut = ops.transpose(ops.reshape(maps, (-1, down, side, across, side, dim)), (0, 1, 3, 2, 4, 5))
+        return ops.reshape(cut, (-1, side**2, dim))
+
+    def _grid(self, windows, size):
+        """(batch * windows, side * side, dim) -> (batch, rows * columns, dim)"""
+        (down, across), side, dim = self._counts(size), self.window.size, windows.shape[-1]
+        maps = ops.transpose(ops.reshape(windows, (-1, down, across, side, side, dim)), (0, 1, 3, 2, 4, 5))
+        maps = ops.reshape(maps, (-1, down * side, across * side, dim))[:, : size[0], : size[1]]
+        return ops.reshape(maps, (-1, size[0] * size[1], dim))
+
+    def compute_output_spec(self, tokens, grid=None, training=None, *, return_attention_scores=False):
+        output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
+        groups, length = (), tokens.shape[1]
+        if self.window.size is not None:
+            groups, length = (math.prod(self._counts(self.grid_size)),), self.window.size**2
+        shape = (tokens.shape[0], *groups, self.num_heads, length, length)
+        scores = keras.KerasTensor(shape, at_least_float32(self.compute_dtype))
+        return (output, scores) if return_attention_scores else output
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class DecomposedPositions(ResizedTables):
+    """Hold the tables of decomposed relative positions: a key per offset of rows, and one per offset of columns.
+
+    Tables of another size are resized linearly when they are loaded, whatever the method for other tables, as the
+    authors and the other libraries do.
+
+    Args:
+        grid_size: (rows, columns) of the tables, or one integer for both.
+
+    Shapes:
+        `extend` describes them
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    usual_method = "bilinear"
+
+    def __init__(self, grid_size, **kwargs):
+        super().__init__(**kwargs)
+        self.configure(grid_size=grid_size)
+
+    def build(self, input_shape):
+        rows, columns = (2 * side - 1 for side in self.grid_size)
+        self.rows = self.add_weight((rows, input_shape[-1]), "zeros", name="rows", autocast=False)
+        self.columns = self.add_weight((columns, input_shape[-1]), "zeros", name="columns", autocast=False)
+
+    def extend(self, query: Tensor, key: Tensor, size: Any) -> tuple[Tensor, Tensor]:
+        """Add channels to queries and keys, so that their product also has the logits of the relative positions.
+
+        A query of row y and column x gets its products with the keys of the offsets y - k of each row k, and x - k of
+        each column k; a key gets a one for its row and its column. The logits therefore stay one product.
+
+        Args:
+            query: (batch, heads, rows * columns, head_dim), divided by the root of head_dim.
+            key: (batch, heads, rows * columns, head_dim).
+            size: (rows, columns) of the tokens, integers or tensors; the tables are resized to it.
+
+        Returns:
+            Both, with head_dim + rows + columns channels.
+        """
+        rows, columns = size
+        _, heads, length, width = ops.shape(query)
+        tables = [
+            ops.cast(_keys_of_pairs(ops.convert_to_tensor(table), side) * math.sqrt(width), query.dtype)
+            for table, side in zip((self.rows, self.columns), size, strict=True)
+        ]
+        grid = ops.reshape(query, (-1, heads, rows, columns, width))
+        products = [
+            ops.reshape(ops.einsum(rule, grid, table), (-1, heads, length, side))
+            for rule, table, side in zip(("bhyxc,cyk->bhyxk", "bhyxc,cxk->bhyxk"), tables, size, strict=True)
+        ]
+        places = patch_coordinates(rows, columns)[:, :2]
+        xp = array_module(places)
+        ones = [ops.cast(xp.equal(places[:, i, None], xp.arange(side)), key.dtype) for i, side in enumerate(size)]
+        ones = ops.zeros_like(key[..., :1]) + ops.concatenate(ones, axis=-1)
+        return ops.concatenate([query, *products], axis=-1), ops.concatenate([key, ones], axis=-1)
+
+    def resized(self, variable, table, method, old_size=None):
+        return super().resized(variable, table, self.usual_method, old_size)
+
+
+def _keys_of_pairs(table, side):
+    """Return the key of each pair of a query row and a key row: (offsets, width) -> (width, side, side)."""
+    count, xp = 2 * side - 1, np if isinstance(side, int) else ops
+    if xp is ops or table.shape[0] != count:
+        places = xp.arange(count) if xp is np else ops.cast(ops.arange(count), "float32")
+        weights = resize_weights("bilinear", places, table.shape[0], count if xp is np else ops.cast(count, "float32"))
+        table = ops.matmul(ops.cast(weights, table.dtype), table)
+    offsets = xp.arange(side)[:, None] - xp.arange(side) + side - 1
+    # transposed first, because TensorFlow's gradient of a `take` along the first axis is sparse
+    pairs = ops.take(ops.transpose(table), xp.reshape(offsets, (-1,)), axis=1)
+    return ops.reshape(pairs, (table.shape[1], side, side))
