@@ -23,6 +23,7 @@ BENCHMARKS = {
     "data": "data",
     "scaling": "scaling",
     "merging": "merging",
+    "large": "large",
     "export": "export",
 }
 ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu"}  # not part of `all`

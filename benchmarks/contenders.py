@@ -71,7 +71,7 @@ def keras_inference(model, batch):
 def keras_training(model, batch):
     import keras
 
-    images, labels = random_images(batch)
+    images, labels = random_images(batch, model.input_shape[1])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-4), loss, jit_compile=False)
     return lambda: model.train_on_batch(images, labels)

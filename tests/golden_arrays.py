@@ -1,8 +1,14 @@
 """How the golden cases without a model are compared: the definitions are in the notes of each `case.json`."""
 
+import re
+
+import keras
 import numpy as np
 
+import keras_vit
 from keras_vit import analysis, evaluation
+from keras_vit.layers.patch_encoder import resize_patch_kernel
+from keras_vit.layers.position_bias import AttentionBias
 
 
 def _compare_analysis(arrays, case):
@@ -37,5 +43,58 @@ def _compare_ridge(arrays, case):
     np.testing.assert_allclose([arrays["accuracy_official"], arrays["accuracy_float64"]], accuracy, rtol=1e-6)
 
 
-# kind of a case -> function of its arrays and its case.json
-ARRAY_CASES = {"analysis": _compare_analysis, "fewshot": _compare_ridge}
+def _compare_position_table(arrays, case):
+    arguments = case["args"]
+    resized = keras_vit.resize_position_embedding(
+        arrays["table"], arguments["g0"], arguments["g1"], int(arguments["cls"]), "align_corners"
+    )
+    tolerance = case["tolerance"]["atol"]
+    np.testing.assert_allclose(resized, arrays["resized"], atol=tolerance, rtol=0)
+    if "resized_big_vision" in arrays.files:
+        np.testing.assert_allclose(resized, arrays["resized_big_vision"], atol=tolerance, rtol=0)
+    methods = {
+        "other_timm_bicubic_aa": "bicubic_antialias",
+        "other_timm_npz_bilinear": "bilinear",
+        "other_torch_bicubic_hf_deit": "bicubic",
+    }
+    for key in set(methods) & set(arrays.files):
+        assert np.abs(resized - arrays[key]).max() > 0.01, f"the official way must differ from {key}"
+        other = keras_vit.resize_position_embedding(
+            arrays["table"], arguments["g0"], arguments["g1"], int(arguments["cls"]), methods[key]
+        )
+        np.testing.assert_allclose(other, arrays[key], atol=2e-5, rtol=0)
+
+
+def _compare_bias_table(arrays, case):
+    """The table of BEiT at another grid; its last three rows are those of the class token."""
+    table = arrays["table"]
+    layer = AttentionBias(case["new_grid"], table.shape[1])
+    layer.build((None, 1, 8))
+    for key, method in {"resized_timm": "geometric", "resized_hf": "bilinear"}.items():
+        resized = layer.resized(layer.embedding, table, method, case["old_grid"])
+        np.testing.assert_allclose(resized, arrays[key], atol=2e-6, rtol=0, err_msg=key)
+
+
+def _compare_patch_kernel(arrays, case):
+    """The kernel of FlexiViT at other patch sizes, in NumPy and on tensors; timm's default way is another."""
+    for key in arrays.files:
+        if match := re.fullmatch(r"(resized|other_\w+)_(\d+)x(\d+)", key):
+            size = int(match[2]), int(match[3])
+            resized = [resize_patch_kernel(kernel, size) for kernel in (arrays["kernel"], _tensor(arrays["kernel"]))]
+            difference = max(np.abs(keras.ops.convert_to_numpy(kernel) - arrays[key]).max() for kernel in resized)
+            tolerance = case["tolerance"]["per_key_atol"].get(key, 0.01)
+            assert difference < tolerance if match[1] == "resized" else difference > tolerance, key
+
+
+def _tensor(array):
+    return keras.ops.convert_to_tensor(array)
+
+
+# kind or family of a case -> function of its arrays and its case.json
+ARRAY_CASES = {
+    "analysis": _compare_analysis,
+    "fewshot": _compare_ridge,
+    "posembed": _compare_position_table,
+    "beit_table": _compare_bias_table,
+    "flexivit_kernel": _compare_patch_kernel,
+}

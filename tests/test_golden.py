@@ -19,8 +19,6 @@ from golden_configs import NotUnderstood, config_of, is_published, load_argument
 
 import keras_vit
 from keras_vit.analysis import attention_model
-from keras_vit.layers.patch_encoder import resize_patch_kernel
-from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.sequences import PADDING
 from keras_vit.models import build_model
 
@@ -66,14 +64,9 @@ def test_there_are_cases(request):
 
 
 def _comparison(case):
-    if case.get("kind") == "posembed":
-        return _compare_position_table
-    if case.get("kind") in ARRAY_CASES:
-        return lambda folder, case: ARRAY_CASES[case["kind"]](np.load(folder / "io.npz"), case)
-    if case.get("family") == "beit_table":
-        return _compare_bias_table
-    if case.get("family") == "flexivit_kernel":
-        return _compare_patch_kernel
+    kind = case.get("kind", case.get("family"))
+    if kind in ARRAY_CASES:
+        return lambda folder, case: ARRAY_CASES[kind](np.load(folder / "io.npz"), case)
     is_other_task = "noise" in case["io_keys"] or str(case.get("logits_is")).startswith("logits_per_image")
     if is_published(case) and not is_other_task:
         load_arguments(case, False)
@@ -81,55 +74,6 @@ def _comparison(case):
     config = config_of(case)
     compare = _compare_patch_sizes if case.get("family") == "flexivit" else _compare_model
     return lambda folder, case: compare(folder, case, config)
-
-
-def _compare_position_table(folder, case):
-    arrays, arguments = np.load(folder / "io.npz"), case["args"]
-    resized = keras_vit.resize_position_embedding(
-        arrays["table"], arguments["g0"], arguments["g1"], int(arguments["cls"]), "align_corners"
-    )
-    tolerance = case["tolerance"]["atol"]
-    np.testing.assert_allclose(resized, arrays["resized"], atol=tolerance, rtol=0)
-    if "resized_big_vision" in arrays.files:
-        np.testing.assert_allclose(resized, arrays["resized_big_vision"], atol=tolerance, rtol=0)
-    methods = {
-        "other_timm_bicubic_aa": "bicubic_antialias",
-        "other_timm_npz_bilinear": "bilinear",
-        "other_torch_bicubic_hf_deit": "bicubic",
-    }
-    for key in set(methods) & set(arrays.files):
-        assert np.abs(resized - arrays[key]).max() > 0.01, f"the official way must differ from {key}"
-        other = keras_vit.resize_position_embedding(
-            arrays["table"], arguments["g0"], arguments["g1"], int(arguments["cls"]), methods[key]
-        )
-        np.testing.assert_allclose(other, arrays[key], atol=2e-5, rtol=0)
-
-
-def _compare_bias_table(folder, case):
-    """The table of BEiT at another grid; its last three rows are those of the class token."""
-    arrays = np.load(folder / "io.npz")
-    table = arrays["table"]
-    layer = AttentionBias(case["new_grid"], table.shape[1])
-    layer.build((None, 1, 8))
-    for key, method in {"resized_timm": "geometric", "resized_hf": "bilinear"}.items():
-        resized = layer.resized(layer.embedding, table, method, case["old_grid"])
-        np.testing.assert_allclose(resized, arrays[key], atol=2e-6, rtol=0, err_msg=key)
-
-
-def _compare_patch_kernel(folder, case):
-    """The kernel of FlexiViT at other patch sizes, in NumPy and on tensors; timm's default way is another."""
-    arrays = np.load(folder / "io.npz")
-    for key in arrays.files:
-        if match := re.fullmatch(r"(resized|other_\w+)_(\d+)x(\d+)", key):
-            size = int(match[2]), int(match[3])
-            resized = [resize_patch_kernel(kernel, size) for kernel in (arrays["kernel"], _tensor(arrays["kernel"]))]
-            difference = max(np.abs(keras.ops.convert_to_numpy(kernel) - arrays[key]).max() for kernel in resized)
-            tolerance = case["tolerance"]["per_key_atol"].get(key, 0.01)
-            assert difference < tolerance if match[1] == "resized" else difference > tolerance, key
-
-
-def _tensor(array):
-    return keras.ops.convert_to_tensor(array)
 
 
 def _compare_patch_sizes(folder, case, config):

@@ -91,9 +91,8 @@ def stack(images, preprocessing):
     """Read and preprocess the result of `as_images`, see `preprocess`."""
     with tf.device("CPU"):
         done = [ops.apply(preprocessing, read(preprocessing.channels)) for read in images]
-        if preprocessing.max_tokens:
-            return {name: values.numpy() for name, values in ops.split(tf.stack(done)).items()}
-    return np.stack([np.asarray(image) for image in done])
+    rows = np.stack([np.asarray(image) for image in done])
+    return tf.nest.map_structure(np.asarray, ops.as_inputs(preprocessing, rows))
 
 
 def check_file(path):

@@ -1,6 +1,5 @@
 """train_pipeline and eval_pipeline: batches of model input from a source of images."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -164,9 +163,7 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
 
     Without `Unreadable.needed`, an unreadable image is left out instead of replaced.
     """
-    shape, is_native = (*preprocessing.image_size, preprocessing.channels), preprocessing.max_tokens is not None
-    if is_native:
-        shape = (preprocessing.max_tokens, math.prod(preprocessing.patch_size) * preprocessing.channels + 5)
+    shape = ops.row_shape(preprocessing)
 
     def key_of(number):
         return tf.stack([tf.constant(order.seed, tf.int64), number])
@@ -197,8 +194,8 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
     dataset = read_batches(order, start_step, prepare, image_spec, unreadable)
     if mixer is not None:
         dataset = dataset.enumerate(start_step).map(mixed)
-    if is_native:
-        dataset = dataset.map(lambda rows, labels: (ops.split(rows), labels))
+    if preprocessing.max_tokens is not None:
+        dataset = dataset.map(lambda rows, labels: (ops.as_inputs(preprocessing, rows), labels))
     options = tf.data.Options()
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.

@@ -1,5 +1,7 @@
 """Converting an encoded image to model input: one implementation for evaluation, prediction and serving."""
 
+import math
+
 import tensorflow as tf
 
 from keras_vit import checks
@@ -76,6 +78,18 @@ def in_patches(preprocessing, image):
     if preprocessing.max_tokens is None:
         return image
     return sequence(image, preprocessing.patch_size, preprocessing.max_tokens)
+
+
+def row_shape(preprocessing):
+    """Return the shape of what `apply` returns."""
+    if preprocessing.max_tokens is None:
+        return (*preprocessing.image_size, preprocessing.channels)
+    return preprocessing.max_tokens, math.prod(preprocessing.patch_size) * preprocessing.channels + 5
+
+
+def as_inputs(preprocessing, rows):
+    """Return the inputs of a model for a batch of results of `apply`."""
+    return rows if preprocessing.max_tokens is None else split(rows)
 
 
 def match_channels(image, channels):
@@ -179,10 +193,10 @@ def standardise(preprocessing, image):
     std = [255.0 * value for value in preprocessing.std]
     if len({*zip(mean, std, strict=True)}) == 1:
         return (image - mean[0]) / std[0]  # with the default values, the official (x - 127.5) / 127.5
-    if preprocessing.max_tokens:
+    width = image.shape[-2]
+    if width is None:
         return (image - tf.constant(mean)) / tf.constant(std)
     # TensorFlow broadcasts a row several times as fast as a pixel.
-    width = preprocessing.image_size[1]
     rows = tf.reshape(image, (-1, width * preprocessing.channels))
     rows = (rows - tf.tile(tf.constant(mean), [width])) / tf.tile(tf.constant(std), [width])
     return tf.ensure_shape(tf.reshape(rows, tf.shape(image)), image.shape)

@@ -1,9 +1,11 @@
 """Predictions, accuracy, and the quality of frozen features.
 
-`predict` and `evaluate` use the model's head; `few_shot`, `linear_probe` and `FewShotProbe` train a head of their own.
+`predict` and `evaluate` use the model's head; `few_shot`, `linear_probe`, `dense_probe` and
+`FewShotProbe` train a head of their own.
 """
 
 from keras_vit.evaluation.accuracy import Accuracy, Calibration, ClassReport, evaluate
+from keras_vit.evaluation.dense_probe import DenseProbe, dense_probe
 from keras_vit.evaluation.few_shot import FewShot, FewShotProbe, few_shot
 from keras_vit.evaluation.linear_probe import LinearProbe, Ridge, fit_ridge, linear_probe
 from keras_vit.evaluation.outputs import predict, predict_prepared
@@ -14,11 +16,13 @@ __all__ = [
     "Accuracy",
     "Calibration",
     "ClassReport",
+    "DenseProbe",
     "FewShot",
     "FewShotProbe",
     "LinearProbe",
     "Ridge",
     "VtabScore",
+    "dense_probe",
     "evaluate",
     "few_shot",
     "fit_ridge",

@@ -21,8 +21,8 @@ from keras_vit.models import ImageModel, check_pools, feature_extractor, with_he
 from keras_vit.models.encoders import find_encoders
 
 DEFAULT_L2 = 2.0**10
-_EPSILON = 1e-5  # added to the standard deviations
-_CONSTANT = 100.0  # the last feature of every image; it is large, so the bias is hardly regularised
+EPSILON = 1e-5  # added to the standard deviations
+CONSTANT = 100.0  # the last feature of every image; it is large, so the bias is hardly regularised
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Ridge:
         They compute the same scores without standardisation.
         """
         kernel = self.weights[:-1] / self.std[:, None]
-        return kernel, _CONSTANT * self.weights[-1] - self.mean @ kernel
+        return kernel, CONSTANT * self.weights[-1] - self.mean @ kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -226,7 +226,7 @@ def fit_ridge(features: npt.ArrayLike, labels: npt.ArrayLike, classes: int, l2: 
         raise ValueError(f"features must be a finite array (images, dim), not empty; got shape {features.shape}")
     if len(check_labels("labels", labels, classes)) != len(features):
         raise ValueError(f"labels must be one per image; got {len(labels)} for {len(features)} images")
-    mean, std = features.mean(axis=0), features.std(axis=0) + _EPSILON
+    mean, std = features.mean(axis=0), features.std(axis=0) + EPSILON
     x = _standardised(features, mean, std)
     y = np.where(labels[:, None] == np.arange(classes), 1.0, -1.0)
     is_primal = len(x) >= x.shape[1]
@@ -308,5 +308,5 @@ def _pooled(tensors):
 def _standardised(features, mean, std):
     x = np.empty((len(features), len(mean) + 1))
     x[:, :-1] = (features - mean) / std
-    x[:, -1] = _CONSTANT
+    x[:, -1] = CONSTANT
     return x

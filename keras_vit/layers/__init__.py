@@ -3,6 +3,7 @@
 from keras_vit.layers.axial_block import AxialTransformerBlock
 from keras_vit.layers.axial_resnet import AxialAttention, AxialBottleneck, AxialStage
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage, StdConv2D
+from keras_vit.layers.feature_pyramid import FeaturePyramid
 from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.neck import Neck
 from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
@@ -21,6 +22,7 @@ __all__ = [
     "BottleneckUnit",
     "ClassToken",
     "DropPath",
+    "FeaturePyramid",
     "GlobalAveragePooling",
     "GridSelfAttention",
     "LayerScale",

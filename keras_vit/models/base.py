@@ -89,7 +89,7 @@ class ImageModel(Model):
         raise NotImplementedError
 
     @staticmethod
-    def _inputs(config):
+    def _make_inputs(config):
         return keras.Input((*(config.image_size or (None, None)), config.channels), name="images")
 
     def _start(self, config):
@@ -104,7 +104,7 @@ class ImageModel(Model):
             raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
         config = config.resolve(dtype=policy.name)
-        inputs = images = self._inputs(config)
+        inputs = images = self._make_inputs(config)
         if config.include_preprocessing:
             # Setting `preprocessing` sets scale and offset. bfloat16 would lose precision of the normalised values.
             images = keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(inputs)

@@ -13,6 +13,7 @@ from keras_vit import checks
 from keras_vit.compat.graph import graph_calls, owned_variables, sublayers
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config import UNPOOLED, Preprocessing
+from keras_vit.layers.feature_pyramid import Enlarge
 from keras_vit.layers.patch_encoder import PatchMap
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
@@ -183,7 +184,7 @@ def check_not_quantized(model: keras.Model, wanted: str) -> None:
         raise ValueError(f"model must not be quantised for {wanted}; layers of {model.name} are")
 
 
-def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = True) -> keras.Model:
+def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = True, enlarge: int = 1) -> keras.Model:
     """Build a model that returns several intermediate outputs of `model`.
 
     It shares the layers and weights of `model`.
@@ -196,6 +197,8 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
             and register tokens, and returns outputs of another rank, such as the maps of stems, stages and Swin, and
             those of a model for native aspect ratios unchanged. False returns every output unchanged. In both cases,
             merged tokens (`token_merging`) are copied back to the places of the original tokens.
+        enlarge: factor by which rows and columns of maps grow, bilinearly; the patch size gives the resolution of the
+            image. `keras_vit.layers.FeaturePyramid` makes maps of several resolutions with learned layers.
 
     Returns:
         A Keras model from images to the list of outputs in the order of `names`, or to the output of a single name.
@@ -203,15 +206,22 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
     Raises:
         TypeError: if `model` is not a model of this package.
         ValueError: if a name is not a layer of the model (the message lists the layers), or the model calls the layer
-            several times, such as `position_embs` with `position_placement="shared"`.
+            several times, such as `position_embs` with `position_placement="shared"`; if `enlarge` is not 1 and an
+            output is not a map.
     """
     check_model(model)
+    checks.check_integer("enlarge", enlarge)
     names = [names] if isinstance(names, str) else list(names)
     if not names:
         raise ValueError("names must name at least one layer; got an empty list")
     outputs = [_output(model, name) for name in names]
     if grid:
         outputs = [_as_map(output, model) for output in outputs]
+    if enlarge > 1:
+        flat = [name for name, output in zip(names, outputs, strict=True) if len(output.shape) != 4]
+        if flat:
+            raise ValueError(f"enlarge is for maps; got enlarge={enlarge}, and {', '.join(flat)} has none")
+        outputs = [Enlarge(enlarge)(output) for output in outputs]
     return keras.Model(model.input, outputs if len(outputs) > 1 else outputs[0], name=f"{model.name}_features")
 
 

@@ -101,6 +101,7 @@ class Distiller(TrainingModel):
         _check_teacher(teacher, student)
         inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
         super().__init__(inputs=inputs, outputs=student(inputs), name=name or f"{student.name}_distiller")
+        self.input_spec = None  # the inputs may have images for the teacher
         self.student: keras.Model = student
         self.teacher: keras.Model = teacher
         keep_beside_graph(self, teacher)
@@ -130,22 +131,25 @@ class Distiller(TrainingModel):
         """Return the student's output, or `call_both` inside `train_step`."""
         if training and self._in_train_step:
             return self.call_both(inputs)
+        inputs = inputs["images"] if isinstance(inputs, dict) else inputs
         return super().call(inputs, training=training, mask=mask)
 
     def call_both(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the outputs that training compares.
 
         Args:
-            inputs: the student's images.
+            inputs: the student's images, or a dict of them, `images`, and of `teacher_images`, which the teacher gets
+                instead; they are prepared for the student and may have another size.
 
         Returns:
             The outputs of the student's class head and distillation head in training mode (the same output twice for
             a student with one head), and the logits of the teacher in inference mode; each (batch, classes).
         """
         student, target = self.student, images_of(self.teacher)
+        images, own = (inputs["teacher_images"], inputs["images"]) if isinstance(inputs, dict) else (inputs, inputs)
         has_heads = hasattr(student, "call_heads")
-        heads = student.call_heads(inputs, training=True) if has_heads else [student(inputs, training=True)]
-        images = inputs if target is None else convert(inputs, images_of(student), target)
+        heads = student.call_heads(own, training=True) if has_heads else [student(own, training=True)]
+        images = images if target is None else convert(images, images_of(student), target)
         scores = self.teacher(images, training=False)
         logits = to_logits(ops.stop_gradient(scores), output_activation(self.teacher))
         return heads[0], heads[-1], logits
@@ -267,8 +271,10 @@ def convert(images, source, target):
         images: (batch, height, width, channels), prepared as `source` describes.
         source, target: `Preprocessing` with the same number of channels.
     """
-    if source.image_size != target.image_size:
-        vertical, horizontal = map(_triangles, source.image_size, target.image_size)
+    sides = zip(images.shape[1:3], source.image_size, target.image_size, strict=True)
+    sizes = [(old or usual, new) for old, usual, new in sides]
+    if any(old != new for old, new in sizes):
+        vertical, horizontal = (_triangles(*pair) for pair in sizes)
         images = ops.cast(images, "float32")
         images = ops.einsum("yr,brcd->bycd", vertical, images)
         images = ops.einsum("xc,bycd->byxd", horizontal, images)

@@ -105,9 +105,9 @@ class VisionTransformer(ImageModel):
         self._compiled_sizes: set[tuple[int, int]] = set()
 
     @staticmethod
-    def _inputs(config):
+    def _make_inputs(config):
         if config.embedding.images_per_sequence is None:
-            return ImageModel._inputs(config)
+            return ImageModel._make_inputs(config)
         width = math.prod(config.patch_size) * config.channels
         return {
             "patches": keras.Input((None, width), name="patches"),

@@ -49,6 +49,7 @@ def export(
     tokens: bool | None = None,
     on_error: str | None = None,
     max_pixels: int | None = None,
+    native_pixels: int | None = None,
     jit_compile: bool | None = None,
     compute_dtype: str | None = None,
     quantization: str | None = None,
@@ -73,6 +74,8 @@ def export(
     - `images_uint8`: the same for uint8;
     - `features`: `image_bytes` -> `features`, float32 (batch, dim), the input of the head, and with `tokens=True` also
       `tokens`, the input of the pooling;
+    - `native`, only on request, of a model for images of any size: as `images`, but nothing is resized. The images of
+      a request have one size, which the patch size must divide unless the model pads;
     - `attention`, only on request: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
 
     For an unreadable image, the outputs are zeros, empty classes and the reason in `error`, string (batch,), which is
@@ -88,7 +91,7 @@ def export(
         path: folder of the versions; created if absent.
         format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
         version: number of the version folder, 1 or above; None uses the next number.
-        signatures: (saved_model) names of signatures; None for all but `attention`.
+        signatures: (saved_model) names of signatures; None for all but `native` and `attention`.
         top: (saved_model) classes per image, 5 by default; all classes if the model has fewer.
         tokens: (saved_model) whether `features` also returns the tokens.
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable image fails its whole
@@ -96,6 +99,8 @@ def export(
         max_pixels: (saved_model) maximum height times width of an image, 64 million by default, checked in its header
             before memory is allocated. An image of this size needs about 200 MB, 400 MB if EXIF rotates it, 750 MB as a
             BMP. The limit for a progressive JPEG is a third of it.
+        native_pixels: (saved_model) maximum height times width of the images of `native`, 2048 * 2048 by default; a
+            request with larger ones fails before the model runs.
         jit_compile: (saved_model) whether XLA compiles the model, once per batch size.
         compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None uses the model's own. Weights stay float32.
         quantization: (litert, openvino) `"int8"`: weights only for litert (dynamic range); weights and activations,
@@ -130,12 +135,15 @@ def export(
         "tokens": tokens,
         "on_error": on_error,
         "max_pixels": max_pixels,
+        "native_pixels": native_pixels,
         "jit_compile": jit_compile,
         "compute_dtype": compute_dtype,
         "quantization": quantization,
         "calibration": calibration,
     }
     options = resolve_options(format, given)
+    if format != "saved_model" and model.preprocessing.max_tokens is not None:
+        raise ValueError(f"format must be 'saved_model' for sequences of patches, as {model.name} has; got {format!r}")
     FORMATS[format].check(model, {name for name, value in given.items() if value is not None}, **options)
     samples = _samples(check, options.get("max_pixels"))
     if tolerance is not None and not samples:

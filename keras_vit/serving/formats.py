@@ -198,6 +198,7 @@ FORMATS = {
             "tokens": False,
             "on_error": "row",
             "max_pixels": 64_000_000,
+            "native_pixels": 2048 * 2048,
             "jit_compile": False,
             "compute_dtype": None,
         },

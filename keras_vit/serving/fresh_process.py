@@ -19,8 +19,9 @@ def run(format, folder, inputs):
     Args:
         format: name of the format, see `keras_vit.export`.
         folder: `pathlib.Path` of the export.
-        inputs: dict of arrays: `images`, float32 (images, height, width, channels); for a SavedModel instead `file_0`
-            and so on, uint8, the encoded images, and `pixels_0` and so on, uint8 (height, width, channels).
+        inputs: dict of arrays: `images`, float32 (images, height, width, channels), for `native` and other formats; for
+            a SavedModel also `file_0` and so on, uint8, the encoded images, and `pixels_0` and so on, uint8 (height,
+            width, channels).
 
     Returns:
         A dict from the name of an output to its array, and the inputs and outputs of the exported model: a dict of two
@@ -47,6 +48,7 @@ def _run_saved_model(folder, inputs):
     for name, signature in loaded.signatures.items():
         ((key, spec),) = signature.structured_input_signature[1].items()
         calls = batches if spec.dtype == tf.string else [tf.cast(image, spec.dtype) for image in pixels]
+        calls = [tf.constant(inputs["images"])] if name == "native" else calls
         answers = [signature(**{key: call}) for call in calls]
         description["inputs"].append(_described(f"{name}/{key}", spec.dtype.name, spec.shape))
         for output, spec in signature.structured_outputs.items():

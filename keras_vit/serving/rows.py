@@ -25,16 +25,16 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
         image_bytes: string tensor (batch,), complete encoded files.
         protocol: a `Preprocessing`.
         max_pixels: maximum height times width in the header of an image.
-        on_error: `"row"` returns zeros and the reason for an unreadable image; `"raise"` fails.
+        on_error: `"row"` returns a blank row and the reason for an unreadable image; `"raise"` fails.
 
     Returns:
-        `(images, errors)`: float32 (batch, *protocol.image_size, channels) and string (batch,), `""` for a readable
-        image.
+        `(rows, errors)`: float32 (batch, *`row_shape(protocol)`) and string (batch,), `""` for a readable image.
 
     Raises:
         tf.errors.InvalidArgumentError: when run with `on_error="raise"` on an unreadable image.
     """
-    shape = (*protocol.image_size, protocol.channels)
+    shape, sides = preprocessing.row_shape(protocol), protocol.patch_size or protocol.image_size
+    blank = lambda: preprocessing.in_patches(protocol, tf.zeros((*sides, protocol.channels)))  # noqa: E731
 
     def read(contents):
         image = preprocessing.decode(contents, protocol.channels, max_pixels)
@@ -47,7 +47,7 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
     def answer(contents):
         """Return a dataset of one element: the result of the first function that does not fail."""
         one = tf.data.Dataset.from_tensors(contents)
-        ways = read, _too_large(max_pixels, shape), _unreadable(shape)
+        ways = read, _too_large(max_pixels, blank), _unreadable(blank)
         first, *others = (one.map(way).ignore_errors() for way in ways)
         for other in others:
             first = first.concatenate(other)
@@ -60,8 +60,8 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
     return tf.ensure_shape(images, (None, *shape)), tf.ensure_shape(errors, (None,))
 
 
-def _too_large(max_pixels, shape):
-    """Return a function from an image beyond the limit to a row of zeros and the reason; it fails for other images."""
+def _too_large(max_pixels, blank):
+    """Return a function from an image beyond the limit to a blank row and the reason; it fails for other images."""
 
     def answer(contents):
         def of_jpeg():
@@ -79,13 +79,13 @@ def _too_large(max_pixels, shape):
             f"the limit of a progressive JPEG is {max_pixels // 3:,}",
             f"the limit is {max_pixels:,}",
         )
-        return tf.zeros(shape), tf.strings.join(["an image of ", width, " x ", height, " pixels; ", most])
+        return blank(), tf.strings.join(["an image of ", width, " x ", height, " pixels; ", most])
 
     return answer
 
 
-def _unreadable(shape):
-    """Return a function from an image that cannot be decoded to a row of zeros and the reason."""
+def _unreadable(blank):
+    """Return a function from an image that cannot be decoded to a blank row and the reason."""
 
     def answer(contents):
         error = tf.constant(f"not an image in a supported format ({', '.join(_FORMATS)})")
@@ -93,6 +93,6 @@ def _unreadable(shape):
         for name, (place, magic) in _FORMATS.items():
             is_this = tf.strings.substr(start, place, len(magic)) == magic
             error = tf.where(is_this, f"a {name} that is damaged, unsupported, or larger than its header states", error)
-        return tf.zeros(shape), tf.where(tf.strings.length(contents) == 0, "the file is empty", error)
+        return blank(), tf.where(tf.strings.length(contents) == 0, "the file is empty", error)
 
     return answer

@@ -16,10 +16,15 @@ from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatur
 _COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 _OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
 # option -> the signatures that use it
-_BELONGS_TO = {"top": ("serving_default",), "tokens": ("features",), "on_error": _OF_FILES, "max_pixels": _OF_FILES}
+_BELONGS_TO = {
+    **{"top": ("serving_default",), "tokens": ("features",), "native_pixels": ("native",)},
+    **{"on_error": _OF_FILES, "max_pixels": _OF_FILES},
+}
 
 
-def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pixels, jit_compile, compute_dtype):
+def check_saved_model(
+    model, given, *, signatures, top, tokens, on_error, max_pixels, native_pixels, jit_compile, compute_dtype
+):
     """Raise a `ValueError` or `TypeError` on an invalid option before anything is written.
 
     `given` contains the options that the user has set; those without effect raise an error.
@@ -35,10 +40,16 @@ def check_saved_model(model, given, *, signatures, top, tokens, on_error, max_pi
             raise ValueError(f"{option} belongs to the signatures {owners}; got signatures={tuple(signatures)}")
     checks.check_choice("on_error", on_error, ("row", "raise"))
     checks.check_integer("max_pixels", max_pixels)
+    checks.check_integer("native_pixels", native_pixels)
     checks.check_flag("jit_compile", jit_compile)
     checks.check_choice("compute_dtype", compute_dtype, _COMPUTE_DTYPES)
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
+    if "native" in signatures and (model.config.image_size or model.preprocessing.max_tokens):
+        raise ValueError(
+            "signatures may have 'native' only for a model that takes images of any size, see keras_vit.resize; "
+            f"{model.name} takes {model.input_shape}"
+        )
     if "attention" in signatures:
         rollout_model(model)  # raises if the model has no global attention
 
@@ -80,8 +91,9 @@ def _request(model, signature, max_pixels):
     dtype, _ = SIGNATURES[signature]
     if dtype == tf.string:
         return {"image_bytes": np.array([first], object)}
-    image = ops.decode(tf.constant(small), model.preprocessing.channels)[None]
-    return {"images": tf.cast(image, dtype)}
+    image = ops.decode(tf.constant(small), model.preprocessing.channels)
+    image = ops.resize(model.preprocessing, image) if signature == "native" else image
+    return {"images": tf.cast(image[None], dtype)}
 
 
 def _write_warmup(folder, model_name, requests):

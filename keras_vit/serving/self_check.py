@@ -62,11 +62,10 @@ def self_check(model, folder, format, files, pixels, tolerance):
         ExportError: if the process fails, the export cannot read an image, or an output differs by more than the
             tolerance.
     """
+    inputs = {"images": resized(model, pixels)} if model.preprocessing.max_tokens is None else {}
     if format == "saved_model":
-        inputs = {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
+        inputs |= {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
         inputs |= {f"pixels_{index}": image for index, image in enumerate(pixels)}
-    else:
-        inputs = {"images": resized(model, pixels)}
     with tempfile.TemporaryDirectory() as place:
         taken, given = (os.path.join(place, name) for name in ("inputs.npz", "outputs.npz"))
         np.savez(taken, **inputs)
@@ -150,8 +149,9 @@ def _expected(model, pixels, names):
     batches = []
     for start in range(0, len(pixels), _BATCH):
         with tf.device("CPU"):  # a GPU may multiply with lower precision
-            inputs = ops.standardise(model.preprocessing, resized(model, pixels[start : start + _BATCH]))
-            answers = outputs(np.asarray(inputs), training=False).items()
+            inputs = [np.asarray(ops.apply(model.preprocessing, image)) for image in pixels[start : start + _BATCH]]
+            inputs = tf.nest.map_structure(np.asarray, ops.as_inputs(model.preprocessing, np.stack(inputs)))
+            answers = outputs(inputs, training=False).items()
         batches.append({name: keras.ops.convert_to_numpy(value).astype("float32") for name, value in answers})
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.analysis import rollout_model
 from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.kernels import ONEDNN, written_for
+from keras_vit.compat.kernels import ONEDNN, check_in_call, written_for
 from keras_vit.data import preprocessing as ops
 from keras_vit.serving.rows import read_rows
 
@@ -17,13 +17,14 @@ SIGNATURES = {
     "serving_default": (tf.string, "Classes and their scores, best first; assets/labels.txt lists all classes."),
     "images": (tf.float32, "Pixels of any size, values 0 to 255; one number per class of assets/labels.txt."),
     "images_uint8": (tf.uint8, "The same for uint8 pixels."),
+    "native": (tf.float32, "The same, not resized: height and width must suit the patches of the model."),
     "features": (tf.string, "The input of the classification head."),
     "attention": (tf.string, "Attention rollout: the contribution of each patch, by rows and columns."),
 }
-DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name != "attention")  # some models have no attention
+DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name not in ("native", "attention"))  # not of all models
 
 
-def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit_compile):
+def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, native_pixels, jit_compile):
     """Build the signatures of `model` with a dynamic batch size, see `keras_vit.export`.
 
     Args:
@@ -32,6 +33,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
         top: number of classes that `serving_default` returns.
         tokens: whether `features` also returns the tokens.
         on_error, max_pixels: see `read_rows`.
+        native_pixels: limit of height times width for `native`.
         jit_compile: whether XLA compiles the model.
 
     Returns:
@@ -65,8 +67,8 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
         @tf.function(input_signature=[file_spec], autograph=False)
         def of_files(image_bytes):
             """Return the outputs; rows of unreadable images are zero or empty."""
-            images, errors = read(image_bytes)
-            outputs = answer(images)
+            rows, errors = read(image_bytes)
+            outputs = answer(ops.as_inputs(model.preprocessing, rows))
             if name == "serving_default":
                 outputs = _best_classes(model, top, outputs)
             if on_error == "raise":
@@ -75,7 +77,12 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, jit
 
         @tf.function(input_signature=[pixels_spec], autograph=False)
         def of_pixels(images):
-            return answer(_preprocessed(model.preprocessing, images))
+            if name != "native":
+                return answer(ops.as_inputs(model.preprocessing, _preprocessed(model.preprocessing, images)))
+            count = tf.reduce_prod(tf.shape(images, tf.int64)[1:3])
+            message = f"images must have at most {native_pixels} pixels each"
+            images = check_in_call(images, message, lambda: count <= native_pixels, count)
+            return answer(ops.standardise(model.preprocessing, images))
 
         return (of_files if dtype == tf.string else of_pixels).get_concrete_function()
 
@@ -133,5 +140,5 @@ def _preprocessed(protocol, images):
         lambda image: ops.apply(protocol, image),
         images,
         parallel_iterations=1,  # images may be large
-        fn_output_signature=tf.TensorSpec([*protocol.image_size, protocol.channels], tf.float32),
+        fn_output_signature=tf.TensorSpec(ops.row_shape(protocol), tf.float32),
     )

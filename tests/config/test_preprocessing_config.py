@@ -57,7 +57,9 @@ def test_native_preprocessing_keeps_the_normalisation():
     assert native.at(96).max_tokens is None and native.at(96).image_size == (96, 96)
 
 
-@pytest.mark.parametrize("values", [{"patch_size": 16}, {"max_tokens": 9}, {"in_model": True}, {"crop": 8}, {"pad": True}])
+@pytest.mark.parametrize(
+    "values", [{"patch_size": 16}, {"max_tokens": 9}, {"in_model": True}, {"crop": 8}, {"pad": True}]
+)
 def test_incomplete_native_preprocessing_is_refused(values):
     complete = {} if set(values) <= {"patch_size", "max_tokens"} else {"patch_size": 4, "max_tokens": 9}
     with pytest.raises(ValueError, match="patch_size and max_tokens must be given together, without crop, pad and"):

@@ -124,3 +124,12 @@ def test_one_name_gives_an_output_that_layers_can_be_put_on(make_model, make_ima
     images = make_images(model)
     expected = keras.ops.convert_to_numpy(maps(images)).mean(axis=(1, 2))
     np.testing.assert_allclose(keras.ops.convert_to_numpy(on_top(images)), expected, atol=1e-5)
+
+
+def test_maps_are_enlarged_bilinearly(make_model, make_images, run):
+    model = make_model()
+    maps, images = run(feature_extractor(model, "block_01"), make_images(model)), make_images(model)
+    expected = keras.layers.UpSampling2D(4, "channels_last", "bilinear")(maps)
+    np.testing.assert_allclose(run(feature_extractor(model, "block_01", enlarge=4), images), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="enlarge is for maps; got enlarge=2, and pooling has none"):
+        feature_extractor(model, ["block_01", "pooling"], enlarge=2)

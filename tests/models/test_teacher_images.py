@@ -49,3 +49,23 @@ def test_whose_images_are_known(make_model):
     assert images_of(keras.Model(inputs, rescaled(inputs))) is None
     assert images_of(keras.Sequential([keras.layers.Rescaling(2.0), model])) is None
     assert images_of(keras.Sequential([head])) is None
+
+
+def test_a_teacher_may_get_images_of_its_own(make_model):
+    """FlexiViT: the student has resized patches, the teacher the whole image; one step against the formula."""
+    rng = np.random.default_rng(1)
+    flexible, whole = (rng.normal(size=(4, *size, 3)).astype("float32") for size in ((8, 12), (24, 20)))
+    teacher = make_model(preprocessing=keras_vit.Preprocessing(size=16, **IMAGENET))
+    student = keras_vit.resize(make_model(num_layers=1), None)
+    taught = keras.ops.convert_to_numpy(teacher(convert(whole, student.preprocessing, teacher.preprocessing)))
+    told = keras.ops.convert_to_numpy(student(flexible))
+    log_taught, log_told = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (taught, told))
+    expected = (np.exp(log_taught) * (log_taught - log_told)).mean()
+    distiller = keras_vit.Distiller(student, teacher, mode="soft", alpha=1.0)
+    distiller.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = student.get_weights()
+    history = distiller.fit({"images": flexible, "teacher_images": whole}, np.arange(4), batch_size=4, verbose=0)
+    assert history.history["distillation_loss"][0] == pytest.approx(expected, rel=1e-4)
+    assert history.history["loss"][0] == pytest.approx(expected, rel=1e-4)
+    assert any((one != other).any() for one, other in zip(before, student.get_weights(), strict=True))
+    np.testing.assert_allclose(distiller.predict(flexible, verbose=0), student.predict(flexible, verbose=0), atol=1e-6)

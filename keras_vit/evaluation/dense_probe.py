@@ -1,0 +1,202 @@
+"""`dense_probe`: a linear classifier of pixels on frozen patch tokens, and its mean intersection over union."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+import numpy.typing as npt
+
+from keras_vit import checks
+from keras_vit.compat.inference import inference
+from keras_vit.evaluation.linear_probe import CONSTANT, DEFAULT_L2, EPSILON, Ridge
+from keras_vit.evaluation.outputs import run_batches
+from keras_vit.layers.feature_pyramid import Enlarge
+from keras_vit.models import ImageModel, feature_extractor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DenseProbe:
+    """Hold the result of `dense_probe`.
+
+    Attributes:
+        model: a keras model from images (batch, height, width, channels) to the scores of each pixel, float32 (batch,
+            height, width, classes), about 1 for its class and -1 for others.
+        ridge: the `Ridge` of the patches.
+        confusion: int64 (classes, classes), the test pixels by their class (rows) and the predicted one (columns).
+    """
+
+    model: keras.Model
+    ridge: Ridge
+    confusion: np.ndarray
+
+    @property
+    def iou(self) -> np.ndarray:
+        """Return the intersection over union of each class, in [0, 1]; NaN if it is neither present nor predicted."""
+        return intersection_over_union(self.confusion)
+
+    @property
+    def mean_iou(self) -> float:
+        """Return the mean of `iou` over the classes that are present or predicted."""
+        return float(np.nanmean(self.iou))
+
+    @property
+    def accuracy(self) -> float:
+        """Return the share of the test pixels whose class was predicted."""
+        return float(np.trace(self.confusion) / self.confusion.sum())
+
+
+def dense_probe(
+    model: keras.Model,
+    train: Iterable,
+    test: Iterable,
+    classes: int,
+    layer: str | None = None,
+    l2: float = DEFAULT_L2,
+    ignore: int = 255,
+    verbose: bool = False,
+) -> DenseProbe:
+    """Measure frozen patch features by linear segmentation, as DINOv2's authors do (arXiv 2304.07193, section 7.4).
+
+    A ridge regression from the tokens of the patches to the classes of their pixels is fitted in closed form: the
+    target of a patch is the mean over its pixels of 1 for their class and -1 for others. The scores of test patches are
+    resized bilinearly to the pixels, and each pixel gets the class with the highest one. The authors train the linear
+    layer with gradient descent. The features are standardised as in `fit_ridge`. Memory does not grow with the images.
+
+    Args:
+        model: a model of this package, also one for images of any size, or a keras model from images to one map (batch,
+            rows, columns, dim).
+        train: iterable, such as a `tf.data.Dataset`, of batches (inputs of the model (batch, height, width, channels),
+            masks (batch, height, width), integers from 0 to classes - 1). The images of a batch have one size.
+        test: the same, to measure on.
+        classes: number of classes, at least 2.
+        layer: for a model of this package, the name of the layer that returns the features; None uses `encoder_norm`,
+            or the last layer before the pooling and the head.
+        l2: lambda of the regression, above 0, for patches.
+        ignore: value of the pixels in the masks that have no class.
+        verbose: whether to show progress bars.
+
+    Returns:
+        A `DenseProbe`.
+
+    Raises:
+        TypeError: if `model` is not a keras model.
+        ValueError: if a value is out of range, a mask has another shape or class, no pixel has a class, or the
+            features are not finite.
+    """
+    checks.check_integer("classes", classes, minimum=2)
+    checks.check_positive("l2", l2)
+    if checks.check_integer("ignore", ignore, minimum=-1) in range(classes):
+        raise ValueError(f"ignore must not be one of the {classes} classes; got {ignore}")
+    graph, strides = _features(model, layer)
+    count, total, products = 0, 0, {"xx": 0, "xy": 0, "y": 0}
+    forward = inference(graph)
+    for features, masks in run_batches(forward, graph, None, "features", _batches("train", train), verbose=verbose):
+        masks = _checked("train", masks, classes, ignore, features.shape, strides)
+        shares = _shares(masks, features.shape, strides, classes)
+        x = features.reshape(-1, features.shape[-1])[shares.any(axis=1)].astype(np.float64)
+        y = 2 * shares[shares.any(axis=1)] - 1
+        count, total = count + len(x), total + x.sum(axis=0)
+        for name, product in (("xx", x.T @ x), ("xy", x.T @ y), ("y", y.sum(axis=0))):
+            products[name] = products[name] + product
+    if not count:
+        raise ValueError("train must have at least one pixel with a class; it has none")
+    ridge = _solved(count, total / count, products, l2)
+    scores = _scores(graph, ridge, strides)
+    forward, confusion = inference(scores), np.zeros((classes, classes), np.int64)
+    for found, masks in run_batches(forward, graph, None, "scores", _batches("test", test), verbose=verbose):
+        grid = (len(found), found.shape[1] // strides[0], found.shape[2] // strides[1])
+        masks = _checked("test", masks, classes, ignore, grid, strides)
+        found = found[:, : masks.shape[1], : masks.shape[2]].argmax(axis=-1)  # padding of the images is cut off
+        pairs = (masks * classes + found)[masks != ignore]
+        confusion += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+    if not confusion.any():
+        raise ValueError("test must have at least one pixel with a class; it has none")
+    return DenseProbe(scores, ridge, confusion)
+
+
+def intersection_over_union(confusion: npt.ArrayLike) -> np.ndarray:
+    """Return the intersection over union of each class, float64 (classes,), NaN for a class without any pixel.
+
+    Args:
+        confusion: (classes, classes), numbers of pixels by class and predicted class.
+    """
+    confusion = np.asarray(confusion)
+    hits = np.diag(confusion)
+    union = confusion.sum(axis=0) + confusion.sum(axis=1) - hits
+    return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
+
+
+def _features(model, layer):
+    """Return the graph from images to a map of features, and the height and width of its cells in pixels."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a keras model, such as keras_vit.DINOv2_B14(...); got {type(model).__name__}")
+    is_ours = isinstance(model, ImageModel)
+    if layer is not None and not is_ours:
+        raise ValueError(f"layer is for models of keras_vit; got layer={layer!r} and {model.name!r}")
+    graph = feature_extractor(model, layer or "encoder_norm") if is_ours else model
+    taken, given = getattr(graph, "input_shape", None), getattr(graph, "output_shape", None)
+    if not all(isinstance(shape, tuple) and len(shape) == 4 for shape in (taken, given)):
+        raise ValueError(f"model must lead from images to one map (batch, rows, columns, dim); got {taken} and {given}")
+    if is_ours and (model.config.image_size is None or model.config.field("embedding.pad")):
+        return graph, model.config.patch_size
+    return graph, tuple(-(-side // cells) for side, cells in zip(taken[1:3], given[1:3], strict=True))
+
+
+def _batches(name, data):
+    """Yield the batches of a dataset as NumPy arrays."""
+    for batch in data:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise ValueError(f"{name} must contain batches (inputs, masks); it contains {type(batch).__name__}")
+        yield tuple(np.asarray(part) for part in batch)
+
+
+def _checked(name, masks, classes, ignore, grid, strides):
+    """Return the masks of a batch as int64; `grid` is its number of images, rows and columns of patches."""
+    batch, *sides = masks.shape
+    cells = tuple(-(-side // step) for side, step in zip(sides, strides, strict=False))
+    if masks.ndim != 3 or (batch, *cells) != tuple(grid[:3]):
+        raise ValueError(
+            f"{name} must have masks of the size of their images; got {masks.shape} for {grid[0]} images of "
+            f"{grid[1]} x {grid[2]} patches of {strides} pixels"
+        )
+    is_known = masks.dtype.kind in "iu" and ((masks == ignore) | ((masks >= 0) & (masks < classes))).all()
+    if not is_known:
+        raise ValueError(
+            f"{name} must have masks of integers from 0 to {classes - 1}, or ignore={ignore}; got {masks.dtype} from "
+            f"{masks.min()} to {masks.max()}"
+        )
+    return masks.astype(np.int64)
+
+
+def _shares(masks, grid, strides, classes):
+    """Return the share of each class in the pixels of each patch that have one, (patches, classes), 0 without any."""
+    images, rows, columns, _ = grid
+    (height, width), (down, across) = masks.shape[1:], strides
+    y, x = np.arange(height) // down, np.arange(width) // across
+    patches = (np.arange(images)[:, None, None] * rows + y[:, None]) * columns + x
+    known = (masks >= 0) & (masks < classes)
+    counts = np.bincount((patches * classes + masks)[known], minlength=images * rows * columns * classes)
+    counts = counts.reshape(-1, classes)
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+
+def _solved(count, mean, products, l2):
+    """Return the `Ridge` of `fit_ridge` from sums: of the products of features, and of features and targets."""
+    spread = products["xx"] - count * np.outer(mean, mean)
+    std = np.sqrt(np.maximum(np.diag(spread), 0) / count) + EPSILON
+    gram = np.zeros((len(mean) + 1,) * 2)
+    gram[:-1, :-1] = spread / np.outer(std, std)  # standardised features have the mean 0, and so no product with
+    gram[-1, -1] = count * CONSTANT**2  # the constant
+    right = np.vstack([(products["xy"] - np.outer(mean, products["y"])) / std[:, None], CONSTANT * products["y"]])
+    return Ridge(mean, std, np.linalg.solve(gram + l2 * np.eye(len(gram)), right))
+
+
+def _scores(graph, ridge, strides):
+    """Return the model from images to the scores of their pixels."""
+    kernel, bias = ridge.folded()
+    dense = keras.layers.Dense(len(bias), dtype="float32", name="probe")
+    enlarge = Enlarge(strides, dtype="float32", name="pixels")
+    model = keras.Model(graph.input, enlarge(dense(graph.output)), name="dense_probe")
+    dense.set_weights([kernel, bias])
+    return model

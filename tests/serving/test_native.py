@@ -1,0 +1,69 @@
+"""SavedModels that resize nothing: the signature `native`, and models for native aspect ratios."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from drawn import draw, encode
+from served import LABELS, make_model
+
+import keras_vit
+from keras_vit.serving import export
+
+
+@pytest.fixture(scope="module")
+def model():
+    return keras_vit.resize(make_model(), None)
+
+
+@pytest.fixture(scope="module")
+def native(model, tmp_path_factory):
+    folder = export(model, tmp_path_factory.mktemp("native"), signatures=["native"], native_pixels=40 * 40)
+    assert "[[[127, 127, 127]] * 224] * 224" in (folder / "README.txt").read_text()
+    return tf.saved_model.load(str(folder)).signatures["native"]
+
+
+@pytest.mark.parametrize("size", [(24, 32), (8, 8), (40, 40), (16, 64)])
+def test_it_takes_images_of_any_size_as_they_are(model, native, size):
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, *size, 3)).astype("float32")
+    images = (pixels / 255 - model.preprocessing.mean) / model.preprocessing.std
+    expected = keras_vit.resize(model, size)(images.astype("float32"))
+    np.testing.assert_allclose(native(tf.constant(pixels))["logits"], expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [((48, 40), "at most 1600 pixels each; got.*1920"), ((20, 24), r"image_size must be divisible by patch_size")],
+)
+def test_sizes_that_do_not_fit_are_refused(native, size, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        native(tf.zeros((1, *size, 3)))
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (make_model, {"signatures": ["native"]}, "'native' only for a model that takes images of any size"),
+        (lambda: keras_vit.resize(make_model(), "native"), {"format": "onnx"}, "format must be 'saved_model'"),
+        (make_model, {"native_pixels": 9}, "native_pixels belongs to the signatures"),
+        (make_model, {"native_pixels": 0, "signatures": ["native"]}, "native_pixels must be an integer of at least 1"),
+    ],
+)
+def test_other_models_and_formats_are_refused(make, arguments, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export(make(), tmp_path, **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_for_native_aspect_ratios_reads_files_as_predict_does(tmp_path):
+    """Images of several sizes in one request, each in its own aspect ratio, and one that is none."""
+    model = keras_vit.resize(make_model(), "native", max_tokens=20)
+    served = tf.saved_model.load(str(export(model, tmp_path))).signatures
+    images = [draw(1), draw(2).crop((0, 0, 50, 12)), draw(3).crop((0, 0, 9, 40))]
+    answer = served["serving_default"](tf.constant([*map(encode, images), b"no image"]))
+    for place, image in enumerate(images):
+        expected = keras_vit.predict(model, image, top=5)[0]
+        assert [name.decode() for name in answer["classes"][place].numpy()] == [label for label, _ in expected]
+        np.testing.assert_allclose(answer["scores"][place], [score for _, score in expected], atol=1e-4)
+        logits = served["images_uint8"](tf.constant(np.asarray(image)[None]))["logits"]
+        assert LABELS[int(np.argmax(logits))] == expected[0][0]
+    assert answer["error"].numpy().tolist()[:3] == [b""] * 3 and answer["error"][3] != b""
