@@ -24,6 +24,7 @@ BENCHMARKS = {
     "scaling": "scaling",
     "merging": "merging",
     "large": "large",
+    "dense": "dense",
     "export": "export",
 }
 ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu"}  # not part of `all`

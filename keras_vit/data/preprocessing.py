@@ -141,18 +141,14 @@ def native_grid(height, width, preprocessing):
         height, width: int64 scalars above 0, in pixels.
         preprocessing: a `Preprocessing` with `patch_size` and `max_tokens`.
     """
-    patch_height, patch_width = (tf.constant(side, tf.int64) for side in preprocessing.patch_size)
     counts = tf.range(1, preprocessing.max_tokens + 1, dtype=tf.int64)
-    across, down = height * patch_width, width * patch_height  # scale * across / down is columns / rows
-    columns = -(-counts * down // across)  # if the rows are `counts`, rounded up
-    rows = -(-counts * across // down)  # if the columns are `counts`
-    most_rows = tf.reduce_max(tf.where(counts * columns <= preprocessing.max_tokens, counts, 0))
-    most_columns = tf.reduce_max(tf.where(counts * rows <= preprocessing.max_tokens, counts, 0))
-    # scales: most_rows * patch_height / height, and most_columns * patch_width / width
-    is_high = most_rows * down >= most_columns * across
-    of_rows = most_rows, tf.gather(columns, tf.maximum(most_rows - 1, 0))
-    of_columns = tf.gather(rows, tf.maximum(most_columns - 1, 0)), most_columns
-    return tf.unstack(tf.where(is_high, tf.stack(of_rows), tf.stack(of_columns)))
+    down, across = (side * step for side, step in zip((height, width), preprocessing.patch_size[::-1], strict=True))
+    # the scales at which the rows, or the columns, are whole: then the others are rounded up
+    grids = [[counts, -(-counts * across // down)], [-(-counts * down // across), counts]]
+    grids = tf.transpose(tf.concat(grids, axis=1))
+    scales = tf.concat([counts * across, counts * down], axis=0)  # up to a common factor
+    fits = tf.reduce_prod(grids, axis=1) <= preprocessing.max_tokens
+    return tf.unstack(grids[tf.argmax(tf.where(fits, scales, 0))])
 
 
 def sequence(image, patch_size, length):

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 import keras
 import numpy as np
-import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.compat.inference import inference
@@ -33,7 +32,9 @@ class DenseProbe:
     @property
     def iou(self) -> np.ndarray:
         """Return the intersection over union of each class, in [0, 1]; NaN if it is neither present nor predicted."""
-        return intersection_over_union(self.confusion)
+        hits = np.diag(self.confusion)
+        union = self.confusion.sum(axis=0) + self.confusion.sum(axis=1) - hits
+        return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
 
     @property
     def mean_iou(self) -> float:
@@ -70,8 +71,7 @@ def dense_probe(
             masks (batch, height, width), integers from 0 to classes - 1). The images of a batch have one size.
         test: the same, to measure on.
         classes: number of classes, at least 2.
-        layer: for a model of this package, the name of the layer that returns the features; None uses `encoder_norm`,
-            or the last layer before the pooling and the head.
+        layer: for a model of this package, the name of the layer that returns the features; None uses `encoder_norm`.
         l2: lambda of the regression, above 0, for patches.
         ignore: value of the pixels in the masks that have no class.
         verbose: whether to show progress bars.
@@ -89,42 +89,22 @@ def dense_probe(
     if checks.check_integer("ignore", ignore, minimum=-1) in range(classes):
         raise ValueError(f"ignore must not be one of the {classes} classes; got {ignore}")
     graph, strides = _features(model, layer)
-    count, total, products = 0, 0, {"xx": 0, "xy": 0, "y": 0}
-    forward = inference(graph)
-    for features, masks in run_batches(forward, graph, None, "features", _batches("train", train), verbose=verbose):
-        masks = _checked("train", masks, classes, ignore, features.shape, strides)
+    train, test = (_batches(name, data, classes, ignore) for name, data in (("train", train), ("test", test)))
+    sums = 0.0  # of the products of features, targets and 1
+    for features, masks in run_batches(inference(graph), graph, None, "features", train, verbose=verbose):
         shares = _shares(masks, features.shape, strides, classes)
-        x = features.reshape(-1, features.shape[-1])[shares.any(axis=1)].astype(np.float64)
-        y = 2 * shares[shares.any(axis=1)] - 1
-        count, total = count + len(x), total + x.sum(axis=0)
-        for name, product in (("xx", x.T @ x), ("xy", x.T @ y), ("y", y.sum(axis=0))):
-            products[name] = products[name] + product
-    if not count:
-        raise ValueError("train must have at least one pixel with a class; it has none")
-    ridge = _solved(count, total / count, products, l2)
-    scores = _scores(graph, ridge, strides)
-    forward, confusion = inference(scores), np.zeros((classes, classes), np.int64)
-    for found, masks in run_batches(forward, graph, None, "scores", _batches("test", test), verbose=verbose):
-        grid = (len(found), found.shape[1] // strides[0], found.shape[2] // strides[1])
-        masks = _checked("test", masks, classes, ignore, grid, strides)
+        row = np.hstack([features.reshape(len(shares), -1), 2 * shares - 1, np.ones((len(shares), 1))])
+        row = row[shares.any(axis=1)]
+        sums = sums + row.T @ row
+    ridge = _solved(np.atleast_2d(sums), classes, l2)
+    scores, confusion = _scores(graph, ridge, strides), np.zeros((classes, classes), np.int64)
+    for found, masks in run_batches(inference(scores), graph, None, "scores", test, verbose=verbose):
         found = found[:, : masks.shape[1], : masks.shape[2]].argmax(axis=-1)  # padding of the images is cut off
-        pairs = (masks * classes + found)[masks != ignore]
+        pairs = (masks.astype(np.int64) * classes + found)[masks != ignore]
         confusion += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
     if not confusion.any():
         raise ValueError("test must have at least one pixel with a class; it has none")
     return DenseProbe(scores, ridge, confusion)
-
-
-def intersection_over_union(confusion: npt.ArrayLike) -> np.ndarray:
-    """Return the intersection over union of each class, float64 (classes,), NaN for a class without any pixel.
-
-    Args:
-        confusion: (classes, classes), numbers of pixels by class and predicted class.
-    """
-    confusion = np.asarray(confusion)
-    hits = np.diag(confusion)
-    union = confusion.sum(axis=0) + confusion.sum(axis=1) - hits
-    return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
 
 
 def _features(model, layer):
@@ -143,60 +123,55 @@ def _features(model, layer):
     return graph, tuple(-(-side // cells) for side, cells in zip(taken[1:3], given[1:3], strict=True))
 
 
-def _batches(name, data):
-    """Yield the batches of a dataset as NumPy arrays."""
+def _batches(name, data, classes, ignore):
+    """Yield the batches (images, masks) of a dataset after checking the masks."""
     for batch in data:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise ValueError(f"{name} must contain batches (inputs, masks); it contains {type(batch).__name__}")
-        yield tuple(np.asarray(part) for part in batch)
+        images, masks = map(np.asarray, batch)
+        if masks.shape != images.shape[:3] or masks.dtype.kind not in "iu":
+            raise ValueError(
+                f"{name} must have masks of integers of the size of their images; got {masks.dtype} of shape "
+                f"{masks.shape} for images of shape {images.shape}"
+            )
+        if not ((masks == ignore) | ((masks >= 0) & (masks < classes))).all():
+            raise ValueError(
+                f"{name} must have masks from 0 to {classes - 1}, or ignore={ignore}; they range from {masks.min()} to "
+                f"{masks.max()}"
+            )
+        yield images, masks
 
 
-def _checked(name, masks, classes, ignore, grid, strides):
-    """Return the masks of a batch as int64; `grid` is its number of images, rows and columns of patches."""
-    batch, *sides = masks.shape
-    cells = tuple(-(-side // step) for side, step in zip(sides, strides, strict=False))
-    if masks.ndim != 3 or (batch, *cells) != tuple(grid[:3]):
-        raise ValueError(
-            f"{name} must have masks of the size of their images; got {masks.shape} for {grid[0]} images of "
-            f"{grid[1]} x {grid[2]} patches of {strides} pixels"
-        )
-    is_known = masks.dtype.kind in "iu" and ((masks == ignore) | ((masks >= 0) & (masks < classes))).all()
-    if not is_known:
-        raise ValueError(
-            f"{name} must have masks of integers from 0 to {classes - 1}, or ignore={ignore}; got {masks.dtype} from "
-            f"{masks.min()} to {masks.max()}"
-        )
-    return masks.astype(np.int64)
-
-
-def _shares(masks, grid, strides, classes):
+def _shares(masks, shape, strides, classes):
     """Return the share of each class in the pixels of each patch that have one, (patches, classes), 0 without any."""
-    images, rows, columns, _ = grid
-    (height, width), (down, across) = masks.shape[1:], strides
-    y, x = np.arange(height) // down, np.arange(width) // across
+    images, rows, columns, _ = shape
+    y, x = (np.arange(side) // step for side, step in zip(masks.shape[1:], strides, strict=True))
     patches = (np.arange(images)[:, None, None] * rows + y[:, None]) * columns + x
-    known = (masks >= 0) & (masks < classes)
-    counts = np.bincount((patches * classes + masks)[known], minlength=images * rows * columns * classes)
+    is_known = (masks >= 0) & (masks < classes)
+    counts = np.bincount((patches * classes + masks)[is_known], minlength=images * rows * columns * classes)
     counts = counts.reshape(-1, classes)
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
-def _solved(count, mean, products, l2):
-    """Return the `Ridge` of `fit_ridge` from sums: of the products of features, and of features and targets."""
-    spread = products["xx"] - count * np.outer(mean, mean)
+def _solved(sums, classes, l2):
+    """Return the `Ridge` of `fit_ridge` from the sums of all products of [features, targets, 1]."""
+    count, dim = sums[-1, -1], len(sums) - classes - 1
+    if not count:
+        raise ValueError("train must have at least one pixel with a class; it has none")
+    mean, targets = sums[-1, :dim] / count, sums[-1, dim:-1]
+    spread = sums[:dim, :dim] - count * np.outer(mean, mean)
     std = np.sqrt(np.maximum(np.diag(spread), 0) / count) + EPSILON
-    gram = np.zeros((len(mean) + 1,) * 2)
-    gram[:-1, :-1] = spread / np.outer(std, std)  # standardised features have the mean 0, and so no product with
-    gram[-1, -1] = count * CONSTANT**2  # the constant
-    right = np.vstack([(products["xy"] - np.outer(mean, products["y"])) / std[:, None], CONSTANT * products["y"]])
-    return Ridge(mean, std, np.linalg.solve(gram + l2 * np.eye(len(gram)), right))
+    # standardised features have the mean 0, and therefore no product with the constant
+    gram = np.diag([l2] * dim + [count * CONSTANT**2 + l2])
+    gram[:dim, :dim] += spread / np.outer(std, std)
+    right = np.vstack([(sums[:dim, dim:-1] - np.outer(mean, targets)) / std[:, None], CONSTANT * targets])
+    return Ridge(mean, std, np.linalg.solve(gram, right))
 
 
 def _scores(graph, ridge, strides):
     """Return the model from images to the scores of their pixels."""
     kernel, bias = ridge.folded()
     dense = keras.layers.Dense(len(bias), dtype="float32", name="probe")
-    enlarge = Enlarge(strides, dtype="float32", name="pixels")
-    model = keras.Model(graph.input, enlarge(dense(graph.output)), name="dense_probe")
+    scores = Enlarge(strides, dtype="float32", name="pixels")(dense(graph.output))
     dense.set_weights([kernel, bias])
-    return model
+    return keras.Model(graph.input, scores, name="dense_probe")

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluation import dense_probe, fit_ridge
-from keras_vit.evaluation.dense_probe import intersection_over_union
+from keras_vit.evaluation import DenseProbe, dense_probe, fit_ridge
 
 CLASSES = 3
 
@@ -60,7 +59,9 @@ def test_metric_is_that_of_numpy(patches):
 
 
 def test_classes_without_pixels_do_not_count():
-    np.testing.assert_allclose(intersection_over_union([[6, 2, 0], [1, 3, 0], [0, 0, 0]]), [6 / 9, 3 / 6, np.nan])
+    probe = DenseProbe(None, None, np.array([[6, 2, 0], [1, 3, 0], [0, 0, 0]]))
+    np.testing.assert_allclose(probe.iou, [6 / 9, 3 / 6, np.nan])
+    assert (probe.mean_iou, probe.accuracy) == (pytest.approx((6 / 9 + 3 / 6) / 2), 9 / 12)
 
 
 @pytest.mark.parametrize("pad", [False, True])
@@ -86,9 +87,9 @@ def test_features_of_a_model_for_any_size(pad):
         ({"train": [(scene(2, 0)[0], np.full((2, 8, 12), 255))]}, "train must have at least one pixel with a class"),
         ({"test": [(scene(2, 0)[0], np.full((2, 8, 12), 255))]}, "test must have at least one pixel with a class"),
         ({"train": []}, "train must have at least one pixel with a class"),
-        ({"train": [(scene(2, 0)[0], np.full((2, 8, 12), 3))]}, "from 0 to 2, or ignore=255; got int64 from 3 to 3"),
-        ({"train": [(scene(2, 0)[0], np.zeros((2, 8, 12)))]}, "masks of integers"),
-        ({"train": [(scene(2, 0)[0], np.zeros((2, 2, 6), int))]}, "train must have masks of the size of their images"),
+        ({"train": [(scene(2, 0)[0], np.full((2, 8, 12), 3))]}, "from 0 to 2, or ignore=255; they range from 3 to 3"),
+        ({"train": [(scene(2, 0)[0], np.zeros((2, 8, 12)))]}, "size of their images; got float64"),
+        ({"train": [(scene(2, 0)[0], np.zeros((2, 2, 6), int))]}, r"got int64 of shape \(2, 2, 6\)"),
         ({"train": [scene(2, 0)[0]]}, r"train must contain batches \(inputs, masks\)"),
     ],
 )
