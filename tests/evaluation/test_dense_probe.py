@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from benchmarks import dense
 from keras_vit.evaluation import DenseProbe, dense_probe, fit_ridge
 
 CLASSES = 3
@@ -107,3 +108,11 @@ def test_what_has_no_map_is_refused():
         dense_probe(flat, [], [], 2)
     with pytest.raises(TypeError, match="model must be a keras model"):
         dense_probe(None, [], [], 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", dense.SEEDS)
+def test_real_features_segment_better_at_higher_resolution_and_than_pixels(real_data, seed):
+    found, pixels = zip(*(dense.measure(real_data, scale, seed) for scale in dense.SCALES), strict=True)
+    assert list(found) == sorted(found)
+    assert min(found) > max(pixels)

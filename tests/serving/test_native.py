@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from any_size import FAMILIES
 from drawn import draw, encode
 from served import LABELS, make_model
 
 import keras_vit
-from keras_vit.serving import export
+from keras_vit.serving import export, fresh_process
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +68,21 @@ def test_a_model_for_native_aspect_ratios_reads_files_as_predict_does(tmp_path):
         logits = served["images_uint8"](tf.constant(np.asarray(image)[None]))["logits"]
         assert LABELS[int(np.argmax(logits))] == expected[0][0]
     assert answer["error"].numpy().tolist()[:3] == [b""] * 3 and answer["error"][3] != b""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "SAM"])  # which has no classes
+@pytest.mark.parametrize("runtime", ["saved_model", "onnx"])
+def test_exports_of_every_family_give_the_numbers_of_the_model_of_each_size(family, runtime, tmp_path):
+    model = keras_vit.resize(make_model(**FAMILIES[family]), None)
+    options = {"signatures": ["native"]} if runtime == "saved_model" else {"format": runtime}
+    folder = export(model, tmp_path, **options)
+    for size in ((24, 32), (8, 8), (16, 16), (40, 40), (8, 56), (48, 16), (64, 72)):
+        pixels = np.random.default_rng(0).uniform(0, 255, (2, *size, 3)).astype("float32")
+        prepared = ((pixels / 255 - model.preprocessing.mean) / model.preprocessing.std).astype("float32")
+        expected = np.asarray(keras_vit.resize(model, size)(prepared))
+        if runtime == "saved_model":
+            found = tf.saved_model.load(str(folder)).signatures["native"](tf.constant(pixels))["logits"]
+        else:
+            found = fresh_process.run(runtime, folder, {"images": pixels})[0]["logits"]
+        np.testing.assert_allclose(found, expected, atol=2e-5 * max(1, np.abs(expected).max()))
