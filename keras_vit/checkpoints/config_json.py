@@ -4,9 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import math
-import pathlib
 import re
-import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,7 @@ from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
-from keras_vit.files import read_table
+from keras_vit.files import read_table, read_toml
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.variants import reference_config
 
@@ -127,7 +125,7 @@ _CHECKS: dict[str, Callable] = {
 
 def _read_keys():
     """Return {file: {key: (our field or None, check)}} of config_keys.tsv."""
-    rows = read_table(pathlib.Path(__file__).with_name("config_keys.tsv"), ("check",))
+    rows = read_table("checkpoints/config_keys.tsv", ("check",))
     files = dict.fromkeys(file for row in rows for file in row["files"].split())
     keys = {}
     for file in files:
@@ -176,7 +174,7 @@ def _one_of(name, value, choices):
 @functools.cache
 def hf_types():
     """Return the model types of transformers, see huggingface.toml."""
-    return tomllib.loads(pathlib.Path(__file__).with_name("huggingface.toml").read_text(encoding="utf-8"))
+    return read_toml("checkpoints/huggingface.toml")
 
 
 def _read_huggingface(values, family):
@@ -263,7 +261,7 @@ def _openclip_preprocessing(size, values):
 
 # --- timm
 
-_TIMM_WORDS = read_table(pathlib.Path(__file__).with_name("timm_names.tsv"), ("arguments",))
+_TIMM_WORDS = read_table("checkpoints/timm_names.tsv", ("arguments",))
 _TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
 
 

@@ -7,7 +7,6 @@ Sources: Zhai et al. 2019, arXiv 1910.04867; the splits and label rules of googl
 
 import dataclasses
 import fnmatch
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -109,8 +108,7 @@ def _task(name, group, dataset, classes, label, validation, test, source):
     return VtabTask(name, group, dataset, int(classes), _LABEL_RULES.get(label, label), *parts, image)
 
 
-_ROWS = read_table(pathlib.Path(__file__).with_name("vtab.tsv"))
-VTAB_TASKS: dict[str, VtabTask] = {row["name"]: _task(**row) for row in _ROWS}
+VTAB_TASKS: dict[str, VtabTask] = {row["name"]: _task(**row) for row in read_table("data/vtab.tsv")}
 
 
 @dataclasses.dataclass(frozen=True)

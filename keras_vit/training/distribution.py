@@ -152,9 +152,7 @@ def _multi_worker():
 def _tpu(address=None):
     if keras.backend.backend() == "jax":
         if address is not None:
-            raise ValueError(
-                f"address is for the tensorflow backend, as JAX needs none; got address={address!r}"
-            )
+            raise ValueError(f"address is for the tensorflow backend, as JAX needs none; got address={address!r}")
         if not keras.distribution.list_devices()[0].startswith("tpu"):
             raise MissingDevicesError(_NO_TPU)
         return _data_parallel()

@@ -7,7 +7,6 @@ no colour jitter in addition to RandAugment.
 
 import ast
 import fnmatch
-import pathlib
 from typing import Any
 
 from keras_vit import checks
@@ -91,7 +90,7 @@ class _Recipes(dict[str, Recipe]):
 
 
 def _read_table():
-    for row in read_table(pathlib.Path(__file__).with_suffix(".tsv")):
+    for row in read_table("training/recipes.tsv"):
         recipe = Recipe(**{name: read_field(name, text) for name, text in row.items()})
         yield recipe.name, recipe
 

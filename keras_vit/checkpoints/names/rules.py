@@ -3,15 +3,11 @@
 import dataclasses
 import functools
 import math
-import pathlib
 import re
-import tomllib
 
 import numpy as np
 
-from keras_vit.files import read_table
-
-_FOLDER = pathlib.Path(__file__).parent
+from keras_vit.files import read_table, read_toml
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +94,8 @@ class Layout:
 
 def _read_layouts():
     """Return {family of a config: {name of a layout: `Layout`}} of layouts.toml."""
-    tables = tomllib.loads((_FOLDER / "layouts.toml").read_text(encoding="utf-8"))
     layouts = {}
-    for family, sections in tables.items():
+    for family, sections in read_toml("checkpoints/names/layouts.toml").items():
         layouts[family] = {}
         for name, section in sections.items():
             fields = {field: value for field, value in section.items() if field not in ("base", "table")}
@@ -118,7 +113,7 @@ def _rules_of(family, sections, name):
     return base | {rule.ours: rule for rule in _read_rules(table, column, kinds)}
 
 
-_read = functools.cache(lambda table: read_table(_FOLDER / f"{table}.tsv"))
+_read = functools.cache(lambda table: read_table(f"checkpoints/names/{table}.tsv"))
 
 
 @functools.cache

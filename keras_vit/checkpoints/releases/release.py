@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
@@ -130,4 +129,4 @@ def wordnet_ids(labels):
 @functools.cache
 def _imagenet2012():
     """Return the names of the classes by their WordNet ids, in the order of the logits."""
-    return {row["id"]: row["name"] for row in read_table(pathlib.Path(__file__).with_name("imagenet2012.tsv"))}
+    return {row["id"]: row["name"] for row in read_table("checkpoints/releases/imagenet2012.tsv")}
