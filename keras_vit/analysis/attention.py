@@ -67,8 +67,7 @@ def attention_weights(
             do not fit.
     """
     graph, _ = attention_graph(for_images(model, images), layers)
-    batches = list(_batches(graph, images, batch_size))
-    return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+    return [np.concatenate(parts) for parts in zip(*_batches(graph, images, batch_size), strict=True)]
 
 
 def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
@@ -209,9 +208,7 @@ def attention_graph(model, layers=None):
 def _batches(graph, images, batch_size):
     images, wanted = np.asarray(images), tuple(graph.input_shape[1:])
     checks.check_integer("batch_size", batch_size)
-    is_of_size = images.ndim == 4 and all(
-        want in (None, got) for want, got in zip(wanted, images.shape[1:], strict=True)
-    )
+    is_of_size = images.ndim == 4 and all(w in (None, s) for w, s in zip(wanted, images.shape[1:], strict=True))
     if not is_of_size or not len(images) or images.dtype.kind != "f":
         raise ValueError(
             f"images must be a float array (images, {', '.join(map(str, wanted))}), the model input, see "
@@ -289,10 +286,9 @@ def _read_token(operations):
     picked = [operation.index for operation in operations if isinstance(operation, TokenPooling)]
     if picked:
         return min(picked)  # in a distilled model, the class token
-    if any(isinstance(operation, (GlobalAveragePooling, AttentionPooling)) for operation in operations):
-        return None
+    is_pooled = any(isinstance(operation, (GlobalAveragePooling, AttentionPooling)) for operation in operations)
     has_class_token = any(isinstance(op, ClassToken) and op.num_class_tokens for op in operations)
-    return 0 if has_class_token else None
+    return 0 if has_class_token and not is_pooled else None
 
 
 def _of_transformer(block, grid_size, num_prefix_tokens):
@@ -336,9 +332,7 @@ class _AttentionScores(keras.layers.Layer):
 
     def __init__(self, block, shapes):
         super().__init__(dtype=block.dtype_policy, name=f"{block.name}_attention")
-        self.block = block
-        self.shapes = shapes
-        self.built = True
+        self.block, self.shapes, self.built = block, shapes, True
 
     def call(self, *args, **kwargs):
         scores = self.block.attention_scores(*args, **kwargs)

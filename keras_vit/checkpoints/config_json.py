@@ -285,8 +285,7 @@ def _read_timm(values, family, layout, entries):
     preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
     architecture = values.get("architecture")
     if architecture is not None:
-        tag = (values.get("pretrained_cfg") or {}).get("tag")
-        named = f"{architecture}.{tag}"
+        named = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
         architecture = named if find_foreign(named) is not None else architecture
         fields = {**(_of_foreign(architecture) if family == "vit" else {}), **fields}
     return Stated(fields, grid, labels, preprocessing, architecture=architecture)
@@ -358,17 +357,14 @@ def _timm_preprocessing(values, name):
 HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
 
 
-def _check_scale(name, value):
-    if value is not True and not math.isclose(checks.check_positive(name, value), 1 / 255, rel_tol=1e-4):
-        raise ValueError(f"{name} must be 1 / 255 for a model of keras_vit; got {value!r}")
-
-
 def _huggingface_preprocessing(values):
     if values is None:
         return None
     for key in ("do_resize", "do_rescale"):
         _checked_value(key, values.get(key, True), [True])
-    _check_scale("rescale_factor", values.get("rescale_factor", True))
+    scale = values.get("rescale_factor", True)
+    if scale is not True and not math.isclose(checks.check_positive("rescale_factor", scale), 1 / 255, rel_tol=1e-4):
+        raise ValueError(f"rescale_factor must be 1 / 255 for a model of keras_vit; got {scale!r}")
     size, crop = values.get("size", 224), values.get("crop_size")
     is_padded = isinstance(size, dict) and "longest_edge" in size
     if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches

@@ -79,8 +79,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
                 stacklevel=2,
             )
         for name, values in _huggingface_json(model, hf_type).items():
-            text = json.dumps(values, indent=2)
-            writers[path / name] = functools.partial(pathlib.Path.write_text, data=text)
+            writers[path / name] = functools.partial(pathlib.Path.write_text, data=json.dumps(values, indent=2))
         path.mkdir(parents=True, exist_ok=True)
     replace_files(writers)
     if not is_folder:
@@ -168,8 +167,7 @@ def _arrays(model, rules, hf_type):
             homeless.append(variable.path)
         else:
             for name, piece in zip(rule.theirs, np.split(value, len(rule.theirs), axis=rule.axis), strict=True):
-                theirs = to_theirs(piece, rule.form, getattr(config, "num_heads", None))
-                arrays[name] = np.ascontiguousarray(theirs)
+                arrays[name] = np.ascontiguousarray(to_theirs(piece, rule.form, config.field("num_heads")))
     if homeless:
         raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
     if rules.library == "timm" and config.family == "vit":

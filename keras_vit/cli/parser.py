@@ -106,17 +106,9 @@ def _names(text):
     return tuple(part.strip() for part in text.split(","))
 
 
-_TYPES = {
-    "int": int,
-    "float": float,
-    "size": _size,
-    "count": _count,
-    "counts": _counts,
-    "numbers": numbers,
-    "share": _share,
-    "field": _field,
-    "names": _names,
-}
+# name in commands.toml -> function that converts the text of an argument
+_CONVERTERS = (int, float, _size, _count, _counts, numbers, _share, _field, _names)
+_TYPES = {function.__name__.removeprefix("_"): function for function in _CONVERTERS}
 
 
 class _Parser(argparse.ArgumentParser):

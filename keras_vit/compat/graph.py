@@ -101,8 +101,7 @@ def owned_variables(model):
 
 def _collect(layer, names, owned):
     for number, variable in enumerate(own_weights(layer)):
-        stored_name = "/".join((*names, str(number)))
-        owned.setdefault(id(variable), OwnedVariable(variable, layer, stored_name))
+        owned.setdefault(id(variable), OwnedVariable(variable, layer, "/".join((*names, str(number)))))
     children = _numbered(layer.layers) if isinstance(layer, keras.Model) else [(x.name, x) for x in layer._layers]
     for name, child in children:
         _collect(child, (*names, name), owned)

@@ -96,9 +96,7 @@ def calibration(activation, confidences, is_right, of_right):
         return None
     # bin m has (m - 1) / 15 < confidence <= m / 15; the first bin also has confidence 0
     places = np.searchsorted(_EDGES[1:-1], confidences, side="left")
-    counts, correct, sums = (
-        np.bincount(places, weights=weights, minlength=BINS) for weights in (None, is_right, confidences)
-    )
+    counts, correct, sums = (np.bincount(places, some, minlength=BINS) for some in (None, is_right, confidences))
     surprise = None if activation == "sigmoid" else -np.log(np.maximum(of_right, _SMALLEST)).sum()
     return Calibration(counts, correct.astype(np.int64), sums, surprise)
 

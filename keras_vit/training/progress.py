@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.compat.saved_objects import learning_rate_at
+from keras_vit.evaluation.accuracy import aligned
 from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically, write_text
 from keras_vit.training.workers import save_model
@@ -231,8 +232,7 @@ def summary(rows):
     lines = [["", *columns]]
     for name, row in named.items():
         lines.append([name, *(f"{row[c]}" if isinstance(row[c], int) else f"{row[c]:.4f}" for c in columns)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return aligned(lines)
 
 
 def draw_curves(rows, path):

@@ -121,9 +121,8 @@ def wordnet_ids(labels):
     Returns:
         A tuple of 1000 ids if `labels` is exactly the `"imagenet2012"` list, else None.
     """
-    if labels is None or tuple(labels) != label_set("imagenet2012"):
-        return None
-    return tuple(_imagenet2012())
+    is_imagenet = labels is not None and tuple(labels) == label_set("imagenet2012")
+    return tuple(_imagenet2012()) if is_imagenet else None
 
 
 @functools.cache
