@@ -332,7 +332,9 @@ class _AttentionScores(keras.layers.Layer):
 
     def __init__(self, block, shapes):
         super().__init__(dtype=block.dtype_policy, name=f"{block.name}_attention")
-        self.block, self.shapes, self.built = block, shapes, True
+        self.block = block
+        self.shapes = shapes
+        self.built = True
 
     def call(self, *args, **kwargs):
         scores = self.block.attention_scores(*args, **kwargs)

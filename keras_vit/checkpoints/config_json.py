@@ -139,7 +139,10 @@ KEYS = _read_keys()
 
 
 def _checked(values, keys, place=""):
-    """Return ({our field: value}, sorted unknown keys) of a config; `keys` is one of `KEYS`."""
+    """Return ({our field: value}, sorted unknown keys) of a config; `keys` is one of `KEYS`.
+
+    With a `place`, the words for the config in messages, an unknown key raises an error.
+    """
     fields, unknown = {}, []
     for key, value in values.items():
         field, check = next((row for pattern, row in keys.items() if re.fullmatch(pattern, key)), (None, None))
@@ -148,6 +151,8 @@ def _checked(values, keys, place=""):
         else:
             fields[field] = _checked_value(f"{key}{place}", value, check)
     fields.pop(None, None)
+    if unknown and place:
+        raise ValueError(f"{min(unknown)}{place} is not supported by keras_vit; got {values[min(unknown)]!r}")
     return fields, sorted(unknown)
 
 
@@ -234,9 +239,7 @@ def _read_openclip(values):
         preprocessing = _openclip_preprocessing(size, images)
         return Stated(_of_foreign(architecture), None, None, preprocessing, architecture=architecture)
     act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
-    fields, unknown = _checked(vision, KEYS["openclip"], " in vision_cfg")
-    if unknown:
-        raise ValueError(f"{unknown[0]} in vision_cfg is not supported by keras_vit; got {vision[unknown[0]]!r}")
+    fields, _ = _checked(vision, KEYS["openclip"], " in vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
     approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
     fields["gelu"] = "quick" if model.get("quick_gelu") else approximate
@@ -270,9 +273,7 @@ def _read_timm(values, family, layout, entries):
     if values.get("global_pool") is not None:
         arguments["global_pool"] = values["global_pool"]
     arguments = {**arguments, **(values.get("model_args") or {})}
-    fields, unknown = _checked(arguments, KEYS["timm"], " in model_args")
-    if unknown:
-        raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
+    fields, _ = _checked(arguments, KEYS["timm"], " in model_args")
     if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", any(name.endswith("cls_token") for name in entries))
         after, neck = "fc_norm.weight" in entries, "neck.0.weight" in entries  # the neck of SAM has norms of its own

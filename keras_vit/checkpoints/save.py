@@ -328,8 +328,6 @@ def _side(size):
 
 
 def _write_npz(path, arrays, metadata):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
+    np.savez(path, **arrays)
+    with zipfile.ZipFile(path, "a") as archive:
         archive.comment = json.dumps(metadata).encode()

@@ -138,8 +138,7 @@ class ClassReport:
 
         Among classes with equal accuracy, the one with the most images comes first.
         """
-        order = np.lexsort((-self.counts, self.accuracies))
-        return [int(n) for n in order if self.counts[n]]
+        return [int(n) for n in np.lexsort((-self.counts, self.accuracies)) if self.counts[n]]
 
     def table(self, classes: int) -> str:
         """Return a table of the worst classes.

@@ -263,8 +263,7 @@ def _build_model(recipe, source, validation=None, model=None, weights=None):
 
 def _create(recipe, labels, model, weights):
     if isinstance(model, str):
-        variant = VARIANTS[variant_name("model", model)]
-        fixed = recipe.model_arguments(variant.config_class)
+        fixed = recipe.model_arguments(VARIANTS[variant_name("model", model)].config_class)
         built = create_model(model, weights=weights, classes=len(labels), **fixed)
     else:
         config = recipe.model if model is None else model
@@ -298,8 +297,7 @@ def _finished(workdir, identity, model):
     with _named(workdir / "model.keras", path):
         saved = keras.models.load_model(workdir / "model.keras", compile=False)
     model = student_of(model)
-    for variable, value in zip(model.weights, saved.weights, strict=True):
-        variable.assign(keras.ops.convert_to_numpy(value))
+    model.set_weights([keras.ops.convert_to_numpy(weight) for weight in saved.weights])
     find_encoder(model).labels = find_encoder(saved).labels
     return TrainResult(model, history, accuracy)
 
