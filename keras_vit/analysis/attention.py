@@ -273,7 +273,7 @@ def _blocks(nodes):
         # the grid of Swin blocks shrinks from stage to stage
         grid = grid_size if len(shape) == 3 else tuple(shape[1:3])
         num_heads, groups = _KINDS[kind](operation, grid, prefix)
-        is_grouped = kind is not TransformerBlock or _side(operation) is not None
+        is_grouped = kind is not TransformerBlock or _has_windows(operation)
         shapes = [(*p.shape[:is_grouped], num_heads, p.shape[1], p.shape[1]) for p in groups.values()]
         scores = _AttentionScores(operation, shapes)(*node.arguments.args, **node.arguments.kwargs)
         read = None if is_grouped else read_token
@@ -292,17 +292,15 @@ def _read_token(operations):
 
 
 def _of_transformer(block, grid_size, num_prefix_tokens):
-    side = _side(block)
-    if side is not None:
-        padding = [(0, -count % side) for count in grid_size]
-        places = np.pad(np.arange(math.prod(grid_size)).reshape(grid_size), padding, constant_values=-1)
-        return block.attention.num_heads, {"": cut_into_windows(places, side)}
-    return block.attention.num_heads, {"": global_places(grid_size, num_prefix_tokens)}
+    if not _has_windows(block):
+        return block.attention.num_heads, {"": global_places(grid_size, num_prefix_tokens)}
+    padding = [(0, -count % block.window.size) for count in grid_size]
+    places = np.pad(np.arange(math.prod(grid_size)).reshape(grid_size), padding, constant_values=-1)
+    return block.attention.num_heads, {"": cut_into_windows(places, block.window.size)}
 
 
-def _side(block):
-    """Return the side of the windows of a `TransformerBlock`, None for global attention."""
-    return None if block.window is None else block.window.size
+def _has_windows(block):
+    return block.window is not None and block.window.size is not None
 
 
 def _of_axial(block, grid_size, num_prefix_tokens):

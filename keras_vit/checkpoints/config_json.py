@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable
@@ -176,19 +175,15 @@ def _one_of(name, value, choices):
 # --- Hugging Face
 
 
-@functools.cache
-def hf_types():
-    """Return the model types of transformers, see huggingface.toml."""
-    return read_toml("checkpoints/huggingface.toml")
+HF_TYPES = read_toml("checkpoints/huggingface.toml")  # the model types of transformers
 
 
 def _read_huggingface(values, family):
-    types = hf_types()
-    known = [name for name, row in types.items() if types[row.get("is_part", name)]["family"] == family]
+    known = [name for name, row in HF_TYPES.items() if HF_TYPES[row.get("is_part", name)]["family"] == family]
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
-    row, labels = types[types[model_type].get("is_part", model_type)], _labels(values)
+    row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels(values)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = _checked(values, KEYS[row["keys"]])
@@ -224,7 +219,6 @@ def _labels(values):
 # --- OpenCLIP
 
 _OPENCLIP_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear_antialias"}
-_OPENCLIP_MODES = {"shortest": False, "squash": True}
 
 
 def _read_openclip(values):
@@ -252,7 +246,7 @@ def _read_openclip(values):
 
 
 def _openclip_preprocessing(size, values):
-    is_squashed = _one_of("resize_mode", values.get("resize_mode", "shortest"), _OPENCLIP_MODES)
+    is_squashed = _one_of("resize_mode", values.get("resize_mode", "shortest"), {"shortest": False, "squash": True})
     return Preprocessing(
         size=size if is_squashed else max(size),
         crop=None if is_squashed else size,
@@ -328,8 +322,8 @@ def _of_foreign(architecture):
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
 
 
-_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
 _TIMM_CROP_MODES = {"center": False, "squash": True}
+_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
 
 
 def _timm_preprocessing(values, name):

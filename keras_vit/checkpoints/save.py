@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, KEYS, hf_types
+from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS
 from keras_vit.checkpoints.names.rules import to_theirs
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
@@ -52,9 +52,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     layouts = names.LAYOUTS[model.config.family]
     if not layouts:
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
-    checks.check_choice(
-        "layout", layout, dict.fromkeys(rules.library for rules in layouts.values()) | {"original": None}
-    )
+    checks.check_choice("layout", layout, dict.fromkeys([*(rules.library for rules in layouts.values()), "original"]))
     hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
     path = checks.check_path("path", path)
     rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
@@ -98,7 +96,7 @@ def _chosen(layouts, library, hf_type, config, suffix):
         ValueError: if none can hold the model; the message names a field.
     """
     if hf_type is not None:
-        return layouts[hf_types()[hf_type]["layout"]]
+        return layouts[HF_TYPES[hf_type]["layout"]]
     wanted = (library, "official", "microsoft") if library == "original" else (library,)
     family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
     known = [rules for rules in layouts.values() if rules.library in wanted]
@@ -113,7 +111,7 @@ def _chosen(layouts, library, hf_type, config, suffix):
 def _huggingface_type(config):
     """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
     problems = {}
-    for name, row in hf_types().items():
+    for name, row in HF_TYPES.items():
         if row.get("family") == config.family and "architectures" in row:
             problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
             if problems[name] is None:
@@ -203,7 +201,7 @@ def _prefix(model, rules, hf_type):
         return model.names_prefix[1]
     if hf_type is None or not model.config.include_top:
         return rules.prefix
-    return hf_types()[hf_type].get("prefix", f"{hf_type}.")
+    return HF_TYPES[hf_type].get("prefix", f"{hf_type}.")
 
 
 def _as_timm(arrays, config):
@@ -225,7 +223,7 @@ def _as_timm(arrays, config):
 
 def _huggingface_json(model, model_type):
     """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it."""
-    config, row = model.config, hf_types()[model_type]
+    config, row = model.config, HF_TYPES[model_type]
     preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
     values = {
         "architectures": [row["architectures"][0 if config.include_top else 1]],

@@ -183,12 +183,8 @@ def aligned(rows, left=()):
     """Return the text of a table; the columns in `left` are left-aligned, the others right-aligned."""
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        padded = [cell.ljust(width) if n in left else cell.rjust(width) for n, (cell, width) in enumerate(cells)]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    form = "  ".join(f"{{:{'<' if n in left else '>'}{width}}}" for n, width in enumerate(widths))
+    return "\n".join(form.format(*row).rstrip() for row in rows)
 
 
 @dataclasses.dataclass(frozen=True)
