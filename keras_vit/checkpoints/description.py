@@ -82,8 +82,7 @@ class Description(Stated):
 
     def has_head_bias(self):
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
-        biases = [self.entries[name] for name in self.heads if name.endswith(("bias", "/1"))]
-        return any(entry.read().any() for entry in biases)
+        return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
 
     def follow(self, config, fixed=(), given=None, known=()):
         """Return the config with the file's values in the fields that the user did not set, and notes about them.
@@ -220,8 +219,7 @@ def _recognise(checkpoint, family, library):
     if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
         found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
     else:
-        asked = None if library == "auto" else library
-        found = {other: names.detect(checkpoint.entries, other, asked) for other in names.LAYOUTS}
+        found = {other: names.detect(checkpoint.entries, other, library) for other in names.LAYOUTS}
         found = {other: names.LAYOUTS[other][layout] for other, layout in found.items() if layout is not None}
     for held, layout in found.items():
         if family in (None, held):

@@ -171,8 +171,7 @@ def _arrays(model, rules, hf_type):
     if rules.library == "timm" and config.family == "vit":
         _as_timm(arrays, config)
     for name, array in arrays.items():
-        rank = rules.rank_of(name)
-        if rank is not None:
+        if (rank := rules.rank_of(name)) is not None:
             shape = array.shape[3 - rank :] if rank < 3 else (1, *config.table_grid, array.shape[2])[4 - rank :]
             arrays[name] = array.reshape(shape)
     arrays = _joined(arrays)

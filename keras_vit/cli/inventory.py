@@ -70,8 +70,7 @@ def _print_file(args):
     values = {"layout": description.layout, "arrays": len(description.entries), "classes": description.classes}
     if description.family == "vit" and description.names is not None:
         config, usual, notes = identify(description, None, given(args, ("image_size", "classes", "gelu", "epsilon")))
-        preprocessing = description.preprocessing or (usual and usual.preprocessing)
-        values |= _described(config, preprocessing, description.labels)
+        values |= _described(config, description.preprocessing or (usual and usual.preprocessing), description.labels)
         family = FAMILIES.get(usual.family) if isinstance(usual, Variant) else usual
         values["licence"] = None if family is None else family.licence
     else:

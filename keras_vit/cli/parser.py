@@ -49,8 +49,7 @@ def _add(command, takes, shared):
         elif "group" in item:
             _add(command.add_argument_group(item["group"]), item["takes"], shared)
         elif "one_of" in item:
-            group = command.add_mutually_exclusive_group(required=item.get("required", False))
-            _add(group, item["one_of"], shared)
+            _add(command.add_mutually_exclusive_group(required=item.get("required", False)), item["one_of"], shared)
         else:
             keywords = dict(item)
             names = keywords.pop("name").split()

@@ -60,8 +60,7 @@ class TensorFlowFit(BackendFit):
         whole = self._whole_batch(data)
         gradients, parts = None, count_parts(data, self._microbatches)
         for part in range(parts):
-            rows = take_part(_after(gradients, data), part, parts)
-            part_gradients, logs = self._gradients(rows, *whole)
+            part_gradients, logs = self._gradients(take_part(_after(gradients, data), part, parts), *whole)
             gradients = add(gradients, part_gradients)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
         return logs

@@ -262,6 +262,5 @@ def _check_finite(self, grads):
     """Replace the method of `LossScaleOptimizer`, which checks only the first replica."""
     import tensorflow as tf
 
-    finite = type(self).check_finite(self, grads)
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)) == 0
+    infinite = tf.cast(~type(self).check_finite(self, grads), tf.int32)
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, infinite) == 0

@@ -197,8 +197,7 @@ def _rows_per_replica(dataset, replicas):
     import tensorflow as tf
 
     def parts(*batch):
-        rows = tf.shape(tf.nest.flatten(batch)[0])[0]
-        size = -(-rows // replicas)
+        size = -(-tf.shape(tf.nest.flatten(batch)[0])[0] // replicas)
         part = lambda i: tf.nest.map_structure(lambda x: x[i * size : (i + 1) * size], batch)  # noqa: E731
         return tf.data.Dataset.range(replicas).map(lambda i: part(tf.cast(i, tf.int32)))
 

@@ -205,10 +205,9 @@ def history_rows(history, steps_per_epoch):
     """Return one dict per epoch: `epoch` and `step`, counted from 1, learning rate, speed, then the metrics."""
     first = [name for name in ("learning_rate", "images_per_second") if name in history]
     names = [*first, *(name for name in history if name not in first)]
-    epochs = zip(*(history[name] for name in names), strict=True)
     return [
         {"epoch": epoch, "step": epoch * steps_per_epoch, **dict(zip(names, values, strict=True))}
-        for epoch, values in enumerate(epochs, 1)
+        for epoch, values in enumerate(zip(*(history[name] for name in names), strict=True), 1)
     ]
 
 

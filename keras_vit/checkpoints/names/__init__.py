@@ -30,16 +30,16 @@ def fold(layout, name):
     return name
 
 
-def detect(names, family, library=None):
+def detect(names, family, library="auto"):
     """Return the name of the layout of this family that matches these array names, or None.
 
     Args:
         names: dict from the name of each array of a file to its `Entry`.
         family: family of a config.
-        library: library of the layout, see `Layout`; None for any.
+        library: library of the layout, see `Layout`; `auto` for any.
     """
     for key, layout in sorted(LAYOUTS[family].items(), key=lambda item: item[1].rank is None):
-        if library not in (None, layout.library):
+        if library not in ("auto", layout.library):
             continue
         is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
         marks = [entry for name, entry in names.items() if re.search(layout.marker, fold(layout, name))]
@@ -64,8 +64,7 @@ def fold_entries(path, entries, layout):
         name, shape = fold(layout, entry.name), entry.shape
         if any(re.search(pattern, name) for pattern in (layout.ignored, *layout.aside.values()) if pattern is not None):
             continue
-        rank = layout.rank_of(name)
-        if rank is not None:
+        if (rank := layout.rank_of(name)) is not None:
             shape = (1,) * (3 - len(shape)) + shape if rank < 3 else (1, math.prod(shape[:-1]), *shape[-1:])
         if layout.squeezed is not None and re.search(layout.squeezed, name) and shape[:3] == (1, 1, 1):
             shape = shape[3:]
