@@ -297,7 +297,8 @@ def _finished(workdir, identity, model):
     with _named(workdir / "model.keras", path):
         saved = keras.models.load_model(workdir / "model.keras", compile=False)
     model = student_of(model)
-    model.set_weights([keras.ops.convert_to_numpy(weight) for weight in saved.weights])
+    for variable, value in zip(model.weights, saved.weights, strict=True):
+        variable.assign(keras.ops.convert_to_numpy(value))
     find_encoder(model).labels = find_encoder(saved).labels
     return TrainResult(model, history, accuracy)
 
