@@ -1,4 +1,4 @@
-"""Read tables and JSON, write files atomically and lock folders; this module uses only the standard library.
+"""Read tables, TOML and JSON, write files atomically and lock folders; this module uses only the standard library.
 
 After an interruption, a written file is complete or absent.
 """
@@ -13,6 +13,7 @@ import socket
 import tempfile
 import threading
 import time
+import tomllib
 import uuid
 from typing import Any
 
@@ -28,6 +29,7 @@ LOCK = "training.lock"
 _BEAT = 15  # seconds between two updates of a lock file by its owner
 _SILENCE = 120  # seconds without an update after which an owner on another machine counts as ended
 _PARTIAL = ".partial-"
+_PACKAGE = pathlib.Path(__file__).parent
 _STALE_SECONDS = 24 * 3600  # a folder without a write for this long does not belong to a write in progress
 
 _held: set[tuple[str, int, int]] = set()  # path, process and thread of each held lock
@@ -39,13 +41,18 @@ def read_table(path, parsed=()):
     Lines that begin with # are comments. The first other line names the columns.
 
     Args:
-        path: path of the file.
+        path: path of the file, relative to the package.
         parsed: columns whose cells are JSON; the others are strings.
     """
-    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    lines = (_PACKAGE / path).read_text(encoding="utf-8").splitlines()
     columns, *rows = (line.split("\t") for line in lines if not line.startswith("#"))
     cells = ([(name, cell) for name, cell in zip(columns, row, strict=True) if cell] for row in rows)
     return [{name: json.loads(cell) if name in parsed else cell for name, cell in row} for row in cells]
+
+
+def read_toml(path):
+    """Return the contents of a `.toml` file of the package; `path` is relative to the package."""
+    return tomllib.loads((_PACKAGE / path).read_text(encoding="utf-8"))
 
 
 class Refused(ValueError):

@@ -93,8 +93,7 @@ def identify(
         raise ValueError(f"{path} must hold a Vision Transformer: {error}") from None
     given = {name: value for name, value in arguments.items() if value is not None or "." in name}
     foreign = find_foreign(description.architecture) if variant is None else None
-    known = {**description.stated, **given}
-    known = {name: value for name, value in known.items() if value is not None or "." in name}
+    known = {name: value for name, value in description.stated.items() if value is not None or "." in name} | given
     families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
 
     found = candidates(fields, _considered(variant, foreign, description.names))
@@ -281,13 +280,11 @@ def _nested(flat):
     values: dict[str, Any] = {}
     has_rotary = flat.get("block.rotary.kind") is not None and flat.get("block.rotary", 0) is not None
     has_window = any(name.startswith("window.") and value is not None for name, value in flat.items())
+    parts = {"block.rotary.": has_rotary, "window.": has_window, "stem.": flat.get("stem")}
+    absent = tuple(part for part, is_present in parts.items() if not is_present)
     for name, value in flat.items():
-        is_of_rotary, is_of_stem = name.startswith("block.rotary."), name.startswith("stem.")
-        if name.partition(".")[0] not in ViTConfig.__dataclass_fields__ or (is_of_rotary and not has_rotary):
-            continue
-        if name.startswith("window.") and not has_window:
-            continue
-        if not (is_of_stem and not flat.get("stem")) and not (name == "block.rotary" and has_rotary):
+        is_field = name.partition(".")[0] in ViTConfig.__dataclass_fields__
+        if is_field and not name.startswith(absent) and not (name == "block.rotary" and has_rotary):
             values = with_field(values, name, value)
     return values
 

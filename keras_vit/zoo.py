@@ -83,8 +83,7 @@ def variant_name(argument: str, name: str) -> str:
     """
     if (foreign := find_foreign(name)) is not None:
         return foreign.variant
-    constructors = {constructor_name(variant): variant for variant in VARIANTS}
-    return checks.check_choice(argument, constructors.get(name, name) if isinstance(name, str) else name, VARIANTS)
+    return checks.check_choice(argument, CONSTRUCTORS.get(name, name) if isinstance(name, str) else name, VARIANTS)
 
 
 @or_for_any_size
@@ -154,9 +153,7 @@ def create_model(
     found = locate(weights, variant, image_size)
     arguments = {**(found.release.arguments if found.release else {}), **arguments}
     config = row.config(image_size=image_size, **arguments)  # checks the arguments before anything is downloaded
-    path = fetch(found)
-    checkpoint = open_checkpoint(path)
-    description = describe(checkpoint, config.family)
+    description = describe(open_checkpoint(fetch(found)), config.family)
     config = config.replace(image_size=own_size(description, config)) if is_of_file else config
     preprocessing = preprocessing or _fitting(config, (found.release or description).preprocessing, row.preprocessing)
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
@@ -235,8 +232,7 @@ def load(
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
         return create_model(fitting[0], weights=path, image_size=image_size or "file", **about, **arguments)
-    given = flattened({"image_size": image_size, **arguments})
-    config, usual, notes = identify(description, variant, given)
+    config, usual, notes = identify(description, variant, flattened({"image_size": image_size, **arguments}))
     about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
     return _loaded(config, description, notes, about, resize, _labels(config, description, None))
 
@@ -333,8 +329,7 @@ def _signature(variant):
 
 def _fitting(config, *protocols):
     """Return the first preprocessing with the config's channels, at the config's image size; None if there is none."""
-    fitting = (p for p in protocols if p is not None and p.channels == config.channels)
-    return next((protocol.at(config.image_size) for protocol in fitting), None)
+    return next((p.at(config.image_size) for p in protocols if p is not None and p.channels == config.channels), None)
 
 
 def _labels(config, description, release):
@@ -388,8 +383,7 @@ def _argument_docs(variant):
         for entry in re.split(r"\n(?=    [\w*])", arguments):
             for name in entry.split(":")[0].split(","):
                 docs[name.strip()] = entry
-    lines = (docs.get(name, f"    {name}") for name in _signature(variant).parameters)
-    return "\n".join(dict.fromkeys(lines))
+    return "\n".join(dict.fromkeys(docs.get(name, f"    {name}") for name in _signature(variant).parameters))
 
 
 def constructor_name(variant: str) -> str:

@@ -67,8 +67,7 @@ def attention_weights(
             do not fit.
     """
     graph, _ = attention_graph(for_images(model, images), layers)
-    batches = list(_batches(graph, images, batch_size))
-    return [np.concatenate(parts) for parts in zip(*batches, strict=True)]
+    return [np.concatenate(parts) for parts in zip(*_batches(graph, images, batch_size), strict=True)]
 
 
 def attention_model(model: keras.Model, layers: Layers = None) -> keras.Model:
@@ -209,9 +208,7 @@ def attention_graph(model, layers=None):
 def _batches(graph, images, batch_size):
     images, wanted = np.asarray(images), tuple(graph.input_shape[1:])
     checks.check_integer("batch_size", batch_size)
-    is_of_size = images.ndim == 4 and all(
-        want in (None, got) for want, got in zip(wanted, images.shape[1:], strict=True)
-    )
+    is_of_size = images.ndim == 4 and all(w in (None, s) for w, s in zip(wanted, images.shape[1:], strict=True))
     if not is_of_size or not len(images) or images.dtype.kind != "f":
         raise ValueError(
             f"images must be a float array (images, {', '.join(map(str, wanted))}), the model input, see "
@@ -276,7 +273,7 @@ def _blocks(nodes):
         # the grid of Swin blocks shrinks from stage to stage
         grid = grid_size if len(shape) == 3 else tuple(shape[1:3])
         num_heads, groups = _KINDS[kind](operation, grid, prefix)
-        is_grouped = kind is not TransformerBlock or _side(operation) is not None
+        is_grouped = kind is not TransformerBlock or _has_windows(operation)
         shapes = [(*p.shape[:is_grouped], num_heads, p.shape[1], p.shape[1]) for p in groups.values()]
         scores = _AttentionScores(operation, shapes)(*node.arguments.args, **node.arguments.kwargs)
         read = None if is_grouped else read_token
@@ -289,24 +286,21 @@ def _read_token(operations):
     picked = [operation.index for operation in operations if isinstance(operation, TokenPooling)]
     if picked:
         return min(picked)  # in a distilled model, the class token
-    if any(isinstance(operation, (GlobalAveragePooling, AttentionPooling)) for operation in operations):
-        return None
+    is_pooled = any(isinstance(operation, (GlobalAveragePooling, AttentionPooling)) for operation in operations)
     has_class_token = any(isinstance(op, ClassToken) and op.num_class_tokens for op in operations)
-    return 0 if has_class_token else None
+    return 0 if has_class_token and not is_pooled else None
 
 
 def _of_transformer(block, grid_size, num_prefix_tokens):
-    side = _side(block)
-    if side is not None:
-        padding = [(0, -count % side) for count in grid_size]
-        places = np.pad(np.arange(math.prod(grid_size)).reshape(grid_size), padding, constant_values=-1)
-        return block.attention.num_heads, {"": cut_into_windows(places, side)}
-    return block.attention.num_heads, {"": global_places(grid_size, num_prefix_tokens)}
+    if not _has_windows(block):
+        return block.attention.num_heads, {"": global_places(grid_size, num_prefix_tokens)}
+    padding = [(0, -count % block.window.size) for count in grid_size]
+    places = np.pad(np.arange(math.prod(grid_size)).reshape(grid_size), padding, constant_values=-1)
+    return block.attention.num_heads, {"": cut_into_windows(places, block.window.size)}
 
 
-def _side(block):
-    """Return the side of the windows of a `TransformerBlock`, None for global attention."""
-    return None if block.window is None else block.window.size
+def _has_windows(block):
+    return block.window is not None and block.window.size is not None
 
 
 def _of_axial(block, grid_size, num_prefix_tokens):

@@ -90,8 +90,7 @@ def smoothness(filters: npt.ArrayLike, cycles: float | None = None) -> np.ndarra
         average: 0.32 for filters of 16 x 16.
     """
     power = (np.abs(np.fft.fft2(np.asarray(filters, "float64"), axes=(1, 2))) ** 2).sum(-1)
-    sides = power.shape[1:]
-    is_low = [np.abs(np.fft.fftfreq(s, 1 / s)) <= (s / 4 if cycles is None else cycles) for s in sides]
+    is_low = [np.abs(np.fft.fftfreq(s, 1 / s)) <= (s / 4 if cycles is None else cycles) for s in power.shape[1:]]
     low, total = (power * is_low[0][:, None] * is_low[1]).sum((1, 2)), power.sum((1, 2))
     return np.divide(low, total, out=np.zeros_like(low), where=total > 0)
 
@@ -104,8 +103,7 @@ def _first_kernel(model):
         raise ValueError(f"model must have a PatchEncoder or a convolution; {model.name} has none")
     if isinstance(layer, PatchEncoder):
         layer = layer.projection
-    kernel = layer.standardised_kernel() if isinstance(layer, StdConv2D) else layer.kernel
-    return keras.ops.convert_to_numpy(kernel)
+    return keras.ops.convert_to_numpy(layer.standardised_kernel() if isinstance(layer, StdConv2D) else layer.kernel)
 
 
 def position_similarity(

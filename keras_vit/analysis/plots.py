@@ -108,8 +108,7 @@ def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.
     """
     named = {"images": images, "corrupted": corrupted, "reconstructed": reconstructed}
     columns = [[as_uint8(name, tile) for tile in tiles] for name, tiles in named.items()]
-    rows = [list(row) for row in zip(*columns, strict=True)]
-    return _tiles(rows, titles=("image", "corrupted", "predicted"), side=_RECONSTRUCTION_SIDE)
+    return _tiles(zip(*columns, strict=True), titles=("image", "corrupted", "predicted"), side=_RECONSTRUCTION_SIDE)
 
 
 def explanation(
@@ -142,21 +141,15 @@ def explanation(
         ValueError: if `num_heads` is not an integer above 0, and as in `overlay`.
     """
     checks.check_integer("num_heads", num_heads)
-    image = as_uint8("image", image)
-    image = _magnified(image, _SIDE)
+    image = _magnified(as_uint8("image", image), _SIDE)
     height, width = image.shape[:2]
     strength = head_strength(heads)
     strongest = np.argsort(-strength, kind="stable")[:num_heads]
-    columns = max(4, len(strongest))
-    lefts = [_GAP + column * (width + _GAP) for column in range(columns)]
+    lefts = [_GAP + column * (width + _GAP) for column in range(max(4, len(strongest)))]
     tops = [_GAP + _LINE, _GAP + _LINE + height + _LINE + _GAP]
     figure, axes = _new_sheet(lefts[-1] + width + _GAP, tops[1] + _LINE + height + _GAP)
     _write(axes, title, _GAP, _GAP, weight="bold")
-    upper = {
-        "model input": image,
-        "attention": overlay(image, attention),
-        "as a heat map": heat_map(image, attention),
-    }
+    upper = {"model input": image, "attention": overlay(image, attention), "as a heat map": heat_map(image, attention)}
     lower = {f"head {n + 1}, {100 * strength[n]:.0f} % uneven": heat_map(image, heads[n]) for n in strongest}
     for top, tiles in zip(tops, (upper, lower), strict=True):
         for left, (caption, pixels) in zip(lefts, tiles.items(), strict=False):
@@ -347,7 +340,7 @@ def _write(axes, text, left, top, **style):
 
 
 def _tiles(rows, titles=(), side=_SIDE):
-    """Draw images, rows of uint8 (height, width, 3) of one size, below the titles of their columns."""
+    """Draw images, an iterable of rows of uint8 (height, width, 3) of one size, below the titles of their columns."""
     tiles = [[_magnified(tile, side) for tile in row] for row in rows]
     height, width = tiles[0][0].shape[:2]
     top = _GAP + (_LINE if titles else 0)

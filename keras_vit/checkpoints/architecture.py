@@ -72,7 +72,6 @@ def shown_fields(layout, entries, grid=None):
     mlp_dim = found[dense2][0]
     blocks = {int(match[1]) for name in found if (match := re.match(r"block_(\d+)", name))}
     class_tokens = found.get("class_token@distilled/class_token") or found.get("class_token/class_token") or (1, 0, dim)
-    norm1 = in_block("norm1/gamma") or in_block("norm1/scale")
     fields = {
         "patch_size": tuple(patch_size),
         "channels": channels,
@@ -95,10 +94,9 @@ def shown_fields(layout, entries, grid=None):
         "qkv_bias": in_block("attention/(qkv/bias|query_bias)") is not None,
         "has_layer_scale": in_block("layer_scale1/gamma") is not None,
     }
-    if "@parallel" in (norm1 or ""):
+    if "@parallel" in (in_block("norm1/(gamma|scale)") or ""):
         fields["block.order"] = "parallel"
-    if stages := _stages(found):
-        fields |= stages
+    fields |= _stages(found)
     fields |= _positions(layout, entries, found, dim)
     fields |= _head(found, dim, has)
     fields |= _windows(found, dim, grid)
@@ -116,8 +114,7 @@ def shown_fields(layout, entries, grid=None):
 def _positions(layout, entries, found, dim):
     """Return the fields about positions, and `table_rows`, the rows of the position table if there is one."""
     if any(name.startswith("attention_bias") for name in found):
-        is_shared = "attention_bias/embedding" in found
-        placement = "shared" if is_shared else "every"
+        placement = "shared" if "attention_bias/embedding" in found else "every"
         return {"position_embedding": "relative_2d", "position_placement": placement}
     if "position_embs/rows" in found:
         return {"position_embedding": "factorized", "embedding.resize": "bilinear"}  # as timm

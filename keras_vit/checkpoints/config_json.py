@@ -2,11 +2,8 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
-import pathlib
 import re
-import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +12,7 @@ from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
-from keras_vit.files import read_table
+from keras_vit.files import read_table, read_toml
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.variants import reference_config
 
@@ -127,7 +124,7 @@ _CHECKS: dict[str, Callable] = {
 
 def _read_keys():
     """Return {file: {key: (our field or None, check)}} of config_keys.tsv."""
-    rows = read_table(pathlib.Path(__file__).with_name("config_keys.tsv"), ("check",))
+    rows = read_table("checkpoints/config_keys.tsv", ("check",))
     files = dict.fromkeys(file for row in rows for file in row["files"].split())
     keys = {}
     for file in files:
@@ -141,7 +138,10 @@ KEYS = _read_keys()
 
 
 def _checked(values, keys, place=""):
-    """Return ({our field: value}, sorted unknown keys) of a config; `keys` is one of `KEYS`."""
+    """Return ({our field: value}, sorted unknown keys) of a config; `keys` is one of `KEYS`.
+
+    With a `place`, the words for the config in messages, an unknown key raises an error.
+    """
     fields, unknown = {}, []
     for key, value in values.items():
         field, check = next((row for pattern, row in keys.items() if re.fullmatch(pattern, key)), (None, None))
@@ -150,6 +150,8 @@ def _checked(values, keys, place=""):
         else:
             fields[field] = _checked_value(f"{key}{place}", value, check)
     fields.pop(None, None)
+    if unknown and place:
+        raise ValueError(f"{min(unknown)}{place} is not supported by keras_vit; got {values[min(unknown)]!r}")
     return fields, sorted(unknown)
 
 
@@ -173,19 +175,15 @@ def _one_of(name, value, choices):
 # --- Hugging Face
 
 
-@functools.cache
-def hf_types():
-    """Return the model types of transformers, see huggingface.toml."""
-    return tomllib.loads(pathlib.Path(__file__).with_name("huggingface.toml").read_text(encoding="utf-8"))
+HF_TYPES = read_toml("checkpoints/huggingface.toml")  # the model types of transformers
 
 
 def _read_huggingface(values, family):
-    types = hf_types()
-    known = [name for name, row in types.items() if types[row.get("is_part", name)]["family"] == family]
+    known = [name for name, row in HF_TYPES.items() if HF_TYPES[row.get("is_part", name)]["family"] == family]
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
-    row, labels = types[types[model_type].get("is_part", model_type)], _labels(values)
+    row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels(values)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = _checked(values, KEYS[row["keys"]])
@@ -221,7 +219,6 @@ def _labels(values):
 # --- OpenCLIP
 
 _OPENCLIP_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear_antialias"}
-_OPENCLIP_MODES = {"shortest": False, "squash": True}
 
 
 def _read_openclip(values):
@@ -236,9 +233,7 @@ def _read_openclip(values):
         preprocessing = _openclip_preprocessing(size, images)
         return Stated(_of_foreign(architecture), None, None, preprocessing, architecture=architecture)
     act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
-    fields, unknown = _checked(vision, KEYS["openclip"], " in vision_cfg")
-    if unknown:
-        raise ValueError(f"{unknown[0]} in vision_cfg is not supported by keras_vit; got {vision[unknown[0]]!r}")
+    fields, _ = _checked(vision, KEYS["openclip"], " in vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
     approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
     fields["gelu"] = "quick" if model.get("quick_gelu") else approximate
@@ -251,7 +246,7 @@ def _read_openclip(values):
 
 
 def _openclip_preprocessing(size, values):
-    is_squashed = _one_of("resize_mode", values.get("resize_mode", "shortest"), _OPENCLIP_MODES)
+    is_squashed = _one_of("resize_mode", values.get("resize_mode", "shortest"), {"shortest": False, "squash": True})
     return Preprocessing(
         size=size if is_squashed else max(size),
         crop=None if is_squashed else size,
@@ -263,7 +258,7 @@ def _openclip_preprocessing(size, values):
 
 # --- timm
 
-_TIMM_WORDS = read_table(pathlib.Path(__file__).with_name("timm_names.tsv"), ("arguments",))
+_TIMM_WORDS = read_table("checkpoints/timm_names.tsv", ("arguments",))
 _TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
 
 
@@ -272,9 +267,7 @@ def _read_timm(values, family, layout, entries):
     if values.get("global_pool") is not None:
         arguments["global_pool"] = values["global_pool"]
     arguments = {**arguments, **(values.get("model_args") or {})}
-    fields, unknown = _checked(arguments, KEYS["timm"], " in model_args")
-    if unknown:
-        raise ValueError(f"{unknown[0]} in model_args is not supported by keras_vit; got {arguments[unknown[0]]!r}")
+    fields, _ = _checked(arguments, KEYS["timm"], " in model_args")
     if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", any(name.endswith("cls_token") for name in entries))
         after, neck = "fc_norm.weight" in entries, "neck.0.weight" in entries  # the neck of SAM has norms of its own
@@ -287,8 +280,7 @@ def _read_timm(values, family, layout, entries):
     preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
     architecture = values.get("architecture")
     if architecture is not None:
-        tag = (values.get("pretrained_cfg") or {}).get("tag")
-        named = f"{architecture}.{tag}"
+        named = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
         architecture = named if find_foreign(named) is not None else architecture
         fields = {**(_of_foreign(architecture) if family == "vit" else {}), **fields}
     return Stated(fields, grid, labels, preprocessing, architecture=architecture)
@@ -330,8 +322,8 @@ def _of_foreign(architecture):
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
 
 
-_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
 _TIMM_CROP_MODES = {"center": False, "squash": True}
+_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
 
 
 def _timm_preprocessing(values, name):
@@ -360,17 +352,14 @@ def _timm_preprocessing(values, name):
 HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
 
 
-def _check_scale(name, value):
-    if value is not True and not math.isclose(checks.check_positive(name, value), 1 / 255, rel_tol=1e-4):
-        raise ValueError(f"{name} must be 1 / 255 for a model of keras_vit; got {value!r}")
-
-
 def _huggingface_preprocessing(values):
     if values is None:
         return None
     for key in ("do_resize", "do_rescale"):
         _checked_value(key, values.get(key, True), [True])
-    _check_scale("rescale_factor", values.get("rescale_factor", True))
+    scale = values.get("rescale_factor", True)
+    if scale is not True and not math.isclose(checks.check_positive("rescale_factor", scale), 1 / 255, rel_tol=1e-4):
+        raise ValueError(f"rescale_factor must be 1 / 255 for a model of keras_vit; got {scale!r}")
     size, crop = values.get("size", 224), values.get("crop_size")
     is_padded = isinstance(size, dict) and "longest_edge" in size
     if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches

@@ -82,8 +82,7 @@ class Description(Stated):
 
     def has_head_bias(self):
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
-        biases = [self.entries[name] for name in self.heads if name.endswith(("bias", "/1"))]
-        return any(entry.read().any() for entry in biases)
+        return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
 
     def follow(self, config, fixed=(), given=None, known=()):
         """Return the config with the file's values in the fields that the user did not set, and notes about them.
@@ -144,18 +143,13 @@ def describe(checkpoint, family=None, layout="auto"):
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, rules)
     stated = vars(read_stated(checkpoint, family, layout))
     stated["notes"] += _set_aside(rules, checkpoint)
-    parts, widths = {}, {}
-    for layer in ("head", "head_dist", "pre_logits"):
-        parts[layer] = names.of_layer(rules, layer, entries)
-        widths[layer] = _width(rules, parts[layer], entries)
+    parts = {layer: names.of_layer(rules, layer, entries) for layer in ("head", "head_dist", "pre_logits")}
     usual, shown = {}, ()
     if rules is not None:
         stated["grid_size"] = _axes_of_tables(rules, checkpoint) or stated["grid_size"]
         stated["published"] = stated["published"] or tuple(rules.published)
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
         usual |= {"window_size": _window_of(entries)} if family == "swin" else {}
-        maps = [x.shape for x in checkpoint.entries.values() if names.fold(rules, x.name) in rules.position_tables]
-        stated["grid_size"] = next((tuple(shape[1:3]) for shape in maps if len(shape) == 4), stated["grid_size"])
         shown = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
     elif _GRID in checkpoint.entries:
         entry = checkpoint.entries[_GRID]
@@ -174,18 +168,19 @@ def describe(checkpoint, family=None, layout="auto"):
         shown=shown,
         heads=parts["head"] | parts["head_dist"],
         pre_logits=parts["pre_logits"],
-        classes=widths["head"],
-        representation_size=widths["pre_logits"],
+        classes=_width(rules, parts["head"], entries),
+        representation_size=_width(rules, parts["pre_logits"], entries),
     )
 
 
 def _axes_of_tables(rules, checkpoint):
     """Return the (rows, columns) of position tables that have an axis for each, or None."""
     shapes = {names.fold(rules, name): entry.shape for name, entry in checkpoint.entries.items()}
-    grids = [shape[-3:-1] for name, shape in shapes.items() if (rules.rank_of(name) or 0) > 2 and len(shape) > 2]
+    maps = [shape[-3:-1] for name, shape in shapes.items() if len(shape) == 4 and name in rules.position_tables]
+    maps += [shape[-3:-1] for name, shape in shapes.items() if len(shape) > 2 and (rules.rank_of(name) or 0) > 2]
     sides = {rule.ours: shapes[rule.theirs[0]][-2:-1] for rule in rules.rules if rule.theirs[0] in shapes}
     pair = sides.get("position_embs/rows", ()) + sides.get("position_embs/columns", ())
-    return grids[0] if grids else pair if len(pair) == 2 else None
+    return maps[0] if maps else pair if len(pair) == 2 else None
 
 
 def _set_aside(rules, checkpoint):
@@ -224,8 +219,7 @@ def _recognise(checkpoint, family, library):
     if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
         found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
     else:
-        asked = None if library == "auto" else library
-        found = {other: names.detect(checkpoint.entries, other, asked) for other in names.LAYOUTS}
+        found = {other: names.detect(checkpoint.entries, other, library) for other in names.LAYOUTS}
         found = {other: names.LAYOUTS[other][layout] for other, layout in found.items() if layout is not None}
     for held, layout in found.items():
         if family in (None, held):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
 from typing import Any
 
 from keras_vit.files import read_table
@@ -29,7 +28,7 @@ class ForeignName:
 
 @functools.cache
 def _rows():
-    rows = read_table(pathlib.Path(__file__).with_name("foreign_names.tsv"), ("arguments", "image_size"))
+    rows = read_table("checkpoints/foreign_names.tsv", ("arguments", "image_size"))
     return {row["name"]: ForeignName(**row) for row in rows}
 
 

@@ -57,8 +57,7 @@ def load_weights(
     """
     checks.check_choice("head", head, HEAD_CHOICES)
     checks.check_choice("resize", resize, RESIZE_CHOICES)
-    path = fetch(locate(source, model.config.name, model.config.image_size))
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.image_size)))
     plan = make_plan(model, describe(checkpoint, model.config.family, layout), resize, head)
     check_all(checkpoint.entries[name] for name in plan.report.used)
     values = read_ahead(plan.values, [id(variable) for variable in model.weights])

@@ -141,8 +141,7 @@ def make_plan(model, description, resize="auto", head="auto"):
         droppable |= {name for name in description.heads if name.endswith("bias")}
     told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
 
-    problems = [d for d in different if d not in told]
-    problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in problems]
+    problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
     problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
     problems += [f"  ! {source.problem}" for source in loaded if source.problem and source.is_in_file]
     problems += [f"  + extra {name}" for name in sorted(set(description.entries) - used - droppable)]
@@ -207,8 +206,7 @@ class _File:
     def __init__(self, description, config, method):
         self.layout, self.entries, self._stored_grid = description.names, description.entries, description.grid_size
         self._path, self.config, self._way = description.checkpoint.path, config, method
-        usual = _KERAS_RESIZE.get(config.family, "align_corners")
-        self._usual = usual if self.layout is None else self.layout.resize
+        self._usual = _KERAS_RESIZE.get(config.family, "align_corners") if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
 
     def method(self, layer):
@@ -243,15 +241,15 @@ class _File:
         shape, is_float = list(variable.shape), keras.backend.is_float_dtype(variable.dtype)
         if len(rule.theirs) > 1:
             shape[rule.axis] //= len(rule.theirs)
-        wanted = theirs_shape(shape, rule.form, getattr(self.config, "num_heads", None))
+        wanted = theirs_shape(shape, rule.form, self.config.field("num_heads"))
         for name in rule.theirs:
             if self.entries[name].is_floating != is_float:
                 hint = "convert the file with its scales to floating point" if is_float else "quantize after loading"
                 kind = f"dtype {self.entries[name].dtype}, the model needs {variable.dtype}"
                 return _Source(variable, rule.theirs, problem=f"{name}: {kind} ({hint})")
-        is_turned = self._stored_grid and self._old_size(owned) != getattr(self.config, "grid_size", None)
+        is_turned = self._old_size(owned) not in (None, self.config.field("grid_size"))
         for name in rule.theirs:
-            if self.entries[name].shape != wanted or (isinstance(owned.layer, AttentionBias) and is_turned):
+            if self.entries[name].shape != wanted or is_turned:
                 return self._resized(owned, rule, name, wanted)
         return _Source(variable, rule.theirs, functools.partial(self._join, variable, rule, shape))
 
@@ -266,8 +264,7 @@ class _File:
             with contextlib.suppress(ValueError):  # the width differs
                 shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), method, old).shape
         if shape != tuple(wanted):
-            problem = f"{name}: shape {entry.shape}, the model needs {wanted}"
-            return _Source(variable, rule.theirs, problem=problem)
+            return _Source(variable, rule.theirs, problem=f"{name}: shape {entry.shape}, the model needs {wanted}")
         resized = f"{name}: {entry.shape} -> {wanted} ({method})"
         return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), method, old), resized=resized)
 

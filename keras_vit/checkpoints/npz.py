@@ -143,7 +143,6 @@ class _Member:
 def _parse_comment(comment):
     # save.py stores its metadata in the archive's comment, which other .npz readers ignore.
     try:
-        values = json.loads(comment.decode())
-        return {str(key): str(value) for key, value in values.items()}
+        return {str(key): str(value) for key, value in json.loads(comment.decode()).items()}
     except (ValueError, AttributeError, RecursionError):
         return {}

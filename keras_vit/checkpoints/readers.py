@@ -103,7 +103,7 @@ def _explained_entry(entry, path):
 
 def _same_weights(name):
     """Return what a user can do who has the pickle of this name."""
-    for row in read_table(pathlib.Path(__file__).with_name("pickles.tsv")):
+    for row in read_table("checkpoints/pickles.tsv"):
         if match := re.fullmatch(row["file"], name):
             return f"The same weights are in safetensors at hf://{match.expand(row['address'])}"
     return "Convert it once with safetensors.torch.save_file"

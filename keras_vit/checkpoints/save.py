@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, KEYS, hf_types
+from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS
 from keras_vit.checkpoints.names.rules import to_theirs
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
@@ -52,9 +52,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     layouts = names.LAYOUTS[model.config.family]
     if not layouts:
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
-    checks.check_choice(
-        "layout", layout, dict.fromkeys(rules.library for rules in layouts.values()) | {"original": None}
-    )
+    checks.check_choice("layout", layout, dict.fromkeys([*(rules.library for rules in layouts.values()), "original"]))
     hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
     path = checks.check_path("path", path)
     rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
@@ -79,8 +77,7 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
                 stacklevel=2,
             )
         for name, values in _huggingface_json(model, hf_type).items():
-            text = json.dumps(values, indent=2)
-            writers[path / name] = functools.partial(pathlib.Path.write_text, data=text)
+            writers[path / name] = functools.partial(pathlib.Path.write_text, data=json.dumps(values, indent=2))
         path.mkdir(parents=True, exist_ok=True)
     replace_files(writers)
     if not is_folder:
@@ -99,7 +96,7 @@ def _chosen(layouts, library, hf_type, config, suffix):
         ValueError: if none can hold the model; the message names a field.
     """
     if hf_type is not None:
-        return layouts[hf_types()[hf_type]["layout"]]
+        return layouts[HF_TYPES[hf_type]["layout"]]
     wanted = (library, "official", "microsoft") if library == "original" else (library,)
     family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
     known = [rules for rules in layouts.values() if rules.library in wanted]
@@ -114,7 +111,7 @@ def _chosen(layouts, library, hf_type, config, suffix):
 def _huggingface_type(config):
     """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
     problems = {}
-    for name, row in hf_types().items():
+    for name, row in HF_TYPES.items():
         if row.get("family") == config.family and "architectures" in row:
             problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
             if problems[name] is None:
@@ -168,15 +165,13 @@ def _arrays(model, rules, hf_type):
             homeless.append(variable.path)
         else:
             for name, piece in zip(rule.theirs, np.split(value, len(rule.theirs), axis=rule.axis), strict=True):
-                theirs = to_theirs(piece, rule.form, getattr(config, "num_heads", None))
-                arrays[name] = np.ascontiguousarray(theirs)
+                arrays[name] = np.ascontiguousarray(to_theirs(piece, rule.form, config.field("num_heads")))
     if homeless:
         raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
     if rules.library == "timm" and config.family == "vit":
         _as_timm(arrays, config)
     for name, array in arrays.items():
-        rank = rules.rank_of(name)
-        if rank is not None:
+        if (rank := rules.rank_of(name)) is not None:
             shape = array.shape[3 - rank :] if rank < 3 else (1, *config.table_grid, array.shape[2])[4 - rank :]
             arrays[name] = array.reshape(shape)
     arrays = _joined(arrays)
@@ -205,7 +200,7 @@ def _prefix(model, rules, hf_type):
         return model.names_prefix[1]
     if hf_type is None or not model.config.include_top:
         return rules.prefix
-    return hf_types()[hf_type].get("prefix", f"{hf_type}.")
+    return HF_TYPES[hf_type].get("prefix", f"{hf_type}.")
 
 
 def _as_timm(arrays, config):
@@ -227,7 +222,7 @@ def _as_timm(arrays, config):
 
 def _huggingface_json(model, model_type):
     """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it."""
-    config, row = model.config, hf_types()[model_type]
+    config, row = model.config, HF_TYPES[model_type]
     preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
     values = {
         "architectures": [row["architectures"][0 if config.include_top else 1]],
@@ -330,8 +325,6 @@ def _side(size):
 
 
 def _write_npz(path, arrays, metadata):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
+    np.savez(path, **arrays)
+    with zipfile.ZipFile(path, "a") as archive:
         archive.comment = json.dumps(metadata).encode()

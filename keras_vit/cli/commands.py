@@ -103,8 +103,7 @@ def probe(args):
     if args.table is not None:
         result.write_csv(args.table)
     if args.json:
-        names = ("accuracy", "mean", "std", "seeds", "layer", "l2")
-        values = {name: getattr(result, name) for name in names}
+        values = {name: getattr(result, name) for name in ("accuracy", "mean", "std", "seeds", "layer", "l2")}
         _print_json({**values, "images": result.count, "classes": result.class_names})
     else:
         print(result)

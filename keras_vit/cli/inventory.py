@@ -13,6 +13,7 @@ from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.models import build_model, given
 from keras_vit.compat.initial_values import build_deferred
+from keras_vit.evaluation.accuracy import aligned
 from keras_vit.identify import identify
 from keras_vit.models.costs import layer_costs
 from keras_vit.variants import FAMILIES, VARIANTS, Variant
@@ -26,15 +27,16 @@ def list_models(args):
         recipes = keras_vit.training.RECIPES
         names = _matching(keras_vit.training.list_recipes(args.pattern), recipes, args.pattern)
         rows = [(name, recipes[name].length, recipes[name].batch_size, recipes[name].source) for name in names]
-        _print_table(("recipe", "length", "batch", "source"), rows, left=(0, 3))
+        print(aligned([("recipe", "length", "batch", "source"), *rows], left=(0, 3)))
         return
     names = _matching(keras_vit.list_models(args.pattern), keras_vit.list_models(), args.pattern)
     if args.weights:
         rows = [row for name in names for row in _weight_rows(name)]
         head = ("model", "--weights", "file", "pixels", "classes", "MiB", "top-1 %", "licence")
-        _print_table(head, rows, left=(0, 1, 2, 7))
+        print(aligned([head, *rows], left=(0, 1, 2, 7)))
     else:
-        _print_table(("model", "parameters", "pixels", "GMAC", "weights"), list(map(_model_row, names)), left=(0, 4))
+        head = ("model", "parameters", "pixels", "GMAC", "weights")
+        print(aligned([head, *map(_model_row, names)], left=(0, 4)))
 
 
 def info(args):
@@ -56,7 +58,8 @@ def info(args):
     values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": total}
     _print_values({**values, **_described(model.config, model.preprocessing, model.labels)})
     print()
-    _print_table(("layer", "output", "parameters", "multiply-accumulates"), list(_stage_rows(costs)), left=(0, 1))
+    head = ("layer", "output", "parameters", "multiply-accumulates")
+    print(aligned([head, *_stage_rows(costs)], left=(0, 1)))
 
 
 def _print_file(args):
@@ -67,8 +70,7 @@ def _print_file(args):
     values = {"layout": description.layout, "arrays": len(description.entries), "classes": description.classes}
     if description.family == "vit" and description.names is not None:
         config, usual, notes = identify(description, None, given(args, ("image_size", "classes", "gelu", "epsilon")))
-        preprocessing = description.preprocessing or (usual and usual.preprocessing)
-        values |= _described(config, preprocessing, description.labels)
+        values |= _described(config, description.preprocessing or (usual and usual.preprocessing), description.labels)
         family = FAMILIES.get(usual.family) if isinstance(usual, Variant) else usual
         values["licence"] = None if family is None else family.licence
     else:
@@ -119,14 +121,6 @@ def _weight_rows(name):
             family = FAMILIES[VARIANTS[name].family]
             licence = f"{family.licence}{', gated' if family.gated else ''}"
             yield name, "-", foreign.weights, foreign.image_size, "-", "-", "-", licence
-
-
-def _print_table(head, rows, left):
-    """Print rows of cells; the columns in `left` are left-aligned, the others right-aligned."""
-    widths = [max(len(str(row[column])) for row in (head, *rows)) for column in range(len(head))]
-    for row in itertools.chain([head], rows):
-        cells = [(str.ljust if n in left else str.rjust)(str(cell), widths[n]) for n, cell in enumerate(row)]
-        print("  ".join(cells).rstrip(), flush=True)
 
 
 def _stage_rows(costs):

@@ -56,10 +56,9 @@ def build_model(args, needs_weights=False):
     except ValueError as error:
         raise ValueError(f"{error}; or a {_SAVED} file") from error
     if args.weights is not None:
-        # Use the classes of the file's head; a file without a head leaves the default.
+        # Download the file if necessary, and use the classes of its head; a file without a head leaves the default.
         size = checks.check_pair("--image-size", changes.get("image_size", _DEFAULT_SIZE))
-        path = fetch(locate(args.weights, args.model, size))  # downloads the file if necessary
-        classes = describe(open_checkpoint(path)).classes
+        classes = describe(open_checkpoint(fetch(locate(args.weights, args.model, size)))).classes
         changes = {**({"classes": classes} if classes else {}), **changes}
     elif needs_weights:
         raise ValueError(

@@ -49,8 +49,7 @@ def _add(command, takes, shared):
         elif "group" in item:
             _add(command.add_argument_group(item["group"]), item["takes"], shared)
         elif "one_of" in item:
-            group = command.add_mutually_exclusive_group(required=item.get("required", False))
-            _add(group, item["one_of"], shared)
+            _add(command.add_mutually_exclusive_group(required=item.get("required", False)), item["one_of"], shared)
         else:
             keywords = dict(item)
             names = keywords.pop("name").split()
@@ -106,17 +105,9 @@ def _names(text):
     return tuple(part.strip() for part in text.split(","))
 
 
-_TYPES = {
-    "int": int,
-    "float": float,
-    "size": _size,
-    "count": _count,
-    "counts": _counts,
-    "numbers": numbers,
-    "share": _share,
-    "field": _field,
-    "names": _names,
-}
+# name in commands.toml -> function that converts the text of an argument
+_CONVERTERS = (int, float, _size, _count, _counts, numbers, _share, _field, _names)
+_TYPES = {function.__name__.removeprefix("_"): function for function in _CONVERTERS}
 
 
 class _Parser(argparse.ArgumentParser):

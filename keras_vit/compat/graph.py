@@ -60,12 +60,6 @@ def sublayers(model):
     return list(model._flatten_layers(include_self=False, recursive=True))
 
 
-def own_weights(layer):
-    """Return the weights of a layer without those of its sub-layers."""
-    inner = {id(weight) for sublayer in sublayers(layer) for weight in sublayer.weights}
-    return [weight for weight in layer.weights if id(weight) not in inner]
-
-
 def keep_beside_graph(model, layer):
     """Track a layer that is not in the graph of a functional model as a sub-layer, as Keras 3.15 and later do."""
     if not any(layer is known for known in model._layers):
@@ -100,9 +94,9 @@ def owned_variables(model):
 
 
 def _collect(layer, names, owned):
-    for number, variable in enumerate(own_weights(layer)):
-        stored_name = "/".join((*names, str(number)))
-        owned.setdefault(id(variable), OwnedVariable(variable, layer, stored_name))
+    inner = {id(weight) for sublayer in sublayers(layer) for weight in sublayer.weights}
+    for number, variable in enumerate(weight for weight in layer.weights if id(weight) not in inner):
+        owned.setdefault(id(variable), OwnedVariable(variable, layer, "/".join((*names, str(number)))))
     children = _numbered(layer.layers) if isinstance(layer, keras.Model) else [(x.name, x) for x in layer._layers]
     for name, child in children:
         _collect(child, (*names, name), owned)

@@ -59,16 +59,14 @@ def initialise(variables, values=None):
             so do not reuse the array. Other variables use their own initializers. Each callable runs when its variable
             is allocated, so only one array is in memory at a time.
     """
-    values = values or {}
     for variable in variables:
-        read = values.get(id(variable))
-        if not _can_defer():
+        read = (values or {}).get(id(variable))
+        if _can_defer():
             if read is not None:
-                variable.assign(read())
-            continue
-        if read is not None:
-            variable._initializer = _constant(read)
-        variable._deferred_initialize()
+                variable._initializer = _constant(read)
+            variable._deferred_initialize()
+        elif read is not None:
+            variable.assign(read())
 
 
 def aligned_empty(shape, dtype):
@@ -94,14 +92,11 @@ def _constant(read):
         array = read()
         if tuple(array.shape) != tuple(shape):  # Keras would assume the declared shape
             raise ValueError(f"values must have the shapes of their variables; got {tuple(array.shape)} for {shape}")
-        return keras.ops.convert_to_tensor(_given_away(array), dtype=dtype)
+        if keras.backend.backend() == "tensorflow" and isinstance(array, np.ndarray) and array.flags.writeable:
+            array = _GivenAway(array)
+        return keras.ops.convert_to_tensor(array, dtype=dtype)
 
     return initializer
-
-
-def _given_away(array):
-    is_taken_over = keras.backend.backend() == "tensorflow" and isinstance(array, np.ndarray) and array.flags.writeable
-    return _GivenAway(array) if is_taken_over else array
 
 
 class _GivenAway:

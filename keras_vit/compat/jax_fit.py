@@ -126,8 +126,7 @@ class ViTModelParallel(keras.distribution.ModelParallel):
 
     def __init__(self, mesh):
         layouts = keras.distribution.LayoutMap(mesh)
-        for path, axes in _LAYOUTS.items():
-            layouts[path] = axes
+        layouts.update(_LAYOUTS)
         super().__init__(layout_map=layouts, batch_dim_name="data")
 
     def get_variable_layout(self, variable):

@@ -7,7 +7,6 @@ a name that is needed for `speed`, that optimisation is off; for the other names
 import dis
 import importlib
 import inspect
-import pathlib
 import typing
 
 import keras
@@ -37,8 +36,7 @@ class PrivateName(typing.NamedTuple):
     test: str
 
 
-_ROWS = read_table(pathlib.Path(__file__).with_name("private_names.tsv"))
-TABLE = tuple(PrivateName(**{"holder": "", **row}) for row in _ROWS)
+TABLE = tuple(PrivateName(**{"holder": "", **row}) for row in read_table("compat/private_names.tsv"))
 
 
 def check_installed(replicas: int) -> None:

@@ -168,23 +168,17 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         step = ops.cast(step, "float32")
         rising = self.start + (self.peak - self.start) * step / self.warmup_steps
-        return ops.where(step < self.warmup_steps, rising, self._later(ops.maximum(step - self.warmup_steps, 0.0)))
-
-    def _later(self, step):
-        return self.after if isinstance(self.after, numbers.Real) else self.after(step)
+        is_constant = isinstance(self.after, numbers.Real)
+        after = self.after if is_constant else self.after(ops.maximum(step - self.warmup_steps, 0.0))
+        return ops.where(step < self.warmup_steps, rising, after)
 
     def get_config(self):
-        after = self.after
-        if not isinstance(after, numbers.Real):
-            after = keras.optimizers.schedules.serialize(after)
+        after = keras.saving.serialize_keras_object(self.after)
         return {"start": self.start, "peak": self.peak, "warmup_steps": self.warmup_steps, "after": after}
 
     @classmethod
     def from_config(cls, config):
-        after = config["after"]
-        if isinstance(after, dict):
-            after = keras.optimizers.schedules.deserialize(after)
-        return cls(**{**config, "after": after})
+        return cls(**{**config, "after": keras.saving.deserialize_keras_object(config["after"])})
 
 
 def learning_rate_at(optimizer):

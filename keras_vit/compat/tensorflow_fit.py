@@ -60,8 +60,7 @@ class TensorFlowFit(BackendFit):
         whole = self._whole_batch(data)
         gradients, parts = None, count_parts(data, self._microbatches)
         for part in range(parts):
-            rows = take_part(_after(gradients, data), part, parts)
-            part_gradients, logs = self._gradients(rows, *whole)
+            part_gradients, logs = self._gradients(take_part(_after(gradients, data), part, parts), *whole)
             gradients = add(gradients, part_gradients)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
         return logs
@@ -121,12 +120,10 @@ class TensorFlowFit(BackendFit):
             super().make_train_function(force)
 
     def make_test_function(self, force=False):
-        if self.test_function is not None and not force:
-            return
-        if self._runs_own_function:
-            self.test_function = self._function(self.test_step)
-        else:
+        if not self._runs_own_function:
             super().make_test_function(force)
+        elif force or self.test_function is None:
+            self.test_function = self._function(self.test_step)
 
     def _function(self, step_function):
         """Return a function of an iterator that runs `steps_per_execution` steps, or the remaining ones."""

@@ -57,10 +57,6 @@ def _clip_gradients(self, gradients):
     return type(self)._clip_gradients(self, gradients)
 
 
-def _leave_to_the_update(self, variables):
-    """Replace `_apply_weight_decay`, which Keras calls before the update; the update itself decays each weight."""
-
-
 def _update_weights(self, distribution, grads_and_vars, learning_rate):
     """Replace `_distributed_tf_update_step`."""
     updates = {}  # the updates of this step by device and dtype
@@ -155,7 +151,7 @@ _UPDATES = {
 # method -> its replacement
 _FUSED = {
     "_clip_gradients": _clip_gradients,
-    "_apply_weight_decay": _leave_to_the_update,
+    "_apply_weight_decay": lambda self, variables: None,  # called before the update, which decays each weight itself
     "_distributed_tf_update_step": _update_weights,
 }
 
@@ -176,7 +172,7 @@ def correct_for_replicas(optimizer):
     else:
         replaced = {
             "_backend_apply_gradients": _apply_gradients,
-            "_all_reduce_sum_gradients": _leave_reduced_gradients,
+            "_all_reduce_sum_gradients": lambda self, grads_and_vars: list(grads_and_vars),  # they are reduced already
         }
     _replace(optimizer, replaced)
     for one in inner:
@@ -203,10 +199,6 @@ def _apply_gradients(self, grads, variables):
                 (self.iterations + 1) % self.ema_overwrite_frequency == 0,
                 lambda: self._overwrite_model_variables_with_average_value(self._trainable_variables),
             )
-
-
-def _leave_reduced_gradients(self, grads_and_vars):
-    return list(grads_and_vars)
 
 
 def _update(self, grads, variables):
@@ -270,6 +262,5 @@ def _check_finite(self, grads):
     """Replace the method of `LossScaleOptimizer`, which checks only the first replica."""
     import tensorflow as tf
 
-    finite = type(self).check_finite(self, grads)
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(~finite, tf.int32)) == 0
+    infinite = tf.cast(~type(self).check_finite(self, grads), tf.int32)
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, infinite) == 0

@@ -90,8 +90,7 @@ def _parallelism():
 def _stacked(dataset):
     """Return all elements of a dataset, stacked; there may be none."""
     none = tf.nest.map_structure(lambda spec: tf.zeros((0, *spec.shape), spec.dtype), dataset.element_spec)
-    stacked = dataset.batch(2**31).concatenate(tf.data.Dataset.from_tensors(none))
-    return stacked.take(1).get_single_element()
+    return dataset.batch(2**31).concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
 
 
 def _report(order, rows, unreadable):

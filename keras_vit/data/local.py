@@ -141,11 +141,10 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
     names, found = _read(path, {*wanted, *labels})
     if any(key not in found for key in wanted):
         raise ValueError(f"{path} must contain {' and '.join(wanted)}; it contains {', '.join(names) or 'none'}")
-    images, of_images = (found[key] for key in wanted)
     every = [found[key] for key in labels if key in found]
     if class_names is None and all(array.dtype.kind in "iu" and array.size for array in every):
         class_names = [str(n) for n in range(max(int(array.max()) for array in every) + 1)]
-    return from_arrays(images, of_images, class_names if class_names is None else check_class_names(class_names))
+    return from_arrays(found[wanted[0]], found[wanted[1]], class_names)
 
 
 def parts_of(path):

@@ -262,5 +262,4 @@ def _each(source):
         found = tf.data.Dataset.from_tensors(n).map(source.lookup).ignore_errors()
         return found.concatenate(lost).take(1)
 
-    numbers = tf.data.Dataset.range(source.size)
-    return numbers.interleave(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return tf.data.Dataset.range(source.size).interleave(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -98,8 +98,7 @@ def _find_files(pattern):
 
 def _check_first(read, size, image_key, label_key):
     """Raise if the first readable record has no image or no label under these names."""
-    readable = tf.data.Dataset.range(size).map(read).ignore_errors().take(1)
-    first = next(readable.as_numpy_iterator(), None)
+    first = next(tf.data.Dataset.range(size).map(read).ignore_errors().take(1).as_numpy_iterator(), None)
     if first is None:
         raise ValueError(f"pattern must match files with readable records; all {size} are damaged")
     try:

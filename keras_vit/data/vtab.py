@@ -7,7 +7,6 @@ Sources: Zhai et al. 2019, arXiv 1910.04867; the splits and label rules of googl
 
 import dataclasses
 import fnmatch
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +60,7 @@ def _place(value, thresholds):
 
 def _closest_vehicle(example):
     """Return the distance (z, in metres) of the closest car, van or truck."""
-    is_vehicle = example["objects"]["type"] < _VEHICLES
-    distances = tf.boolean_mask(example["objects"]["location"][:, 2], is_vehicle)
+    distances = tf.boolean_mask(example["objects"]["location"][:, 2], example["objects"]["type"] < _VEHICLES)
     return tf.reduce_min(tf.concat([distances, [_NO_VEHICLE]], axis=0))
 
 
@@ -109,8 +107,7 @@ def _task(name, group, dataset, classes, label, validation, test, source):
     return VtabTask(name, group, dataset, int(classes), _LABEL_RULES.get(label, label), *parts, image)
 
 
-_ROWS = read_table(pathlib.Path(__file__).with_name("vtab.tsv"))
-VTAB_TASKS: dict[str, VtabTask] = {row["name"]: _task(**row) for row in _ROWS}
+VTAB_TASKS: dict[str, VtabTask] = {row["name"]: _task(**row) for row in read_table("data/vtab.tsv")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,12 +220,8 @@ def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed
         )
     order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(source.size)
     train, validation, rest = (np.sort(part) for part in np.split(order, [_TRAIN, _TRAIN + _VALIDATION]))
-    return ThousandExamples(
-        source.take(train),
-        source.take(validation),
-        source.take(np.concatenate([train, validation])),
-        source.take(rest) if test is None else test,
-    )
+    train800, val200, train1000 = map(source.take, (train, validation, np.concatenate([train, validation])))
+    return ThousandExamples(train800, val200, train1000, source.take(rest) if test is None else test)
 
 
 def _slice(builder, place, size=None):

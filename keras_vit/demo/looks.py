@@ -61,9 +61,8 @@ class Look:
         shown = [(self.image, "Model input")]
         if self.rollouts:
             name = self.block(depth)
-            rollout = self.rollouts[name]
-            shown.append((analysis.overlay(self.image, rollout), f"Attention rollout up to {name}"))
-            shown.append((analysis.heat_map(self.image, rollout), f"Heat map up to {name}"))
+            shown.append((analysis.overlay(self.image, self.rollouts[name]), f"Attention rollout up to {name}"))
+            shown.append((analysis.heat_map(self.image, self.rollouts[name]), f"Heat map up to {name}"))
         return shown
 
     def heads(self, model, depth):

@@ -35,12 +35,9 @@ class Offers:
     """
 
     def __init__(self, model=None, weights="as given"):
-        self._model, self._given = model, None
-        self._opened = {}
-        self.choices = {}
-        if model is not None:
-            self._given = (model.config.name, weights)
-            self.choices[model.config.name] = [weights]
+        self._model, self._opened = model, {}
+        self._given = None if model is None else (model.config.name, weights)
+        self.choices = {} if model is None else {model.config.name: [weights]}
         self.choices.setdefault(DIGITS, []).append(_TRAINED_HERE)
         for name in list_models():
             published = sorted(list_weights(name), key=lambda weights: "imagenet2012" not in weights)

@@ -38,8 +38,7 @@ def build(offers):
                 with gr.Row():
                     model = gr.Dropdown(list(offers.choices), value=name, label="Model", min_width=140)
                     weights = gr.Dropdown(names, value=names[0], label="Weights", min_width=140)
-                images = handlers.gallery(name, names[0])
-                examples = gr.Gallery(**images, **_GALLERY, elem_id="examples")
+                examples = gr.Gallery(**handlers.gallery(name, names[0]), **_GALLERY, elem_id="examples")
                 upload = gr.File(show_label=False, file_types=_FORMATS, height=144, elem_id="upload")
             with gr.Column(scale=7, min_width=320):
                 status = gr.Textbox(_HINT, show_label=False, interactive=False, max_lines=8, elem_id="status")
@@ -98,8 +97,7 @@ class _Handlers:
 
     def gallery(self, name, weights):
         """The example images as arguments of `gradio.Gallery`, with those of 8 x 8 pixels enlarged."""
-        examples = self._examples(name, weights)
-        images = [(looks.enlarge(pixels, 160), caption) for caption, pixels in examples.items()]
+        images = [(looks.enlarge(pixels, 160), caption) for caption, pixels in self._examples(name, weights).items()]
         return {"value": images, "columns": -(-len(images) // 2)}
 
     def _examples(self, name, weights):

@@ -96,9 +96,7 @@ def calibration(activation, confidences, is_right, of_right):
         return None
     # bin m has (m - 1) / 15 < confidence <= m / 15; the first bin also has confidence 0
     places = np.searchsorted(_EDGES[1:-1], confidences, side="left")
-    counts, correct, sums = (
-        np.bincount(places, weights=weights, minlength=BINS) for weights in (None, is_right, confidences)
-    )
+    counts, correct, sums = (np.bincount(places, some, minlength=BINS) for some in (None, is_right, confidences))
     surprise = None if activation == "sigmoid" else -np.log(np.maximum(of_right, _SMALLEST)).sum()
     return Calibration(counts, correct.astype(np.int64), sums, surprise)
 
@@ -140,8 +138,7 @@ class ClassReport:
 
         Among classes with equal accuracy, the one with the most images comes first.
         """
-        order = np.lexsort((-self.counts, self.accuracies))
-        return [int(n) for n in order if self.counts[n]]
+        return [int(n) for n in np.lexsort((-self.counts, self.accuracies)) if self.counts[n]]
 
     def table(self, classes: int) -> str:
         """Return a table of the worst classes.
@@ -186,12 +183,8 @@ def aligned(rows, left=()):
     """Return the text of a table; the columns in `left` are left-aligned, the others right-aligned."""
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        padded = [cell.ljust(width) if n in left else cell.rjust(width) for n, (cell, width) in enumerate(cells)]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    form = "  ".join(f"{{:{'<' if n in left else '>'}{width}}}" for n, width in enumerate(widths))
+    return "\n".join(form.format(*row).rstrip() for row in rows)
 
 
 @dataclasses.dataclass(frozen=True)

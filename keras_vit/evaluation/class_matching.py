@@ -54,8 +54,7 @@ def match_classes(class_names, labels, classes):
 
 def _by_wordnet_id(class_names, ids):
     logit_of = {wordnet_id: logit for logit, wordnet_id in enumerate(ids)}
-    found = (_WORDNET_ID.search(name) for name in class_names)
-    return [logit_of.get(match[0]) if match else None for match in found]
+    return [logit_of.get(match[0]) if match else None for match in map(_WORDNET_ID.search, class_names)]
 
 
 def _by_name(class_names, labels):

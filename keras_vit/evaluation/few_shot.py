@@ -53,8 +53,7 @@ class FewShot:
     def __str__(self):
         rows = [("shots", "mean %", "std", *(f"seed {seed}" for seed in self.seeds))]
         for shots, found in self.accuracy.items():
-            numbers = (self.mean[shots], self.std[shots], *found)
-            rows.append((shots, *(f"{100 * number:.2f}" for number in numbers)))
+            rows.append((shots, *(f"{100 * share:.2f}" for share in (self.mean[shots], self.std[shots], *found))))
         about = f"{self.count} images of {len(self.class_names)} classes, features of {self.layer}, l2={self.l2:g}"
         return f"{aligned(rows)}\n{about}"
 

@@ -153,8 +153,7 @@ def match_labels(train, test):
         )
     if len(names) < 2:
         raise ValueError(f"train must have at least two classes; it has {len(names)}")
-    places = range(len(names)) if names == others else [names.index(name) for name in others]
-    return names, np.asarray(places)
+    return names, np.asarray(range(len(names)) if names == others else [names.index(name) for name in others])
 
 
 def _checked(images, batches, positions):

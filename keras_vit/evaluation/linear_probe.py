@@ -306,7 +306,4 @@ def _pooled(tensors):
 
 
 def _standardised(features, mean, std):
-    x = np.empty((len(features), len(mean) + 1))
-    x[:, :-1] = (features - mean) / std
-    x[:, -1] = CONSTANT
-    return x
+    return np.column_stack([(features - mean) / std, np.full(len(features), CONSTANT)])

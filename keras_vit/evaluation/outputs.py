@@ -83,8 +83,7 @@ def _best(model, batches, top, compiled, method=None):
     labelled = ((inputs, None) for inputs in batches)
     for scores, _ in run_batches(inference(model, compiled), model, method, "scores", labelled):
         for row in probabilities(model, scores):
-            order = np.argsort(-row, kind="stable")[:top]
-            answers.append([(names[n], float(row[n])) for n in order])
+            answers.append([(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]])
     return answers
 
 

@@ -137,8 +137,7 @@ def held(workdir, is_chief):
 
 def _checksum(array):
     """Return the CRC-32 of the dtype, shape and bytes of an array."""
-    form = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
-    return zlib.crc32(array.reshape(-1).view("u1"), form)
+    return zlib.crc32(array.reshape(-1).view("u1"), zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
 
 
 def _as_stored(array):

@@ -152,9 +152,7 @@ def _multi_worker():
 def _tpu(address=None):
     if keras.backend.backend() == "jax":
         if address is not None:
-            raise ValueError(
-                f"address is for the tensorflow backend, as JAX needs none; got address={address!r}"
-            )
+            raise ValueError(f"address is for the tensorflow backend, as JAX needs none; got address={address!r}")
         if not keras.distribution.list_devices()[0].startswith("tpu"):
             raise MissingDevicesError(_NO_TPU)
         return _data_parallel()
@@ -199,8 +197,7 @@ def _rows_per_replica(dataset, replicas):
     import tensorflow as tf
 
     def parts(*batch):
-        rows = tf.shape(tf.nest.flatten(batch)[0])[0]
-        size = -(-rows // replicas)
+        size = -(-tf.shape(tf.nest.flatten(batch)[0])[0] // replicas)
         part = lambda i: tf.nest.map_structure(lambda x: x[i * size : (i + 1) * size], batch)  # noqa: E731
         return tf.data.Dataset.range(replicas).map(lambda i: part(tf.cast(i, tf.int32)))
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.compat.saved_objects import learning_rate_at
+from keras_vit.evaluation.accuracy import aligned
 from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically, write_text
 from keras_vit.training.workers import save_model
@@ -204,10 +205,9 @@ def history_rows(history, steps_per_epoch):
     """Return one dict per epoch: `epoch` and `step`, counted from 1, learning rate, speed, then the metrics."""
     first = [name for name in ("learning_rate", "images_per_second") if name in history]
     names = [*first, *(name for name in history if name not in first)]
-    epochs = zip(*(history[name] for name in names), strict=True)
     return [
         {"epoch": epoch, "step": epoch * steps_per_epoch, **dict(zip(names, values, strict=True))}
-        for epoch, values in enumerate(epochs, 1)
+        for epoch, values in enumerate(zip(*(history[name] for name in names), strict=True), 1)
     ]
 
 
@@ -231,8 +231,7 @@ def summary(rows):
     lines = [["", *columns]]
     for name, row in named.items():
         lines.append([name, *(f"{row[c]}" if isinstance(row[c], int) else f"{row[c]:.4f}" for c in columns)])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return aligned(lines)
 
 
 def draw_curves(rows, path):

@@ -7,7 +7,6 @@ no colour jitter in addition to RandAugment.
 
 import ast
 import fnmatch
-import pathlib
 from typing import Any
 
 from keras_vit import checks
@@ -90,10 +89,5 @@ class _Recipes(dict[str, Recipe]):
         raise KeyError(f"there is no recipe {name!r}{hint}; keras_vit.training.list_recipes() lists them")
 
 
-def _read_table():
-    for row in read_table(pathlib.Path(__file__).with_suffix(".tsv")):
-        recipe = Recipe(**{name: read_field(name, text) for name, text in row.items()})
-        yield recipe.name, recipe
-
-
-RECIPES: dict[str, Recipe] = _Recipes(_read_table())
+_ROWS = ({name: read_field(name, text) for name, text in row.items()} for row in read_table("training/recipes.tsv"))
+RECIPES: dict[str, Recipe] = _Recipes({row["name"]: Recipe(**row) for row in _ROWS})

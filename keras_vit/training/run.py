@@ -263,8 +263,7 @@ def _build_model(recipe, source, validation=None, model=None, weights=None):
 
 def _create(recipe, labels, model, weights):
     if isinstance(model, str):
-        variant = VARIANTS[variant_name("model", model)]
-        fixed = recipe.model_arguments(variant.config_class)
+        fixed = recipe.model_arguments(VARIANTS[variant_name("model", model)].config_class)
         built = create_model(model, weights=weights, classes=len(labels), **fixed)
     else:
         config = recipe.model if model is None else model

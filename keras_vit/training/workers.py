@@ -95,8 +95,7 @@ def save_model(model, path):
 
     def save_copy(values):
         copy = type(model).from_config(model.get_config())
-        for variable, value in zip(copy.weights, values, strict=True):
-            variable.assign(value)
+        copy.set_weights(values)
         write_atomically(path, copy.save)
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:

@@ -14,9 +14,10 @@ import warnings
 import numpy as np
 
 from keras_vit.checkpoints.entries import Entry
-from keras_vit.checkpoints.names.rules import LAYOUTS
+from keras_vit.checkpoints.names.rules import LAYOUTS, Layout
 
-_KERAS_ONLY = r"/grid$|/window_size$|seed_generator"  # sizes of tables, and dropout state
+# files from Keras; sizes of tables, and dropout state, are not weights
+_KERAS = Layout("keras", (), marker="", ignored=r"/grid$|/window_size$|seed_generator")
 _MOST_BLOCKS = 1000
 _SCANNED = re.compile(r"^Transformer/encoderblock/")
 _NUMBERED = re.compile(r"(block|stage|unit|attention_bias)_(\d+)")
@@ -29,16 +30,16 @@ def fold(layout, name):
     return name
 
 
-def detect(names, family, library=None):
+def detect(names, family, library="auto"):
     """Return the name of the layout of this family that matches these array names, or None.
 
     Args:
         names: dict from the name of each array of a file to its `Entry`.
         family: family of a config.
-        library: library of the layout, see `Layout`; None for any.
+        library: library of the layout, see `Layout`; `auto` for any.
     """
     for key, layout in sorted(LAYOUTS[family].items(), key=lambda item: item[1].rank is None):
-        if library not in (None, layout.library):
+        if library not in ("auto", layout.library):
             continue
         is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
         marks = [entry for name, entry in names.items() if re.search(layout.marker, fold(layout, name))]
@@ -58,21 +59,16 @@ def fold_entries(path, entries, layout):
     Raises:
         ValueError: if two arrays fold to one name.
     """
-    found = {}
-    ignored = _KERAS_ONLY if layout is None else layout.ignored
+    found, layout = {}, layout or _KERAS
     for entry in entries.values():
-        name = entry.name if layout is None else fold(layout, entry.name)
-        shape = entry.shape
-        if ignored is not None and re.search(ignored, name):
+        name, shape = fold(layout, entry.name), entry.shape
+        if any(re.search(pattern, name) for pattern in (layout.ignored, *layout.aside.values()) if pattern is not None):
             continue
-        if layout is not None and any(re.search(pattern, name) for pattern in layout.aside.values()):
-            continue
-        rank = None if layout is None else layout.rank_of(name)
-        if rank is not None:
+        if (rank := layout.rank_of(name)) is not None:
             shape = (1,) * (3 - len(shape)) + shape if rank < 3 else (1, math.prod(shape[:-1]), *shape[-1:])
-        if layout is not None and layout.squeezed is not None and re.search(layout.squeezed, name):
-            shape = shape[3:] if shape[:3] == (1, 1, 1) else shape
-        if layout is not None and name in layout.position_tables and len(shape) == 4:  # a map
+        if layout.squeezed is not None and re.search(layout.squeezed, name) and shape[:3] == (1, 1, 1):
+            shape = shape[3:]
+        if name in layout.position_tables and len(shape) == 4:  # a map
             shape = (shape[0], shape[1] * shape[2], shape[3])
         checked = Entry(entry.name, shape, entry.dtype, functools.partial(_read_checked, entry, shape, path))
         for key, value in _pieces(name, checked, entries, layout):
@@ -87,7 +83,7 @@ def _pieces(name, entry, entries, layout):
     if _SCANNED.search(name):
         yield from _unstack(name, entry)
         return
-    cut = next((cut for pattern, cut in layout.cuts.items() if re.search(pattern, name)), None) if layout else None
+    cut = next((cut for pattern, cut in layout.cuts.items() if re.search(pattern, name)), None)
     if cut is None or not entry.shape:
         yield name, entry
         return
@@ -156,32 +152,20 @@ def find_rule(layout, path, config, names=None):
     layer, slash, rest = template.partition("/")
     rules = {rule.ours: rule for rule in layout.rules}
     applying = [name for name, applies in _VARIANTS.items() if applies(config)]
-    if names is not None:  # a file may have the names of another model's spelling
-        applying += [name for name in _SPELLINGS if name not in applying]
-    found = []
-    for variant in applying:
-        rule = rules.get(f"{layer}@{variant}{slash}{rest}")
-        if rule is not None:
-            found.append((variant, rule))
-    if layer != "encoder_norm" or "after_pooling" not in applying:  # fc_norm is another layer, not another name
-        found += [(None, rules[template])] if template in rules else []
-    strict = [rule for variant, rule in found if variant is not None and variant not in _SPELLINGS]
-    candidates = strict[:1] or _ordered(found, config)
+    # The names that the library writes for the config are first; a file may have those of another model's spelling.
+    others = () if names is None else (name for name in _SPELLINGS if name not in applying)
+    if layer == "encoder_norm" and "after_pooling" in applying:  # fc_norm is another layer, not another name
+        template = None
+    keys = {variant: f"{layer}@{variant}{slash}{rest}" for variant in (*applying, None, *others)} | {None: template}
+    found = {variant: rules[key] for variant, key in keys.items() if key in rules}
+    strict = [rule for variant, rule in found.items() if variant is not None and variant not in _SPELLINGS]
     candidates = [
         dataclasses.replace(rule, ours=path, theirs=tuple(name.format(**numbers) for name in rule.theirs))
-        for rule in candidates
+        for rule in strict[:1] or found.values()
     ]
     if not candidates or names is None or any(name in names for name in candidates[0].theirs):
         return candidates[0] if candidates else None
     return next((rule for rule in candidates if all(name in names for name in rule.theirs)), candidates[0])
-
-
-def _ordered(found, config):
-    """Return the rules of (variant, rule) pairs, those that the library writes for the config first."""
-    applies = {variant: variant is None or _VARIANTS[variant](config) for variant, _ in found}
-    first = [rule for variant, rule in found if variant is not None and applies[variant]]
-    usual = [rule for variant, rule in found if variant is None]
-    return [*first, *usual, *(rule for variant, rule in found if not applies[variant])]
 
 
 def of_layer(layout, layer, folded):
@@ -192,30 +176,26 @@ def of_layer(layout, layer, folded):
     return {name for rule in rules for name in rule.theirs} & set(folded)
 
 
-def _block(config, field):
-    return getattr(getattr(config, "block", None), field, None)
-
-
-def _kind_of_rotary(config):
-    return getattr(_block(config, "rotary"), "kind", None)
-
-
 _SPELLINGS = ("split_gate", "gamma")  # variants that only change names
 # variants of layers that have other names in files; the first that the table of names has is used
 _VARIANTS = {
-    "parallel_biased": lambda config: _block(config, "order") == "parallel" and config.qkv_bias,
-    "parallel": lambda config: _block(config, "order") == "parallel",
-    "sub_ln": lambda config: _block(config, "mlp_norm"),
+    "parallel_biased": lambda config: config.field("block.order") == "parallel" and config.qkv_bias,
+    "parallel": lambda config: config.field("block.order") == "parallel",
+    "sub_ln": lambda config: config.field("block.mlp_norm"),
     # timm joins [gate, up] in one array, except in the models that these conditions describe
     "split_gate": lambda config: (
-        _block(config, "gated")
-        and (_block(config, "mlp_norm") or _block(config, "norm") == "rms" or _kind_of_rotary(config) == "dinov3")
+        config.field("block.gated")
+        and (
+            config.field("block.mlp_norm")
+            or config.field("block.norm") == "rms"
+            or config.field("block.rotary.kind") == "dinov3"
+        )
     ),
-    "gated": lambda config: _block(config, "gated"),
+    "gated": lambda config: config.field("block.gated"),
     "gamma": lambda config: (
-        _kind_of_rotary(config) is not None or getattr(config, "position_embedding", None) == "relative_2d"
+        config.field("block.rotary.kind") is not None or config.field("position_embedding") == "relative_2d"
     ),
-    "after_pooling": lambda config: getattr(config, "norm_position", None) == "after_pooling",
-    "distilled": lambda config: getattr(config, "distilled", False),
-    "root_only": lambda config: getattr(getattr(config, "stem", None), "stage_sizes", None) == (),
+    "after_pooling": lambda config: config.field("norm_position") == "after_pooling",
+    "distilled": lambda config: config.field("distilled"),
+    "root_only": lambda config: config.field("stem.stage_sizes") == (),
 }

@@ -3,15 +3,11 @@
 import dataclasses
 import functools
 import math
-import pathlib
 import re
-import tomllib
 
 import numpy as np
 
-from keras_vit.files import read_table
-
-_FOLDER = pathlib.Path(__file__).parent
+from keras_vit.files import read_table, read_toml
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,17 +92,10 @@ class Layout:
         return next((rank for pattern, rank in self.ranks.items() if re.search(pattern, name)), None)
 
 
-def _read_layouts():
-    """Return {family of a config: {name of a layout: `Layout`}} of layouts.toml."""
-    tables = tomllib.loads((_FOLDER / "layouts.toml").read_text(encoding="utf-8"))
-    layouts = {}
-    for family, sections in tables.items():
-        layouts[family] = {}
-        for name, section in sections.items():
-            fields = {field: value for field, value in section.items() if field not in ("base", "table")}
-            rules = tuple(_rules_of(family, sections, name).values())
-            layouts[family][name] = Layout(**{"library": name, "rules": rules, **fields})
-    return layouts
+def _layout(family, sections, name):
+    """Return the `Layout` of a section of layouts.toml, one of the `sections` of a family."""
+    fields = {field: value for field, value in sections[name].items() if field not in ("base", "table")}
+    return Layout(**{"library": name, "rules": tuple(_rules_of(family, sections, name).values()), **fields})
 
 
 def _rules_of(family, sections, name):
@@ -118,7 +107,7 @@ def _rules_of(family, sections, name):
     return base | {rule.ours: rule for rule in _read_rules(table, column, kinds)}
 
 
-_read = functools.cache(lambda table: read_table(_FOLDER / f"{table}.tsv"))
+_read = functools.cache(lambda table: read_table(f"checkpoints/names/{table}.tsv"))
 
 
 @functools.cache
@@ -141,7 +130,11 @@ def _read_rules(table, layout, files):
     return tuple(rules)
 
 
-LAYOUTS = _read_layouts()
+# family of a config -> name of a layout -> `Layout`
+LAYOUTS = {
+    family: {name: _layout(family, sections, name) for name in sections}
+    for family, sections in read_toml("checkpoints/names/layouts.toml").items()
+}
 LIBRARIES = tuple(dict.fromkeys(layout.library for layouts in LAYOUTS.values() for layout in layouts.values()))
 
 FORMS = {

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import pathlib
 import re
 
 from keras_vit import checks
@@ -32,7 +31,7 @@ _PARSED = ("arguments", "bytes", "preprocessing", "representation_size", "top1")
 
 @functools.cache
 def _releases():
-    rows = read_table(pathlib.Path(__file__).with_name("releases.tsv"), _PARSED)
+    rows = read_table("checkpoints/releases/releases.tsv", _PARSED)
     return tuple(Release(**{**row, "preprocessing": Preprocessing(**row["preprocessing"])}) for row in rows)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import pathlib
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
@@ -122,12 +121,11 @@ def wordnet_ids(labels):
     Returns:
         A tuple of 1000 ids if `labels` is exactly the `"imagenet2012"` list, else None.
     """
-    if labels is None or tuple(labels) != label_set("imagenet2012"):
-        return None
-    return tuple(_imagenet2012())
+    is_imagenet = labels is not None and tuple(labels) == label_set("imagenet2012")
+    return tuple(_imagenet2012()) if is_imagenet else None
 
 
 @functools.cache
 def _imagenet2012():
     """Return the names of the classes by their WordNet ids, in the order of the logits."""
-    return {row["id"]: row["name"] for row in read_table(pathlib.Path(__file__).with_name("imagenet2012.tsv"))}
+    return {row["id"]: row["name"] for row in read_table("checkpoints/releases/imagenet2012.tsv")}

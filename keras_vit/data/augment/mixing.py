@@ -45,8 +45,7 @@ def mixup(alpha):
     def mix(images, labels, partner_images, partner_labels, seed):
         share = draw_share(alpha, seed)
         share = tf.cast(tf.maximum(share, 1 - share), tf.float32)
-        mixed = share * images + (1 - share) * partner_images
-        return mixed, share * labels + (1 - share) * partner_labels
+        return share * images + (1 - share) * partner_images, share * labels + (1 - share) * partner_labels
 
     return mix
 
@@ -71,8 +70,7 @@ def cutmix(alpha):
         inside = tf.cast(rows[:, None, None] & columns[None, :, None], tf.float32)
         taken = tf.math.count_nonzero(rows) * tf.math.count_nonzero(columns) / (rows.shape[0] * columns.shape[0])
         kept = tf.cast(1 - taken, tf.float32)
-        mixed = images * (1 - inside) + partner_images * inside
-        return mixed, kept * labels + (1 - kept) * partner_labels
+        return images * (1 - inside) + partner_images * inside, kept * labels + (1 - kept) * partner_labels
 
     return mix
 
