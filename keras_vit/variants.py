@@ -2,16 +2,13 @@
 
 import dataclasses
 import functools
-import pathlib
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig, ViTConfig
-from keras_vit.files import read_table
+from keras_vit.files import read_table, read_toml
 from keras_vit.models import MODELS
 
-_FOLDER = pathlib.Path(__file__).parent
 # Fields that a family sets and a user may change; its other fields define the architecture.
 _CHANGEABLE = (
     *("class_token", "classes", "epsilon", "gelu", "include_top", "norm_position", "pooling", "position_embedding"),
@@ -86,13 +83,10 @@ class Variant:
         return config.replace(**nested) if nested else config
 
 
-def _read_families():
-    sections = tomllib.loads((_FOLDER / "families.toml").read_text(encoding="utf-8"))
-    for name, section in sections.items():
-        yield name, Family(**{**section, "preprocessing": Preprocessing(**section["preprocessing"])})
-
-
-FAMILIES: dict[str, Family] = dict(_read_families())
+FAMILIES: dict[str, Family] = {
+    name: Family(**{**section, "preprocessing": Preprocessing(**section["preprocessing"])})
+    for name, section in read_toml("families.toml").items()
+}
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,9 +106,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _read_variants():
     """Yield the `Variant` of each line of variants.tsv."""
     configs = {config.__name__: config for config in MODELS}
-    for row in read_table(
-        _FOLDER / "variants.tsv", ("architecture", "defaults", "preprocessing", "parameters", "macs")
-    ):
+    for row in read_table("variants.tsv", ("architecture", "defaults", "preprocessing", "parameters", "macs")):
         family = FAMILIES.get(row.get("family"))
         if family is not None:
             usual = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in _FIXED}

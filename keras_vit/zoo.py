@@ -119,7 +119,7 @@ def create_model(
             `list_weights`.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
             pass and that the checkpoint states, such as `gelu`, `epsilon` and `pooling`, take the checkpoint's value.
-            A field of `embedding`, `block` or `head` is passed in a dict: `head={"num_blocks": 4}`.
+            A field of `embedding`, `block`, `window` or `head` is passed in a dict: `head={"num_blocks": 4}`.
 
     Returns:
         A `VisionTransformer`, `SwinTransformer`, `BiTResNet` or `AxialResNet`, ready for `fit`.
@@ -194,7 +194,7 @@ def load(
         labels: class names; None uses those of the file.
         name: name of the Keras model.
         **arguments: other fields of the config, which take precedence over the file, such as `num_heads`, `gelu` and
-            `dtype`. A field of `embedding`, `block` or `head` is passed in a dict: `head={"map_heads": 8}`.
+            `dtype`. A field of `embedding`, `block`, `window` or `head` is passed in a dict: `head={"map_heads": 8}`.
 
     Returns:
         The model. `model.preprocessing`, `model.labels` and `model.weights_source` are set.
@@ -302,7 +302,7 @@ def _mismatch(error, variant, arguments, config, description):
 def _check_arguments(variant, arguments):
     known = list(_signature(variant).parameters)
     for name in arguments:
-        if name not in known and name.partition(".")[0] not in ("embedding", "block", "head"):
+        if name not in known and name.partition(".")[0] not in ("embedding", "block", "window", "head"):
             hint = checks.suggestion(name, known, foreign=checks.FOREIGN_NAMES)
             raise TypeError(
                 f"{constructor_name(variant)} got an unexpected keyword argument {name!r}{hint}; "

@@ -195,7 +195,7 @@ def _read_huggingface(values, family):
         if fields["block.gated"]:
             del fields["gelu"]
     grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
-    grid = square_grid(values["num_patches"]) if "num_patches" in values else grid
+    grid = square_grid(values["num_patches"]) if row["keys"] == "siglip2" else grid
     notes = (f"config.json also has {', '.join(unread)}, which keras_vit does not read",) if unread else ()
     return Stated({**fields, **row.get("config", {})}, grid, labels, None, notes, tuple(row.get("published", ())))
 
@@ -366,7 +366,9 @@ def _huggingface_preprocessing(values):
         size = (math.isqrt(values["max_num_patches"]) * values["patch_size"],) * 2
     elif is_padded:
         _checked_value("do_pad", values.get("do_pad", True), [True])
-        size = values.get("pad_size") or {"shortest_edge": size["longest_edge"]}
+        padded = values.get("pad_size") or {"height": size["longest_edge"], "width": size["longest_edge"]}
+        _checked_value("longest_edge in size", size["longest_edge"], [max(padded["height"], padded["width"])])
+        size = padded
     if isinstance(size, dict):
         size = size.get("shortest_edge") or (size["height"], size["width"])
     if isinstance(crop, dict):

@@ -176,8 +176,7 @@ def describe(checkpoint, family=None, layout="auto"):
 def _axes_of_tables(rules, checkpoint):
     """Return the (rows, columns) of position tables that have an axis for each, or None."""
     shapes = {names.fold(rules, name): entry.shape for name, entry in checkpoint.entries.items()}
-    maps = [shape[-3:-1] for name, shape in shapes.items() if len(shape) == 4 and name in rules.position_tables]
-    maps += [shape[-3:-1] for name, shape in shapes.items() if len(shape) > 2 and (rules.rank_of(name) or 0) > 2]
+    maps = [shape[-3:-1] for name, shape in shapes.items() if len(shape) > 2 and len(shape) == rules.rank_of(name)]
     sides = {rule.ours: shapes[rule.theirs[0]][-2:-1] for rule in rules.rules if rule.theirs[0] in shapes}
     pair = sides.get("position_embs/rows", ()) + sides.get("position_embs/columns", ())
     return maps[0] if maps else pair if len(pair) == 2 else None

@@ -21,10 +21,7 @@ _BAD_HEADER = (ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError
 _LOCAL_HEADER = 30  # bytes before a member's name
 _CHUNK = 2**19  # bytes; a chunk stays in the processor's cache while it is read, checked and copied
 
-_HEADER_READERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def read_npz(path):

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import pathlib
 import warnings
 import zipfile
@@ -24,7 +23,7 @@ from keras_vit.models.derived import check_not_quantized
 from keras_vit.typing import PathLike
 from keras_vit.variants import VARIANTS
 
-_NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset"}
+_NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset", "is_flexible": False}
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
 
@@ -143,6 +142,7 @@ def _problem(library, needed, config):
             ours = config.field(name)
             is_other = str(value).startswith("not ") and ours != value[4:]
             fits = bool(ours) if value == "set" else not ours if value == "unset" else ours == value or is_other
+            fits = fits or value == "any"
             if not fits:
                 return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
     return None
@@ -159,8 +159,7 @@ def _arrays(model, rules, hf_type):
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
         rule = names.find_rule(rules, variable.path, config)
         if variable.path == "position_embs/embedding" and rules.position_tables:
-            is_map = config.window is not None
-            arrays[next(iter(rules.position_tables))] = value.reshape(1, *config.table_grid, -1) if is_map else value
+            arrays[next(iter(rules.position_tables))] = value
         elif rule is None:
             homeless.append(variable.path)
         else:
@@ -227,7 +226,7 @@ def _huggingface_json(model, model_type):
     values = {
         "architectures": [row["architectures"][0 if config.include_top else 1]],
         "model_type": model_type,
-        "image_size": _side(config.image_size),
+        "image_size": _side(getattr(config, "usual_size", config.image_size)),
         **_labels(model, model_type),
         **row.get("writes", {}),
     }
@@ -263,7 +262,8 @@ def _huggingface_json(model, model_type):
     }
     if row["keys"] == "siglip2":  # for images of any size
         del values["image_size"], images["size"]
-        images |= {"patch_size": values["patch_size"], "max_num_patches": values["num_patches"]}
+        most = preprocessing.max_tokens or values["num_patches"]
+        images |= {"patch_size": values["patch_size"], "max_num_patches": most}
     if preprocessing.pad:
         images |= {"size": {"longest_edge": max(preprocessing.size)}, "do_pad": True, "pad_size": size}
     return {"config.json": values, "preprocessor_config.json": images}
@@ -316,8 +316,16 @@ _SPECIAL_KEYS = {
         "hidden_act": "silu", "use_head": True, "is_native": config.position_embedding == "sincos2d_mae",
     },
     "beit": _of_beit,
-    "siglip2": lambda config: {"num_patches": math.prod(config.table_grid)},
+    "siglip2": lambda config: {"num_patches": _square("embedding.position_grid", config.table_grid) ** 2},
+    "sam": lambda config: {"image_size": _square("image_size", config.usual_size)},
 }  # fmt: skip
+
+
+def _square(name, size):
+    """Return the side of a square; raise `ValueError` for another size, which transformers does not read."""
+    if size[0] != size[1]:
+        raise ValueError(f"layout 'huggingface' needs a square {name}; the model has {size[0]} x {size[1]}")
+    return size[0]
 
 
 def _side(size):

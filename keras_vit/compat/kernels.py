@@ -169,7 +169,7 @@ def check_in_call(x, message, is_right, found):
         x: the tensor to return.
         message: what the error says.
         is_right: function that returns a boolean tensor; all of its elements must be true.
-        found: tensor that the error shows.
+        found: function that returns the tensor that the error shows.
 
     Raises:
         ValueError: in eager mode; in a graph `tf.errors.InvalidArgumentError`.
@@ -180,10 +180,11 @@ def check_in_call(x, message, is_right, found):
         import tensorflow as tf
 
         if not tf.executing_eagerly():
-            with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(is_right()), [message + "; got", found])]):
+            checked = tf.debugging.Assert(tf.reduce_all(is_right()), [message + "; got", found()])
+            with tf.control_dependencies([checked]):
                 return tf.identity(x)
     if not ops.convert_to_numpy(is_right()).all():
-        raise ValueError(f"{message}; got {ops.convert_to_numpy(found).tolist()}")
+        raise ValueError(f"{message}; got {ops.convert_to_numpy(found()).tolist()}")
     return x
 
 
@@ -289,22 +290,17 @@ def flash_attention(query, key, value):
     Returns:
         (batch, tokens, heads, head_dim)
     """
-    if not is_jax_gpu():
+    if keras.backend.backend() != "jax":
+        return None
+    import jax
+
+    if jax.default_backend() != "gpu":
         return None
     try:
         inputs = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
         return ops.dot_product_attention(*inputs, scale=1.0, flash_attention=True)
     except (ImportError, NotImplementedError, RuntimeError, ValueError):  # other dtypes or widths, no cuDNN
         return None
-
-
-def is_jax_gpu():
-    """Return whether JAX computes on a GPU."""
-    if keras.backend.backend() != "jax":
-        return False
-    import jax
-
-    return jax.default_backend() == "gpu"
 
 
 def take_rows(x, places):

@@ -113,11 +113,7 @@ class BlockConfig(Config):
         ValueError: if a value is out of range or a choice is unknown.
     """
 
-    own_checks = {
-        "order": one_of(BLOCK_ORDERS),
-        "norm": one_of(NORMS),
-        "rotary": one_config_of(RotaryConfig),
-    }
+    own_checks = {"order": one_of(BLOCK_ORDERS), "norm": one_of(NORMS), "rotary": one_config_of(RotaryConfig)}
 
     order: str = "pre_norm"
     norm: str = "layer"
@@ -177,8 +173,8 @@ class HeadConfig(Config):
     """
 
     own_checks = {
-        "map_heads": optional(checks.check_integer),
-        "map_mlp_dim": optional(checks.check_integer),
+        "map_heads": checks.check_integer,
+        "map_mlp_dim": checks.check_integer,
         "num_blocks": checks.check_integer,
         "neck": checks.check_integer,
     }

@@ -145,6 +145,8 @@ class Preprocessing(Config):
     def native(self, patch_size: Size, max_tokens: int = 256) -> Self:
         """Return the same preprocessing for images in their own aspect ratios.
 
+        It has neither `crop` nor `pad`.
+
         Args:
             patch_size: (height, width) of a patch in pixels, or one integer for both.
             max_tokens: largest number of patches of an image.
@@ -152,7 +154,7 @@ class Preprocessing(Config):
         Raises:
             ValueError: if a value is out of range.
         """
-        return self.replace(patch_size=patch_size, max_tokens=max_tokens, crop=None, size=self.image_size)
+        return self.replace(patch_size=patch_size, max_tokens=max_tokens, crop=None, pad=False, size=self.image_size)
 
     def to_images(self, inputs: npt.ArrayLike) -> np.ndarray:
         """Convert prepared images back to pixel values in [0, 1].

@@ -73,10 +73,7 @@ class ViTConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "vit"
-    own_checks = {
-        "image_size": optional(checks.check_pair),
-        "stem": one_config_of(ResNetConfig, FeatureMapConfig),
-    }
+    own_checks = {"image_size": optional(checks.check_pair), "stem": one_config_of(ResNetConfig, FeatureMapConfig)}
 
     patch_size: Pair
     hidden_dim: int
@@ -140,6 +137,14 @@ class ViTConfig(ImageConfig):
         return tuple(side * step for side, step in zip(self.table_grid, self.patch_size, strict=True))
 
     @property
+    def is_flexible(self) -> bool:
+        """Return whether the stored kernel or position table is resized in calls.
+
+        It then has another size than the patches or the grid."""
+        has_other_table = self.image_size is not None and self.table_grid != self.grid_size
+        return has_other_table or self.embedding.kernel_size not in (None, self.patch_size)
+
+    @property
     def num_class_tokens(self) -> int:
         """Return the number of class and distillation tokens: 0, 1 or 2."""
         follows = self.pooling in CLASS_TOKEN_POOLINGS
@@ -165,17 +170,12 @@ class ViTConfig(ImageConfig):
         return self.replace(**filled, stem=self.stem and self.stem.resolve(), **changes)
 
 
-def _is_mixed(size, stored):
-    """Return whether one side is larger than the stored one and the other smaller; its resizing has no good inverse."""
-    return (size[0] - stored[0]) * (size[1] - stored[1]) < 0
-
-
 def _rules(c):
     """Return a dict from each rule to whether the config breaks it."""
     is_axial = c.attention == "axial"
     is_open = c.image_size is None or c.embedding.position_grid is not None
     has_one_grid = c.stem is not None or is_axial or c.token_merging or c.position_embedding.startswith("relative")
-    count = c.embedding.images_per_sequence
+    count, stored = c.embedding.images_per_sequence, c.embedding.kernel_size or c.patch_size
     is_relative, has_rotary = c.position_embedding in ("relative", "relative_2d"), c.block.rotary is not None
     return {
         "image_size=None takes images of any size, so embedding.position_grid must be given (keras_vit.resize(model, "
@@ -197,7 +197,7 @@ def _rules(c):
         "position_embedding must be 'learned' or 'factorized'": c.embedding.square_positions
         and (c.embedding.position_grid is None or c.position_embedding not in ("learned", "factorized")),
         "embedding.kernel_size can only be resized in one direction, so both sides of patch_size must be at least as "
-        "large, or both at most": _is_mixed(c.patch_size, c.embedding.kernel_size or c.patch_size),
+        "large, or both at most": (c.patch_size[0] - stored[0]) * (c.patch_size[1] - stored[1]) < 0,
         "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,
         "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False": (
             c.class_token and c.pooling in ("first", "unpooled")

@@ -114,7 +114,8 @@ def native_pipeline(
             f"drop_rate={rate}, training=False"
         )
     batches = (train_pipeline if training else eval_pipeline)(source, preprocessing, batch_size, **arguments)
-    rows, longest = batch_size // arguments.get("shard", (0, 1))[1], count * max_tokens
+    (shard, shards), longest = arguments.get("shard", (0, 1)), count * max_tokens
+    rows = batch_size // shards
     if rows % count or (count > 1 and not arguments.get("drop_remainder", True)):
         raise ValueError(
             "images_per_sequence must divide the images of a batch, so drop_remainder must be True; got "
@@ -130,7 +131,8 @@ def native_pipeline(
     def finish(number, batch):
         sequences, labels = batch
         if rate:
-            sequences = _dropped(sequences, rate, tf.stack([seed + _DROP, number]))
+            scores = tf.random.stateless_uniform((batch_size, max_tokens), tf.stack([seed + _DROP, number]))
+            sequences = _dropped(sequences, rate, scores[shard * rows :])
         if count > 1:
             members = _balanced(_lengths(sequences), count)
             sequences, labels = _joined(sequences, members), tf.gather(labels, members)
@@ -176,9 +178,16 @@ def flexible_patches(
     Raises:
         ValueError: if a value is out of range or a patch size does not divide the images.
     """
+    checks.check_flag("keep_images", keep_images)
     sizes, kernel = checks.check_integers("patch_sizes", patch_sizes), checks.check_pair("kernel_size", kernel_size)
     key = tf.constant(checks.check_integer("seed", seed, minimum=0) + _PATCH_SIZE, tf.int64)
-    sides = tuple(dataset.element_spec[0].shape[1:3])
+    spec = dataset.element_spec[0] if isinstance(dataset.element_spec, tuple) else None
+    if not sizes or len(getattr(spec, "shape", ())) != 4 or None in spec.shape[1:] or spec.dtype != tf.float32:
+        raise ValueError(
+            "dataset must have batches (float32 images of one size, labels), and patch_sizes at least one; got "
+            f"{dataset.element_spec} and patch_sizes={sizes}"
+        )
+    sides = tuple(spec.shape[1:3])
     for size in sizes:
         checks.check_divisible("the sides of the images", sides, "patch_sizes", (size, size))
     resizings = {size: [patch_resizing(side, size).T.astype("float32") for side in kernel] for size in sizes}
@@ -196,8 +205,9 @@ def flexible_patches(
         flexible = tf.ensure_shape(tf.switch_case(place, branches), (None, None, None, images.shape[-1]))
         return {"images": flexible, "teacher_images": images} if keep_images else flexible, *labels
 
-    checks.check_flag("keep_images", keep_images)
-    return dataset.enumerate(checks.check_integer("start_step", start_step, minimum=0)).map(draw)
+    drawn = dataset.enumerate(checks.check_integer("start_step", start_step, minimum=0)).map(draw).prefetch(1)
+    drawn.steps_per_epoch = getattr(dataset, "steps_per_epoch", None)
+    return drawn
 
 
 def _lengths(sequences):
@@ -215,16 +225,15 @@ def _shortened(sequences, length):
     return {"patches": tf.pad(patches, [*missing, [0, 0]]), "coordinates": coordinates}
 
 
-def _dropped(sequences, rate, key):
-    """Turn a random share of the patches of each image into padding."""
+def _dropped(sequences, rate, scores):
+    """Turn a share of the patches of each image into padding, those with the highest random scores."""
     coordinates = sequences["coordinates"]
     is_patch, lengths = coordinates[..., 4] >= 0, tf.cast(_lengths(sequences), tf.float32)
     kept = tf.maximum(tf.cast(tf.round(lengths * (1.0 - rate)), tf.int32), 1)
-    scores = tf.where(is_patch, tf.random.stateless_uniform(tf.shape(is_patch), key), 2.0)
+    scores = tf.where(is_patch, scores[: tf.shape(is_patch)[0]], 2.0)
     ranks = tf.argsort(tf.argsort(scores, axis=1, stable=True), axis=1, stable=True)
     is_kept = (is_patch & (ranks < kept[:, None]))[..., None]
-    zeros = tf.zeros_like(sequences["patches"])
-    patches = tf.where(is_kept, sequences["patches"], zeros)
+    patches = tf.where(is_kept, sequences["patches"], 0.0)
     return {"patches": patches, "coordinates": tf.where(is_kept, coordinates, tf.constant(PADDING))}
 
 

@@ -31,7 +31,9 @@ class DenseProbe:
 
     @property
     def iou(self) -> np.ndarray:
-        """Return the intersection over union of each class, in [0, 1]; NaN if it is neither present nor predicted."""
+        """Return the intersection over union of each class, in [0, 1].
+
+        It is NaN for a class that is neither present nor predicted."""
         hits = np.diag(self.confusion)
         union = self.confusion.sum(axis=0) + self.confusion.sum(axis=1) - hits
         return np.where(union > 0, hits / np.maximum(union, 1), np.nan)
@@ -57,12 +59,13 @@ def dense_probe(
     ignore: int = 255,
     verbose: bool = False,
 ) -> DenseProbe:
-    """Measure frozen patch features by linear segmentation, as DINOv2's authors do (arXiv 2304.07193, section 7.4).
+    """Measure frozen patch features by linear segmentation.
 
-    A ridge regression from the tokens of the patches to the classes of their pixels is fitted in closed form: the
-    target of a patch is the mean over its pixels of 1 for their class and -1 for others. The scores of test patches are
-    resized bilinearly to the pixels, and each pixel gets the class with the highest one. The authors train the linear
-    layer with gradient descent. The features are standardised as in `fit_ridge`. Memory does not grow with the images.
+    DINOv2's authors measure them in this way (arXiv 2304.07193, section 7.4), but train the linear layer with gradient
+    descent. Here, a ridge regression from the tokens of the patches to the classes of their pixels is fitted in closed
+    form: the target of a patch is the mean over its pixels of 1 for their class and -1 for others. The scores of test
+    patches are resized bilinearly to the pixels, and each pixel gets the class with the highest one. The features are
+    standardised as in `fit_ridge`. Memory does not grow with the number of images.
 
     Args:
         model: a model of this package, also one for images of any size, or a keras model from images to one map (batch,
@@ -71,7 +74,8 @@ def dense_probe(
             masks (batch, height, width), integers from 0 to classes - 1). The images of a batch have one size.
         test: the same, to measure on.
         classes: number of classes, at least 2.
-        layer: for a model of this package, the name of the layer that returns the features; None uses `encoder_norm`.
+        layer: for a model of this package, the name of the layer that returns the features; None uses `encoder_norm`,
+            or the last block of a model without norm before the pooling.
         l2: lambda of the regression, above 0, for patches.
         ignore: value of the pixels in the masks that have no class.
         verbose: whether to show progress bars.
@@ -100,7 +104,7 @@ def dense_probe(
     scores, confusion = _scores(graph, ridge, strides), np.zeros((classes, classes), np.int64)
     for found, masks in run_batches(inference(scores), graph, None, "scores", test, verbose=verbose):
         found = found[:, : masks.shape[1], : masks.shape[2]].argmax(axis=-1)  # padding of the images is cut off
-        pairs = (masks.astype(np.int64) * classes + found)[masks != ignore]
+        pairs = (masks * classes + found)[masks != ignore]
         confusion += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
     if not confusion.any():
         raise ValueError("test must have at least one pixel with a class; it has none")
@@ -114,13 +118,18 @@ def _features(model, layer):
     is_ours = isinstance(model, ImageModel)
     if layer is not None and not is_ours:
         raise ValueError(f"layer is for models of keras_vit; got layer={layer!r} and {model.name!r}")
-    graph = feature_extractor(model, layer or "encoder_norm") if is_ours else model
+    if is_ours and layer is None:
+        has_norm = getattr(model.config, "norm_position", "before_pooling") == "before_pooling"
+        layer = "encoder_norm" if has_norm else f"block_{model.config.num_layers - 1:02d}"
+    graph = feature_extractor(model, layer) if is_ours else model
     taken, given = getattr(graph, "input_shape", None), getattr(graph, "output_shape", None)
     if not all(isinstance(shape, tuple) and len(shape) == 4 for shape in (taken, given)):
-        raise ValueError(f"model must lead from images to one map (batch, rows, columns, dim); got {taken} and {given}")
+        raise ValueError(f"model must return one map (batch, rows, columns, dim) of images; got {taken} -> {given}")
     if is_ours and (model.config.image_size is None or model.config.field("embedding.pad")):
         return graph, model.config.patch_size
-    return graph, tuple(-(-side // cells) for side, cells in zip(taken[1:3], given[1:3], strict=True))
+    if None in (*taken[1:3], *given[1:3]) or any(taken[axis] % given[axis] for axis in (1, 2)):
+        raise ValueError(f"model must have a map whose rows and columns divide the image size; got {taken} -> {given}")
+    return graph, tuple(taken[axis] // given[axis] for axis in (1, 2))
 
 
 def _batches(name, data, classes, ignore):
@@ -129,17 +138,14 @@ def _batches(name, data, classes, ignore):
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise ValueError(f"{name} must contain batches (inputs, masks); it contains {type(batch).__name__}")
         images, masks = map(np.asarray, batch)
-        if masks.shape != images.shape[:3] or masks.dtype.kind not in "iu":
+        is_integer = masks.shape == images.shape[:3] and masks.dtype.kind in "iu"
+        if not is_integer or not ((masks == ignore) | ((masks >= 0) & (masks < classes))).all():
+            found = f"{masks.dtype} {masks.shape} from {np.min(masks, initial=0)} to {np.max(masks, initial=0)}"
             raise ValueError(
-                f"{name} must have masks of integers of the size of their images; got {masks.dtype} of shape "
-                f"{masks.shape} for images of shape {images.shape}"
+                f"{name} must have masks of the size of their images, {images.shape[:3]}, with integers from 0 to "
+                f"{classes - 1} or ignore={ignore}; got {found}"
             )
-        if not ((masks == ignore) | ((masks >= 0) & (masks < classes))).all():
-            raise ValueError(
-                f"{name} must have masks from 0 to {classes - 1}, or ignore={ignore}; they range from {masks.min()} to "
-                f"{masks.max()}"
-            )
-        yield images, masks
+        yield images, masks.astype(np.int64)
 
 
 def _shares(masks, shape, strides, classes):

@@ -31,12 +31,10 @@ def attend(query, key, value, images=None):
     tokens = ops.shape(query)[2]
     if keras.utils.is_keras_tensor(query) or is_for(CONVERTER):
         return _at_once(query, key, value, images)
-    if not isinstance(tokens, int):  # TensorFlow traces a graph for any number of tokens
-        forms = [lambda form=form: form(query, key, value, images) for form in (_in_chunks, _at_once)]
-        return ops.cond(tokens > _AT_ONCE, *forms)
-    if tokens <= _AT_ONCE:
+    if isinstance(tokens, int) and tokens <= _AT_ONCE:
         return _at_once(query, key, value, images)
     outputs = flash_attention(query, key, value) if images is None else None
+    # a graph of TensorFlow for any number of tokens has one chunk for a few of them
     return _in_chunks(query, key, value, images) if outputs is None else outputs
 
 
@@ -61,14 +59,14 @@ def _at_once(query, key, value, images):
 
 def _in_chunks(query, key, value, images):
     batch, heads, length, _ = ops.shape(query)
-    count = -(-length // _CHUNK)
+    count = -(-length // _CHUNK) if isinstance(length, int) else ops.where(length <= _AT_ONCE, 1, -(-length // _CHUNK))
     size = -(-length // count)  # of each chunk; the last one is padded
     padding = ((0, 0), (0, 0), (0, count * size - length), (0, 0))
     of_keys = None if images is None else images[:, None, None]
     of_queries = None if images is None else ops.pad(images[:, None, :, None], padding)
 
     def cut(x, i):
-        return ops.slice(x, (0, 0, i * size, 0), (batch, x.shape[1], size, x.shape[3]))
+        return ops.slice(x, (0, 0, i * size, 0), (batch, x.shape[1], size, ops.shape(x)[3]))
 
     @ops.custom_gradient
     def differentiable(query, key, value):
@@ -97,7 +95,7 @@ def _in_chunks(query, key, value, images):
             sums = [ops.zeros_like(x, dtype=at_least_float32(x.dtype)) for x in (key, value)]
             (of_key, of_value), parts = scan(backward, sums, count, key.dtype)
             parts = ops.transpose(parts, (1, 2, 0, 3, 4))  # (batch, heads, chunks, size, channels)
-            of_query = ops.reshape(parts, (-1, heads, count * size, parts.shape[-1]))[:, :, :length]
+            of_query = ops.reshape(parts, (-1, heads, count * size, ops.shape(parts)[-1]))[:, :, :length]
             return of_query, ops.cast(of_key, key.dtype), ops.cast(of_value, value.dtype)
 
         _, parts = scan(forward, [], count, value.dtype)

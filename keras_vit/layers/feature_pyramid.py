@@ -1,5 +1,6 @@
 """FeaturePyramid and Enlarge: maps of other resolutions than the one of a plain Vision Transformer."""
 
+import functools
 from typing import Any
 
 import keras
@@ -7,14 +8,14 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence
+from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, known_map
 from keras_vit.layers.neck import Neck
 from keras_vit.typing import Size, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class FeaturePyramid(Layer):
-    """Make maps of four resolutions from one map.
+    """Build maps of four resolutions from one map.
 
     This is the simple feature pyramid of ViTDet (arXiv 2203.16527, section 3): transposed convolutions with stride 2
     enlarge the map twice and four times, max pooling halves it, and each of the four maps passes a `Neck`. Between the
@@ -35,35 +36,30 @@ class FeaturePyramid(Layer):
     def __init__(self, filters: int = 256, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(filters=filters, epsilon=epsilon)
-        self.necks = [self.sublayer(Neck, filters, epsilon, name=f"neck_{scale}") for scale in ("4", "2", "1", "half")]
 
     def build(self, input_shape):
         dim = input_shape[-1]
         if dim % 4:
             raise ValueError(f"FeaturePyramid needs a width that 4 divides; got {dim}")
-        self.steps = [
-            [
-                self._enlarge(dim // 2, "enlarge_4a"),
-                self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm"),
-                self.sublayer(keras.layers.Activation, "gelu", name="gelu"),
-                self._enlarge(dim // 4, "enlarge_4b"),
-            ],
-            [self._enlarge(dim // 2, "enlarge_2")],
-            [],
-            [self.sublayer(keras.layers.MaxPooling2D, data_format="channels_last", name="halve")],
-        ]
-        for steps, neck in zip(self.steps, self.necks, strict=True):
-            build_in_sequence(input_shape, *steps, neck)
+        norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
+        gelu = self.sublayer(keras.layers.Activation, "gelu", name="gelu")
+        halve = self.sublayer(keras.layers.MaxPooling2D, data_format="channels_last", name="halve")
+        steps = {
+            "4": [self._enlarge(dim // 2, "enlarge_4a"), norm, gelu, self._enlarge(dim // 4, "enlarge_4b")],
+            "2": [self._enlarge(dim // 2, "enlarge_2")],
+            "1": [],
+            "half": [halve],
+        }
+        necks = {scale: self.sublayer(Neck, self.filters, self.epsilon, name=f"neck_{scale}") for scale in steps}
+        self.branches = [[*layers, necks[scale]] for scale, layers in steps.items()]
+        for branch in self.branches:
+            build_in_sequence(input_shape, *branch)
 
     def _enlarge(self, filters, name):
         return self.sublayer(keras.layers.Conv2DTranspose, filters, 2, 2, data_format="channels_last", name=name)
 
     def call(self, maps: Tensor) -> list[Tensor]:
-        levels = [maps] * len(self.necks)
-        for level, (steps, neck) in enumerate(zip(self.steps, self.necks, strict=True)):
-            for step in (*steps, neck):
-                levels[level] = step(levels[level])
-        return levels
+        return [functools.reduce(lambda x, layer: layer(x), branch, maps) for branch in self.branches]
 
     def compute_output_shape(self, input_shape):
         batch, *sides, _ = input_shape
@@ -84,7 +80,7 @@ class Enlarge(Layer):
         (batch, rows, columns, dim) -> (batch, factor * rows, factor * columns, dim), with half-pixel centres
 
     Raises:
-        ValueError: if a value is out of range.
+        ValueError: if a value is out of range; at build, if the input is no map.
     """
 
     own_checks = {"factor": checks.check_pair}
@@ -92,6 +88,9 @@ class Enlarge(Layer):
     def __init__(self, factor: Size, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(factor=factor)
+
+    def build(self, input_shape):
+        known_map(self, input_shape, sides=False)
 
     def call(self, maps: Tensor) -> Tensor:
         for factor in self.factor:

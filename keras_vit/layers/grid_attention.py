@@ -56,6 +56,7 @@ class GridSelfAttention(MultiHeadSelfAttention):
             self.relative_positions = self.sublayer(
                 DecomposedPositions,
                 self.grid_size if side is None else (side, side),
+                side is not None,
                 name="relative_positions",
                 shape=(None, self.num_heads, length, tokens_shape[-1] // self.num_heads),
             )
@@ -125,19 +126,21 @@ class DecomposedPositions(ResizedTables):
 
     Args:
         grid_size: (rows, columns) of the tables, or one integer for both.
+        is_window: whether they are those of a window, whose size does not depend on that of the images.
 
     Shapes:
         `extend` describes them
 
     Raises:
-        ValueError: if a value is out of range.
+        ValueError: if a value is out of range; when tables of another size are loaded, if they are those of a window.
     """
 
+    own_checks = {"is_window": checks.check_flag}
     usual_method = "bilinear"
 
-    def __init__(self, grid_size, **kwargs):
+    def __init__(self, grid_size, is_window=False, **kwargs):
         super().__init__(**kwargs)
-        self.configure(grid_size=grid_size)
+        self.configure(grid_size=grid_size, is_window=is_window)
 
     def build(self, input_shape):
         rows, columns = (2 * side - 1 for side in self.grid_size)
@@ -176,6 +179,8 @@ class DecomposedPositions(ResizedTables):
         return ops.concatenate([query, *products], axis=-1), ops.concatenate([key, ones], axis=-1)
 
     def resized(self, variable, table, method, old_size=None):
+        if self.is_window and table.shape != tuple(variable.shape):
+            raise ValueError(f"windows have tables of shape {tuple(variable.shape)}; got {table.shape}")
         return super().resized(variable, table, self.usual_method, old_size)
 
 

@@ -5,7 +5,7 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -86,14 +86,11 @@ class PatchEncoder(Layer):
             bottom, right = (-side % step for side, step in zip(sides, self.patch_size, strict=True))
             images = ops.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
         elif None in images.shape[1:3]:
-            sides = ops.shape(images)[1:3]
             message = f"image_size must be divisible by patch_size {self.patch_size} (or embedding.pad=True)"
-            images = check_in_call(
-                images, message, lambda: ops.equal(ops.mod(sides, self.patch_size), 0), ops.stack(sides)
-            )
-        patches = self._project(images)  # (batch, rows, columns, hidden_dim)
-        _, rows, columns, _ = ops.shape(patches)
-        return ops.reshape(patches, (-1, rows * columns, self.hidden_dim))
+            is_right = lambda: ops.equal(ops.mod(sides, self.patch_size), 0)  # noqa: E731
+            images = check_in_call(images, message, is_right, lambda: ops.stack(sides))
+        rows, columns = _grid(ops.shape(images), self.patch_size)  # TensorFlow's convolution of 0 images has others
+        return ops.reshape(self._project(images), (-1, rows * columns, self.hidden_dim))
 
     def _project(self, images):
         if self.kernel_size in (None, self.patch_size):
@@ -105,6 +102,18 @@ class PatchEncoder(Layer):
     def _tokens_of(self, inputs, product, kernel):
         tokens = product(ops.cast(inputs, self.compute_dtype), ops.cast(kernel, self.compute_dtype))
         return tokens + ops.cast(self.projection.bias, self.compute_dtype) if self.use_bias else tokens
+
+    def resize_from(self, other: Self, method: str | None = None) -> None:
+        """Copy the kernel of the same layer of a model with other patches.
+
+        `resize_patch_kernel` resizes it.
+
+        Args:
+            other: the layer, built for other patches.
+            method: not used; position tables have several.
+        """
+        kernel = ops.convert_to_numpy(other.projection.kernel)
+        self.projection.kernel.assign(resize_patch_kernel(kernel, self.projection.kernel_size))
 
     def grid_size(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
         """Return the (rows, columns) of the patch grid, None where they are unknown.

@@ -35,8 +35,14 @@ class _Pooling(Layer):
         return pooled if self._several else pooled[:, 0]
 
     def _is_of_image(self, images):
-        """(batch, tokens) -> whether a token belongs to each image, (batch, images, tokens)"""
-        return ops.equal(images[:, None], np.arange(self.images_per_sequence, dtype="int32")[:, None])
+        """(batch, tokens) -> whether a patch belongs to each image, (batch, images, patches)"""
+        if images is None or self.images_per_sequence is None:
+            raise ValueError(
+                "images_per_sequence and the input images belong together; got images_per_sequence="
+                f"{self.images_per_sequence} and images={images}"
+            )
+        numbers = np.arange(self.images_per_sequence, dtype="int32")[:, None]
+        return ops.equal(images[:, None, self.num_prefix_tokens :], numbers)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -92,10 +98,10 @@ class GlobalAveragePooling(_Pooling):
     def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
         patches = ops.cast(patches, at_least_float32(patches.dtype))
-        if images is None:
+        if images is None and not self._several:
             mean = ops.mean(patches, axis=tuple(range(1, len(patches.shape) - 1)))
             return ops.cast(mean, self.compute_dtype)
-        weights = ops.cast(self._is_of_image(images[:, self.num_prefix_tokens :]), patches.dtype)
+        weights = ops.cast(self._is_of_image(images), patches.dtype)
         counts = ops.maximum(ops.sum(weights, axis=2, keepdims=True), 1)  # an image may be absent
         return ops.cast(self._per_image(ops.matmul(weights, patches) / counts), self.compute_dtype)
 
@@ -122,7 +128,7 @@ class TokenAndAveragePooling(GlobalAveragePooling):
     def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
         levels = tokens if isinstance(tokens, (list, tuple)) else [tokens]
         count = self.images_per_sequence or 1
-        step = self.num_prefix_tokens // count
+        step = max(self.num_prefix_tokens // count, 1)
         firsts = (self._per_image(level[:, : count * step : step]) for level in levels)
         return ops.concatenate([*firsts, super().call(levels[-1], images)], axis=-1)
 
@@ -197,8 +203,8 @@ class AttentionPooling(_Pooling):
         fused = ops.reshape(self.key_value(tokens), (-1, length, 2, self.num_heads, head_dim))
         key, value = fused[:, :, 0], fused[:, :, 1]  # (batch, length, heads, head_dim)
         logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)[:, None]
-        if images is not None:
-            is_read = self._is_of_image(images[:, self.num_prefix_tokens :])[:, :, None]
+        if images is not None or self._several:
+            is_read = self._is_of_image(images)[:, :, None]
             logits = ops.where(is_read, ops.cast(logits, at_least_float32(logits.dtype)), EXCLUDED)
         weights = ops.cast(softmax_at_least_float32(logits), value.dtype)  # (batch, images, heads, length)
         pooled = ops.einsum("bihk,bkhd->bihd", weights, value)

@@ -12,11 +12,21 @@ from keras_vit.layers.base import Layer
 from keras_vit.typing import Tensor
 
 PADDING = (0, 0, 1, 1, -1)  # the coordinates of a place without patch
-_MAX_SIDE = 4096  # rows or columns of a grid
+_MAX_SIDE = 65_536  # rows or columns of a grid
+
+
+class _OfSequences(Layer):
+    """A layer of sequences of several images, each with class tokens and registers of its own."""
+
+    own_checks = {"images_per_sequence": checks.check_integer}
+
+    def __init__(self, images_per_sequence: int = 1, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.configure(images_per_sequence=images_per_sequence, num_prefix_tokens=num_prefix_tokens)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchPlaces(Layer):
+class PatchPlaces(_OfSequences):
     """Split the coordinates of patches into their places in the grids and the images of all tokens.
 
     A sequence holds the patches of one or several images, each in its own aspect ratio (NaViT, arXiv 2307.06304). Its
@@ -33,33 +43,29 @@ class PatchPlaces(Layer):
 
     Raises:
         ValueError: if a value is out of range; in a call, if a sequence has no patch of an image, a place is outside of
-            its grid or a grid has more than 4,096 rows or columns. Inside a TensorFlow graph this is a
-            `tf.errors.InvalidArgumentError`; a function that JAX compiles checks nothing.
+            its grid or a grid has more than 65,536 rows or columns. Inside a TensorFlow graph this is a
+            `tf.errors.InvalidArgumentError`; a function that JAX or XLA compiles checks nothing.
     """
 
-    own_checks = {"images_per_sequence": checks.check_integer}
-
-    def __init__(self, images_per_sequence: int = 1, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.configure(images_per_sequence=images_per_sequence, num_prefix_tokens=num_prefix_tokens)
-
     def call(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
-        places, sides, images = coordinates[..., :2], coordinates[..., 2:4], coordinates[..., 4]
+        # A replica without rows of a batch gets a sequence of zeros, whose grids have no side.
+        places, sides, images = coordinates[..., :2], ops.maximum(coordinates[..., 2:4], 1), coordinates[..., 4]
+        coordinates = ops.concatenate([places, sides, images[..., None]], axis=-1)
         for message, is_right, found in (
             (
                 f"coordinates must be inside of grids of at most {_MAX_SIDE} rows and columns",
                 lambda: (places >= 0) & (places < sides) & (sides <= _MAX_SIDE),
-                ops.max(coordinates[..., :4], axis=(0, 1)),
+                lambda: ops.max(ops.concatenate([places, sides], axis=-1), axis=(0, 1)),
             ),
             (
                 f"coordinates must have images from 0 to {self.images_per_sequence - 1}, and -1 for padding",
                 lambda: (images >= -1) & (images < self.images_per_sequence),
-                ops.max(images),
+                lambda: ops.max(images),
             ),
             (
                 "coordinates must have a patch of an image in every sequence, not padding alone",
-                lambda: ops.max(images, axis=1) >= 0,
-                ops.max(images, axis=1),
+                lambda: ops.any(images >= 0, axis=1),
+                lambda: images,
             ),
         ):
             coordinates = check_in_call(coordinates, message, is_right, found)
@@ -74,7 +80,7 @@ class PatchPlaces(Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class RepeatedPrefix(Layer):
+class RepeatedPrefix(_OfSequences):
     """Repeat the class tokens and registers at the start of a sequence, so that each of its images has its own.
 
     Args:
@@ -87,12 +93,6 @@ class RepeatedPrefix(Layer):
     Raises:
         ValueError: if a value is out of range.
     """
-
-    own_checks = {"images_per_sequence": checks.check_integer}
-
-    def __init__(self, images_per_sequence: int = 1, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.configure(images_per_sequence=images_per_sequence, num_prefix_tokens=num_prefix_tokens)
 
     def call(self, tokens: Tensor) -> Tensor:
         prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]

@@ -49,11 +49,12 @@ def resize(
     method: str = "auto",
     pad: bool = False,
     images_per_sequence: int = 1,
-    max_tokens: int = 256,
+    max_tokens: int | None = None,
 ) -> ModelT:
     """Return a copy of a model for another, any or each image's own size.
 
     Only the position tables are resized: in the copy, or, for images of any size, in every call, with the same numbers.
+    With `native`, a kernel that is resized in every call (`with_patch_size`) is resized in the copy.
     On TensorFlow, one graph serves all sizes; on JAX, each size is compiled.
 
     With None, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,
@@ -72,7 +73,8 @@ def resize(
             right; otherwise they raise an error.
         images_per_sequence: with `native`, the number of images that a sequence may hold. The outputs are (batch,
             classes) for 1, and (batch, images_per_sequence, classes) above.
-        max_tokens: with `native`, the largest number of patches of an image, for the model's preprocessing.
+        max_tokens: with `native`, the largest number of patches of an image, for the model's preprocessing; None is
+            256. It crops and pads no images.
 
     Raises:
         TypeError: if `model` is not a model of this package.
@@ -88,9 +90,10 @@ def resize(
             f"image_size None and 'native' and pad=True need a VisionTransformer, whose blocks take any number of "
             f"patches; got image_size={image_size}, pad={pad} for {config.name}"
         )
-    if images_per_sequence != 1 and not is_native:
+    if (images_per_sequence != 1 or max_tokens is not None) and not is_native:
         raise ValueError(
-            f"images_per_sequence needs image_size='native'; got {images_per_sequence} and image_size={image_size}"
+            f"images_per_sequence and max_tokens need image_size='native'; got images_per_sequence="
+            f"{images_per_sequence}, max_tokens={max_tokens} and image_size={image_size}"
         )
     changes: dict[str, Any] = {"image_size": None if is_open else image_size}
     if hasattr(config, "table_grid"):
@@ -101,13 +104,11 @@ def resize(
         if is_open and method != "auto":
             changes["embedding.resize"] = method
     if is_native:  # patches are cut, and resized, before they reach the model
-        changes |= {"patch_size": config.embedding.kernel_size or config.patch_size, "embedding.kernel_size": None}
+        changes["embedding.kernel_size"] = None
     config = config.replace(**changes)
-    preprocessing = model.preprocessing if is_open else model.preprocessing.at(config.image_size)
+    preprocessing = model.preprocessing.at(config.image_size or model.preprocessing.image_size)
     if is_native:
-        preprocessing = preprocessing.native(config.patch_size, max_tokens)
-    elif preprocessing.max_tokens is not None:
-        preprocessing = preprocessing.at(preprocessing.image_size)
+        preprocessing = preprocessing.native(config.patch_size, 256 if max_tokens is None else max_tokens)
     return _copy(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
 
 
@@ -134,6 +135,8 @@ def for_images(model: ModelT, images: Any) -> ModelT:
     """
     if not isinstance(model, ImageModel) or model.config.image_size is not None:
         return model
+    if model.config.field("embedding.images_per_sequence"):
+        raise ValueError(f"model must take images, not sequences of patches (keras_vit.resize); got {model.name!r}")
     return resize(model, np.shape(images)[1:3], pad=bool(model.config.field("embedding.pad")))
 
 
@@ -218,10 +221,7 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
     if grid:
         outputs = [_as_map(output, model) for output in outputs]
     if enlarge > 1:
-        flat = [name for name, output in zip(names, outputs, strict=True) if len(output.shape) != 4]
-        if flat:
-            raise ValueError(f"enlarge is for maps; got enlarge={enlarge}, and {', '.join(flat)} has none")
-        outputs = [Enlarge(enlarge)(output) for output in outputs]
+        outputs = [Enlarge(enlarge, dtype=model.config.dtype)(output) for output in outputs]
     return keras.Model(model.input, outputs if len(outputs) > 1 else outputs[0], name=f"{model.name}_features")
 
 

@@ -11,6 +11,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.compat.saved_objects import CrossEntropy
+from keras_vit.layers.position_grid import resize_weights
 from keras_vit.models.encoders import find_encoder, images_of, output_activation
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
@@ -144,11 +145,19 @@ class Distiller(TrainingModel):
         Returns:
             The outputs of the student's class head and distillation head in training mode (the same output twice for
             a student with one head), and the logits of the teacher in inference mode; each (batch, classes).
+
+        Raises:
+            ValueError: if the size of the images for the teacher is unknown.
         """
         student, target = self.student, images_of(self.teacher)
         images, own = (inputs["teacher_images"], inputs["images"]) if isinstance(inputs, dict) else (inputs, inputs)
         has_heads = hasattr(student, "call_heads")
         heads = student.call_heads(own, training=True) if has_heads else [student(own, training=True)]
+        if target is not None and None in images.shape[1:3] and None in student.input_shape[1:3]:
+            raise ValueError(
+                "inputs must be a dict with teacher_images of one size (keras_vit.data.flexible_patches), because that "
+                f"of the images of {student.name} is unknown; got {images.shape}"
+            )
         images = images if target is None else convert(images, images_of(student), target)
         scores = self.teacher(images, training=False)
         logits = to_logits(ops.stop_gradient(scores), output_activation(self.teacher))
@@ -274,10 +283,13 @@ def convert(images, source, target):
     sides = zip(images.shape[1:3], source.image_size, target.image_size, strict=True)
     sizes = [(old or usual, new) for old, usual, new in sides]
     if any(old != new for old, new in sizes):
-        vertical, horizontal = (_triangles(*pair) for pair in sizes)
+        vertical, horizontal = (
+            resize_weights("bilinear_antialias", np.arange(new, dtype="float64"), old, np.full(new, float(new)))
+            for old, new in sizes
+        )
         images = ops.cast(images, "float32")
-        images = ops.einsum("yr,brcd->bycd", vertical, images)
-        images = ops.einsum("xc,bycd->byxd", horizontal, images)
+        images = ops.einsum("yr,brcd->bycd", vertical.astype("float32"), images)
+        images = ops.einsum("xc,bycd->byxd", horizontal.astype("float32"), images)
     if source.statistics != target.statistics:
         (old_mean, old_std), (mean, std) = source.statistics, target.statistics
         scale = np.divide(old_std, std)
@@ -286,14 +298,9 @@ def convert(images, source, target):
     return images
 
 
-def _triangles(old, new):
-    """Return the weights (new, old) of old pixels in new ones: a triangle, wider if the size shrinks."""
-    centres = (np.arange(new) + 0.5) * old / new - 0.5
-    weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(old)) / max(old / new, 1.0))
-    return (weights / weights.sum(axis=1, keepdims=True)).astype("float32")
-
-
 def _check_student(student):
+    if isinstance(getattr(student, "input_shape", None), dict):
+        raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
     if not isinstance(student, keras.Model) or find_encoder(student) is None or not hasattr(student, "input_shape"):
         raise TypeError(
             "student must be a classifier of keras_vit, or a functional keras model with exactly one inside; "

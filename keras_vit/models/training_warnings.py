@@ -54,7 +54,7 @@ def _first_part(batch):
 
 def _images(data, shape):
     """Return the one input array, also from a list or dict, if it has floats and the shape of images; else None."""
-    leaves = keras.tree.flatten(data)
+    leaves = keras.tree.flatten(data["patches"] if isinstance(data, dict) and "patches" in data else data)
     if len(leaves) != 1 or len(getattr(leaves[0], "shape", None) or ()) != 1 + len(shape):
         return None
     is_float = "float" in str(getattr(leaves[0].dtype, "name", leaves[0].dtype))

@@ -101,7 +101,7 @@ def export(
             BMP. The limit for a progressive JPEG is a third of it.
         native_pixels: (saved_model) maximum height times width of the images of `native`, 2048 * 2048 by default; a
             request with larger ones fails before the model runs.
-        jit_compile: (saved_model) whether XLA compiles the model, once per batch size.
+        jit_compile: (saved_model) whether XLA compiles the model, once per size of a batch.
         compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None uses the model's own. Weights stay float32.
         quantization: (litert, openvino) `"int8"`: weights only for litert (dynamic range); weights and activations,
             after calibration, for openvino.
@@ -237,7 +237,7 @@ def _model_card(model, format, options):
         "inputs": None,
         "outputs": None,
         "range": f"pixels have values from 0 to 255, channels last{order}; they are standardised in the model",
-        "resizing": "in the model" if format == "saved_model" else by_caller,
+        "resizing": "in the model, except for `native`" if format == "saved_model" else by_caller,
         "preprocessing": model.preprocessing.to_dict(),
         "preprocessing_source": model.preprocessing_source,
         "labels": class_labels(model),

@@ -26,20 +26,20 @@ def server_name(name):
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
-def instructions(name, functions, *, on_error, max_pixels):
+def instructions(name, functions, size, *, on_error, max_pixels):
     """Return the text of README.txt.
 
     Args:
         name: name of the model on the server, see `server_name`.
         functions: dict from the name of a signature to its concrete function.
+        size: usual (height, width) of the images.
         on_error, max_pixels: options of the export.
     """
-    calls = {signature: _call(signature, function) for signature, function in functions.items()}
+    calls = {signature: _call(signature, function, size) for signature, function in functions.items()}
     of_files = [signature for signature, (spec, *_) in calls.items() if spec.name == "image_bytes"]
     requests = [
         _REQUEST.format(name=name, signature=signature, instance=instance)
         for signature, (_, instance, _) in calls.items()
-        if signature != "native"  # an image of this size is too long for a command
     ]
     signature = (of_files or list(functions))[0]
     spec, _, value = calls[signature]
@@ -55,14 +55,15 @@ def instructions(name, functions, *, on_error, max_pixels):
     )
 
 
-def _call(signature, function):
+def _call(signature, function, size):
     """Return the input of a signature (a `TensorSpec`), an image for REST in JSON, and a batch for gRPC in Python."""
     (spec,), _ = function.structured_input_signature
     if spec.name == "image_bytes":
         return spec, """{"image_bytes": {"b64": "'$(base64 -w0 cat.jpg)'"}}""", '[pathlib.Path("cat.jpg").read_bytes()]'
     pixel = [127] * spec.shape[-1]
-    batch = f"[[[{pixel}] * 224] * 224]" if signature == "native" else f"[[[{pixel}]]]"
-    return spec, f"[[{pixel}, {pixel}], [{pixel}, {pixel}]]", batch
+    if signature == "native":  # image.json: a list of rows of pixels
+        return spec, "'$(cat image.json)'", f"[[[{pixel}] * {size[1]}] * {size[0]}]"
+    return spec, f"[[{pixel}, {pixel}], [{pixel}, {pixel}]]", f"[[[{pixel}]]]"
 
 
 def _signature(name, function):

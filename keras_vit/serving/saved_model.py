@@ -45,11 +45,15 @@ def check_saved_model(
     checks.check_choice("compute_dtype", compute_dtype, _COMPUTE_DTYPES)
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
-    if "native" in signatures and (model.config.image_size or model.preprocessing.max_tokens):
-        raise ValueError(
-            "signatures may have 'native' only for a model that takes images of any size, see keras_vit.resize; "
-            f"{model.name} takes {model.input_shape}"
-        )
+    if "native" in signatures:
+        if model.config.image_size or model.preprocessing.max_tokens:
+            raise ValueError(
+                "signatures may have 'native' only for a model that takes images of any size, see keras_vit.resize; "
+                f"{model.name} takes {model.input_shape}"
+            )
+        usual = model.preprocessing.image_size
+        if native_pixels < usual[0] * usual[1]:
+            raise ValueError(f"native_pixels must be at least those of the usual size, {usual}; got {native_pixels}")
     if "attention" in signatures:
         rollout_model(model)  # raises if the model has no global attention
 
@@ -69,7 +73,8 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
     (folder / "assets" / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
     name, max_pixels = server_name(model.name), options["max_pixels"]
     _write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
-    text = instructions(name, functions, on_error=options["on_error"], max_pixels=max_pixels)
+    size = model.preprocessing.image_size
+    text = instructions(name, functions, size, on_error=options["on_error"], max_pixels=max_pixels)
     (folder / "README.txt").write_text(text, encoding="utf-8")
 
 

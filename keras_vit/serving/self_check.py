@@ -62,7 +62,8 @@ def self_check(model, folder, format, files, pixels, tolerance):
         ExportError: if the process fails, the export cannot read an image, or an output differs by more than the
             tolerance.
     """
-    inputs = {"images": resized(model, pixels)} if model.preprocessing.max_tokens is None else {}
+    is_fixed = format == "saved_model" and (model.config.image_size or model.preprocessing.max_tokens)
+    inputs = {} if is_fixed else {"images": resized(model, pixels)}
     if format == "saved_model":
         inputs |= {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
         inputs |= {f"pixels_{index}": image for index, image in enumerate(pixels)}

@@ -17,7 +17,7 @@ SIGNATURES = {
     "serving_default": (tf.string, "Classes and their scores, best first; assets/labels.txt lists all classes."),
     "images": (tf.float32, "Pixels of any size, values 0 to 255; one number per class of assets/labels.txt."),
     "images_uint8": (tf.uint8, "The same for uint8 pixels."),
-    "native": (tf.float32, "The same, not resized: height and width must suit the patches of the model."),
+    "native": (tf.float32, "Pixels that are not resized, values 0 to 255; one number per class of assets/labels.txt."),
     "features": (tf.string, "The input of the classification head."),
     "attention": (tf.string, "Attention rollout: the contribution of each patch, by rows and columns."),
 }
@@ -79,9 +79,12 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
         def of_pixels(images):
             if name != "native":
                 return answer(ops.as_inputs(model.preprocessing, _preprocessed(model.preprocessing, images)))
-            count = tf.reduce_prod(tf.shape(images, tf.int64)[1:3])
-            message = f"images must have at most {native_pixels} pixels each"
-            images = check_in_call(images, message, lambda: count <= native_pixels, count)
+            sides, config = tf.shape(images, tf.int64)[1:3], model.config
+            limits = {f"images must have at most {native_pixels} pixels each": tf.reduce_prod(sides) <= native_pixels}
+            if not config.embedding.pad:  # the model checks it too, unless XLA compiles it
+                limits[f"patch_size {config.patch_size} must divide image_size"] = sides % config.patch_size == 0
+            for message, is_right in limits.items():
+                images = check_in_call(images, message, lambda is_right=is_right: is_right, lambda: sides)
             return answer(ops.standardise(model.preprocessing, images))
 
         return (of_files if dtype == tf.string else of_pixels).get_concrete_function()

@@ -51,12 +51,8 @@ def describe_optimizer(optimizer):
         description = keras.saving.serialize_keras_object(optimizer)
     except NotImplementedError:  # a schedule without get_config
         description = {"class_name": type(optimizer).__name__}
-    return json.loads(json.dumps(description, default=str), object_hook=_without_name)
-
-
-def _without_name(values):
-    """Return a dict without its name: Keras numbers the optimizers of a process in their names."""
-    return {key: value for key, value in values.items() if key != "name"}
+    text = json.dumps(description, default=str)  # without names: Keras numbers the optimizers of a process in them
+    return json.loads(text, object_hook=lambda values: {key: values[key] for key in values if key != "name"})
 
 
 def as_read(values):

@@ -38,10 +38,15 @@ def loadable(config, description):
 # --- FlexiViT
 
 
+def flexible_file(size):
+    """A file of timm with the table of the authors, 7 x 7 positions of patches."""
+    return file_of(f"ViT-{size}_16", "timm", image_size=112, embedding={"class_position": False})
+
+
 @pytest.mark.parametrize("kernel", [8, 16, 32])
 def test_a_small_table_without_class_row_is_that_of_flexivit(kernel):
     """The kernel may have any size; both stay as they are, for patches of 16 pixels at 240."""
-    _, description = file_of("FlexiViT-S", "timm")
+    _, description = flexible_file("S")
     described = changed(description, {"patch_embed.proj.weight": (384, 3, kernel, kernel)})
     config, table, _ = identify(described, None, {})
     assert (table.name, config.patch_size, config.image_size) == ("FlexiViT-S", (16, 16), (240, 240))
@@ -57,13 +62,13 @@ def test_a_small_table_without_class_row_is_that_of_flexivit(kernel):
 
 @pytest.mark.parametrize(("rows", "size"), [(196, 224), (50, 112), (225, 240)])
 def test_a_table_of_another_size_or_with_a_class_row_is_that_of_a_plain_vit(rows, size):
-    _, description = file_of("FlexiViT-S", "timm")
+    _, description = flexible_file("S")
     config, table, _ = identify(changed(description, {"pos_embed": (1, rows, 384)}), None, {})
     assert (table.name, config.image_size, config.embedding.kernel_size) == ("ViT-S_16", (size, size), None)
 
 
 def test_timms_flexivit_is_named_by_its_config_json_and_resizes_as_timm_does():
-    _, description = file_of("FlexiViT-B", "timm")
+    _, description = flexible_file("B")
     checkpoint = changed(description, {"pos_embed": (1, 225, 768)}).checkpoint
     stated = {"architecture": "flexivit_base", "pretrained_cfg": {"tag": "600ep_in1k"}}
     described = describe(dataclasses.replace(checkpoint, config=stated))

@@ -226,7 +226,7 @@ def test_on_a_gpu_16_bit_goes_to_cudnn(in_chunks, monkeypatch):
             raise NotImplementedError("Q must be fp16/bf16")
         return real(query, key, value, scale=scale, flash_attention=False)
 
-    monkeypatch.setattr(kernels, "is_jax_gpu", lambda: True)
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
     monkeypatch.setattr(ops, "dot_product_attention", kernel)
     query, key, *_ = inputs("bfloat16")
     value = query + 1

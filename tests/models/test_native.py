@@ -111,9 +111,9 @@ def _coordinates(**changes):
     [
         (_coordinates(image=-1), "a patch of an image in every sequence, not padding alone"),
         (_coordinates(image=1), r"images from 0 to 0, and -1 for padding; got 1"),
-        (_coordinates(row=2), "inside of grids of at most 4096 rows and columns"),
+        (_coordinates(row=2), "inside of grids of at most 65536 rows and columns"),
         (_coordinates(column=-1), "inside of grids"),
-        (_coordinates(rows=5000), "inside of grids"),
+        (_coordinates(rows=70_000), "inside of grids"),
     ],
 )
 def test_contradicting_coordinates_are_refused(make_model, coordinates, message):
@@ -131,8 +131,9 @@ def test_contradicting_coordinates_are_refused(make_model, coordinates, message)
     ("arguments", "message"),
     [
         ({"image_size": "own"}, "image_size must be one of 'native'; got image_size='own'"),
-        ({"image_size": 16, "images_per_sequence": 2}, "images_per_sequence needs image_size='native'; got 2"),
+        ({"image_size": 16, "images_per_sequence": 2}, "need image_size='native'; got images_per_sequence=2, max_tok"),
         ({"image_size": "native", "images_per_sequence": 0}, "images_per_sequence must be an integer of at least 1"),
+        ({"image_size": None, "max_tokens": 9}, "need image_size='native'; got images_per_sequence=1, max_tokens=9"),
         ({"image_size": "native", "max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         ({"image_size": "native", "pad": True}, "embedding.pad and include_preprocessing False"),
     ],

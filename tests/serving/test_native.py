@@ -19,7 +19,8 @@ def model():
 @pytest.fixture(scope="module")
 def native(model, tmp_path_factory):
     folder = export(model, tmp_path_factory.mktemp("native"), signatures=["native"], native_pixels=40 * 40)
-    assert "[[[127, 127, 127]] * 224] * 224" in (folder / "README.txt").read_text()
+    text = (folder / "README.txt").read_text()
+    assert "[[[[127, 127, 127]] * 32] * 24]" in text and "'$(cat image.json)'" in text
     return tf.saved_model.load(str(folder)).signatures["native"]
 
 
@@ -33,7 +34,7 @@ def test_it_takes_images_of_any_size_as_they_are(model, native, size):
 
 @pytest.mark.parametrize(
     ("size", "message"),
-    [((48, 40), "at most 1600 pixels each; got.*1920"), ((20, 24), r"image_size must be divisible by patch_size")],
+    [((48, 40), "at most 1600 pixels each; got.*48 40"), ((20, 24), "must divide image_size; got.*20 24")],
 )
 def test_sizes_that_do_not_fit_are_refused(native, size, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -47,6 +48,11 @@ def test_sizes_that_do_not_fit_are_refused(native, size, message):
         (lambda: keras_vit.resize(make_model(), "native"), {"format": "onnx"}, "format must be 'saved_model'"),
         (make_model, {"native_pixels": 9}, "native_pixels belongs to the signatures"),
         (make_model, {"native_pixels": 0, "signatures": ["native"]}, "native_pixels must be an integer of at least 1"),
+        (
+            lambda: keras_vit.resize(make_model(), None),
+            {"native_pixels": 767, "signatures": ["native"]},
+            r"native_pixels must be at least those of the usual size, \(24, 32\); got 767",
+        ),
     ],
 )
 def test_other_models_and_formats_are_refused(make, arguments, message, tmp_path):

@@ -68,8 +68,6 @@ def fold_entries(path, entries, layout):
             shape = (1,) * (3 - len(shape)) + shape if rank < 3 else (1, math.prod(shape[:-1]), *shape[-1:])
         if layout.squeezed is not None and re.search(layout.squeezed, name) and shape[:3] == (1, 1, 1):
             shape = shape[3:]
-        if name in layout.position_tables and len(shape) == 4:  # a map
-            shape = (shape[0], shape[1] * shape[2], shape[3])
         checked = Entry(entry.name, shape, entry.dtype, functools.partial(_read_checked, entry, shape, path))
         for key, value in _pieces(name, checked, entries, layout):
             if key in found:

@@ -52,8 +52,8 @@ class Layout:
         suffix: end of the names of its files.
         prefix: start of every name in the files that `save_weights` writes.
         holds: dict from fields of the config, with dots for nested ones, to the value that `save_weights` needs; `set`
-            stands for any value but None, and `not VALUE` for any but this one. The layout of the file that was loaded
-            is written, or the first of the library that can hold the model.
+            stands for any value but None, `not VALUE` for any but this one, and `any` for all values. `save_weights`
+            writes the layout of the model's family, or the first of the library that can hold the model.
         published: families of families.toml that files of this layout belong to, unless a config.json states others.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
         position_tables: dict from the folded name of a position table to the prefix rows that it may have: `class`,
