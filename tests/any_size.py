@@ -6,6 +6,13 @@ from keras_vit import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig, Wi
 
 FAMILIES = {
     "plain": {},
+    "SAM": {
+        "pooling": "unpooled",
+        "norm_position": "none",
+        "window": WindowConfig(size=3, global_blocks=(1,)),
+        "embedding": EmbeddingConfig(resize="bicubic"),
+        "head": HeadConfig(neck=6),
+    },
     "DINOv2": {"num_registers": 2, "pooling": "token_gap", "embedding": EmbeddingConfig(resize="bicubic_offset")},
     "DINOv3": {
         "position_embedding": "none",
@@ -24,13 +31,6 @@ FAMILIES = {
         "block": BlockConfig(rotary=RotaryConfig(kind="pe")),
         "embedding": EmbeddingConfig(pre_norm=True, resize="bilinear"),
         "head": HeadConfig(map_prefix=True),
-    },
-    "SAM": {
-        "pooling": "unpooled",
-        "norm_position": "none",
-        "window": WindowConfig(size=3, global_blocks=(1,)),
-        "embedding": EmbeddingConfig(resize="bicubic"),
-        "head": HeadConfig(neck=6),
     },
     "CLIP": {"embedding": EmbeddingConfig(patch_bias=False, pre_norm=True, resize="bicubic")},
     "TIPS": {"embedding": EmbeddingConfig(resize="bilinear_antialias"), "position_placement": "every"},

@@ -181,7 +181,7 @@ def flexible_patches(
     checks.check_flag("keep_images", keep_images)
     sizes, kernel = checks.check_integers("patch_sizes", patch_sizes), checks.check_pair("kernel_size", kernel_size)
     key = tf.constant(checks.check_integer("seed", seed, minimum=0) + _PATCH_SIZE, tf.int64)
-    spec = dataset.element_spec[0] if isinstance(dataset.element_spec, tuple) else None
+    spec: Any = dataset.element_spec[0] if isinstance(dataset.element_spec, tuple) else tf.TensorSpec(())
     if not sizes or len(getattr(spec, "shape", ())) != 4 or None in spec.shape[1:] or spec.dtype != tf.float32:
         raise ValueError(
             "dataset must have batches (float32 images of one size, labels), and patch_sizes at least one; got "

@@ -37,10 +37,8 @@ class _Pooling(Layer):
     def _is_of_image(self, images):
         """(batch, tokens) -> whether a patch belongs to each image, (batch, images, patches)"""
         if images is None or self.images_per_sequence is None:
-            raise ValueError(
-                "images_per_sequence and the input images belong together; got images_per_sequence="
-                f"{self.images_per_sequence} and images={images}"
-            )
+            count = self.images_per_sequence
+            raise ValueError(f"images_per_sequence and the input images belong together; got {count} and {images}")
         numbers = np.arange(self.images_per_sequence, dtype="int32")[:, None]
         return ops.equal(images[:, None, self.num_prefix_tokens :], numbers)
 

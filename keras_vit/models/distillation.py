@@ -299,7 +299,7 @@ def convert(images, source, target):
 
 
 def _check_student(student):
-    if isinstance(getattr(student, "input_shape", None), dict):
+    if len(getattr(student, "inputs", None) or ()) > 1:
         raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
     if not isinstance(student, keras.Model) or find_encoder(student) is None or not hasattr(student, "input_shape"):
         raise TypeError(

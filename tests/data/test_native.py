@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.data import flexible_patches, from_arrays, native_batch, native_pipeline
+from keras_vit.data import flexible_patches, from_arrays, native_batch, native_pipeline, train_pipeline
 from keras_vit.data.preprocessing import native_grid
 
 NATIVE = Preprocessing(size=16).native(4, 20)
@@ -209,3 +209,30 @@ def test_patch_sizes_are_drawn_by_the_number_of_the_batch(batches):
 def test_patch_sizes_must_divide_the_images(batches):
     with pytest.raises(ValueError, match=r"the sides of the images must be divisible by patch_sizes.*\(5, 5\)"):
         flexible_patches(batches, (4, 5), 4)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "sizes"),
+    [
+        (tf.data.Dataset.from_tensors((tf.zeros((2, 8, 8, 3), tf.uint8), [0, 1])), (4,)),
+        (tf.data.Dataset.from_tensors((tf.zeros((2, 8, 8, 3)), [0, 1])), ()),
+        (tf.data.Dataset.from_tensors(tf.zeros((2, 8, 8, 3))), (4,)),
+        (tf.data.Dataset.from_tensors(({"patches": tf.zeros((2, 8, 8, 3))}, [0, 1])), (4,)),
+    ],
+)
+def test_batches_without_images_of_one_size_are_refused(dataset, sizes):
+    with pytest.raises(ValueError, match="dataset must have batches|patch_sizes must"):
+        flexible_patches(dataset, sizes, 4)
+
+
+def test_shards_drop_the_patches_of_the_whole_batch(source):
+    arguments = {"training": True, "drop_rate": 0.4, "seed": 3}
+    whole, _ = next(iter(native_pipeline(source, NATIVE, 4, **arguments)))
+    parts = [next(iter(native_pipeline(source, NATIVE, 4, shard=(index, 2), **arguments)))[0] for index in range(2)]
+    for name, values in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+
+
+def test_the_steps_of_training_batches_are_kept(source):
+    data = train_pipeline(source, Preprocessing(size=24), 4)
+    assert flexible_patches(data, (4, 8), 4).steps_per_epoch == data.steps_per_epoch == 3

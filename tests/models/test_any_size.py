@@ -17,7 +17,7 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 SIZES = ((16, 16), (24, 24), (12, 20), (32, 8), (8, 8), (40, 36), (4, 48))
 
 
-@pytest.mark.parametrize("family", slow_after(2, FAMILIES))
+@pytest.mark.parametrize("family", slow_after(2, FAMILIES))  # the first two: plain and SAM
 def test_each_size_gives_what_its_own_model_gives(make_model, run, family):
     model = make_model(**FAMILIES[family])
     every = keras_vit.resize(model, None)

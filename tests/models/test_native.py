@@ -7,6 +7,7 @@ from any_size import FAMILIES, images_of
 from slow_rows import slow_after
 
 import keras_vit
+from keras_vit.compat.inference import inference
 from keras_vit.data import native_batch
 from keras_vit.layers.sequences import PADDING
 
@@ -149,3 +150,43 @@ def test_preprocessing_must_make_patches(make_model):
         model.preprocessing = keras_vit.Preprocessing(size=16)
     with pytest.raises(ValueError, match=r"3 channels, and patch_size=None; got \(16, 16\), 3 and \(4, 4\)"):
         make_model().preprocessing = model.preprocessing
+
+
+@pytest.mark.parametrize("kind", [keras_vit.GlobalAveragePooling, keras_vit.AttentionPooling])
+def test_several_images_need_the_image_of_each_token(kind):
+    arguments = (2, None) if kind is keras_vit.AttentionPooling else ()
+    tokens, images = np.zeros((2, 3, 8), "float32"), np.zeros((2, 3), "int32")
+    with pytest.raises(ValueError, match="images_per_sequence and the input images belong together; got 2 and None"):
+        kind(*arguments, images_per_sequence=2)(tokens)
+    with pytest.raises(ValueError, match="images_per_sequence and the input images belong together; got None"):
+        kind(*arguments)(tokens, images)
+
+
+def test_no_images_give_no_outputs(make_model):
+    none = {"patches": np.zeros((0, 3, 48), "float32"), "coordinates": np.zeros((0, 3, 5), "int32")}
+    native, every = (keras_vit.resize(make_model(), size) for size in ("native", None))
+    assert inference(native)(none).shape == inference(every)(np.zeros((0, 8, 12, 3))).shape == (0, 5)
+    assert native(none).shape == (0, 5)
+
+
+def test_resized_patches_are_resized_once(make_model, run):
+    model = make_model().with_patch_size(2)
+    native, images = keras_vit.resize(model, "native"), pictures(SIZES[:3])
+    assert native.preprocessing.patch_size == native.config.patch_size == (2, 2)
+    expected = [run(keras_vit.resize(model, image.shape[:2]), image[None])[0] for image in images]
+    np.testing.assert_allclose(run(native, native_batch(images, 2)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("use", ["distil", "attention"])
+def test_what_needs_images_refuses_sequences(make_model, use):
+    native, batch = keras_vit.resize(make_model(), "native"), native_batch(pictures(), 4)
+    with pytest.raises(ValueError, match="must take images, not sequences of patches"):
+        if use == "distil":
+            keras_vit.Distiller(native, make_model())
+        keras_vit.analysis.attention_weights(native, batch)
+
+
+def test_pixel_values_are_remarked(make_model):
+    native, batch = keras_vit.resize(make_model(), "native"), native_batch(pictures(), 4)
+    with pytest.warns(UserWarning, match="predict of tiny got images with values"):
+        native.predict({**batch, "patches": 200 + batch["patches"]}, verbose=0)
