@@ -225,6 +225,7 @@ def test_batches_without_images_of_one_size_are_refused(dataset, sizes):
         flexible_patches(dataset, sizes, 4)
 
 
+@pytest.mark.slow
 def test_shards_drop_the_patches_of_the_whole_batch(source):
     arguments = {"training": True, "drop_rate": 0.4, "seed": 3}
     whole, _ = next(iter(native_pipeline(source, NATIVE, 4, **arguments)))

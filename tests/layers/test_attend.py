@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from slow_rows import slow_after
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.compat import kernels
@@ -197,8 +198,10 @@ def test_a_token_attends_only_to_its_image(kwargs, at_once, randomise, monkeypat
             np.testing.assert_allclose(found[row, images == image], alone[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize(
+    ("remat", "policy"),
+    slow_after(1, [(True, "float32"), (False, "float32"), (True, "mixed_bfloat16"), (False, "mixed_bfloat16")]),
+)
 def test_training_steps(remat, policy, monkeypatch):
     """Two steps of `fit` change the weights as they do without chunks."""
     config = ViTConfig(

@@ -6,6 +6,7 @@ import tensorflow as tf
 from any_size import FAMILIES
 from drawn import draw, encode
 from served import LABELS, make_model
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.serving import export, fresh_process
@@ -18,7 +19,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def native(model, tmp_path_factory):
-    folder = export(model, tmp_path_factory.mktemp("native"), signatures=["native"], native_pixels=40 * 40)
+    folder = tmp_path_factory.mktemp("native")
+    folder = export(model, folder, signatures=["native"], native_pixels=40 * 40, check=False)
     text = (folder / "README.txt").read_text()
     assert "[[[[127, 127, 127]] * 32] * 24]" in text and "'$(cat image.json)'" in text
     return tf.saved_model.load(str(folder)).signatures["native"]
@@ -61,10 +63,11 @@ def test_other_models_and_formats_are_refused(make, arguments, message, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_for_native_aspect_ratios_reads_files_as_predict_does(tmp_path):
+@pytest.mark.parametrize("check", slow_after(1, [False, True]))
+def test_a_model_for_native_aspect_ratios_reads_files_as_predict_does(tmp_path, check):
     """Images of several sizes in one request, each in its own aspect ratio, and one that is none."""
     model = keras_vit.resize(make_model(), "native", max_tokens=20)
-    served = tf.saved_model.load(str(export(model, tmp_path))).signatures
+    served = tf.saved_model.load(str(export(model, tmp_path, check=check))).signatures
     images = [draw(1), draw(2).crop((0, 0, 50, 12)), draw(3).crop((0, 0, 9, 40))]
     answer = served["serving_default"](tf.constant([*map(encode, images), b"no image"]))
     for place, image in enumerate(images):

@@ -20,7 +20,9 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2, prediction_
 import keras_vit
 from keras_vit.analysis import rollout_model
 from keras_vit.serving import export
-from keras_vit.serving.signatures import SIGNATURES
+from keras_vit.serving.signatures import DEFAULT_SIGNATURES
+
+SIGNATURES = (*DEFAULT_SIGNATURES, "attention")  # test_native.py tests `native`
 
 # What a user without this package runs: prints the answers as JSON.
 CLIENT = """
@@ -58,7 +60,7 @@ def model():
 def exported(model, tmp_path_factory):
     """Every signature, and compared with the model in a fresh process."""
     folder = tmp_path_factory.mktemp("export") / "new" / "toy"
-    return export(model, folder, top=3, signatures=tuple(SIGNATURES), tokens=True)
+    return export(model, folder, top=3, signatures=SIGNATURES, tokens=True)
 
 
 @pytest.fixture(scope="module")
