@@ -25,7 +25,7 @@ ALIKE = (
 )
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 # Families whose layers the other ones have, in the tests of what is made of a trained model.
-SAME_LAYERS = (*ALIKE, "DINOv3", "AIMv2", "SAM", "ViT-22B")
+SAME_LAYERS = (*ALIKE, "DINOv3", "AIMv2", "BEiT", "SAM", "ViT-22B")
 OTHER_LAYERS = [pytest.param(name, marks=SLOW if name in SAME_LAYERS else ()) for name in FAMILIES]
 FORMATS = [
     pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name != "Swin" else ())

@@ -122,7 +122,7 @@ def test_a_folder_of_timm_has_the_epsilon_of_its_sam(make_kind, logits_of, tmp_p
     np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", ["timm", "original", "huggingface"])
+@pytest.mark.parametrize("layout", slow_after(1, ["timm", "original", "huggingface"]))
 def test_files_of_sam_show_a_grid_that_is_not_square(make_kind, logits_of, tmp_path, layout):
     """They store the position table as a map; another image size has both kinds of tables resized."""
     source = make_kind("vit", seed=1, image_size=(8, 20), **SAM_BACKBONE)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from benchmarks import dense
@@ -65,7 +66,7 @@ def test_classes_without_pixels_do_not_count():
     assert (probe.mean_iou, probe.accuracy) == (pytest.approx((6 / 9 + 3 / 6) / 2), 9 / 12)
 
 
-@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("pad", slow_after(1, [True, False]))
 def test_features_of_a_model_for_any_size(pad):
     config = keras_vit.ViTConfig(
         name="tiny", image_size=16, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3

@@ -24,7 +24,7 @@ def pictures(sizes=SIZES, seed=0):
     return [images_of(size, 1, seed + place)[0] for place, size in enumerate(sizes)]
 
 
-@pytest.mark.parametrize("family", slow_after(3, ROWS))
+@pytest.mark.parametrize("family", slow_after(1, ROWS))
 def test_each_image_gets_what_the_model_of_its_size_gives(make_model, run, family):
     model, images = make_model(**ROWS[family]), pictures()
     expected = [run(keras_vit.resize(model, image.shape[:2]), image[None])[0] for image in images]
@@ -91,6 +91,7 @@ def test_saved_model_and_other_policies(make_model, run, tmp_path):
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="counts the traces of TensorFlow")
+@pytest.mark.slow
 def test_one_graph_serves_all_lengths(make_model):
     import tensorflow as tf
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 from numpy.lib.stride_tricks import sliding_window_view
+from slow_rows import slow_after
 
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import BiTConfig, ResNetConfig
@@ -104,7 +105,7 @@ def test_variables_of_the_stem_have_their_paths():
     }
 
 
-@pytest.mark.parametrize("name", BIT)
+@pytest.mark.parametrize("name", slow_after(1, BIT))
 def test_number_of_parameters(name):
     stage_sizes, width_factor, count = BIT[name]
     config = BiTConfig(name=name, image_size=224, stage_sizes=stage_sizes, width_factor=width_factor)
