@@ -85,6 +85,7 @@ def test_few_shot_accuracy(real_data):
     assert result.mean[25] >= 0.75
 
 
+@pytest.mark.slow
 def test_few_shot_accuracy_of_small_images(real_data):
     train, test = _cifar10(real_data, "train", 200), _cifar10(real_data, "test", 100)
     result = keras_vit.evaluation.few_shot(_model(real_data, image_size=96), train, test, shots=5, seeds=0)

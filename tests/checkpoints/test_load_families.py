@@ -261,7 +261,7 @@ def save(model, folder, suffix):
     return path
 
 
-@pytest.mark.parametrize(("kind", "changes"), slow_after(3, KERAS))
+@pytest.mark.parametrize(("kind", "changes"), slow_after(2, KERAS))
 def test_files_of_keras(make_kind, weights_of, logits_of, tmp_path, kind, changes):
     source, model = make_kind(kind, seed=1, **changes), make_kind(kind, seed=2, **changes)
     rows, columns = source.config.image_size

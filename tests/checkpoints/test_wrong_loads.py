@@ -83,7 +83,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("theirs", "ours", "names", "words"), slow_after(12, CHANGES))
+@pytest.mark.parametrize(("theirs", "ours", "names", "words"), slow_after(7, CHANGES))
 def test_a_built_model_takes_no_file_of_another(
     make_model, weights_of, logits_of, tmp_path, theirs, ours, names, words
 ):
@@ -141,7 +141,7 @@ def test_keras_own_load_weights_names_a_damaged_file(make_model, tmp_path, confi
 
 
 @pytest.mark.parametrize(
-    ("theirs", "names"), slow_after(2, [(row[0], row[2]) for row in CHANGES if not OF_THE_ROW & set(row[0] | row[1])])
+    ("theirs", "names"), slow_after(1, [(row[0], row[2]) for row in CHANGES if not OF_THE_ROW & set(row[0] | row[1])])
 )
 def test_create_model_builds_what_the_file_states(make_model, in_zoo, logits_of, tmp_path, theirs, names):
     source = make_model(seed=1, **theirs)

@@ -72,6 +72,7 @@ def test_shards_starts_and_mixes_agree_about_the_gaps(source, make):
     assert_equal(batches(last, 3), [(images[4:], labels[4:]) for images, labels in whole[1:]])
 
 
+@pytest.mark.slow
 def test_in_evaluation_they_are_left_out(source, caplog):
     dataset = eval_pipeline(source, LEVELS, 4, max_corrupt=0.2)
     with caplog.at_level(logging.WARNING, "keras_vit.data"):

@@ -127,7 +127,7 @@ def test_more_than_eight_compiled_sizes_are_remarked(make_model, caplog):
     assert caplog.messages == ["tiny: JAX compiles each size of images anew; this is number 9"]
 
 
-@pytest.mark.parametrize("size", slow_after(1, [(16, 18), (10, 16)]))
+@pytest.mark.parametrize("size", slow_after(1, [((16, 18),), ((10, 16),)]))
 def test_sides_that_the_patches_do_not_divide_are_refused(make_model, size):
     every = keras_vit.resize(make_model(), None)
     with pytest.raises(ValueError, match="image_size must be divisible by patch_size"):

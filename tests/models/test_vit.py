@@ -283,7 +283,8 @@ def _gradients(model, images):
     return loss.numpy(), tape.gradient(loss, [weight.value for weight in model.trainable_weights])
 
 
-@pytest.mark.parametrize("remat", slow_after(1, [True, False]))
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", [True, False])
 def test_fit_lowers_the_loss(remat, make_config):
     model = VisionTransformer(make_config(remat=remat, dropout_rate=0.05, drop_path_rate=0.1))
     rng = np.random.default_rng(0)
