@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from slow_rows import slow_after
 
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.compat.initial_values import build_deferred
