@@ -1,7 +1,7 @@
 """Measure `evaluation.dense_probe` on scenes of real images: how the features segment at several resolutions.
 
-A scene is a crop of an ImageNet image of 96 x 96 pixels with two images of CIFAR-10 of 32 x 32 on it; the classes of
-its pixels are the ten of CIFAR-10 and the background.
+A scene is an ImageNet image of 96 x 96 pixels with four images of CIFAR-10 of 32 x 32 on it, one in each quarter; the
+classes of its pixels are the ten of CIFAR-10 and the background.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ TRAIN, TEST, BATCH = 400, 200, 20
 NOTE = (
     "Mean intersection over union in percent, of the patch tokens of ViT-Ti/16 after its last norm and of the raw "
     f"pixels of the same patches. The ridge regression is fitted to {TRAIN} scenes and measured on {TEST} others. A "
-    "scene has 96 x 96 pixels: two images of CIFAR-10 on an ImageNet image, ten classes and the background. Scenes are "
-    "enlarged bilinearly to the size of the row."
+    "scene has 96 x 96 pixels: four images of CIFAR-10 on an ImageNet image; the classes are ten and the background. "
+    "Scenes are enlarged bilinearly to the size of the row."
 )
 
 
@@ -56,12 +56,13 @@ def scenes(real_data, part, count, seed):
     plain = keras_vit.Preprocessing(size=SCENE, mean=(0.0,) * 3, std=(1 / 255,) * 3)
     backgrounds = keras_vit.preprocess(files, plain).round().astype("uint8")
     images, masks = backgrounds[rng.integers(0, len(backgrounds), count)], np.zeros((count, SCENE, SCENE), "int64")
-    for place in range(2):  # one in the left half, one in the right half
+    half, spare = SCENE // 2, SCENE // 2 - OBJECT + 1
+    for quarter in range(4):
         chosen = rng.integers(0, len(cifar[f"x_{part}"]), count)
         objects, labels = cifar[f"x_{part}"][chosen], cifar[f"y_{part}"][chosen].ravel()
-        tops, lefts = rng.integers(0, SCENE - OBJECT + 1, count), rng.integers(0, SCENE // 2 - OBJECT + 1, count)
+        tops, lefts = (half * place + rng.integers(0, spare, count) for place in divmod(quarter, 2))
         for image, mask, pasted, label, top, left in zip(images, masks, objects, labels, tops, lefts, strict=True):
-            area = slice(top, top + OBJECT), slice(place * SCENE // 2 + left, place * SCENE // 2 + left + OBJECT)
+            area = slice(top, top + OBJECT), slice(left, left + OBJECT)
             image[area], mask[area] = pasted, label + 1
     return images, masks
 
