@@ -35,7 +35,8 @@ def native_batch(
 
     Returns:
         `{"patches": float32 (sequences, length, patch height * patch width * channels), "coordinates": int32
-        (sequences, length, 5)}`, see `PatchPlaces`.
+        (sequences, length, 5)}`. The coordinates of a patch are its row and column, the rows and columns of the grid of
+        its image, and the number of that image in the sequence, from 0; padding has 0, 0, 1, 1 and -1.
 
     Raises:
         ValueError: if there are no images, their number or sizes do not fit, or a sequence is longer than `length`.

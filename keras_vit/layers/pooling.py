@@ -49,7 +49,7 @@ class TokenPooling(_Pooling):
 
     Args:
         index: index of the token, from 0.
-        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
+        images_per_sequence: number of images in a sequence, see `keras_vit.resize`; None for one image.
         num_prefix_tokens: number of class and register tokens of each image, if there are several.
 
     Shapes:
@@ -78,11 +78,11 @@ class GlobalAveragePooling(_Pooling):
 
     Args:
         num_prefix_tokens: number of class and register tokens at the start of the sequence, which the mean leaves out.
-        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
+        images_per_sequence: number of images in a sequence, see `keras_vit.resize`; None for one image.
 
     Shapes:
         (batch, tokens, dim), or without prefix tokens a map (batch, rows, columns, dim) -> (batch, dim). With
-        `images_per_sequence` and the input `images`, (batch, tokens), from `PatchPlaces` -> the mean of each image,
+        `images_per_sequence` and the input `images`, (batch, tokens), the image of each token -> the mean per image,
         (batch, images_per_sequence, dim) above one image
 
     Raises:
@@ -112,7 +112,7 @@ class TokenAndAveragePooling(GlobalAveragePooling):
 
     Args:
         num_prefix_tokens: number of class and register tokens at the start of the sequence; the class token is first.
-        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
+        images_per_sequence: number of images in a sequence, see `keras_vit.resize`; None for one image.
 
     Shapes:
         (batch, tokens, dim) -> (batch, 2 * dim). A list of n inputs, such as the outputs of the last n blocks ->
@@ -148,7 +148,7 @@ class AttentionPooling(_Pooling):
         num_prefix_tokens: number of class and register tokens at the start of the sequence, which are left out.
         gelu: `tanh` (the official code), `erf` or `quick`.
         epsilon: epsilon of the layer norm before the MLP.
-        images_per_sequence: number of images in a sequence, see `PatchPlaces`; None for one image.
+        images_per_sequence: number of images in a sequence, see `keras_vit.resize`; None for one image.
 
     Shapes:
         (batch, tokens, dim) -> (batch, dim); with `images_per_sequence` as in `GlobalAveragePooling`

@@ -217,11 +217,11 @@ class TransformerBlock(ResidualBlock):
         grid: Tensor = None,
         training: bool | None = None,
     ) -> Tensor:
-        given = {"relative_keys": relative_keys, "attention_bias": attention_bias, "rotary": rotary}
-        given = _given(**given, images=images, grid=grid)
+        given = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, grid=grid)
+        owners = _given(images=images)  # integers have no gradient, and TensorFlow would warn of them as inputs
 
         def run(tokens, *positions):
-            positions = dict(zip(given, positions, strict=True))
+            positions = {**dict(zip(given, positions, strict=True)), **owners}
             if self.block.order == "post_norm":
                 branch = self.norm1(self.attention(tokens, training=training, **positions))
                 return self.add_mlp(self.add_attention(tokens, branch, training), training)

@@ -59,8 +59,8 @@ def resize(
 
     With None, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,
     arXiv 2502.14786, section 2.4.2; NaViT, arXiv 2307.06304): the model takes a dict of `patches` (batch, patches,
-    patch height * patch width * channels) and `coordinates`, see `PatchPlaces`. `data.native_batch` and
-    `data.native_pipeline` make such batches, `predict` and `evaluate` do it themselves.
+    patch height * patch width * channels) and `coordinates`, see `data.native_batch`. This function and
+    `data.native_pipeline` make such batches; `predict` and `evaluate` do it themselves.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.

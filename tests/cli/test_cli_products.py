@@ -113,7 +113,8 @@ class TestTrainAndExport:
         code, out, err = run(capsys, "export", *SAVED, "--output", "out", *words.split())
         assert (code, out) == (0, os.path.join("out", "1") + "\n") and "a line of the export" in err
         assert given == {
-            **dict.fromkeys(("version", "signatures", "top", "tokens", "on_error", "max_pixels", "jit_compile")),
+            **dict.fromkeys(("version", "signatures", "top", "tokens", "on_error", "max_pixels", "native_pixels")),
+            "jit_compile": None,
             "compute_dtype": None,
             "format": "openvino",
             "quantization": "int8",
