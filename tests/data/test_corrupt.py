@@ -141,6 +141,7 @@ def test_nothing_readable_stops_training_and_leaves_evaluation_empty(folder, mak
     assert str(data_error(raised.value)).startswith("12 of 12 images cannot be read; max_corrupt=1 allows 11: ")
 
 
+@pytest.mark.slow
 def test_evaluate_is_strict_and_names_the_file(source, folder):
     with pytest.raises(ValueError, match="4.png must be a complete image.*begins as PNG but is truncated"):
         list(eval_batches(source, LEVELS, 12))

@@ -97,10 +97,9 @@ def test_each_image_is_evaluated_once_in_its_order(source):
 def test_training_batches_depend_on_their_number_alone(source):
     arguments = {"training": True, "drop_rate": 0.4, "images_per_sequence": 2, "seed": 3, "buckets": (24, 28, 40)}
     whole = list(native_pipeline(source, NATIVE, 4, **arguments).take(5))
-    for start in (2, 4):
-        resumed = native_pipeline(source, NATIVE, 4, start_step=start, **arguments).take(5 - start)
-        for one, other in zip(whole[start:], resumed, strict=True):
-            tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+    resumed = native_pipeline(source, NATIVE, 4, start_step=2, **arguments).take(3)
+    for one, other in zip(whole[2:], resumed, strict=True):
+        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
     inputs, labels = whole[0]
     assert inputs["patches"].shape[:2] == (2, 24) and labels.shape == (2, 2)  # 12 of 20 patches of each image
     images = inputs["coordinates"].numpy()[..., 4]

@@ -39,7 +39,8 @@ def test_every_pass_has_every_image_in_an_order_of_its_own(source):
     assert len(set(four)) == 4 and tuple(range(SIZE)) not in four
 
 
-@pytest.mark.parametrize("source", slow_after(1, SOURCES.values()), ids=SOURCES)
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_seed_alone_determines_the_order(source):
     def order(seed, global_seed):
         tf.random.set_seed(global_seed)

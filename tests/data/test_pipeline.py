@@ -91,6 +91,7 @@ def augmented(names, count=64, seed=0, **options):
     return image[0].astype(np.float32), batches(dataset, 1)[0][0]
 
 
+@pytest.mark.slow
 def test_operations_draw_apart_and_from_the_seed():
     image, results = augmented(("flip", "shift"), count=256, seed=3)
     padded = np.pad(image, ((2, 2), (2, 2), (0, 0)))
@@ -144,6 +145,7 @@ def test_mixing_takes_the_row_before_and_gives_label_weights():
     np.testing.assert_allclose(images, mixed, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_uint8_is_the_rounded_image():
     noise = from_arrays(np.random.default_rng(0).integers(0, 256, (6, 20, 20, 1), np.uint8), np.arange(6))
     protocol = Preprocessing(size=9, mean=(0.0,), std=(1 / 255,))

@@ -111,7 +111,7 @@ def test_one_graph_serves_data_of_all_sizes(make_model):
     assert np.isfinite(model.fit(data, verbose=0, shuffle=False).history["loss"]).all()
     assert len(traced) == 1
     traced.clear()
-    for size in SIZES:  # arrays have known sizes: the second one makes Keras trace for all
+    for size in SIZES[:4]:  # arrays have known sizes: the second one makes Keras trace for all
         model.predict(images_of(size), verbose=0)
     assert len(traced) == 2
 

@@ -64,7 +64,7 @@ def test_packed_training_is_that_of_single_images(make_model, remat):
     """One step of SGD shows the gradients."""
     images, labels = pictures(), np.arange(6) % 5
     steps = []
-    for count in (1, 2, 3):
+    for count in (1, 3):
         model = keras_vit.resize(make_model(remat=remat), "native", images_per_sequence=count)
         model.compile(keras.optimizers.SGD(1.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         before = model.get_weights()

@@ -55,6 +55,7 @@ def test_broken_runs_end_as_the_unbroken_one(tmp_path, unbroken, kind, calls):
     assert end_state(*fit(tmp_path)) == unbroken
 
 
+@pytest.mark.slow
 def test_train_pipeline_goes_on_at_its_batch(tmp_path):
     source, _ = from_digits()
 
