@@ -124,6 +124,7 @@ def test_one_mean_serves_every_channel():
 class TestEvaluate:
     WORDS = ["evaluate", "--folder", "images", *TI16, "--image-size", "32", "--batch-size", "3"]
 
+    @pytest.mark.slow
     def test_counts_by_wordnet_id(self, here, capsys):
         code, out, err = run(capsys, *self.WORDS, "--json")
         assert "Loaded 200 arrays" in err

@@ -89,6 +89,7 @@ def test_a_file_that_is_gone_is_named(source, folder, caplog):
     assert any("007/0007.png cannot be read" in message for message in skipped(caplog))
 
 
+@pytest.mark.slow
 def test_beyond_the_share_fit_stops_with_one_sentence(source):
     model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(SIZE)])
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

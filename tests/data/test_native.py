@@ -85,6 +85,7 @@ def test_images_are_resized_as_pillow_does(interpolation, resample):
     assert difference.max() <= 1 / 127.5 + 1e-6 and (difference > 1e-6).mean() < 0.01
 
 
+@pytest.mark.slow
 def test_each_image_is_evaluated_once_in_its_order(source):
     labels, lengths = [], []
     for inputs, part in native_pipeline(source, NATIVE, 5, buckets=(12, 16, 20)):

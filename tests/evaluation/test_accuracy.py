@@ -61,6 +61,7 @@ def test_labels_follow_their_names():
 
 
 @eagerly
+@pytest.mark.slow
 def test_a_folder_gives_what_its_arrays_give(tmp_path):
     model = tiny()
     for n, (image, label) in enumerate(zip(IMAGES, LABELS, strict=True)):
@@ -157,6 +158,7 @@ def test_report_shows_the_worst_classes():
 
 
 @eagerly
+@pytest.mark.slow
 def test_text_and_progress(capsys):
     text = str(Accuracy(200, {1: 169, 5: 194}, "by WordNet id"))
     assert text == (

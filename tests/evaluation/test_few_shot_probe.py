@@ -113,6 +113,7 @@ def test_several_steps_per_execution():
     assert [made.step for made in probe.measurements] == [6, 9, 12]
 
 
+@pytest.mark.slow
 def test_labels_are_read_once():
     starts = []
 

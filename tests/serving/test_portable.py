@@ -85,6 +85,7 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
     assert not (tmp_path / "toy").exists()
 
 
+@pytest.mark.slow
 def test_an_answer_beyond_the_tolerance_is_an_error(model, tmp_path):
     with pytest.raises(ExportError, match="at most 1e-06 is allowed"):
         export(model, tmp_path, format="litert", quantization="int8", tolerance=1e-6, check=[encode(IMAGES[0])])

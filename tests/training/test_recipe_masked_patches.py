@@ -106,6 +106,7 @@ def test_the_same_call_goes_on_and_shows_its_table(result, source, tmp_path, mon
     assert table[0].split() == expected and table[1].split()[0] == "best"
 
 
+@pytest.mark.slow
 def test_a_finished_run_returns_its_result_at_once(result, source, workdir, monkeypatch):
     monkeypatch.setattr(keras_vit.Model, "fit", None)
     again = train(RECIPE, source, workdir, model=of_pixels(), validation=source, verbose=0)

@@ -118,6 +118,7 @@ def test_callbacks_of_keras_go_on_with_what_they_remember(tmp_path):
     assert run("broken") == expected
 
 
+@pytest.mark.slow
 def test_a_step_that_is_shown_again_is_not_counted_again(tmp_path):
     def run(workdir, *more):
         path = tmp_path / workdir / "{epoch}-{batch}.weights.h5"

@@ -216,6 +216,7 @@ def test_another_file_of_weights_of_the_same_name_is_another_run(batch, tmp_path
         run(1)
 
 
+@pytest.mark.slow
 def test_the_same_call_goes_on(result, source, tmp_path, monkeypatch, caplog, capsys):
     class Killed(Exception):
         pass
