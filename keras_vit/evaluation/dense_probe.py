@@ -90,6 +90,7 @@ def dense_probe(
     """
     checks.check_integer("classes", classes, minimum=2)
     checks.check_positive("l2", l2)
+    checks.check_flag("verbose", verbose)
     if checks.check_integer("ignore", ignore, minimum=-1) in range(classes):
         raise ValueError(f"ignore must not be one of the {classes} classes; got {ignore}")
     graph, strides = _features(model, layer)

@@ -5,7 +5,7 @@
 
 import functools
 import math
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
@@ -102,18 +102,6 @@ class PatchEncoder(Layer):
     def _tokens_of(self, inputs, product, kernel):
         tokens = product(ops.cast(inputs, self.compute_dtype), ops.cast(kernel, self.compute_dtype))
         return tokens + ops.cast(self.projection.bias, self.compute_dtype) if self.use_bias else tokens
-
-    def resize_from(self, other: Self, method: str | None = None) -> None:
-        """Copy the kernel of the same layer of a model with other patches.
-
-        `resize_patch_kernel` resizes it.
-
-        Args:
-            other: the layer, built for other patches.
-            method: not used; position tables have several.
-        """
-        kernel = ops.convert_to_numpy(other.projection.kernel)
-        self.projection.kernel.assign(resize_patch_kernel(kernel, self.projection.kernel_size))
 
     def grid_size(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
         """Return the (rows, columns) of the patch grid, None where they are unknown.

@@ -14,7 +14,7 @@ from keras_vit.compat.graph import graph_calls, owned_variables, sublayers
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config import UNPOOLED, Preprocessing
 from keras_vit.layers.feature_pyramid import Enlarge
-from keras_vit.layers.patch_encoder import PatchMap
+from keras_vit.layers.patch_encoder import PatchMap, resize_patch_kernel
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, Model, check_model, standardisation
@@ -365,6 +365,9 @@ def _copy(model, changes=None, head=None, method="auto"):
             raise ValueError(f"{new.name} of the head must have shape {tuple(new.shape)}; got {source.shape}")
         if tuple(source.shape) == tuple(new.shape):
             values[id(new)] = lambda source=source: ops.convert_to_numpy(source).copy()
+        elif new.path == "patch_encoder/projection/kernel":
+            size = tuple(new.shape)[:2]
+            values[id(new)] = lambda source=source, size=size: resize_patch_kernel(ops.convert_to_numpy(source), size)
         else:  # resized below
             values[id(new)] = lambda new=new: ops.zeros(new.shape, new.dtype)
     initialise(pending, values)

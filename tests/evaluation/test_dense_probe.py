@@ -84,6 +84,7 @@ def test_features_of_a_model_for_any_size(pad):
     [
         ({"classes": 1}, "classes must be an integer of at least 2"),
         ({"l2": 0}, "l2"),
+        ({"verbose": "no"}, "verbose must be"),
         ({"ignore": 2}, "ignore must not be one of the 3 classes; got 2"),
         ({"layer": "block_00"}, "layer is for models of keras_vit"),
         ({"train": [(scene(2, 0)[0], np.full((2, 8, 12), 255))]}, "train must have at least one pixel with a class"),
