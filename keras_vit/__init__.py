@@ -49,6 +49,7 @@ from keras_vit.models import (
     Distiller,
     MaskedPatchPrediction,
     Model,
+    SelfDistillation,
     SwinTransformer,
     VisionTransformer,
     clone,

@@ -1,0 +1,444 @@
+"""SelfDistillation: pre-training without labels by a student that predicts its own average (DINO, arXiv 2104.14294)."""
+
+import math
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+from keras import ops
+
+from keras_vit import checks
+from keras_vit.compat.graph import keep_beside_graph
+from keras_vit.layers.projection_head import ProjectionHead
+from keras_vit.models.base import head_dtype
+from keras_vit.models.derived import check_pools, clone, feature_extractor
+from keras_vit.models.encoders import read_by_head
+from keras_vit.models.training_model import TrainingModel
+from keras_vit.typing import Tensor
+
+VIEWS = ("global", "local")  # keys of a batch
+_METRICS = ("teacher_entropy", "batch_entropy")
+_COLLAPSED = 0.02  # nats between the two entropies
+
+
+def cosine_schedule(
+    initial: float, final: float, steps: int, warmup_steps: int = 0, warmup_initial: float = 0.0
+) -> np.ndarray:
+    """Return the values of a cosine schedule, one per step, as facebookresearch/dino computes them.
+
+    The first `warmup_steps` values rise linearly from `warmup_initial` to `initial`, both included. Value i of the n
+    others is `final + (initial - final) * (1 + cos(pi i / n)) / 2`, so `final` itself is not reached.
+
+    Args:
+        initial: first value after the warm-up.
+        final: limit of the last values.
+        steps: number of values.
+        warmup_steps: number of values in the warm-up, from 0 to `steps`.
+        warmup_initial: first value of the warm-up.
+
+    Returns:
+        float64 (steps,).
+
+    Raises:
+        ValueError: if `steps` or `warmup_steps` is out of range.
+    """
+    rest = checks.check_integer("steps", steps) - checks.check_integer("warmup_steps", warmup_steps, 0)
+    if rest < 0:
+        raise ValueError(f"warmup_steps must not exceed steps; got warmup_steps={warmup_steps}, steps={steps}")
+    falling = final + (initial - final) / 2 * (1 + np.cos(math.pi * np.arange(rest) / max(rest, 1)))
+    return np.concatenate([np.linspace(warmup_initial, initial, warmup_steps), falling])
+
+
+def temperature_schedule(initial: float, final: float, warmup_epochs: int, epochs: int) -> np.ndarray:
+    """Return the temperatures of the teacher, one per epoch.
+
+    They rise linearly from `initial` to `final` in `warmup_epochs` values, both included, and then stay. A run of fewer
+    epochs ends within the warm-up.
+
+    Args:
+        initial: temperature of the first epoch.
+        final: temperature after the warm-up.
+        warmup_epochs: number of epochs of the warm-up, 0 or above.
+        epochs: number of values.
+
+    Returns:
+        float64 (epochs,).
+
+    Raises:
+        ValueError: if `epochs` or `warmup_epochs` is out of range.
+    """
+    checks.check_integer("warmup_epochs", warmup_epochs, 0)
+    rest = max(checks.check_integer("epochs", epochs) - warmup_epochs, 0)
+    return np.concatenate([np.linspace(initial, final, warmup_epochs), np.full(rest, float(final))])[:epochs]
+
+
+def teacher_probabilities(logits: Tensor, center: Tensor, temperature: float) -> Tensor:
+    """Return softmax((logits - center) / temperature), the centred and sharpened targets, in float32.
+
+    Args:
+        logits: of the teacher, (..., out_dim).
+        center: broadcast to the logits.
+        temperature: of the teacher, above 0.
+    """
+    return ops.softmax((ops.cast(logits, "float32") - center) / temperature, axis=-1)
+
+
+def pair_losses(probabilities: Tensor, logits: Tensor, temperature: float) -> Tensor:
+    """Return the cross-entropy of each pair of a teacher's and a student's view.
+
+    Args:
+        probabilities: of the teacher, (batch, teacher views, out_dim).
+        logits: of the student, (batch, student views, out_dim).
+        temperature: of the student, above 0.
+
+    Returns:
+        float32 (batch, teacher views, student views).
+    """
+    scores = ops.log_softmax(ops.cast(logits, "float32") / temperature, axis=-1)
+    return -ops.einsum("btk,bsk->bts", probabilities, scores)
+
+
+def moving_average(average: Tensor, value: Tensor, momentum: float) -> Tensor:
+    """Return `momentum * average + (1 - momentum) * value`; exactly `average` if both are equal.
+
+    Args:
+        average: the earlier average.
+        value: the new value, of the same shape.
+        momentum: in [0, 1].
+    """
+    return average + (1 - momentum) * (value - average)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SelfDistillationLoss(keras.losses.Loss):
+    """Average the cross-entropies of all pairs of different views (arXiv 2104.14294, Eq. 3), one number per image.
+
+    View t of the teacher and view t of the student are the same image, and that pair is left out.
+
+    Args:
+        temperature: of the student, above 0.
+        **kwargs: arguments of `keras.losses.Loss`, such as `reduction`.
+
+    Shapes:
+        probabilities of the teacher (batch, teacher views, out_dim) and logits of the student (batch, student views,
+        out_dim), whose first views are the teacher's -> (batch,) before the reduction
+    """
+
+    def __init__(self, temperature=0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.temperature = temperature
+
+    def call(self, y_true, y_pred):
+        is_pair = 1 - np.eye(y_true.shape[1], y_pred.shape[1], dtype="float32")
+        return ops.sum(pair_losses(y_true, y_pred, self.temperature) * is_pair, axis=(1, 2)) / is_pair.sum()
+
+    def get_config(self):
+        return {**super().get_config(), "temperature": self.temperature}
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SelfDistillation(TrainingModel):
+    """Pre-train without labels by self-distillation (DINO, arXiv 2104.14294).
+
+    The student sees all crops of an image, the teacher the two global ones. The student learns to predict the teacher's
+    distribution over prototypes from other crops. The teacher is the moving average of the student. Its outputs are
+    centred by their running mean and sharpened by a low temperature, which together prevent a collapse.
+
+    ```python
+    student = keras_vit.resize(keras_vit.ViT_S16(include_top=False), None)  # images of any size
+    model = keras_vit.SelfDistillation(student)
+    data = keras_vit.data.multi_crop_pipeline(source, student.preprocessing, 512)
+    model.compile(optimizer, epochs=100, steps_per_epoch=data.steps_per_epoch)
+    model.fit(data, epochs=100, steps_per_epoch=data.steps_per_epoch)
+    model.teacher.save("teacher.keras")
+    ```
+
+    `fit` trains `student` in place and updates `teacher`, a model of the same class with the same config; the authors
+    evaluate the teacher. Both are ordinary models for `train`, `knn` and so on. A head of the student is not trained.
+    `recipe.compile` and `train` take the hyper-parameters from `dino/imagenet`.
+
+    A step updates the student, then the teacher with the momentum of the step. In the first `freeze_epochs`, the last
+    layer of the student's head keeps its initial values; its gradients only enter the state of the optimizer. The mean
+    of the centre is that of all replicas. Everything is saved and resumed with the model.
+
+    The history has `teacher_entropy`, the mean entropy of the teacher's distribution for a crop, and `batch_entropy`,
+    the entropy of the mean of these distributions over the batch, in nats. Their difference is the mean KL divergence
+    between both. It is near 0 if all images get one distribution: a single prototype (both entropies near 0) or a
+    uniform one (both near ln `out_dim`). `fit` then warns of a collapse, once, at the end of an epoch after
+    `freeze_epochs` (section 5.3 of the paper).
+
+    Args:
+        student: a model of this package that takes images and pools its tokens, with or without a head. Its own size
+            is the only size of crops that it takes; `keras_vit.resize(student, None)` takes all sizes.
+        out_dim: number of prototypes; 65,536 as published. Use fewer for small data.
+        hidden_dim, bottleneck_dim, norm_last_layer: as in `keras_vit.layers.ProjectionHead`.
+        student_temperature: temperature of the student's outputs, above 0.
+        teacher_temperature: temperature of the teacher's outputs after the warm-up, above 0; the authors advise at most
+            0.07.
+        warmup_temperature: temperature of the teacher in the first epoch.
+        warmup_epochs: epochs in which it rises to `teacher_temperature`, see `temperature_schedule`. The authors'
+            default is none, at a temperature of 0.04; the paper uses 30 epochs.
+        freeze_epochs: epochs in which the last layer of the head is frozen.
+        teacher_momentum: momentum of the moving average in the first step, in [0, 1); it rises to 1, see
+            `cosine_schedule`. The authors advise a higher one for smaller batches, 0.9995 for 256 images.
+        center_momentum: momentum of the centre, in [0, 1); None does not centre, and training collapses.
+        name: name of the Keras model; None adds `_self_distillation` to the student's name.
+
+    Shapes:
+        dict of crops, prepared as `student.preprocessing` describes: `global`, (batch, 2, height, width, channels), and
+        `local`, (batch, crops, height, width, channels), which may be absent -> dict of `student`, the logits of the
+        student (batch, crops, out_dim), and `teacher`, the probabilities of the teacher (batch, 2, out_dim). Images
+        (batch, height, width, channels) -> the logits of the student (batch, out_dim)
+
+    Raises:
+        TypeError: if `student` is not a model of this package.
+        ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its tokens or
+            has batch normalisation.
+    """
+
+    _models = ("student",)
+
+    def __init__(
+        self,
+        student: keras.Model,
+        out_dim: int = 65536,
+        *,
+        hidden_dim: int = 2048,
+        bottleneck_dim: int = 256,
+        norm_last_layer: bool = True,
+        student_temperature: float = 0.1,
+        teacher_temperature: float = 0.07,
+        warmup_temperature: float = 0.04,
+        warmup_epochs: int = 30,
+        freeze_epochs: int = 1,
+        teacher_momentum: float = 0.996,
+        center_momentum: float | None = 0.9,
+        name: str | None = None,
+    ) -> None:
+        self._check_student(student)
+        temperatures = {"student": student_temperature, "teacher": teacher_temperature, "warmup": warmup_temperature}
+        temperatures = {f"{key}_temperature": value for key, value in temperatures.items()}
+        of_head = {"out_dim": out_dim, "hidden_dim": hidden_dim, "bottleneck_dim": bottleneck_dim}
+        of_head["norm_last_layer"] = norm_last_layer
+        settings = {
+            **of_head,
+            **{key: checks.check_positive(key, value) for key, value in temperatures.items()},
+            "warmup_epochs": checks.check_integer("warmup_epochs", warmup_epochs, 0),
+            "freeze_epochs": checks.check_integer("freeze_epochs", freeze_epochs, 0),
+            "teacher_momentum": checks.check_rate("teacher_momentum", teacher_momentum),
+            "center_momentum": center_momentum and checks.check_rate("center_momentum", center_momentum),
+        }
+        dtype, teacher = head_dtype(student.config), clone(student)
+        heads = [ProjectionHead(**of_head, dtype=dtype, name=f"{owner}_head") for owner in ("student", "teacher")]
+        bodies = [_features(one) for one in (student, teacher)]
+        inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
+        outputs = heads[0](bodies[0](inputs))
+        super().__init__(inputs=inputs, outputs=outputs, name=name or f"{student.name}_self_distillation")
+        self.input_spec = None  # the inputs may be a dict of crops
+        self.student: keras.Model = student
+        self.teacher: keras.Model = teacher
+        self.student_head, self.teacher_head = heads
+        heads[1].build(bodies[1].output.shape)
+        heads[1].set_weights(heads[0].get_weights())
+        self._bodies, self._settings = bodies, settings
+        for layer in (student, teacher, heads[1], bodies[1]):
+            keep_beside_graph(self, layer)
+        self.center = self.add_weight(name="center", shape=(out_dim,), initializer="zeros", trainable=False)
+        self.step = self.add_weight(name="step", shape=(), initializer="zeros", dtype="int32", trainable=False)
+        used = {id(variable) for layer in (bodies[0], heads[0]) for variable in layer.variables}
+        self._idle = frozenset(id(variable) for variable in self.variables if id(variable) not in used)
+        self._entropies = [keras.metrics.Mean(name=name) for name in _METRICS]
+
+    def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
+        self,
+        optimizer: str | keras.optimizers.Optimizer = "rmsprop",
+        loss: Any = None,
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        **kwargs: Any,
+    ) -> None:
+        """Configure the model for training as `keras_vit.Model.compile` does.
+
+        Args:
+            optimizer: as in `keras.Model.compile`. The authors use AdamW and clip the gradient of each weight to a norm
+                of 3 (`clipnorm`).
+            loss: None uses `SelfDistillationLoss`.
+            epochs: epochs of the whole run, for the schedules.
+            steps_per_epoch: steps of an epoch.
+            **kwargs: as in `keras_vit.Model.compile`, without `microbatches`, because the centre is a mean over the
+                whole batch.
+
+        Raises:
+            ValueError: as `keras_vit.Model.compile`; if a number is out of range.
+        """
+        given, steps = self._settings, epochs * checks.check_integer("steps_per_epoch", steps_per_epoch)
+        warmup = (given["warmup_temperature"], given["teacher_temperature"], given["warmup_epochs"])
+        self._temperatures = temperature_schedule(*warmup, epochs).astype("float32")
+        self._momenta = cosine_schedule(given["teacher_momentum"], 1.0, steps).astype("float32")
+        self._epochs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+        loss = SelfDistillationLoss(given["student_temperature"]) if loss is None else loss
+        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return {**config, **self._epochs} if config else config
+
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Any:
+        """Return the logits of images; for crops, the logits of the student and the probabilities of the teacher.
+
+        Args:
+            inputs: images, or a dict of crops, see the class. In training, crops also update the centre.
+            training: as in a call of any Keras model; the teacher runs in inference mode.
+            mask: not used.
+
+        Raises:
+            ValueError: if a dict has other keys, not two global crops, or crops of a size that the student does not
+                take.
+        """
+        if not isinstance(inputs, dict):
+            return super().call(inputs, training=training, mask=mask)
+        crops = self._checked_crops(inputs)
+        features = [_per_crop(self._bodies[0], views, training) for views in crops]
+        logits = self.student_head(ops.concatenate(features, axis=1))
+        taught = ops.stop_gradient(self.teacher_head(_per_crop(self._bodies[1], crops[0], False)))
+        probabilities = teacher_probabilities(taught, self.center, self._temperature())
+        if training and self._settings["center_momentum"] is not None:
+            self.center.assign(moving_average(self.center, _mean(taught), self._settings["center_momentum"]))
+        return {"student": logits, "teacher": probabilities}
+
+    def train_step(self, *arguments):
+        results = super().train_step(*arguments)
+        if len(arguments) == 1:
+            self._end_step()
+            return results
+        logs, (trainable, others, *rest) = results  # Keras's stateless step on JAX
+        variables = self.trainable_variables, self.non_trainable_variables
+        with keras.StatelessScope(zip(sum(variables, []), [*trainable, *others], strict=True)) as scope:
+            self._end_step()
+        return logs, (*([scope.get_current_value(one) for one in part] for part in variables), *rest)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        if not isinstance(y_pred, dict):
+            raise ValueError(
+                "x must be a dict of crops, 'global' and 'local', such as of keras_vit.data.multi_crop_pipeline; got "
+                f"images of shape {getattr(x, 'shape', None)}"
+            )
+        return super().compute_loss(x, y_pred["teacher"], y_pred["student"], sample_weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        probabilities = y_pred["teacher"]
+        for metric, value in zip(self._entropies, (probabilities, _mean(probabilities)), strict=True):
+            metric.update_state(_entropy(value))
+        return super().compute_metrics(x, probabilities, y_pred["student"], sample_weight)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return a dict of the arguments other than the student."""
+        return dict(self._settings)
+
+    def _untrained(self):
+        return self._idle
+
+    def _fit_inside(self, arguments, steps_done):
+        callbacks = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not None]
+        report = CollapseReport(self._settings["freeze_epochs"])
+        return super()._fit_inside({**arguments, "callbacks": [*callbacks, report]}, steps_done)
+
+    def _end_step(self):
+        """Restore a frozen last layer, then move the teacher towards the student."""
+        is_frozen = self.step < self._settings["freeze_epochs"] * self._epochs["steps_per_epoch"]
+        for name in ("kernel", "scale"):  # while it is frozen, it equals the teacher's
+            own, others = (getattr(head, name) for head in (self.student_head, self.teacher_head))
+            own.assign(ops.where(is_frozen, others.value, own.value))
+        momentum = _at(self._momenta, self.step)
+        pairs = (self.teacher, self.student), (self.teacher_head, self.student_head)
+        for average, value in (pair for two in pairs for pair in zip(*(one.variables for one in two), strict=True)):
+            if keras.backend.is_float_dtype(average.dtype):
+                average.assign(moving_average(average, value, ops.cast(momentum, average.dtype)))
+        self.step.assign(self.step + 1)
+
+    def _temperature(self):
+        if not self.compiled:
+            return self._settings["teacher_temperature"]
+        return _at(self._temperatures, self.step // self._epochs["steps_per_epoch"])
+
+    def _checked_crops(self, inputs):
+        crops = [inputs[key] for key in VIEWS if key in inputs]
+        if not set(inputs) <= set(VIEWS) or "global" not in inputs or inputs["global"].shape[1] != 2:
+            shapes = {key: tuple(value.shape) for key, value in inputs.items()}
+            raise ValueError(f"x must have two 'global' crops of each image, and may have 'local' ones; got {shapes}")
+        size = self.student.input_shape[1:3]
+        for key, views in zip(VIEWS, crops, strict=False):
+            if any(own not in (None, side) for own, side in zip(size, views.shape[2:4], strict=True)):
+                raise ValueError(
+                    f"student must take the sizes of all crops: {key} crops are {tuple(views.shape[2:4])}, "
+                    f"{self.student.name} takes {size} (keras_vit.resize(student, None) takes images of any size)"
+                )
+        return crops
+
+    @staticmethod
+    def _check_student(student):
+        check_pools(student)
+        if len(student.inputs) > 1 or len(student.input_shape) != 4:
+            raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
+        statistics = [v.path for v in student.non_trainable_variables if "moving_" in v.name]
+        if statistics:
+            raise ValueError(
+                f"student must have no batch normalisation, whose statistics the teacher lacks; got {statistics[0]!r}"
+            )
+
+
+class CollapseReport(keras.callbacks.Callback):
+    """Warn once if the teacher's distribution no longer depends on the image; see `SelfDistillation`.
+
+    Args:
+        freeze_epochs: number of first epochs that are not checked.
+    """
+
+    def __init__(self, freeze_epochs):
+        super().__init__()
+        self._first, self._is_reported = freeze_epochs, False
+
+    def on_epoch_end(self, epoch, logs=None):
+        own, of_mean = (logs[name] for name in _METRICS)
+        if self._is_reported or epoch < self._first or not of_mean - own < _COLLAPSED:
+            return
+        self._is_reported = True
+        warnings.warn(
+            f"{self.model.name} has collapsed in epoch {epoch + 1}: the teacher gives every image the same "
+            f"distribution (teacher_entropy={own:.3g}, batch_entropy={of_mean:.3g}, of at most "
+            f"{math.log(self.model.settings['out_dim']):.3g} nats). Use centring, a lower teacher_temperature, a higher "
+            "teacher_momentum, a longer warm-up or a lower learning rate",
+            stacklevel=2,
+        )
+
+
+def _features(model):
+    """Return the model from images to the input of the head, (batch, dim); a distilled model has the mean of two."""
+    inputs = feature_extractor(model, read_by_head(model), grid=False).outputs
+    outputs = inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=model.config.dtype)(inputs)
+    return keras.Model(model.input, outputs, name=f"{model.name}_features")
+
+
+def _per_crop(body, crops, training):
+    """Return the features (batch, crops, dim) of crops (batch, crops, height, width, channels)."""
+    features = body(ops.reshape(crops, (-1, *crops.shape[2:])), training=training)
+    return ops.reshape(features, (-1, crops.shape[1], features.shape[-1]))
+
+
+def _mean(values):
+    """Return the mean over the batch and the crops, of all replicas of tf.distribute."""
+    is_tensorflow = keras.backend.backend() == "tensorflow"  # on JAX, a batch is one array on all devices
+    return ops.moments(ops.cast(values, "float32"), axes=(0, 1), synchronized=is_tensorflow)[0]
+
+
+def _entropy(probabilities):
+    """Return the entropies of distributions (..., out_dim), in nats."""
+    return -ops.sum(probabilities * ops.log(ops.maximum(probabilities, 1e-30)), axis=-1)
+
+
+def _at(values, place: npt.ArrayLike):
+    return ops.take(values, ops.minimum(place, len(values) - 1))
