@@ -37,6 +37,7 @@ def multi_crop_pipeline(
     seed: int = 0,
     start_step: int = 0,
     shard: tuple[int, int] = (0, 1),
+    dtype: str = "float32",
     max_corrupt: float = 0.01,
 ) -> tf.data.Dataset:
     """Return endless, shuffled batches of several crops of each image (multi-crop, arXiv 2006.09882, section 3.3).
@@ -55,10 +56,10 @@ def multi_crop_pipeline(
         augment: three sequences of strings, as in `train_pipeline` but without a crop: the operations on the first
             global crop, the second one, and each local one.
         seed: integer, 0 or above.
-        start_step, shard, max_corrupt: as in `train_pipeline`.
+        start_step, shard, dtype, max_corrupt: as in `train_pipeline`.
 
     Returns:
-        `tf.data.Dataset` of (dict of `global`, float32 (batch, 2, height, width, channels), and `local`, float32
+        `tf.data.Dataset` of (dict of `global`, `dtype` (batch, 2, height, width, channels), and `local`, `dtype`
         (batch, local_crops, height, width, channels); int32 labels (batch,)). Without local crops, the dict has no
         `local`. `steps_per_epoch`, an attribute of the dataset, is the number of full batches per pass.
 
@@ -66,33 +67,32 @@ def multi_crop_pipeline(
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
         ValueError: on an argument out of range, an unknown augmentation or an empty source.
     """
-    check(source, preprocessing, batch_size, shard)
+    check(source, preprocessing, batch_size, shard, dtype)
     if preprocessing.max_tokens:
         raise ValueError("preprocessing must give images of one size, not patches of native aspect ratios")
     for name, value in {"seed": seed, "start_step": start_step, "local_crops": local_crops}.items():
         checks.check_integer(name, value, minimum=0)
     if len(augment) != 3:
         raise ValueError(f"augment must be three sequences of strings, one per kind of crop; got {len(augment)}")
-    sizes = {"global": (2, *preprocessing.image_size), "local": (local_crops, *checks.check_pair("local_size", local_size))}
-    shapes = {key: (*size, preprocessing.channels) for key, size in sizes.items() if size[0]}
-    areas = {"global": global_area, "local": local_area}
-    kinds = ["global"] * 2 + ["local"] * local_crops
-    operations = [
-        parse_augment((f"random_resized_crop({areas[kind][0]!r}, {areas[kind][1]!r})", *augment[min(place, 2)]))
-        for place, kind in enumerate(kinds)
+    channels, local = preprocessing.channels, checks.check_pair("local_size", local_size)
+    kinds = [("global", global_area, preprocessing.image_size)] * 2 + [("local", local_area, local)] * local_crops
+    counts = {"global": 2, "local": local_crops}
+    shapes = {kind: (counts[kind], *size, channels) for kind, _, size in kinds}
+    views = [
+        (size, parse_augment((f"random_resized_crop({area[0]!r}, {area[1]!r})", *augment[min(place, 2)])))
+        for place, (_, area, size) in enumerate(kinds)
     ]
-    order = Order(source, batch_size, seed, shuffle=True, repeat=True, shard=shard)
 
     def prepare(number, image):
         """Return the values of all crops of an image, one after another."""
         key, crops = tf.stack([tf.constant(seed, tf.int64), number]), []
-        pixels = ops.decode(image, preprocessing.channels) if image.dtype == tf.string else image
-        for place, (crop, *others) in enumerate(operations):
-            own, (_, *size, channels) = fold(key, place), shapes[kinds[place]]
-            view = crop(pixels, size=tuple(size), channels=channels, seed=fold(own, 0))
+        pixels = ops.decode(image, channels) if image.dtype == tf.string else image
+        for place, (size, (crop, *others)) in enumerate(views):
+            own = fold(key, place)
+            view = crop(pixels, size=size, channels=channels, seed=fold(own, 0))
             for step, operation in enumerate(others, start=1):
                 view = operation(view, fold(own, step))
-            crops.append(tf.reshape(convert(preprocessing, "float32", view), [-1]))
+            crops.append(tf.reshape(convert(preprocessing, dtype, view), [-1]))
         return tf.concat(crops, 0)
 
     def split(rows, labels):
@@ -100,8 +100,7 @@ def multi_crop_pipeline(
         return {key: tf.reshape(part, (-1, *shapes[key])) for key, part in zip(shapes, parts, strict=True)}, labels
 
     lengths = [math.prod(shape) for shape in shapes.values()]
-    unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
-    dataset = read_batches(order, start_step, prepare, tf.TensorSpec((sum(lengths),), tf.float32), unreadable)
-    dataset = finished(dataset.map(split), order, start_step)
-    dataset.steps_per_epoch = max(source.size // batch_size, 1)
-    return dataset
+    order = Order(source, batch_size, seed, shuffle=True, repeat=True, shard=shard)
+    unreadable = Unreadable(source, channels, max_corrupt, needed=1)
+    dataset = read_batches(order, start_step, prepare, tf.TensorSpec((sum(lengths),), dtype), unreadable)
+    return finished(dataset.map(split), order, start_step)

@@ -104,9 +104,7 @@ def train_pipeline(
     has_partner = mixer is not None and shard[1] > 1
     order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
-    dataset = _batches(order, preprocessing, dtype, unreadable, start_step, operations, mixer)
-    dataset.steps_per_epoch = max(source.size // batch_size, 1)  # shown in the error if fit gets no steps_per_epoch
-    return dataset
+    return _batches(order, preprocessing, dtype, unreadable, start_step, operations, mixer)
 
 
 def eval_pipeline(
@@ -209,7 +207,9 @@ def finished(dataset, order, start_step):
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     steps = order.steps if order.repeat else max(order.steps - start_step, 0)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.prefetch(1).with_options(options)  # only one, because batches may be large
+    dataset = dataset.prefetch(1).with_options(options)  # only one, because batches may be large
+    dataset.steps_per_epoch = max(order.source.size // order.batch_size, 1)  # shown in the error if fit gets none
+    return dataset
 
 
 def convert(preprocessing, dtype, images):

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
+from keras_vit.config.base import optional
 from keras_vit.layers.projection_head import ProjectionHead
 from keras_vit.models.base import head_dtype
 from keras_vit.models.derived import check_pools, clone, feature_extractor
@@ -19,16 +21,24 @@ from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
 VIEWS = ("global", "local")  # keys of a batch
+_CHECKS = {
+    "student_temperature": checks.check_positive,
+    "teacher_temperature": checks.check_positive,
+    "warmup_temperature": checks.check_positive,
+    "warmup_epochs": partial(checks.check_integer, minimum=0),
+    "freeze_epochs": partial(checks.check_integer, minimum=0),
+    "teacher_momentum": checks.check_rate,
+    "center_momentum": optional(checks.check_rate),
+}
+_OF_HEAD = ("out_dim", "hidden_dim", "bottleneck_dim", "norm_last_layer")
 _METRICS = ("teacher_entropy", "batch_entropy")
 _COLLAPSED = 0.02  # nats between the two entropies
 
 
-def cosine_schedule(
-    initial: float, final: float, steps: int, warmup_steps: int = 0, warmup_initial: float = 0.0
-) -> np.ndarray:
+def cosine_schedule(initial: float, final: float, steps: int, warmup_steps: int = 0, start: float = 0.0) -> np.ndarray:
     """Return the values of a cosine schedule, one per step, as facebookresearch/dino computes them.
 
-    The first `warmup_steps` values rise linearly from `warmup_initial` to `initial`, both included. Value i of the n
+    The first `warmup_steps` values rise linearly from `start` to `initial`, both included. Value i of the n
     others is `final + (initial - final) * (1 + cos(pi i / n)) / 2`, so `final` itself is not reached.
 
     Args:
@@ -36,7 +46,7 @@ def cosine_schedule(
         final: limit of the last values.
         steps: number of values.
         warmup_steps: number of values in the warm-up, from 0 to `steps`.
-        warmup_initial: first value of the warm-up.
+        start: first value of the warm-up.
 
     Returns:
         float64 (steps,).
@@ -48,7 +58,7 @@ def cosine_schedule(
     if rest < 0:
         raise ValueError(f"warmup_steps must not exceed steps; got warmup_steps={warmup_steps}, steps={steps}")
     falling = final + (initial - final) / 2 * (1 + np.cos(math.pi * np.arange(rest) / max(rest, 1)))
-    return np.concatenate([np.linspace(warmup_initial, initial, warmup_steps), falling])
+    return np.concatenate([np.linspace(start, initial, warmup_steps), falling])
 
 
 def temperature_schedule(initial: float, final: float, warmup_epochs: int, epochs: int) -> np.ndarray:
@@ -192,6 +202,13 @@ class SelfDistillation(TrainingModel):
         student (batch, crops, out_dim), and `teacher`, the probabilities of the teacher (batch, 2, out_dim). Images
         (batch, height, width, channels) -> the logits of the student (batch, out_dim)
 
+    Attributes:
+        student, teacher: models of this package.
+        student_head, teacher_head: their `ProjectionHead`s.
+        center: (out_dim,), the centre.
+        step: number of steps done.
+        settings: dict of the other arguments.
+
     Raises:
         TypeError: if `student` is not a model of this package.
         ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its tokens or
@@ -218,20 +235,15 @@ class SelfDistillation(TrainingModel):
         name: str | None = None,
     ) -> None:
         self._check_student(student)
-        temperatures = {"student": student_temperature, "teacher": teacher_temperature, "warmup": warmup_temperature}
-        temperatures = {f"{key}_temperature": value for key, value in temperatures.items()}
-        of_head = {"out_dim": out_dim, "hidden_dim": hidden_dim, "bottleneck_dim": bottleneck_dim}
-        of_head["norm_last_layer"] = norm_last_layer
-        settings = {
-            **of_head,
-            **{key: checks.check_positive(key, value) for key, value in temperatures.items()},
-            "warmup_epochs": checks.check_integer("warmup_epochs", warmup_epochs, 0),
-            "freeze_epochs": checks.check_integer("freeze_epochs", freeze_epochs, 0),
-            "teacher_momentum": checks.check_rate("teacher_momentum", teacher_momentum),
-            "center_momentum": center_momentum and checks.check_rate("center_momentum", center_momentum),
-        }
+        numbers = (student_temperature, teacher_temperature, warmup_temperature)
+        numbers += (warmup_epochs, freeze_epochs, teacher_momentum, center_momentum)
+        settings = {name: check(name, value) for (name, check), value in zip(_CHECKS.items(), numbers, strict=True)}
         dtype, teacher = head_dtype(student.config), clone(student)
-        heads = [ProjectionHead(**of_head, dtype=dtype, name=f"{owner}_head") for owner in ("student", "teacher")]
+        heads = [
+            ProjectionHead(out_dim, hidden_dim, bottleneck_dim, 3, norm_last_layer, dtype=dtype, name=f"{owner}_head")
+            for owner in ("student", "teacher")
+        ]
+        settings |= {name: getattr(heads[0], name) for name in _OF_HEAD}
         bodies = [_features(one) for one in (student, teacher)]
         inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
         outputs = heads[0](bodies[0](inputs))
@@ -242,7 +254,7 @@ class SelfDistillation(TrainingModel):
         self.student_head, self.teacher_head = heads
         heads[1].build(bodies[1].output.shape)
         heads[1].set_weights(heads[0].get_weights())
-        self._bodies, self._settings = bodies, settings
+        self._bodies, self.settings = bodies, settings
         for layer in (student, teacher, heads[1], bodies[1]):
             keep_beside_graph(self, layer)
         self.center = self.add_weight(name="center", shape=(out_dim,), initializer="zeros", trainable=False)
@@ -252,13 +264,7 @@ class SelfDistillation(TrainingModel):
         self._entropies = [keras.metrics.Mean(name=name) for name in _METRICS]
 
     def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
-        self,
-        optimizer: str | keras.optimizers.Optimizer = "rmsprop",
-        loss: Any = None,
-        *,
-        epochs: int,
-        steps_per_epoch: int,
-        **kwargs: Any,
+        self, optimizer: Any = "rmsprop", loss: Any = None, *, epochs: int, steps_per_epoch: int, **kwargs: Any
     ) -> None:
         """Configure the model for training as `keras_vit.Model.compile` does.
 
@@ -274,7 +280,7 @@ class SelfDistillation(TrainingModel):
         Raises:
             ValueError: as `keras_vit.Model.compile`; if a number is out of range.
         """
-        given, steps = self._settings, epochs * checks.check_integer("steps_per_epoch", steps_per_epoch)
+        given, steps = self.settings, epochs * checks.check_integer("steps_per_epoch", steps_per_epoch)
         warmup = (given["warmup_temperature"], given["teacher_temperature"], given["warmup_epochs"])
         self._temperatures = temperature_schedule(*warmup, epochs).astype("float32")
         self._momenta = cosine_schedule(given["teacher_momentum"], 1.0, steps).astype("float32")
@@ -305,8 +311,8 @@ class SelfDistillation(TrainingModel):
         logits = self.student_head(ops.concatenate(features, axis=1))
         taught = ops.stop_gradient(self.teacher_head(_per_crop(self._bodies[1], crops[0], False)))
         probabilities = teacher_probabilities(taught, self.center, self._temperature())
-        if training and self._settings["center_momentum"] is not None:
-            self.center.assign(moving_average(self.center, _mean(taught), self._settings["center_momentum"]))
+        if training and self.settings["center_momentum"] is not None:
+            self.center.assign(moving_average(self.center, _mean(taught), self.settings["center_momentum"]))
         return {"student": logits, "teacher": probabilities}
 
     def train_step(self, *arguments):
@@ -334,22 +340,17 @@ class SelfDistillation(TrainingModel):
             metric.update_state(_entropy(value))
         return super().compute_metrics(x, probabilities, y_pred["student"], sample_weight)
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return a dict of the arguments other than the student."""
-        return dict(self._settings)
-
     def _untrained(self):
         return self._idle
 
     def _fit_inside(self, arguments, steps_done):
         callbacks = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not None]
-        report = CollapseReport(self._settings["freeze_epochs"])
+        report = CollapseReport(self.settings["freeze_epochs"])
         return super()._fit_inside({**arguments, "callbacks": [*callbacks, report]}, steps_done)
 
     def _end_step(self):
         """Restore a frozen last layer, then move the teacher towards the student."""
-        is_frozen = self.step < self._settings["freeze_epochs"] * self._epochs["steps_per_epoch"]
+        is_frozen = self.step < self.settings["freeze_epochs"] * self._epochs["steps_per_epoch"]
         for name in ("kernel", "scale"):  # while it is frozen, it equals the teacher's
             own, others = (getattr(head, name) for head in (self.student_head, self.teacher_head))
             own.assign(ops.where(is_frozen, others.value, own.value))
@@ -362,22 +363,22 @@ class SelfDistillation(TrainingModel):
 
     def _temperature(self):
         if not self.compiled:
-            return self._settings["teacher_temperature"]
+            return self.settings["teacher_temperature"]
         return _at(self._temperatures, self.step // self._epochs["steps_per_epoch"])
 
     def _checked_crops(self, inputs):
-        crops = [inputs[key] for key in VIEWS if key in inputs]
-        if not set(inputs) <= set(VIEWS) or "global" not in inputs or inputs["global"].shape[1] != 2:
-            shapes = {key: tuple(value.shape) for key, value in inputs.items()}
+        shapes = {key: tuple(value.shape)[1:] for key, value in inputs.items()}
+        if not set(shapes) <= set(VIEWS) or shapes.get("global", (0,))[0] != 2:
             raise ValueError(f"x must have two 'global' crops of each image, and may have 'local' ones; got {shapes}")
         size = self.student.input_shape[1:3]
-        for key, views in zip(VIEWS, crops, strict=False):
-            if any(own not in (None, side) for own, side in zip(size, views.shape[2:4], strict=True)):
-                raise ValueError(
-                    f"student must take the sizes of all crops: {key} crops are {tuple(views.shape[2:4])}, "
-                    f"{self.student.name} takes {size} (keras_vit.resize(student, None) takes images of any size)"
-                )
-        return crops
+        if any(
+            own not in (None, side) for shape in shapes.values() for own, side in zip(size, shape[1:3], strict=True)
+        ):
+            raise ValueError(
+                f"student must take crops of all sizes, {shapes}; {self.student.name} takes only {size} "
+                "(keras_vit.resize(student, None) takes images of any size)"
+            )
+        return [inputs[key] for key in VIEWS if key in inputs]
 
     @staticmethod
     def _check_student(student):
@@ -431,8 +432,8 @@ def _per_crop(body, crops, training):
 
 def _mean(values):
     """Return the mean over the batch and the crops, of all replicas of tf.distribute."""
-    is_tensorflow = keras.backend.backend() == "tensorflow"  # on JAX, a batch is one array on all devices
-    return ops.moments(ops.cast(values, "float32"), axes=(0, 1), synchronized=is_tensorflow)[0]
+    synchronized = keras.backend.backend() == "tensorflow"  # on JAX, a batch is one array on all devices
+    return ops.moments(ops.cast(values, "float32"), axes=(0, 1), synchronized=synchronized)[0]
 
 
 def _entropy(probabilities):

@@ -154,14 +154,15 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
     with held(workdir, devices.is_chief):
         resume = Resume(workdir, checkpoint_every, run=identity)
         images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
+        pipeline, drawn = (
+            train_pipeline,
+            {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")},
+        )
         if recipe.loss == CROPPED:
-            pipeline, drawn = multi_crop_pipeline, {"seed": recipe.seed, "max_corrupt": max_corrupt, **(recipe.crops or {})}
-        else:
-            drawn = images | {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
-            pipeline = train_pipeline
+            pipeline, drawn = multi_crop_pipeline, {"seed": recipe.seed, **(recipe.crops or {})}
         prepared = find_encoder(model).preprocessing, recipe.batch_size
         data = devices.dataset(
-            lambda shard: pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn)
+            lambda shard: pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
         )
         measured = validation and devices.dataset(
             lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)

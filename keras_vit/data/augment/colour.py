@@ -4,7 +4,6 @@ Pillow and the original TensorFlow code sometimes round differently; the docstri
 """
 
 import itertools
-import math
 
 import tensorflow as tf
 
@@ -12,7 +11,6 @@ from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import values
 
 _ORDERS = {count: tuple(itertools.permutations(range(count))) for count in (3, 4)}
-_REACH = 4.0  # standard deviations to which a blur reaches; the rest of the weights is below 1e-4
 
 
 def autocontrast(image):
@@ -139,39 +137,32 @@ def grayscale(probability):
     return values.sometimes(probability, lambda image, seed: _grey(image) + tf.zeros_like(image))
 
 
-def random_solarize(probability, threshold=128.0):
-    """Return the operation of kind `image` that inverts the pixel values from `threshold` on with a probability.
+def solarize_bright(probability):
+    """Return the operation of kind `image` that inverts the pixel values from 128 on with a probability.
 
     Args:
         probability: from 0 to 1; 0.2 in DINO, for the second global crop.
-        threshold: pixel value on [0, 255].
     """
-    limit = values.check_number("threshold", threshold, 0.0, 255.0)
-    return values.sometimes(probability, lambda image, seed: tf.where(image < limit, image, 255.0 - image))
+    return values.sometimes(probability, lambda image, seed: tf.where(image < 128.0, image, 255.0 - image))
 
 
 def gaussian_blur(probability, min_sigma=0.1, max_sigma=2.0):
-    """Return a Gaussian blur with a probability, of kind `image` (see `Operation`); the border is repeated.
+    """Return a Gaussian blur with a probability, of kind `image` (see `Operation`).
 
-    Pillow approximates the Gaussian by three box filters; this one is exact up to four standard deviations.
+    Weights beyond the border are left out, and the others are divided by their sum. Pillow approximates the Gaussian
+    and repeats the border.
 
     Args:
         probability: from 0 to 1.
         min_sigma, max_sigma: range of the standard deviation in pixels, which is uniform; DINO's is 0.1 to 2.
     """
     sigmas = values.check_span("min_sigma", min_sigma, "max_sigma", max_sigma)
-    reach = math.ceil(_REACH * sigmas[1])
 
     def blur(image, seed):
         sigma = tf.random.stateless_uniform((), seed, *sigmas)
-        for axis in (0, 1):  # one product with a matrix of weights per axis
-            length = image.shape[axis]
-            places = tf.range(-reach, length + reach)
-            distances = tf.cast(places - tf.range(length)[:, None], tf.float32) / sigma
-            weights = tf.nn.softmax(tf.where(tf.abs(distances) <= _REACH, -0.5 * distances**2, -1e9))
-            image = tf.gather(image, tf.clip_by_value(places, 0, length - 1), axis=axis)
-            image = tf.einsum("yr,rxc->yxc" if axis == 0 else "xr,yrc->yxc", weights, image)
-        return image
+        places = (tf.range(side, dtype=tf.float32) / sigma for side in image.shape[:2])
+        rows, columns = (tf.nn.softmax(-0.5 * (place - place[:, None]) ** 2) for place in places)
+        return tf.einsum("yr,rxc->yxc", rows, tf.einsum("xs,rsc->rxc", columns, image))
 
     return values.sometimes(probability, blur)
 

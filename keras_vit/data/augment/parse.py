@@ -45,7 +45,7 @@ OPERATIONS = {
     "color_jitter": ("image", colour.color_jitter),
     "random_erasing": ("image", geometry.random_erasing),
     "grayscale": ("image", colour.grayscale),
-    "solarize": ("image", colour.random_solarize),
+    "solarize": ("image", colour.solarize_bright),
     "gaussian_blur": ("image", colour.gaussian_blur),
 }
 MIXES = {"mixup": ("mix", mixing.mixup), "cutmix": ("mix", mixing.cutmix)}

@@ -33,9 +33,8 @@ def sometimes(probability, change):
 
     def apply(image, seed):
         draw, own = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-        return tf.cond(
-            tf.random.stateless_uniform((), draw) < probability, lambda: change(image, own), lambda: image
-        )
+        is_changed = tf.random.stateless_uniform((), draw) < probability
+        return tf.cond(is_changed, lambda: change(image, own), lambda: image)
 
     return apply
 
