@@ -92,8 +92,8 @@ class _PerVariable:
     because Adam divides by the scale.
 
     The learning rate of a variable is `LR(t) * factor`. The weight decay is decoupled: `LR(t) * factor * weight_decay *
-    kernel`; a weight decay that is a Keras schedule changes with the step. Both act inside `update_step`, so replicas and microbatches do not change the result. The optimizer needs
-    only an `update_step` that takes the learning rate.
+    kernel`; it may be a Keras schedule. Both act inside `update_step`, so replicas and microbatches do not change the
+    result. The optimizer needs only an `update_step` that takes the learning rate.
 
     Args:
         rate_factors: one number per trainable variable, in their order; None means 1 for all.

@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.typing import Tensor
 
@@ -34,12 +33,6 @@ class ProjectionHead(Layer):
     Raises:
         ValueError: if a value is out of range.
     """
-
-    own_checks = {
-        "out_dim": checks.check_integer,
-        "bottleneck_dim": checks.check_integer,
-        "norm_last_layer": checks.check_flag,
-    }
 
     def __init__(
         self,

@@ -2,150 +2,34 @@
 
 import math
 import warnings
-from functools import partial
 from typing import Any
 
 import keras
-import numpy as np
-import numpy.typing as npt
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
-from keras_vit.config.base import optional
+from keras_vit.config.base import ARGUMENTS
 from keras_vit.layers.projection_head import ProjectionHead
 from keras_vit.models.base import head_dtype
 from keras_vit.models.derived import check_pools, clone, feature_extractor
 from keras_vit.models.encoders import read_by_head
+from keras_vit.models.self_distillation_loss import (
+    SelfDistillationLoss,
+    cosine_schedule,
+    moving_average,
+    teacher_probabilities,
+    temperature_schedule,
+)
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
 VIEWS = ("global", "local")  # keys of a batch
-_CHECKS = {
-    "student_temperature": checks.check_positive,
-    "teacher_temperature": checks.check_positive,
-    "warmup_temperature": checks.check_positive,
-    "warmup_epochs": partial(checks.check_integer, minimum=0),
-    "freeze_epochs": partial(checks.check_integer, minimum=0),
-    "teacher_momentum": checks.check_rate,
-    "center_momentum": optional(checks.check_rate),
-}
-_OF_HEAD = ("out_dim", "hidden_dim", "bottleneck_dim", "norm_last_layer")
+_SETTINGS = (
+    *("out_dim", "hidden_dim", "bottleneck_dim", "norm_last_layer", "student_temperature", "teacher_temperature"),
+    *("warmup_temperature", "warmup_epochs", "freeze_epochs", "teacher_momentum", "center_momentum"),
+)
 _METRICS = ("teacher_entropy", "batch_entropy")
 _COLLAPSED = 0.02  # nats between the two entropies
-
-
-def cosine_schedule(initial: float, final: float, steps: int, warmup_steps: int = 0, start: float = 0.0) -> np.ndarray:
-    """Return the values of a cosine schedule, one per step, as facebookresearch/dino computes them.
-
-    The first `warmup_steps` values rise linearly from `start` to `initial`, both included. Value i of the n
-    others is `final + (initial - final) * (1 + cos(pi i / n)) / 2`, so `final` itself is not reached.
-
-    Args:
-        initial: first value after the warm-up.
-        final: limit of the last values.
-        steps: number of values.
-        warmup_steps: number of values in the warm-up, from 0 to `steps`.
-        start: first value of the warm-up.
-
-    Returns:
-        float64 (steps,).
-
-    Raises:
-        ValueError: if `steps` or `warmup_steps` is out of range.
-    """
-    rest = checks.check_integer("steps", steps) - checks.check_integer("warmup_steps", warmup_steps, 0)
-    if rest < 0:
-        raise ValueError(f"warmup_steps must not exceed steps; got warmup_steps={warmup_steps}, steps={steps}")
-    falling = final + (initial - final) / 2 * (1 + np.cos(math.pi * np.arange(rest) / max(rest, 1)))
-    return np.concatenate([np.linspace(start, initial, warmup_steps), falling])
-
-
-def temperature_schedule(initial: float, final: float, warmup_epochs: int, epochs: int) -> np.ndarray:
-    """Return the temperatures of the teacher, one per epoch.
-
-    They rise linearly from `initial` to `final` in `warmup_epochs` values, both included, and then stay. A run of fewer
-    epochs ends within the warm-up.
-
-    Args:
-        initial: temperature of the first epoch.
-        final: temperature after the warm-up.
-        warmup_epochs: number of epochs of the warm-up, 0 or above.
-        epochs: number of values.
-
-    Returns:
-        float64 (epochs,).
-
-    Raises:
-        ValueError: if `epochs` or `warmup_epochs` is out of range.
-    """
-    checks.check_integer("warmup_epochs", warmup_epochs, 0)
-    rest = max(checks.check_integer("epochs", epochs) - warmup_epochs, 0)
-    return np.concatenate([np.linspace(initial, final, warmup_epochs), np.full(rest, float(final))])[:epochs]
-
-
-def teacher_probabilities(logits: Tensor, center: Tensor, temperature: float) -> Tensor:
-    """Return softmax((logits - center) / temperature), the centred and sharpened targets, in float32.
-
-    Args:
-        logits: of the teacher, (..., out_dim).
-        center: broadcast to the logits.
-        temperature: of the teacher, above 0.
-    """
-    return ops.softmax((ops.cast(logits, "float32") - center) / temperature, axis=-1)
-
-
-def pair_losses(probabilities: Tensor, logits: Tensor, temperature: float) -> Tensor:
-    """Return the cross-entropy of each pair of a teacher's and a student's view.
-
-    Args:
-        probabilities: of the teacher, (batch, teacher views, out_dim).
-        logits: of the student, (batch, student views, out_dim).
-        temperature: of the student, above 0.
-
-    Returns:
-        float32 (batch, teacher views, student views).
-    """
-    scores = ops.log_softmax(ops.cast(logits, "float32") / temperature, axis=-1)
-    return -ops.einsum("btk,bsk->bts", probabilities, scores)
-
-
-def moving_average(average: Tensor, value: Tensor, momentum: float) -> Tensor:
-    """Return `momentum * average + (1 - momentum) * value`; exactly `average` if both are equal.
-
-    Args:
-        average: the earlier average.
-        value: the new value, of the same shape.
-        momentum: in [0, 1].
-    """
-    return average + (1 - momentum) * (value - average)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class SelfDistillationLoss(keras.losses.Loss):
-    """Average the cross-entropies of all pairs of different views (arXiv 2104.14294, Eq. 3), one number per image.
-
-    View t of the teacher and view t of the student are the same image, and that pair is left out.
-
-    Args:
-        temperature: of the student, above 0.
-        **kwargs: arguments of `keras.losses.Loss`, such as `reduction`.
-
-    Shapes:
-        probabilities of the teacher (batch, teacher views, out_dim) and logits of the student (batch, student views,
-        out_dim), whose first views are the teacher's -> (batch,) before the reduction
-    """
-
-    def __init__(self, temperature=0.1, **kwargs):
-        super().__init__(**kwargs)
-        self.temperature = temperature
-
-    def call(self, y_true, y_pred):
-        is_pair = 1 - np.eye(y_true.shape[1], y_pred.shape[1], dtype="float32")
-        return ops.sum(pair_losses(y_true, y_pred, self.temperature) * is_pair, axis=(1, 2)) / is_pair.sum()
-
-    def get_config(self):
-        return {**super().get_config(), "temperature": self.temperature}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -235,15 +119,13 @@ class SelfDistillation(TrainingModel):
         name: str | None = None,
     ) -> None:
         self._check_student(student)
-        numbers = (student_temperature, teacher_temperature, warmup_temperature)
-        numbers += (warmup_epochs, freeze_epochs, teacher_momentum, center_momentum)
-        settings = {name: check(name, value) for (name, check), value in zip(_CHECKS.items(), numbers, strict=True)}
+        given = locals()
+        settings = {key: ARGUMENTS[key](key, given[key]) for key in _SETTINGS}
         dtype, teacher = head_dtype(student.config), clone(student)
         heads = [
             ProjectionHead(out_dim, hidden_dim, bottleneck_dim, 3, norm_last_layer, dtype=dtype, name=f"{owner}_head")
             for owner in ("student", "teacher")
         ]
-        settings |= {name: getattr(heads[0], name) for name in _OF_HEAD}
         bodies = [_features(one) for one in (student, teacher)]
         inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
         outputs = heads[0](bodies[0](inputs))
@@ -280,11 +162,11 @@ class SelfDistillation(TrainingModel):
         Raises:
             ValueError: as `keras_vit.Model.compile`; if a number is out of range.
         """
-        given, steps = self.settings, epochs * checks.check_integer("steps_per_epoch", steps_per_epoch)
+        given, counts = self.settings, {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+        self._epochs = {key: ARGUMENTS[key](key, count) for key, count in counts.items()}
         warmup = (given["warmup_temperature"], given["teacher_temperature"], given["warmup_epochs"])
         self._temperatures = temperature_schedule(*warmup, epochs).astype("float32")
-        self._momenta = cosine_schedule(given["teacher_momentum"], 1.0, steps).astype("float32")
-        self._epochs = {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
+        self._momenta = cosine_schedule(given["teacher_momentum"], 1.0, epochs * steps_per_epoch).astype("float32")
         loss = SelfDistillationLoss(given["student_temperature"]) if loss is None else loss
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
@@ -411,8 +293,8 @@ class CollapseReport(keras.callbacks.Callback):
         warnings.warn(
             f"{self.model.name} has collapsed in epoch {epoch + 1}: the teacher gives every image the same "
             f"distribution (teacher_entropy={own:.3g}, batch_entropy={of_mean:.3g}, of at most "
-            f"{math.log(self.model.settings['out_dim']):.3g} nats). Use centring, a lower teacher_temperature, a higher "
-            "teacher_momentum, a longer warm-up or a lower learning rate",
+            f"{math.log(self.model.settings['out_dim']):.3g} nats): use centring, a lower teacher_temperature, a "
+            "higher teacher_momentum, a longer warm-up or a lower learning rate",
             stacklevel=2,
         )
 
@@ -441,5 +323,5 @@ def _entropy(probabilities):
     return -ops.sum(probabilities * ops.log(ops.maximum(probabilities, 1e-30)), axis=-1)
 
 
-def _at(values, place: npt.ArrayLike):
+def _at(values, place):
     return ops.take(values, ops.minimum(place, len(values) - 1))
