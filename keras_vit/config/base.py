@@ -74,8 +74,8 @@ _NAMES: dict[Check, str] = {
     "teacher_temperature warmup_temperature width_factor",
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
-    "include_top key_bias map_prefix mlp_norm norm_last_layer pad patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted "
-    "square_positions use_bias",
+    "include_top key_bias map_prefix mlp_norm norm_last_layer pad patch_bias patch_norm pre_norm qk_norm "
+    "qkv_bias remat shifted square_positions use_bias",
     checks.check_string: "classifier_activation name",
 }
 

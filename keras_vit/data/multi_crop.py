@@ -74,30 +74,26 @@ def multi_crop_pipeline(
         checks.check_integer(name, value, minimum=0)
     if len(augment) != 3:
         raise ValueError(f"augment must be three sequences of strings, one per kind of crop; got {len(augment)}")
-    channels, local = preprocessing.channels, checks.check_pair("local_size", local_size)
-    kinds = [("global", global_area, preprocessing.image_size)] * 2 + [("local", local_area, local)] * local_crops
-    counts = {"global": 2, "local": local_crops}
-    shapes = {kind: (counts[kind], *size, channels) for kind, _, size in kinds}
-    views = [
-        (size, parse_augment((f"random_resized_crop({area[0]!r}, {area[1]!r})", *augment[min(place, 2)])))
-        for place, (_, area, size) in enumerate(kinds)
-    ]
+    channels, local = preprocessing.channels, (local_crops, *checks.check_pair("local_size", local_size))
+    shapes = {"global": (2, *preprocessing.image_size, channels), "local": (*local, channels)}
+    crops = [f"random_resized_crop({low!r}, {high!r})" for low, high in (global_area, local_area)]
+    views = [parse_augment((crops[place > 1], *augment[min(place, 2)])) for place in range(2 + local_crops)]
 
     def prepare(number, image):
         """Return the values of all crops of an image, one after another."""
-        key, crops = tf.stack([tf.constant(seed, tf.int64), number]), []
+        key, values = tf.stack([tf.constant(seed, tf.int64), number]), []
         pixels = ops.decode(image, channels) if image.dtype == tf.string else image
-        for place, (size, (crop, *others)) in enumerate(views):
-            own = fold(key, place)
+        for place, (crop, *others) in enumerate(views):
+            own, size = fold(key, place), shapes["local" if place > 1 else "global"][1:3]
             view = crop(pixels, size=size, channels=channels, seed=fold(own, 0))
             for step, operation in enumerate(others, start=1):
                 view = operation(view, fold(own, step))
-            crops.append(tf.reshape(convert(preprocessing, dtype, view), [-1]))
-        return tf.concat(crops, 0)
+            values.append(tf.reshape(convert(preprocessing, dtype, view), [-1]))
+        return tf.concat(values, 0)
 
     def split(rows, labels):
-        parts = tf.split(rows, lengths, axis=1)
-        return {key: tf.reshape(part, (-1, *shapes[key])) for key, part in zip(shapes, parts, strict=True)}, labels
+        parts = zip(shapes.items(), tf.split(rows, lengths, axis=1), strict=True)
+        return {key: tf.reshape(part, (-1, *shape)) for (key, shape), part in parts if shape[0]}, labels
 
     lengths = [math.prod(shape) for shape in shapes.values()]
     order = Order(source, batch_size, seed, shuffle=True, repeat=True, shard=shard)

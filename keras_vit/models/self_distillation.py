@@ -23,7 +23,6 @@ from keras_vit.models.self_distillation_loss import (
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
-VIEWS = ("global", "local")  # keys of a batch
 _SETTINGS = (
     *("out_dim", "hidden_dim", "bottleneck_dim", "norm_last_layer", "student_temperature", "teacher_temperature"),
     *("warmup_temperature", "warmup_epochs", "freeze_epochs", "teacher_momentum", "center_momentum"),
@@ -95,8 +94,8 @@ class SelfDistillation(TrainingModel):
 
     Raises:
         TypeError: if `student` is not a model of this package.
-        ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its tokens or
-            has batch normalisation.
+        ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its
+            tokens.
     """
 
     _models = ("student",)
@@ -118,14 +117,14 @@ class SelfDistillation(TrainingModel):
         center_momentum: float | None = 0.9,
         name: str | None = None,
     ) -> None:
-        self._check_student(student)
+        check_pools(student)
+        if len(student.inputs) > 1:
+            raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
         given = locals()
         settings = {key: ARGUMENTS[key](key, given[key]) for key in _SETTINGS}
         dtype, teacher = head_dtype(student.config), clone(student)
-        heads = [
-            ProjectionHead(out_dim, hidden_dim, bottleneck_dim, 3, norm_last_layer, dtype=dtype, name=f"{owner}_head")
-            for owner in ("student", "teacher")
-        ]
+        sizes = out_dim, hidden_dim, bottleneck_dim, 3, norm_last_layer
+        heads = [ProjectionHead(*sizes, dtype=dtype, name=f"{owner}_head") for owner in ("student", "teacher")]
         bodies = [_features(one) for one in (student, teacher)]
         inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
         outputs = heads[0](bodies[0](inputs))
@@ -226,9 +225,8 @@ class SelfDistillation(TrainingModel):
         return self._idle
 
     def _fit_inside(self, arguments, steps_done):
-        callbacks = [callback for callback in keras.tree.flatten(arguments.get("callbacks")) if callback is not None]
-        report = CollapseReport(self.settings["freeze_epochs"])
-        return super()._fit_inside({**arguments, "callbacks": [*callbacks, report]}, steps_done)
+        callbacks = [*keras.tree.flatten(arguments.get("callbacks") or []), CollapseReport()]
+        return super()._fit_inside({**arguments, "callbacks": callbacks}, steps_done)
 
     def _end_step(self):
         """Restore a frozen last layer, then move the teacher towards the student."""
@@ -250,7 +248,7 @@ class SelfDistillation(TrainingModel):
 
     def _checked_crops(self, inputs):
         shapes = {key: tuple(value.shape)[1:] for key, value in inputs.items()}
-        if not set(shapes) <= set(VIEWS) or shapes.get("global", (0,))[0] != 2:
+        if not set(shapes) <= {"global", "local"} or shapes.get("global", (0,))[0] != 2:
             raise ValueError(f"x must have two 'global' crops of each image, and may have 'local' ones; got {shapes}")
         size = self.student.input_shape[1:3]
         if any(
@@ -260,40 +258,23 @@ class SelfDistillation(TrainingModel):
                 f"student must take crops of all sizes, {shapes}; {self.student.name} takes only {size} "
                 "(keras_vit.resize(student, None) takes images of any size)"
             )
-        return [inputs[key] for key in VIEWS if key in inputs]
-
-    @staticmethod
-    def _check_student(student):
-        check_pools(student)
-        if len(student.inputs) > 1 or len(student.input_shape) != 4:
-            raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
-        statistics = [v.path for v in student.non_trainable_variables if "moving_" in v.name]
-        if statistics:
-            raise ValueError(
-                f"student must have no batch normalisation, whose statistics the teacher lacks; got {statistics[0]!r}"
-            )
+        return [inputs[key] for key in sorted(shapes)]
 
 
 class CollapseReport(keras.callbacks.Callback):
-    """Warn once if the teacher's distribution no longer depends on the image; see `SelfDistillation`.
+    """Warn once if the teacher's distribution no longer depends on the image; see `SelfDistillation`."""
 
-    Args:
-        freeze_epochs: number of first epochs that are not checked.
-    """
-
-    def __init__(self, freeze_epochs):
-        super().__init__()
-        self._first, self._is_reported = freeze_epochs, False
+    _is_reported = False
 
     def on_epoch_end(self, epoch, logs=None):
-        own, of_mean = (logs[name] for name in _METRICS)
-        if self._is_reported or epoch < self._first or not of_mean - own < _COLLAPSED:
+        (own, of_mean), settings = (logs[name] for name in _METRICS), self.model.settings
+        if self._is_reported or epoch < settings["freeze_epochs"] or not of_mean - own < _COLLAPSED:
             return
         self._is_reported = True
         warnings.warn(
             f"{self.model.name} has collapsed in epoch {epoch + 1}: the teacher gives every image the same "
             f"distribution (teacher_entropy={own:.3g}, batch_entropy={of_mean:.3g}, of at most "
-            f"{math.log(self.model.settings['out_dim']):.3g} nats): use centring, a lower teacher_temperature, a "
+            f"{math.log(settings['out_dim']):.3g} nats): use centring, a lower teacher_temperature, a "
             "higher teacher_momentum, a longer warm-up or a lower learning rate",
             stacklevel=2,
         )

@@ -154,12 +154,9 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
     with held(workdir, devices.is_chief):
         resume = Resume(workdir, checkpoint_every, run=identity)
         images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
-        pipeline, drawn = (
-            train_pipeline,
-            {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")},
-        )
-        if recipe.loss == CROPPED:
-            pipeline, drawn = multi_crop_pipeline, {"seed": recipe.seed, **(recipe.crops or {})}
+        drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
+        cropped = {"seed": recipe.seed, **(recipe.crops or {})}
+        pipeline, drawn = (multi_crop_pipeline, cropped) if recipe.loss == CROPPED else (train_pipeline, drawn)
         prepared = find_encoder(model).preprocessing, recipe.batch_size
         data = devices.dataset(
             lambda shard: pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
