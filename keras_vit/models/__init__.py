@@ -15,7 +15,9 @@ from keras_vit.models.derived import (
 )
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.layer_states import freeze
-from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.models.masked_images import Reconstruction
+from keras_vit.models.masked_patches import MaskedPatchPrediction
 from keras_vit.models.resnet import AxialResNet, BiTResNet
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
@@ -26,6 +28,7 @@ __all__ = [
     "BiTResNet",
     "Distiller",
     "ImageModel",
+    "MaskedAutoencoder",
     "MaskedPatchPrediction",
     "Model",
     "Reconstruction",
