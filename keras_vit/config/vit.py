@@ -259,8 +259,8 @@ def _rules(c):
         f"embedding.patch_drop_rate removes patches in training, so the model needs an image_size, {ANY_PATCHES}, "
         "and pooling not 'first', 'unpooled' or 'token_unpooled'": c.embedding.patch_drop_rate
         and (is_open or c.needs_all_patches or c.head.neck or c.pooling in ("first", *UNPOOLED)),
-        "embedding.position_init 'sincos2d_mae' is for a table, so position_embedding must be 'learned', and hidden_dim "
-        "at least 8 and divisible by 4": c.embedding.position_init != "normal"
+        "embedding.position_init 'sincos2d_mae' is for a table, so position_embedding must be 'learned', and "
+        "hidden_dim at least 8 and divisible by 4": c.embedding.position_init != "normal"
         and (c.position_embedding != "learned" or c.hidden_dim % 4 or c.hidden_dim < 8),
         "token_merging removes the grid positions after the first block, so position_placement must be 'stem'": (
             c.token_merging and c.position_placement != "stem"
