@@ -66,7 +66,9 @@ def load_masked_autoencoder(
     description, settings = describe_decoder(open_checkpoint(path))
     own = {} if decoder is None else decoder.to_dict() if isinstance(decoder, DecoderConfig) else dict(decoder)
     settings |= {**given, "decoder": ARGUMENTS["decoder"]("decoder", {**settings["decoder"], **own})}
-    encoder = load(source if foreign is not None else path, **arguments)
+    if foreign is None:
+        arguments, source = {"variant": "mae", **arguments}, path
+    encoder = load(source, **arguments)
     model, pending = build_deferred(lambda: MaskedAutoencoder(encoder, **settings))
     parts = model.get_layer("decoder")
     parts.config = settings["decoder"]

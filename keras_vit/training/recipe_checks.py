@@ -7,10 +7,14 @@ from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config.base import Check, one_config_of, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.local import from_digits
-from keras_vit.models import MODELS
+from keras_vit.models import MODELS, MaskedAutoencoder, MaskedPatchPrediction, Model
 
 DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
-MASKED_PATCHES = "masked_patches"  # the loss that a `keras_vit.MaskedPatchPrediction` computes itself
+# loss without labels -> the model that computes it itself, and is built around an encoder with default settings
+SELF_SUPERVISED: dict[str, type[Model]] = {
+    "masked_patches": MaskedPatchPrediction,
+    "masked_autoencoder": MaskedAutoencoder,
+}
 RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 # at most one field of each group is set: a new value replaces the others
@@ -22,7 +26,7 @@ _MAX_SEED = 2**32 - 1  # NumPy's limit
 def rules(r):
     """Return a dict from rules to whether a recipe breaks them, the argument of `Config._check_rules`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
-    is_masked = r.loss == MASKED_PATCHES
+    is_unlabelled = r.loss in SELF_SUPERVISED
     return {
         "exactly one of epochs and steps must be given": (r.epochs is None) == (r.steps is None),
         "at most one of warmup_steps, warmup_fraction and warmup_epochs may be given": len(warmups) > 1,
@@ -41,11 +45,12 @@ def rules(r):
         "head_bias requires loss 'sigmoid', because it does not change a softmax": (
             r.head_bias is not None and r.loss != "sigmoid"
         ),
-        "loss 'masked_patches' uses no labels, so label_smoothing must be 0 and mix empty": (
-            is_masked and (r.label_smoothing or r.mix)
+        "beta_2 requires optimizer 'adamw'": r.beta_2 is not None and r.optimizer != "adamw",
+        f"loss {r.loss!r} uses no labels, so label_smoothing must be 0 and mix empty": (
+            is_unlabelled and (r.label_smoothing or r.mix)
         ),
-        "loss 'masked_patches' needs standardised images, so input_dtype must be 'float32'": (
-            is_masked and r.input_dtype != "float32"
+        f"loss {r.loss!r} needs standardised images, so input_dtype must be 'float32'": (
+            is_unlabelled and r.input_dtype != "float32"
         ),
         "microbatches must divide batch_size": r.batch_size % r.microbatches,
         "repeats must not exceed batch_size": r.repeats > r.batch_size,
@@ -82,7 +87,7 @@ _NAMES = {
     checks.check_string: "source",
     checks.check_positive: "learning_rate clip_norm",
     checks.check_integer: "batch_size epochs steps repeats microbatches steps_per_execution",
-    checks.check_rate: "warmup_fraction momentum label_smoothing ema_momentum",
+    checks.check_rate: "warmup_fraction momentum beta_2 label_smoothing ema_momentum",
     _number("finite number of at least 0", lambda x: x >= 0): "final_learning_rate warmup_epochs warmup_learning_rate "
     "weight_decay",
     _number("finite number in (0, 1]", lambda x: 0 < x <= 1): "decay_factor layer_decay",
@@ -96,7 +101,7 @@ CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for n
     "gradient_accumulation_steps": partial(checks.check_integer, minimum=2),
     "head_bias": _number("finite number", lambda x: True),
     "input_dtype": one_of(("float32", "uint8")),
-    "loss": one_of((*CROSS_ENTROPIES, MASKED_PATCHES)),
+    "loss": one_of((*CROSS_ENTROPIES, *SELF_SUPERVISED)),
     "mix": _parsed_by(parse_mix),
     "model": one_config_of(*MODELS),
     "optimizer": one_of(("adamw", "sgd")),

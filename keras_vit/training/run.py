@@ -17,7 +17,7 @@ from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.logs import LOGGER
-from keras_vit.models import Distiller, MaskedPatchPrediction, Model, build_model
+from keras_vit.models import Distiller, Model, build_model
 from keras_vit.models.derived import of_pixels
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
@@ -26,7 +26,7 @@ from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
 from keras_vit.training.recipe import Recipe
-from keras_vit.training.recipe_checks import DATASETS, MASKED_PATCHES
+from keras_vit.training.recipe_checks import DATASETS, SELF_SUPERVISED
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
@@ -46,8 +46,8 @@ class TrainResult:
             is not compiled.
         history: dict from metric name to one float per epoch.
         accuracy: top-1 accuracy of the trained model on the validation images, in [0, 1]; for a
-            `MaskedPatchPrediction`, the accuracy on their corrupted patches. None without validation, or if masked
-            pixels are predicted.
+            `MaskedPatchPrediction`, the accuracy on their corrupted patches. None without validation, or if pixels are
+            predicted.
     """
 
     model: keras.Model
@@ -90,8 +90,9 @@ def train(
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, created under the same strategy, which
             may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
             `source`, and the rates, image size, dtype and remat of the recipe. The class names of `source` become the
-            model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or
-            one with default settings around the model built here; it ignores the labels of `source`.
+            model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`, and one with
+            `masked_autoencoder` a `MaskedAutoencoder`: a built one, or one with default settings around the model built
+            here; they ignore the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
             held-out part of the recipe's own images is used; with a `source` of your own, there is no validation.
@@ -223,8 +224,8 @@ def _open(name, images):
 def _build_model(recipe, source, validation=None, model=None, weights=None):
     """Return the model to train, with the class names of `source` as its labels.
 
-    A recipe that predicts masked patches gets a `MaskedPatchPrediction` around the model, unless `model` is built. It
-    uses no labels, so the classes are not checked for it.
+    A recipe with a loss of `SELF_SUPERVISED` gets that model around the encoder, unless `model` is built. It uses no
+    labels, so the classes are not checked for it.
 
     Args:
         recipe: `Recipe`. A model that is built here uses the recipe's dtype, rates and image size.
@@ -242,7 +243,7 @@ def _build_model(recipe, source, validation=None, model=None, weights=None):
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
-    if isinstance(model, MaskedPatchPrediction):
+    if isinstance(model, tuple(SELF_SUPERVISED.values())):
         return model
     outputs = model.output_shape[-1]
     if outputs != len(source.class_names):
@@ -278,7 +279,7 @@ def _create(recipe, labels, model, weights):
         if weights is not None:
             load_weights(built, weights)
     built.labels = labels
-    return MaskedPatchPrediction(built) if recipe.loss == MASKED_PATCHES else built
+    return SELF_SUPERVISED[recipe.loss](built) if recipe.loss in SELF_SUPERVISED else built
 
 
 def _shortened(names):
