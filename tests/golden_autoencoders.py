@@ -71,7 +71,9 @@ def _compare_written(model, source, file, is_folder):
         assert array.shape == theirs[name].shape and array.tobytes() == theirs[name].tobytes(), name
     if is_folder:
         values, stated = (json.loads((path / "config.json").read_text()) for path in (written, source))
-        assert {key: values[key] for key in values if key in stated} == {key: stated[key] for key in values if key in stated}
+        assert {key: values[key] for key in values if key in stated} == {
+            key: stated[key] for key in values if key in stated
+        }
         assert {key for key in stated if key.startswith(("decoder_", "mask_", "norm_"))} <= set(values)
     again = keras_vit.load_masked_autoencoder(written)
     assert again.settings == model.settings and again.encoder.config == model.encoder.config
