@@ -4,8 +4,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import keras
-
 from keras_vit.checkpoints.decoder import describe_decoder
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.load import check_all, read_ahead
@@ -37,7 +35,8 @@ def load_masked_autoencoder(
 
     Args:
         source: as in `keras_vit.load`: a folder of transformers' `ViTMAEForPreTraining`, such as
-            `"facebook/vit-mae-base"`, a `.safetensors` file with the names of facebookresearch/mae, or a `.keras` file.
+            `"facebook/vit-mae-base"`, or a `.safetensors` file with the names of facebookresearch/mae.
+            `keras.models.load_model` reads a `.keras` file of a `MaskedAutoencoder`.
         decoder: `DecoderConfig`, or a dict of fields that take precedence over the file. Arrays show all of them but
             `num_heads`, which is 16 if the file does not state it.
         mask_ratio, norm_pixels, seed, name: as in `MaskedAutoencoder`; None uses the value that the file states, or the
@@ -54,26 +53,17 @@ def load_masked_autoencoder(
     """
     foreign = find_foreign(os.fspath(source)) if not os.path.exists(source) else None
     path = fetch(locate(source if foreign is None else foreign.weights, "", None))
-    given = {"decoder": decoder, "mask_ratio": mask_ratio, "norm_pixels": norm_pixels, "seed": seed, "name": name}
-    given = {argument: value for argument, value in given.items() if value is not None}
-    if str(path).endswith(".keras"):
-        if given | arguments:
-            raise ValueError(f"{str(path)!r} states its whole model; got the arguments {', '.join(given | arguments)}")
-        model = keras.saving.load_model(path)
-        if not isinstance(model, MaskedAutoencoder):
-            raise ValueError(f"{str(path)!r} must hold a MaskedAutoencoder; it holds a {type(model).__name__}")
-        return model
+    given = {"mask_ratio": mask_ratio, "norm_pixels": norm_pixels, "seed": seed, "name": name}
     description, settings = describe_decoder(open_checkpoint(path))
-    own = {} if decoder is None else decoder.to_dict() if isinstance(decoder, DecoderConfig) else dict(decoder)
-    settings |= {**given, "decoder": ARGUMENTS["decoder"]("decoder", {**settings["decoder"], **own})}
+    sizes = decoder.to_dict() if isinstance(decoder, DecoderConfig) else decoder or {}
+    settings["decoder"] = ARGUMENTS["decoder"]("decoder", {**settings["decoder"], **sizes})
+    settings |= {argument: value for argument, value in given.items() if value is not None}
     if foreign is None:
         arguments, source = {"variant": "mae", **arguments}, path
     encoder = load(source, **arguments)
     model, pending = build_deferred(lambda: MaskedAutoencoder(encoder, **settings))
-    parts = model.get_layer("decoder")
-    parts.config = settings["decoder"]
-    plan = make_plan(parts, description)
+    plan = make_plan(model.get_layer("decoder"), description)
     check_all(description.checkpoint.entries[name] for name in plan.report.used)
     initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
-    LOGGER.info(f"The decoder: {len(plan.report.used)} arrays, {settings['decoder']}, norm_pixels={model.norm_pixels}")
+    LOGGER.info(f"Its decoder: {len(plan.report.used)} arrays, {model.decoder}, norm_pixels={model.norm_pixels}")
     return model

@@ -9,13 +9,14 @@ from keras_vit.config import DecoderConfig
 
 KEY = "keras_vit_autoencoder"  # in the metadata of .safetensors: the settings as JSON
 FAMILY = DecoderConfig.family
-_HEADS, _RATIO, _NORM = "decoder_num_attention_heads", "mask_ratio", "norm_pix_loss"
+# field of `DecoderConfig` -> key of the config.json of transformers; the other settings of a `MaskedAutoencoder`
 _SIZES = {
     "hidden_dim": "decoder_hidden_size",
     "num_layers": "decoder_num_hidden_layers",
-    "num_heads": _HEADS,
+    "num_heads": "decoder_num_attention_heads",
     "mlp_dim": "decoder_intermediate_size",
-}  # field of `DecoderConfig` -> key of the config.json of transformers
+}
+_NUMBERS = {"mask_ratio": "mask_ratio", "norm_pixels": "norm_pix_loss"}
 
 
 def describe_decoder(checkpoint):
@@ -24,36 +25,31 @@ def describe_decoder(checkpoint):
     The settings are `decoder`, a dict of fields, and `mask_ratio` and `norm_pixels` if the file states them.
 
     Raises:
-        ValueError: if the file has no decoder, or its arrays are not those of one.
+        ValueError: if the file has no decoder.
     """
     path, config = repr(str(checkpoint.path)), checkpoint.config or {}
     layout = names.LAYOUTS[FAMILY].get(names.detect(checkpoint.entries, FAMILY))
     if layout is None:
         raise ValueError(f"{path} must hold the decoder of a masked autoencoder; keras_vit.load reads an encoder alone")
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
-    found = shown_variables(layout, entries)
-    hidden = found.get("decoder_block_0/mlp/dense1/kernel")
-    if hidden is None or len(hidden) != 2:
-        raise ValueError(f"{path} must hold the MLP of the first block of its decoder; it has {sorted(entries)[:3]}")
-    blocks = {name.partition("/")[0] for name in found if name.startswith("decoder_block_")}
-    decoder = {"hidden_dim": hidden[0], "num_layers": len(blocks), "mlp_dim": hidden[1]}
-    decoder |= {"num_heads": config[_HEADS]} if _HEADS in config else {}
-    settings = {"norm_pixels": config.get(_NORM, False)} if config.get("model_type") == "vit_mae" else {}
-    settings |= {"mask_ratio": config[_RATIO]} if _RATIO in config else {}
+    config = {"norm_pix_loss": False, **config} if config.get("model_type") == "vit_mae" else config
+    settings = {name: config[key] for name, key in _NUMBERS.items() if key in config}
+    sizes = {field: config[key] for field, key in _SIZES.items() if key in config}
     try:
         ours = json.loads(checkpoint.metadata.get(KEY, "{}"))
-        settings |= {name: ours[name] for name in ("mask_ratio", "norm_pixels") if name in ours}
-        decoder |= {"num_heads": ours["decoder"]["num_heads"]} if "decoder" in ours else {}
-    except (ValueError, TypeError, KeyError) as error:
+        settings |= {name: ours[name] for name in _NUMBERS if name in ours}
+        sizes |= ours.get("decoder", {})
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"the metadata {KEY!r} of {path} must be what save_weights writes; got {error!r}") from None
-    empty = {"usual": {}, "shown": (), "heads": set(), "pre_logits": set(), "classes": None}
-    about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries}
-    return Description(checkpoint=checkpoint, representation_size=None, **about, **empty), settings | {
-        "decoder": decoder
-    }
+    found = shown_variables(layout, entries)
+    sizes |= zip(("hidden_dim", "mlp_dim"), found.get("decoder_block_0/mlp/dense1/kernel", ()), strict=False)
+    sizes["num_layers"] = max(len({name.partition("/")[0] for name in found if name.startswith("decoder_block_")}), 1)
+    about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries, "usual": {}, "shown": ()}
+    about |= {"heads": set(), "pre_logits": set(), "classes": None, "representation_size": None}
+    return Description(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
 
 
 def config_values(settings):
     """Return the keys of config.json that describe the `settings` of a `MaskedAutoencoder`."""
     sizes = {key: settings["decoder"][field] for field, key in _SIZES.items()}
-    return {**sizes, _RATIO: settings["mask_ratio"], _NORM: settings["norm_pixels"]}
+    return sizes | {key: settings[name] for name, key in _NUMBERS.items()}

@@ -71,7 +71,8 @@ def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: 
     is_known = model.preprocessing_source != "assumed"
     metadata = {KEY: to_text(model.config, model.preprocessing if is_known else None)}
     if autoencoder is not None:
-        arrays |= _arrays_of_decoder(autoencoder, "huggingface" if layout == "huggingface" else "original")
+        of_decoder = names.LAYOUTS[decoder.FAMILY]["huggingface" if layout == "huggingface" else "original"]
+        arrays |= _arrays(autoencoder.get_layer("decoder"), of_decoder, None)
         metadata[decoder.KEY] = json.dumps(autoencoder.settings)
     if rules.suffix == ".npz":
         writers = {path: lambda file: _write_npz(file, arrays, metadata)}
@@ -138,24 +139,6 @@ def _of_autoencoder(layouts, library, config):
     return layouts["timm" if library == "original" else library]
 
 
-def _arrays_of_decoder(autoencoder, library):
-    """Return {name in the file: array} of the decoder of a `MaskedAutoencoder`."""
-    config, arrays = autoencoder.decoder, {}
-    for variable in autoencoder.get_layer("decoder").weights:
-        rule = names.find_rule(names.LAYOUTS[decoder.FAMILY][library], variable.path, config)
-        arrays |= _pieces(rule, keras.ops.convert_to_numpy(variable), config.num_heads)
-    return arrays
-
-
-def _pieces(rule, value, num_heads):
-    """Return {name in the file: array} for one of our variables."""
-    pieces = np.split(value, len(rule.theirs), axis=rule.axis)
-    return {
-        name: np.ascontiguousarray(to_theirs(piece, rule.form, num_heads))
-        for name, piece in zip(rule.theirs, pieces, strict=True)
-    }
-
-
 def _problem(library, needed, config):
     """Return why a layout cannot represent a model, because a reader would misinterpret the file, or None.
 
@@ -204,7 +187,8 @@ def _arrays(model, rules, hf_type, skipped=()):
         elif rule is None:
             homeless.append(variable.path)
         else:
-            arrays |= _pieces(rule, value, config.field("num_heads"))
+            for name, piece in zip(rule.theirs, np.split(value, len(rule.theirs), axis=rule.axis), strict=True):
+                arrays[name] = np.ascontiguousarray(to_theirs(piece, rule.form, config.field("num_heads")))
     if homeless:
         raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
     if rules.library == "timm" and config.family == "vit":
@@ -235,8 +219,9 @@ def _joined(arrays):
 
 def _prefix(model, rules, hf_type):
     """Return the start of all names but those of heads: that of the file that was loaded, or the usual one."""
-    if rules.suffix != ".npz" and model.names_prefix is not None and model.names_prefix[0] == rules.marker:
-        return model.names_prefix[1]
+    of_file = getattr(model, "names_prefix", None)
+    if rules.suffix != ".npz" and of_file is not None and of_file[0] == rules.marker:
+        return of_file[1]
     if hf_type is None or rules.library != "huggingface" or (not model.config.include_top and hf_type != _MAE):
         return rules.prefix
     return HF_TYPES[hf_type].get("prefix", f"{hf_type}.")

@@ -45,48 +45,22 @@ class PatchDropout(Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchNoise(Layer):
-    """Draw a number in [0, 1) for each patch of each image.
-
-    Training and inference use separate random streams, so validation does not change the training.
-
-    Args:
-        num_prefix_tokens: number of class, distillation and register tokens at the start of the sequence.
-        seed: integer for reproducible draws; None draws one.
-
-    Shapes:
-        (batch, num_prefix_tokens + patches, dim) -> float32 (batch, patches)
-    """
-
-    def __init__(self, num_prefix_tokens=0, seed=None, **kwargs):
-        super().__init__(**kwargs)
-        self.configure(num_prefix_tokens=num_prefix_tokens, seed=seed)
-        self.training_seeds = keras.random.SeedGenerator(seed)
-        self.inference_seeds = keras.random.SeedGenerator(seed)
-
-    def call(self, tokens, training=None):
-        seeds = self.training_seeds if training else self.inference_seeds
-        return draw_noise(tokens, self.num_prefix_tokens, seeds)
-
-    def compute_output_spec(self, tokens, training=None):
-        return keras.KerasTensor((tokens.shape[0], tokens.shape[1] - self.num_prefix_tokens), "float32")
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
 class VisiblePatches(Layer):
     """Keep the patches with the lowest noise, as MAE does (arXiv 2111.06377, section 3).
 
     Each image keeps `int((1 - mask_ratio) * patches)` patches, in the order of their noise. Tokens before the patches
-    are always kept.
+    are always kept. Training and inference draw noise from separate random streams, so validation does not change the
+    training.
 
     Args:
         mask_ratio: share of the patches that are removed, in (0, 1).
         num_prefix_tokens: number of class, distillation and register tokens at the start of the sequence.
+        seed: integer for reproducible noise; None draws one.
 
     Shapes:
-        tokens (batch, num_prefix_tokens + patches, dim) and noise (batch, patches) -> the kept tokens (batch,
-        num_prefix_tokens + kept, dim); the rank of each patch in the order of the noise, which is its index among the
-        kept patches if it is below their number, int32 (batch, patches); the indices of the removed patches,
+        tokens (batch, num_prefix_tokens + patches, dim), and optionally noise (batch, patches) -> the kept tokens
+        (batch, num_prefix_tokens + kept, dim); the rank of each patch in the order of the noise, which is its index
+        among the kept patches if it is below their number, int32 (batch, patches); the indices of the removed patches,
         ascending, int32 (batch, removed)
 
     Raises:
@@ -97,24 +71,30 @@ class VisiblePatches(Layer):
         "mask_ratio": lambda name, value: checks.check_number(name, value, "number in (0, 1)", lambda x: 0 < x < 1)
     }
 
-    def __init__(self, mask_ratio, num_prefix_tokens=0, **kwargs):
+    def __init__(self, mask_ratio, num_prefix_tokens=0, seed=None, **kwargs):
         super().__init__(**kwargs)
-        self.configure(mask_ratio=mask_ratio, num_prefix_tokens=num_prefix_tokens)
+        self.configure(mask_ratio=mask_ratio, num_prefix_tokens=num_prefix_tokens, seed=seed)
+        self.training_seeds = keras.random.SeedGenerator(seed)
+        self.inference_seeds = keras.random.SeedGenerator(seed)
 
-    def build(self, tokens_shape, noise_shape):
-        self.count = kept_count(self.mask_ratio, noise_shape[1])
-        if not 0 < self.count < noise_shape[1]:
+    def build(self, tokens_shape):
+        patches = tokens_shape[1] - self.num_prefix_tokens
+        self.count = kept_count(self.mask_ratio, patches)
+        if not 0 < self.count < patches:
             raise ValueError(
-                f"mask_ratio must keep and remove at least one of the {noise_shape[1]} patches; got {self.mask_ratio}"
+                f"mask_ratio must keep and remove at least one of the {patches} patches; got {self.mask_ratio}"
             )
 
-    def call(self, tokens, noise):
+    def call(self, tokens, noise=None, training=None):
+        if noise is None:
+            seeds = self.training_seeds if training else self.inference_seeds
+            noise = draw_noise(tokens, self.num_prefix_tokens, seeds)
         order = ops.cast(ops.argsort(noise, axis=1), "int32")
         visible = _kept(tokens, order[:, : self.count], self.num_prefix_tokens)
         return visible, ops.cast(ops.argsort(order, axis=1), "int32"), ops.sort(order[:, self.count :], axis=1)
 
-    def compute_output_spec(self, tokens, noise):
-        batch, patches = noise.shape
+    def compute_output_spec(self, tokens, noise=None, training=None):
+        batch, patches = tokens.shape[0], tokens.shape[1] - self.num_prefix_tokens
         count = kept_count(self.mask_ratio, patches)
         visible = (batch, self.num_prefix_tokens + count, tokens.shape[-1])
         ranks, removed = (keras.KerasTensor((batch, length), "int32") for length in (patches, patches - count))

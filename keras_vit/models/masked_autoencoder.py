@@ -16,7 +16,7 @@ from keras_vit.config.vit import ANY_PATCHES
 from keras_vit.layers import AddPositionEmbs, TransformerBlock
 from keras_vit.layers.base import NORM_LAYERS, Layer
 from keras_vit.layers.patch_corruption import PatchPrediction
-from keras_vit.layers.patch_dropout import PatchNoise, RestoredPatches, VisiblePatches
+from keras_vit.layers.patch_dropout import RestoredPatches, VisiblePatches
 from keras_vit.models.base import head_dtype
 from keras_vit.models.derived import feature_extractor
 from keras_vit.models.masked_images import GREY, MaskedImages, Reconstruction, check_encoder, cut_patches
@@ -95,17 +95,19 @@ class MaskedAutoencoder(MaskedImages):
                 f"window={config.window}, block.rotary={config.block.rotary}, token_merging={config.token_merging}, "
                 f"stem={config.stem}"
             )
-        names, prefix, common = [layer.name for layer in encoder.layers], config.num_prefix_tokens, {}
-        common["dtype"] = config.dtype
+        names, prefix, common = (
+            [layer.name for layer in encoder.layers],
+            config.num_prefix_tokens,
+            {"dtype": config.dtype},
+        )
         last = next(name for name in ("pre_norm", "dropout", "position_embs") if name in names)
         embeddings = feature_extractor(encoder, last, grid=False).output
-        noise = PatchNoise(prefix, seed, name="noise")(embeddings)
-        visible = VisiblePatches(mask_ratio, prefix, name="visible", **common)
+        visible = VisiblePatches(mask_ratio, prefix, seed, name="visible", **common)
         blocks = [encoder.get_layer(f"block_{index:02d}") for index in range(config.num_layers)]
         is_own = config.norm_position == "before_pooling"
         norm = NORM_LAYERS[config.block.norm](epsilon=config.epsilon, name="visible_norm", **common)
         encode = _Chain([*blocks, encoder.get_layer("encoder_norm") if is_own else norm], name="encode", **common)
-        tokens, ranks, places = visible(embeddings, noise)
+        tokens, ranks, places = visible(embeddings)
         tokens = encode(tokens)
         decode = _make_decoder(decoder, config, tokens.shape, math.prod(patch_shape))
         tables = [encoder.get_layer("position_embs")] if config.embedding.position_init != "normal" else []
@@ -118,7 +120,7 @@ class MaskedAutoencoder(MaskedImages):
             [weight for layer in tables for weight in layer.weights],
         )
         self.decoder, self.norm_pixels, self._embeddings = decoder, norm_pixels, embeddings
-        self._noise, self._visible, self._encode, self._decode = self.get_layer("noise"), visible, encode, decode
+        self._visible, self._encode, self._decode = visible, encode, decode
 
     def reconstruct(self, images: npt.ArrayLike, seed: int = 0) -> Reconstruction:
         """Remove patches of images and reconstruct them with the model, in one batch.
@@ -158,7 +160,7 @@ class MaskedAutoencoder(MaskedImages):
     def settings(self) -> dict[str, Any]:
         """Return a dict of `decoder`, `mask_ratio`, `norm_pixels` and `seed`."""
         numbers = {"mask_ratio": self._visible.mask_ratio, "norm_pixels": self.norm_pixels}
-        return {"decoder": self.decoder.to_dict(), **numbers, "seed": self._noise.seed}
+        return {"decoder": self.decoder.to_dict(), **numbers, "seed": self._visible.seed}
 
     def _usual(self):
         return keras.losses.MeanSquaredError(), []
@@ -218,7 +220,9 @@ def _make_decoder(decoder, config, tokens_shape, outputs):
         tokens = block(tokens)
     tokens = NORM_LAYERS["layer"](epsilon=config.epsilon, name="decoder_norm", **common)(tokens)
     head = PatchPrediction((outputs,), prefix, "glorot_uniform", dtype=head_dtype(config), name="decoder_pred")
-    return keras.Model([encoded, ranks, places], head(tokens, places), name="decoder")
+    model = keras.Model([encoded, ranks, places], head(tokens, places), name="decoder")
+    model.config = decoder  # for files, as in a model of this package
+    return model
 
 
 def _moments(pixels):
