@@ -26,10 +26,10 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.layers.swin_block import cut_into_windows
-from keras_vit.models.masked_images import MaskedImages
 from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import for_images
 from keras_vit.models.encoders import called_layers, find_encoder
+from keras_vit.models.masked_images import MaskedImages
 
 # names or numbers of blocks, one or several; None for all
 Layers: TypeAlias = str | int | Sequence[str | int] | None

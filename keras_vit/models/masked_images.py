@@ -58,35 +58,29 @@ class Reconstruction:
 class MaskedImages(TrainingModel):
     """Train an encoder to predict patches of images that it does not see or sees corrupted.
 
-    A subclass defines `_usual`, the loss and the metrics of `compile`, and `_targets`, the values to predict for all
-    patches of images.
+    A subclass defines `_usual()`, which returns the loss and the list of metrics for `compile`, and `_targets(images)`,
+    which returns the values to predict for every patch, (batch, patches, ...).
 
     Args:
         encoder: the model to train.
         places: symbolic indices of the predicted patches (batch, places), functions of the encoder's input.
         predictions: symbolic predictions of these patches (batch, places, ...).
         name: name of the Keras model.
-        fixed: weights that keep their values, although the model uses them.
+        fixed: layers whose weights keep their values, although the model uses them.
     """
 
     _models = ("encoder",)
+    _usual: Any
+    _targets: Any
 
     def __init__(self, encoder, places, predictions, name, fixed=()):
         super().__init__(inputs=encoder.input, outputs={"places": places, "predictions": predictions}, name=name)
         self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
         used = {id(variable) for variable in self.variables}
         self._unused = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
-        self._fixed = self._unused | {id(variable) for variable in fixed}
+        self._fixed = self._unused | {id(variable) for layer in fixed for variable in layer.weights}
         self.encoder = encoder  # tracked as a sub-layer, so that it is saved completely
         keep_beside_graph(self, encoder)
-
-    def _usual(self):
-        """Return the loss and the list of metrics for `compile`."""
-        raise NotImplementedError
-
-    def _targets(self, images):
-        """Return the target of every patch, (batch, patches, ...)."""
-        raise NotImplementedError
 
     def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
         self,
