@@ -8,10 +8,11 @@ from typing import Any
 import keras
 
 from keras_vit.compat.fit import DistributedFit
+from keras_vit.compat.graph import sublayers
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
-from keras_vit.models.layer_states import layer_states, restart_lora, restore_layer_states
+from keras_vit.models.layer_states import has_lora, layer_states, restart_lora, restore_layer_states
 from keras_vit.typing import PathLike, Tensor
 
 ADVICE = (
@@ -43,6 +44,10 @@ class Model(DistributedFit, keras.Model):
 
         return looked_at(self, method, data)
 
+    def get_compile_config(self):
+        # The state of the optimizer is that of A and B, which a file does not have: the loaded model is not compiled.
+        return {} if any(map(has_lora, sublayers(self))) else super().get_compile_config()
+
 
 class ImageModel(Model):
     """Add a config, image preprocessing and class labels to a functional Keras model.
@@ -60,7 +65,7 @@ class ImageModel(Model):
 
     A saved model loads with its frozen and quantised layers (int8, int4, float8). LoRA is the exception: Keras merges
     it into the kernels of the file, so the loaded model gives the same outputs without LoRA. Layers that trained
-    nothing but LoRA are frozen in it.
+    nothing but LoRA are frozen in it, and it is not compiled.
 
     Shapes:
         (batch, height, width, channels), float, prepared as `preprocessing` describes -> see the subclass.

@@ -5,7 +5,7 @@ import warnings
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls, inner_layers
+from keras_vit.compat.graph import graph_calls, inner_layers, sublayers
 
 QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes that need no calibration data
 
@@ -95,6 +95,8 @@ def enable_lora_as_in(source, target, skip=()):
             inner.layer.trainable = like.trainable  # `layer_states` calls layers with nothing but LoRA frozen
         if has_lora(like):
             inner.layer.enable_lora(like.lora_rank, like.lora_alpha)
+        elif isinstance(like, keras.Model):
+            enable_lora_as_in(like, inner.layer)
     return target
 
 
@@ -105,7 +107,7 @@ def has_lora(layer):
 
 def restart_lora(model):
     """Start LoRA anew, as Keras sets both matrices to zero, which would never change, when it loads a merged kernel."""
-    for layer in (inner.layer for inner in inner_layers(model) if has_lora(inner.layer)):
+    for layer in filter(has_lora, sublayers(model)):
         layer.lora_kernel_a.assign(keras.initializers.HeUniform()(layer.lora_kernel_a.shape))
         layer.lora_kernel_b.assign(keras.ops.zeros(layer.lora_kernel_b.shape))
 
