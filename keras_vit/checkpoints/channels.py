@@ -14,10 +14,9 @@ def for_channels(kernel, channels):
     As in timm (`adapt_input_conv` in `timm/models/_manipulate.py`), it is summed over RGB for one channel, and repeated
     for several, cut to their number, and scaled by 3 / channels.
     """
-    kernel = kernel.astype("float32")
     if channels == 1:
-        return kernel.sum(axis=2, keepdims=True)
-    return kernel[:, :, np.arange(channels) % RGB] * np.float32(RGB / channels)
+        return kernel.sum(axis=2, keepdims=True, dtype="float64").astype("float32")
+    return kernel[:, :, np.arange(channels) % RGB].astype("float32") * np.float32(RGB / channels)
 
 
 def described(channels, layer):

@@ -67,10 +67,8 @@ def layer_states(model):
     """
     layers = {inner.path: inner.layer for inner in inner_layers(model) if inner.layer.weights}
     trained = {"": True, **{path: _is_trained(layer) for path, layer in layers.items()}}
-    found = {path: _state(path, layer) for path, layer in layers.items()}
-    for path in layers:
-        if trained[path] != trained[path.rpartition("/")[0]]:
-            found[path] = {"trainable": trained[path], **found[path]}
+    as_around = {path: trained[path] == trained[path.rpartition("/")[0]] for path in layers}
+    found = {path: _state(path, layer, as_around[path]) for path, layer in layers.items()}
     return {path: state for path, state in found.items() if state}
 
 
@@ -117,8 +115,9 @@ def _is_trained(layer):
     return layer.trainable and (len(own) == len(layer.weights) or any(weight.trainable for weight in own))
 
 
-def _state(path, layer):
-    state, mode = {}, layer.quantization_mode
+def _state(path, layer, is_as_around):
+    state = {} if is_as_around else {"trainable": _is_trained(layer)}
+    mode = layer.quantization_mode
     if mode is not None and not isinstance(layer, keras.Model):
         if mode not in QUANTIZATION_MODES:
             raise ValueError(

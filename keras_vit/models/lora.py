@@ -79,7 +79,8 @@ def add_lora(
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; got {type(model).__name__}")
-    rank, alpha = checks.check_integer("rank", rank), None if alpha is None else checks.check_positive("alpha", alpha)
+    rank = checks.check_integer("rank", rank)
+    alpha = checks.check_positive("alpha", rank if alpha is None else alpha)
     check_not_quantized(encoder, "add_lora (add LoRA first; quantize the copy that merge_lora returns)")
     layers = {inner.path: inner.layer for inner in inner_layers(encoder)}
     dense = {path: x for path, x in layers.items() if isinstance(x, keras.layers.Dense) and not is_of_head(path)}
@@ -90,8 +91,9 @@ def add_lora(
         raise ValueError(f"model must have dense layers besides its head for LoRA; {encoder.name} has none")
     if not isinstance(targets, (tuple, list)) or not targets:
         raise ValueError(f"targets must be a sequence of names among {known}; got targets={targets!r}")
-    names = [checks.check_choice("targets", name, known) for name in targets]
-    chosen = {path: layer for path, layer in dense.items() if layer.name in names}
+    for name in targets:
+        checks.check_choice("targets", name, known)
+    chosen = {path: layer for path, layer in dense.items() if layer.name in targets}
 
     encoder.trainable = True  # Keras trains nothing inside a frozen layer
     for path, layer in layers.items():  # outer before inner
@@ -105,9 +107,9 @@ def add_lora(
         one.train_function = one.test_function = one.predict_function = None
     warn_if_compiled(model, "got LoRA")
 
-    adapters = [matrix for layer in chosen.values() for matrix in (layer.lora_kernel_a, layer.lora_kernel_b)]
-    counts = (_count(weights) for weights in (adapters, model.trainable_weights, model.weights))
-    report = LoraReport(tuple(chosen), rank, *counts)
+    added = rank * sum(sum(layer.kernel.shape) for layer in chosen.values())
+    trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    report = LoraReport(tuple(chosen), rank, added, trained, model.count_params())
     LOGGER.info(report)
     return report
 
@@ -125,12 +127,8 @@ def merge_lora(model: ModelT) -> ModelT:
         ValueError: if it is quantised.
     """
     check_not_quantized(model, "merge_lora (quantize the copy)")
-    merged, adapted = copy_of(model, keeps_lora=False), {inner.path: inner.layer for inner in inner_layers(model)}
-    for path, layer in ((inner.path, inner.layer) for inner in inner_layers(merged)):
-        if has_lora(adapted[path]):
-            layer.kernel.assign(adapted[path].kernel)
+    merged = copy_of(model, keeps_lora=False)
+    for old, new in zip(inner_layers(model), inner_layers(merged), strict=True):
+        if has_lora(old.layer):
+            new.layer.kernel.assign(old.layer.kernel)
     return merged
-
-
-def _count(weights):
-    return sum(math.prod(weight.shape) for weight in weights)
