@@ -1,4 +1,4 @@
-"""Weights for RGB in models for images of 1, 2, 4 or 12 channels: the kernels of NumPy, and what is said and refused."""
+"""Weights for RGB in models for images of other channels: the kernels of NumPy, and what is said and refused."""
 
 import keras
 import numpy as np

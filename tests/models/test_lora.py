@@ -163,7 +163,7 @@ def test_predictions_and_training_follow_when_it_comes_late(make_model, make_ima
 
 def test_other_models_are_refused(make_model):
     model = make_model()
-    with pytest.raises(ValueError, match="targets must be one of 'qkv', 'proj', 'dense1', 'dense2'; got targets='query'"):
+    with pytest.raises(ValueError, match="must be one of 'qkv', 'proj', 'dense1', 'dense2'; got targets='query'"):
         keras_vit.add_lora(model, targets=("qkv", "query"))
     for targets in ("qkv", (), None):
         with pytest.raises(ValueError, match="targets must be a sequence of names among .'qkv', 'proj'"):
