@@ -144,7 +144,10 @@ class Preprocessing(Config):
         return self.replace(size=shorter, crop=image_size)
 
     def grey(self) -> Self:
-        """Return the same preprocessing for images of one channel, with the averages of `mean` and `std`."""
+        """Return the same preprocessing for grey images.
+
+        `mean` and `std` are the averages over the channels.
+        """
         mean, std = map(statistics.fmean, (self.mean, self.std))
         return self.replace(mean=(mean,), std=(std,))
 

@@ -47,7 +47,7 @@ class LoraReport:
 def add_lora(
     model: keras.Model, rank: int = 8, targets: Sequence[str] = ("qkv", "proj"), alpha: float | None = None
 ) -> LoraReport:
-    """Freeze a model except for its head, and add LoRA to its dense layers.
+    """Add LoRA to dense layers, and freeze everything else but the head.
 
     LoRA (arXiv 2106.09685, section 4.1) replaces the kernel W of a dense layer by W + alpha / rank * A B. W is frozen.
     A (inputs, rank) starts as He-uniform, B (rank, outputs) as zeros, so the outputs do not change at first. These are
@@ -115,9 +115,9 @@ def add_lora(
 
 
 def merge_lora(model: ModelT) -> ModelT:
-    """Return a copy of a model with the matrices of LoRA merged into the kernels, and without LoRA.
+    """Return a copy of a model with LoRA merged into its kernels.
 
-    Its outputs are the same. Layers that had nothing but LoRA to train are frozen in the copy.
+    It has no LoRA, and its outputs are the same. Layers that had nothing but LoRA to train are frozen in the copy.
 
     Args:
         model: a model of this package, with or without LoRA.
