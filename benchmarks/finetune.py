@@ -37,11 +37,12 @@ CHANGES = {
     "image_size": 224,
     "dtype": "mixed_bfloat16",
 }
-# name -> function that chooses the weights to train, learning rates
+_ADAMW = {"optimizer": "adamw", "momentum": None}
+# name -> function that chooses the weights to train, changes of the recipe, learning rates
 METHODS = {
-    "all": (lambda model: None, (0.003, 0.01, 0.03)),
-    "LoRA and head": (keras_vit.add_lora, (0.03, 0.1, 0.3)),
-    "head": (keras_vit.freeze, (0.03, 0.1, 0.3)),
+    "all": (lambda model: None, {}, (0.01, 0.03, 0.1)),
+    "LoRA and head": (keras_vit.add_lora, _ADAMW, (0.001, 0.003, 0.01)),
+    "head": (keras_vit.freeze, _ADAMW, (0.001, 0.003, 0.01)),
 }
 
 
@@ -95,10 +96,11 @@ def compare(recipe, train, test, weights):
     """Return a `Table` of the accuracies of `METHODS`, each with the best rate of its grid; see `--compare`."""
     learned, held_out = train.split(0.2)
     rows = []
-    for name, (choose, rates) in METHODS.items():
+    for name, (choose, changes, rates) in METHODS.items():
         found = {}
         for rate in rates:
-            found[rate] = adapt(choose, recipe.replace(learning_rate=rate), (learned, held_out, test), weights)
+            changed = recipe.replace(learning_rate=rate, **changes)
+            found[rate] = adapt(choose, changed, (learned, held_out, test), weights)
             print(f"{name}, learning rate {rate:g}: {found[rate]}", flush=True)
         best = max(rates, key=lambda rate: found[rate].held_out)
         by_rate = ", ".join(f"{rate:g}: {100 * found[rate].held_out:.1f}" for rate in rates)
