@@ -9,6 +9,7 @@ from slow_rows import slow_after
 import keras_vit
 from keras_vit.compat.graph import sublayers
 from keras_vit.config import BlockConfig
+from keras_vit.models.layer_states import enable_lora_as_in
 
 MERGED = 1e-5  # of the outputs
 
@@ -149,6 +150,9 @@ def test_a_model_around_one_keeps_its_own_layers(make_model, make_images, run):
     assert _trained(outer) == {"mine/kernel", "mine/bias", *(w.path for w in inner.weights if "lora_" in w.path)}
     assert report.trained == sum(np.prod(weight.shape) for weight in outer.trainable_weights)
     _fit(outer, make_images(inner))
+    copied = enable_lora_as_in(outer, keras_vit.Model.from_config(outer.get_config()))  # as several workers save it
+    copied.set_weights(outer.get_weights())
+    np.testing.assert_allclose(run(copied, make_images(inner)), run(outer, make_images(inner)), atol=1e-6)
 
 
 def test_predictions_and_training_follow_when_it_comes_late(make_model, make_images):
