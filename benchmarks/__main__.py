@@ -25,6 +25,7 @@ BENCHMARKS = {
     "merging": "merging",
     "large": "large",
     "dense": "dense",
+    "probes": "probes",
     "export": "export",
 }
 ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu"}  # not part of `all`

@@ -43,6 +43,24 @@ def _compare_ridge(arrays, case):
     np.testing.assert_allclose([arrays["accuracy_official"], arrays["accuracy_float64"]], accuracy, rtol=1e-6)
 
 
+def _compare_neighbours(arrays, case):
+    labels, config = arrays["train_labels"], case["config"]
+    for k in config["k"]:
+        found = evaluation.nearest(arrays["train_features"], arrays["test_features"], k)
+        np.testing.assert_array_equal(found.indices, arrays[f"neighbours_k{k}"])
+        tolerance = case["tolerance"]
+        similarities = arrays[f"similarity_k{k}"]
+        np.testing.assert_allclose(found.similarities, similarities, atol=tolerance["similarity_atol"], rtol=0)
+        scores = evaluation.knn_scores(found, labels, config["num_classes"], config["T"])
+        for key in (f"scores_k{k}", f"scores_k{k}_float64"):
+            np.testing.assert_allclose(scores, arrays[key], rtol=tolerance["scores_rtol"][str(k)], err_msg=key)
+        np.testing.assert_array_equal(scores.argmax(-1), arrays[f"predictions_k{k}"])
+        hits = np.argsort(-scores, kind="stable") == arrays["test_labels"][:, None]
+        for key, count in ((f"top1_k{k}", 1), (f"top5_k{k}", min(5, k))):
+            if key in arrays.files:
+                assert 100 * hits[:, :count].any(1).mean() == np.float32(arrays[key]), key
+
+
 def _compare_position_table(arrays, case):
     arguments = case["args"]
     resized = keras_vit.resize_position_embedding(
@@ -97,4 +115,5 @@ ARRAY_CASES = {
     "posembed": _compare_position_table,
     "beit_table": _compare_bias_table,
     "flexivit_kernel": _compare_patch_kernel,
+    "knn": _compare_neighbours,
 }

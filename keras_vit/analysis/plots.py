@@ -28,6 +28,7 @@ __all__ = [
     "embedding_filters",
     "explanation",
     "few_shot_curves",
+    "nearest_images",
     "position_similarity",
     "reconstruction",
     "scaling_curves",
@@ -109,6 +110,27 @@ def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.
     named = {"images": images, "corrupted": corrupted, "reconstructed": reconstructed}
     columns = [[as_uint8(name, tile) for tile in tiles] for name, tiles in named.items()]
     return _tiles(zip(*columns, strict=True), titles=("image", "corrupted", "predicted"), side=_RECONSTRUCTION_SIDE)
+
+
+def nearest_images(queries: np.ndarray, images: np.ndarray) -> "Figure":
+    """Draw images next to their nearest neighbours.
+
+    Args:
+        queries: (queries, height, width, 1 or 3), uint8 or floats in [0, 1].
+        images: (queries, count, height, width, 1 or 3), the neighbours, nearest first: the images at the indices of
+            `keras_vit.evaluation.nearest`.
+
+    Returns:
+        A Figure with a row per query.
+
+    Raises:
+        ValueError: if the numbers of queries differ or are 0, or on another shape or range.
+    """
+    if len(queries) != len(images) or not len(queries):
+        raise ValueError(f"queries and images must have the same number, at least 1; got {len(queries)}, {len(images)}")
+    pairs = zip(queries, images, strict=True)
+    rows = [[as_uint8("queries", query), *(as_uint8("images", image) for image in found)] for query, found in pairs]
+    return _tiles(rows, titles=("query", *map(str, range(1, len(rows[0])))), side=_RECONSTRUCTION_SIDE)
 
 
 def explanation(

@@ -13,6 +13,7 @@ VERBS = {
     "predict": commands.predict,
     "evaluate": commands.evaluate,
     "probe": commands.probe,
+    "embed": commands.embed,
     "explain": commands.explain,
     "demo": commands.demo,
     "train": training.train,

@@ -1,4 +1,4 @@
-"""What `keras-vit predict`, `evaluate`, `probe`, `explain`, `demo`, `export` and `convert` do."""
+"""What `keras-vit predict`, `evaluate`, `probe`, `embed`, `explain`, `demo`, `export` and `convert` do."""
 
 import contextlib
 import inspect
@@ -109,6 +109,18 @@ def probe(args):
         print(result)
     if args.plot is not None:
         files.replace_file(args.plot, plots.few_shot_curves({model.config.name: result}).savefig)
+
+
+def embed(args):
+    """Write the features of the images in a folder and print the path."""
+    _check_output("--output", args.output, (".npz",))
+    source = keras_vit.data.from_files(args.folder)
+    model = open_model(args)
+    with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bar
+        options = given(args, ("layer", "batch_size"))
+        found = keras_vit.evaluation.embed(model, source, verbose=sys.stderr.isatty(), **options)
+    found.save(args.output)
+    print(args.output)
 
 
 def explain(args):

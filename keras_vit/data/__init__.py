@@ -1,7 +1,7 @@
 """Image sources, and the tf.data pipelines that turn them into batches."""
 
 from keras_vit.data.corrupt import UnusableDataError, data_error
-from keras_vit.data.local import from_arrays, from_digits, from_directory, from_npz
+from keras_vit.data.local import from_arrays, from_digits, from_directory, from_files, from_npz
 from keras_vit.data.native import flexible_patches, native_batch, native_pipeline
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
@@ -22,6 +22,7 @@ __all__ = [
     "from_arrays",
     "from_digits",
     "from_directory",
+    "from_files",
     "from_npz",
     "from_tfds",
     "from_tfrecord",

@@ -1,5 +1,6 @@
 """Local image sources: a folder per class, arrays, an `.npz` file as published by Keras, and scikit-learn's digits."""
 
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -41,17 +42,13 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
         ValueError: on a file instead of a folder, no class folders, a class folder without images, or a name that is
             not UTF-8.
     """
-    folder = pathlib.Path(path)
-    if not folder.exists():
-        raise FileNotFoundError(f"path must be a folder of class folders; {path} does not exist")
-    if not folder.is_dir():
-        raise ValueError(f"path must be a folder of class folders; {path} is a file")
-    if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
-        raise ValueError(f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}")
-    endings = tuple(ending.lower() for ending in extensions)
+    folder, endings = _opened(path, extensions)
     classes = [entry for entry in _visible(folder) if entry.is_dir()]
     if not classes:
-        raise ValueError(f"path must contain one sub-folder of images per class; there are none in {path}")
+        raise ValueError(
+            f"path must contain one sub-folder of images per class; there are none in {path} "
+            "(keras_vit.data.from_files reads images without classes)"
+        )
     found = [
         [file.path for file in _visible(entry) if file.name.lower().endswith(endings) and file.is_file()]
         for entry in classes
@@ -62,22 +59,70 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
             f"every class folder must contain images ending in {', '.join(endings)}; "
             f"{len(empty)} of {len(classes)} in {path} contain none: {', '.join(empty[:5])}"
         )
-    files = tuple(itertools.chain(*found))
-    for name in itertools.chain((entry.path for entry in classes), files):
+    _check_names(entry.path for entry in classes)
+    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(inside) for inside in found])
+    return _read_when_needed(itertools.chain(*found), labels, [entry.name for entry in classes])
+
+
+def from_files(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
+    """Return all images of a folder, at any depth, without classes.
+
+    Args:
+        path: folder with images; hidden files and folders are ignored. The order is that of the sorted paths.
+        extensions: as in `from_directory`.
+
+    Returns:
+        An `ImageSource` whose images all have the label 0, of the class `"unlabelled"`; its names are the paths of
+        the files, relative to the folder.
+
+    Raises:
+        FileNotFoundError: if the folder does not exist.
+        ValueError: on a file instead of a folder, no images, or a name that is not UTF-8.
+    """
+    folder, endings = _opened(path, extensions)
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        kept = (name for name in names if name.lower().endswith(endings) and not name.startswith("."))
+        found += [os.path.join(parent, name) for name in kept]
+    if not found:
+        raise ValueError(f"path must contain images ending in {', '.join(endings)}; there are none in {path}")
+    source = _read_when_needed(sorted(found), np.zeros(len(found), np.int32), ["unlabelled"])
+    return dataclasses.replace(source, describe=lambda n: pathlib.Path(source.files[n]).relative_to(folder).as_posix())
+
+
+def _opened(path, extensions):
+    """Return the folder, and the endings in lower case."""
+    folder = pathlib.Path(path)
+    if not folder.exists():
+        raise FileNotFoundError(f"path must be a folder of images; {path} does not exist")
+    if not folder.is_dir():
+        raise ValueError(f"path must be a folder of images; {path} is a file")
+    if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
+        raise ValueError(f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}")
+    return folder, tuple(ending.lower() for ending in extensions)
+
+
+def _check_names(paths):
+    for path in paths:
         try:
-            name.encode()
+            path.encode()
         except UnicodeEncodeError:  # Python reads such a name with lone surrogates
             raise ValueError(
-                f"names of folders and files must be UTF-8; got {os.fsencode(name)!r}: rename it"
+                f"names of folders and files must be UTF-8; got {os.fsencode(path)!r}: rename it"
             ) from None
-    labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(inside) for inside in found])
+
+
+def _read_when_needed(files, labels, class_names):
+    files = tuple(files)
+    _check_names(files)
     with tf.device("CPU"):
         paths, numbers = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
 
     def lookup(n):
         return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
 
-    return from_lookup(lookup, [entry.name for entry in classes], len(files), files, labels=labels)
+    return from_lookup(lookup, class_names, len(files), files, labels=labels)
 
 
 def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Sequence[str] | None = None) -> ImageSource:

@@ -13,7 +13,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.accuracy import aligned
-from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
+from keras_vit.evaluation.labelled import check_distinct, check_labels, match_labels, open_labelled
 from keras_vit.evaluation.linear_probe import DEFAULT_L2, FrozenFeatures, draw_shots, fit_ridge
 from keras_vit.typing import PathLike
 
@@ -123,14 +123,7 @@ def few_shot(
 
 def _check_draws(shots, seeds, l2):
     """Return the arguments of `few_shot`: `shots` and `seeds` as tuples of integers, and `l2`."""
-    checked = []
-    for name, values, minimum in (("shots", shots, 1), ("seeds", seeds, 0)):
-        values = values if isinstance(values, (tuple, list, range)) else (values,)
-        values = tuple(checks.check_integer(name, value, minimum) for value in values)
-        if not values or len(set(values)) < len(values):
-            raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={values}")
-        checked.append(values)
-    return *checked, checks.check_positive("l2", l2)
+    return check_distinct("shots", shots), check_distinct("seeds", seeds, minimum=0), checks.check_positive("l2", l2)
 
 
 def _few_shot(frozen, train, test, shots, seeds, l2, verbose):

@@ -86,6 +86,16 @@ def test_reconstructions_stand_in_a_row():
         assert [left for _, left in places] == [8, 144, 280] and len({top for top, _ in places}) == 1
 
 
+def test_neighbours_stand_beside_their_query():
+    images = _images(6, (64, 64))
+    pixels = pixels_of(plots.nearest_images(images[:2], images[2:].reshape(2, 2, 64, 64, 3)))
+    for row in ([0, 2, 3], [1, 4, 5]):
+        places = [find(pixels, images[index].repeat(2, 0).repeat(2, 1)) for index in row]
+        assert [left for _, left in places] == [8, 144, 280] and len({top for top, _ in places}) == 1
+    with pytest.raises(ValueError, match="queries and images must have the same number, at least 1; got 2, 1"):
+        plots.nearest_images(images[:2], images[None, :3])
+
+
 class TestExplanation:
     answers = (("Egyptian cat", 0.75), ("tabby", 0.25), ("a label of very many words that would not fit", 0.0))
 

@@ -3,9 +3,10 @@
 import csv
 import json
 
+import keras
 import numpy as np
 import pytest
-from command_line import SAVED, run
+from command_line import SAVED, error_of, run
 
 import keras_vit
 from keras_vit.cli import parser, sources
@@ -63,6 +64,18 @@ def test_json_and_table_have_every_number(here, calls, capsys):
 def test_plot_is_an_image(here, calls, capsys):
     assert run(capsys, *ARRAYS, "--plot", "curve.png")[0] == 0
     assert (here / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_embed_writes_the_features_of_every_image(here, capsys):
+    words = [*SAVED, "--layer", "block_00", "--batch-size", "3", "-o", "features.npz"]
+    assert run(capsys, "embed", "images", *words)[:2] == (0, "features.npz\n")
+    model = keras.models.load_model("model.keras")
+    found = keras_vit.evaluation.embed(model, "images", "block_00")
+    assert len(found.files) == 4 and found.files[0] == "n02123394_Persian_cat/0.jpg"
+    with np.load("features.npz") as saved:
+        np.testing.assert_allclose(saved["features"], found.features, atol=1e-5)
+        assert tuple(saved["files"]) == found.files
+    assert "the ending of --output must be" in error_of(run(capsys, "embed", "images", *SAVED, "-o", "features.csv"))
 
 
 class TestArrays:
