@@ -47,13 +47,16 @@ from keras_vit.models import (
     AxialResNet,
     BiTResNet,
     Distiller,
+    LoraReport,
     MaskedPatchPrediction,
     Model,
     SwinTransformer,
     VisionTransformer,
+    add_lora,
     clone,
     feature_extractor,
     freeze,
+    merge_lora,
     resize,
 )
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit.checkpoints import names
+from keras_vit.checkpoints import channels, names
 from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
@@ -40,7 +40,8 @@ class LoadReport:
 
     Attributes:
         used: names of the file's arrays that were loaded.
-        resized: descriptions, one per resized position table.
+        resized: descriptions, one per resized position table, and one of the first kernel if the images of the model
+            have other channels than RGB.
         reinitialised: paths of variables that got their initial value instead of the file's.
         unused: names of the file's arrays that were not loaded.
         missing: paths of variables that the file does not have, a subset of `reinitialised`.
@@ -97,7 +98,8 @@ class Plan:
         if not self.head_loaded or model.preprocessing_source != "default":
             return
         stated = self.description.preprocessing
-        if stated is not None and stated.channels == model.preprocessing.channels:
+        if stated is not None and model.preprocessing.channels in (1, stated.channels):
+            stated = stated.grey() if model.preprocessing.channels == 1 else stated
             model.preprocessing = stated.at(model.config.image_size or stated.image_size)
         elif self.description.layout in _SEVERAL_PROTOCOLS:
             model.assume_preprocessing()
@@ -140,6 +142,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     if config.field("head.bias") is False and not description.has_head_bias():
         droppable |= {name for name in description.heads if name.endswith("bias")}
     told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
+    told += [d for d in different if d.name == "channels"]  # a first kernel that is not RGB has another shape
 
     problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
     problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
@@ -153,6 +156,8 @@ def make_plan(model, description, resize="auto", head="auto"):
         used |= {name for name in checkpoint.entries if name.endswith(("/grid", "/window_size"))}
     notes = [*description.notes, *map(str, told)]
     notes += [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
+    if any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS):
+        notes.append(channels.note_on_images(config.channels))
     if is_dropped:
         notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
     known = (*description.stated, *description.shown)
@@ -250,7 +255,7 @@ class _File:
         is_turned = self._old_size(owned) not in (None, self.config.field("grid_size"))
         for name in rule.theirs:
             if self.entries[name].shape != wanted or is_turned:
-                return self._resized(owned, rule, name, wanted)
+                return self._of_rgb(owned, rule, name, shape) or self._resized(owned, rule, name, wanted)
         return _Source(variable, rule.theirs, functools.partial(self._join, variable, rule, shape))
 
     def _resized(self, owned, rule, name, wanted):
@@ -267,6 +272,18 @@ class _File:
             return _Source(variable, rule.theirs, problem=f"{name}: shape {entry.shape}, the model needs {wanted}")
         resized = f"{name}: {entry.shape} -> {wanted} ({method})"
         return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), method, old), resized=resized)
+
+    def _of_rgb(self, owned, rule, name, shape):
+        """Return the source of a first kernel that the file has for RGB and the model for other channels, or None."""
+        variable, entry, count, rgb = owned.variable, self.entries[name], self.config.channels, list(shape)
+        if variable.path not in channels.FIRST_KERNELS or shape[2] != count:  # a stem may come before the patches
+            return None
+        rgb[2] = channels.RGB
+        if entry.shape != theirs_shape(rgb, rule.form, None):
+            return None
+        read = lambda: channels.for_channels(to_ours(entry.read(), rule.form, rgb), count)  # noqa: E731
+        how = f"{name}: {channels.RGB} -> {count} channels ({channels.described(count, owned.layer)})"
+        return _Source(variable, rule.theirs, read, resized=how)
 
     def _old_size(self, owned):
         """Return the stated grid of a table of offsets between patches, None if the shape shows it."""

@@ -15,6 +15,7 @@ from keras_vit.models.derived import (
 )
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.layer_states import freeze
+from keras_vit.models.lora import LoraReport, add_lora, merge_lora
 from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
 from keras_vit.models.resnet import AxialResNet, BiTResNet
 from keras_vit.models.swin import SwinTransformer
@@ -26,17 +27,20 @@ __all__ = [
     "BiTResNet",
     "Distiller",
     "ImageModel",
+    "LoraReport",
     "MaskedPatchPrediction",
     "Model",
     "Reconstruction",
     "SwinTransformer",
     "VisionTransformer",
+    "add_lora",
     "build_model",
     "check_not_quantized",
     "check_pools",
     "clone",
     "feature_extractor",
     "freeze",
+    "merge_lora",
     "resize",
     "with_dtype",
     "with_head",

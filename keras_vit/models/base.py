@@ -8,10 +8,11 @@ from typing import Any
 import keras
 
 from keras_vit.compat.fit import DistributedFit
+from keras_vit.compat.graph import sublayers
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
-from keras_vit.models.layer_states import layer_states, restore_layer_states
+from keras_vit.models.layer_states import has_lora, layer_states, restart_lora, restore_layer_states
 from keras_vit.typing import PathLike, Tensor
 
 ADVICE = (
@@ -43,6 +44,10 @@ class Model(DistributedFit, keras.Model):
 
         return looked_at(self, method, data)
 
+    def get_compile_config(self):
+        # The state of the optimizer is that of A and B, which a file does not have: the loaded model is not compiled.
+        return {} if any(map(has_lora, sublayers(self))) else super().get_compile_config()
+
 
 class ImageModel(Model):
     """Add a config, image preprocessing and class labels to a functional Keras model.
@@ -59,7 +64,8 @@ class ImageModel(Model):
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     A saved model loads with its frozen and quantised layers (int8, int4, float8). LoRA is the exception: Keras merges
-    it into the kernels of the file, so the loaded model gives the same outputs without LoRA.
+    it into the kernels of the file, so the loaded model gives the same outputs without LoRA. Layers that trained
+    nothing but LoRA are frozen in it, and it is not compiled.
 
     Shapes:
         (batch, height, width, channels), float, prepared as `preprocessing` describes -> see the subclass.
@@ -231,7 +237,8 @@ class ImageModel(Model):
 
         If the file has another image size, the position tables are resized. Their optimizer slots cannot be
         resized: if the file has an optimizer for another image size, this model keeps its current optimizer state and
-        raises a warning.
+        raises a warning. A model with LoRA keeps its matrices out of such files: the loaded kernels contain those of
+        the saved model, and A and B of this model start anew.
 
         Raises:
             ValueError: if the file states another architecture, such as another number of heads.
@@ -245,17 +252,20 @@ class ImageModel(Model):
             elif difference.name not in RESIZED:
                 raise ValueError(f"{filepath} does not fit {self.name}: {difference}")
         optimizer = getattr(self, "optimizer", None)
-        if optimizer is None or not optimizer.built or not weights_files.has_other_slots(filepath, self):
-            return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
-        warnings.warn(
-            f"{filepath} holds the optimizer state of another image size; the weights are loaded, that state is not",
-            stacklevel=2,
-        )
+        is_other = optimizer is not None and optimizer.built and weights_files.has_other_slots(filepath, self)
+        if is_other:
+            warnings.warn(
+                f"{filepath} holds the optimizer state of another image size; the weights are loaded, that state is "
+                "not",
+                stacklevel=2,
+            )
         try:
-            self.optimizer = None
-            return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
+            self.optimizer = None if is_other else optimizer
+            loaded = super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         finally:
             self.optimizer = optimizer
+        restart_lora(self)
+        return loaded
 
     def save_weights(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
         """Write a `.weights.h5` file as `keras.Model.save_weights` does, with metadata.

@@ -40,7 +40,7 @@ def clone(model: ModelT) -> ModelT:
     Raises:
         TypeError: if `model` is not a model of this package.
     """
-    return _copy(model)
+    return copy_of(model)
 
 
 def resize(
@@ -109,7 +109,7 @@ def resize(
     preprocessing = model.preprocessing.at(config.image_size or model.preprocessing.image_size)
     if is_native:
         preprocessing = preprocessing.native(config.patch_size, 256 if max_tokens is None else max_tokens)
-    return _copy(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
+    return copy_of(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
 
 
 def with_config(model: ModelT, **changes: Any) -> ModelT:
@@ -123,7 +123,7 @@ def with_config(model: ModelT, **changes: Any) -> ModelT:
         TypeError: if `model` is not a model of this package.
         ValueError: if a value is out of range or arguments contradict each other.
     """
-    return _copy(model, {"config": check_model(model).config.replace(**changes).to_dict()})
+    return copy_of(model, {"config": check_model(model).config.replace(**changes).to_dict()})
 
 
 def for_images(model: ModelT, images: Any) -> ModelT:
@@ -283,9 +283,9 @@ def with_head(
     fields = {"include_top": True, "classes": len(bias), "classifier_activation": None}
     fields |= {"head.bias": True} if hasattr(model.config, "head") else {}
     config = model.config.replace(**fields)
-    states = {path: state for path, state in layer_states(model).items() if not _is_of_head(path)}
+    states = {path: state for path, state in layer_states(model).items() if not is_of_head(path)}
     changes = {"config": config.to_dict(), "labels": labels, "layer_states": states}
-    built = _copy(model, changes, head={"kernel": kernel, "bias": bias})
+    built = copy_of(model, changes, head={"kernel": kernel, "bias": bias})
     if preprocessing is not None:
         built.preprocessing = preprocessing
     return built
@@ -344,7 +344,7 @@ def _grid(length, config):
     return next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
 
 
-def _copy(model, changes=None, head=None, method="auto"):
+def copy_of(model, changes=None, head=None, method="auto", keeps_lora=True):
     """Return a copy of a model with changes in its `get_config`; tables of another size are resized.
 
     Args:
@@ -352,17 +352,21 @@ def _copy(model, changes=None, head=None, method="auto"):
         changes: dict of changed values of `get_config`, or None.
         head: dict from the names of the new head's variables to arrays, or None.
         method: as in `resize`.
+        keeps_lora: whether the copy has LoRA where the model has it.
     """
     description, skip = {**check_model(model).get_config(), **(changes or {})}, _HEADS if head else ()
-    copied, pending = build_deferred(lambda: enable_lora_as_in(model, type(model).from_config(description), skip))
+    build = functools.partial(type(model).from_config, description)
+    copied, pending = build_deferred(lambda: enable_lora_as_in(model, build(), skip) if keeps_lora else build())
     old = {owned.stored_name: owned.variable for owned in owned_variables(model)}
     values = {}
     for owned in owned_variables(copied):
         new = owned.variable
-        is_new = head is not None and _is_of_head(owned.stored_name)
+        is_new = head is not None and is_of_head(owned.stored_name)
         source = np.asarray(head[new.name], new.dtype) if is_new else old[owned.stored_name]
         if is_new and source.shape != tuple(new.shape):
             raise ValueError(f"{new.name} of the head must have shape {tuple(new.shape)}; got {source.shape}")
+        if keeps_lora and not is_new:  # LoRA freezes single weights of layers
+            new.trainable = source.trainable
         if tuple(source.shape) == tuple(new.shape):
             values[id(new)] = lambda source=source: ops.convert_to_numpy(source).copy()
         elif new.path == "patch_encoder/projection/kernel":
@@ -379,5 +383,5 @@ def _copy(model, changes=None, head=None, method="auto"):
     return copied
 
 
-def _is_of_head(path):
+def is_of_head(path):
     return path.partition("/")[0] in _HEADS

@@ -21,6 +21,7 @@ from keras_vit.models import Distiller, MaskedPatchPrediction, Model, build_mode
 from keras_vit.models.derived import of_pixels
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
+from keras_vit.models.layer_states import restart_lora
 from keras_vit.training import progress
 from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
@@ -297,8 +298,10 @@ def _finished(workdir, identity, model):
     with _named(workdir / "model.keras", path):
         saved = keras.models.load_model(workdir / "model.keras", compile=False)
     model = student_of(model)
-    for variable, value in zip(model.weights, saved.weights, strict=True):
+    own = [weight for weight in model.weights if not weight.name.startswith("lora_")]  # merged in the file
+    for variable, value in zip(own, saved.weights, strict=True):
         variable.assign(keras.ops.convert_to_numpy(value))
+    restart_lora(model)
     find_encoder(model).labels = find_encoder(saved).labels
     return TrainResult(model, history, accuracy)
 
