@@ -56,6 +56,7 @@ from keras_vit.models import (
     freeze,
     resize,
 )
+from keras_vit.zeroshot import TextEncoder, zero_shot
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
 from keras_vit.zoo import constructor as _constructor
 from keras_vit.zoo import create_model, list_models, list_weights, load
