@@ -146,24 +146,26 @@ def zero_shot(
     names = checks.check_sequence("class_names", class_names, "strings", checks.check_string)
     if not names:
         raise ValueError("class_names must have at least one name; got an empty sequence")
-    if text is None and model.weights_path is None:
+    source = model.weights_path if text is None else text
+    if source is None:
         raise ValueError(
-            f"text must be the folder or hf://org/repo of a text tower; {model.name} knows no file of its own"
+            f"text must be a folder or hf://org/repo with a text tower, as {model.name} has no weights_path; got None"
         )
-    text = model.weights_path if text is None else text
-    text = TextEncoder(text) if isinstance(text, (str, os.PathLike)) else text
-    if isinstance(text, TextEncoder):
+    source = TextEncoder(source) if isinstance(source, (str, os.PathLike)) else source
+    if isinstance(source, TextEncoder):
         prompts = _prompts(names, templates)
-        embeddings = text.embed([prompt for row in prompts for prompt in row]).reshape(len(names), len(prompts[0]), -1)
-        scale = math.exp(text.logit_scale) if scale is None and text.logit_scale is not None else scale
-        bias = text.logit_bias if bias is None else bias
+        embeddings = source.embed([prompt for row in prompts for prompt in row]).reshape(
+            len(names), len(prompts[0]), -1
+        )
+        scale = math.exp(source.logit_scale) if scale is None and source.logit_scale is not None else scale
+        bias = source.logit_bias if bias is None else bias
     else:
         if templates is not None:
             raise ValueError(f"templates must be None if text is an array of embeddings; got {templates!r}")
-        embeddings = np.asarray(text, "float64")
+        embeddings = np.asarray(source, "float64")
         embeddings = embeddings[:, None] if embeddings.ndim == 2 else embeddings
-    head = model.get_layer("head").input if model.config.include_top else model.output
-    width = model.config.classes if is_projection(model) else head.shape[-1]
+    read = model.get_layer("head").input if model.config.include_top else model.output
+    width = model.config.classes if is_projection(model) else read.shape[-1]
     if embeddings.ndim != 3 or embeddings.shape[0] != len(names) or embeddings.shape[2] != width:
         wanted = f"({len(names)}, {width}) or ({len(names)}, prompts, {width})"
         raise ValueError(
@@ -172,10 +174,11 @@ def zero_shot(
         )
     if scale is None:
         raise ValueError("scale must be given, as the text embeddings come without a logit_scale; got None")
-    of_classes = _unit(_unit(embeddings).mean(axis=1)) * checks.check_positive("scale", scale)
+    kernel = _unit(_unit(embeddings).mean(axis=1)).T * checks.check_positive("scale", scale)
+    offset = None
     if bias is not None:
-        bias = np.full(len(names), checks.check_number("bias", bias, "finite number", lambda value: True), "float32")
-    return with_head(model, of_classes.T.astype("float32"), bias, names, None, classifier_activation, normalize=True)
+        offset = np.full(len(names), checks.check_number("bias", bias, "finite number", math.isfinite), "float32")
+    return with_head(model, kernel.astype("float32"), offset, names, None, classifier_activation, normalize=True)
 
 
 def _unit(embeddings):

@@ -226,7 +226,7 @@ class _Source:
 
 
 class _File:
-    """The arrays of a file, the config of the model that it is loaded into, and the resize method of position tables."""
+    """The arrays of a file, the config of the model that they are loaded into, and the resize method of tables."""
 
     def __init__(self, layout, entries, path, config, method="auto", grid=None):
         self.layout, self.entries, self._stored_grid = layout, entries, grid

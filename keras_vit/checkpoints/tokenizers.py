@@ -59,9 +59,8 @@ def read_tokenizer(folder, context_length, cleaning):
     pad = pad.get("content") if isinstance(pad, dict) else pad
     pad_id = tokenizer.token_to_id(pad) if isinstance(pad, str) else None
     if pad_id is None:
-        raise ValueError(
-            f"{' or '.join(SETTINGS)} of {str(folder)!r} must name a pad_token of {TOKENIZER}; got {pad!r}"
-        )
+        files = " or ".join(SETTINGS)
+        raise ValueError(f"{files} of {str(folder)!r} must name a pad_token that {TOKENIZER} has; got {pad!r}")
     sides = {key: checks.check_choice(key, stated.get(key, "right"), ("right", "left")) for key in _SIDES}
     if cleaning == "siglip" and re.search("Gemma|Siglip2", str(stated.get("tokenizer_class"))):
         cleaning = "lower"
