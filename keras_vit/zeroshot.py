@@ -69,7 +69,7 @@ class TextEncoder:
         self._encode = read_tokenizer(folder, self.config.context_length, cleaning)
 
     def tokenize(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the token ids of texts, padded and cut to the context: int32 (texts, context_length).
+        """Return token ids of texts, padded and cut: int32 (texts, context_length).
 
         Args:
             texts: list of strings; they may be empty.
@@ -84,7 +84,7 @@ class TextEncoder:
         return ids
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the embeddings of texts, each divided by its L2 norm: float32 (texts, projection_dim).
+        """Return L2-normalised embeddings of texts: float32 (texts, projection_dim).
 
         Args:
             texts: list of strings, at least one.
@@ -108,7 +108,7 @@ def zero_shot(
     bias: float | None = None,
     classifier_activation: str | None = None,
 ) -> VisionTransformer:
-    """Return a copy of an image tower that classifies into classes which are given by their names.
+    """Return a copy of an image tower that classifies into named classes.
 
     The tower gets an L2 normalisation and an ordinary dense head. The kernel of the head is the text embeddings of the
     classes times `scale`, so the logits are those of CLIP (arXiv 2103.00020, section 3.1.4) and SigLIP (arXiv

@@ -10,7 +10,7 @@ import keras_vit
 
 
 def compare(folder, case, intermediate):
-    """Compares a case; `intermediate(model, config, key)` gives the output of the image tower that is stored as `key`."""
+    """Compares a case; `intermediate(model, config, key)` is the output of the image tower that is stored as `key`."""
     arrays, tolerances = np.load(folder / "io.npz"), case["tolerance"]["per_key_atol"]
 
     def check(key, value):
@@ -68,7 +68,7 @@ def _compare_classifiers(model, encoder, case, arrays, check):
     check("image_embeds_l2", features(images))
     activation = "sigmoid" if "logit_bias" in arrays.files else "softmax"
     check("probs", getattr(keras.ops, activation)(logits))
-    for text in (None, folder_of(model), encoder):
+    for text in (None, model.weights_path.parent, encoder):
         built = keras_vit.zero_shot(model, case["classes"], templates=case["templates"], text=text)
         kernel, *biases = built.get_layer("head").get_weights()
         check("class_weights", kernel.T / scale)
@@ -76,10 +76,6 @@ def _compare_classifiers(model, encoder, case, arrays, check):
         check("class_logits", built(images))
     given = {"templates": case["templates"], "classifier_activation": activation}
     check("class_probs", keras_vit.zero_shot(model, case["classes"], text=encoder, **given)(images))
-
-
-def folder_of(model):
-    return model.weights_path.parent
 
 
 def _arrays(arrays):

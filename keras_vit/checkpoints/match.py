@@ -176,14 +176,7 @@ def make_plan(model, description, resize="auto", head="auto"):
 
 
 def plan_equal(model, config, path, layout, entries):
-    """Return {id(variable): callable that reads its array} for a model that has exactly the arrays of a file.
-
-    Args:
-        model: a Keras model, such as a text tower.
-        config: its config.
-        path: path of the file.
-        layout: `Layout` of the file.
-        entries: dict from folded name to `Entry`.
+    """Return {id(variable): callable that reads its array} for a Keras model with exactly the arrays of a file.
 
     Raises:
         WeightsMismatch: if an array is missing, unexpected or of another shape.
