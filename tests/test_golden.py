@@ -10,6 +10,7 @@ import pathlib
 import re
 import tempfile
 
+import golden_zero_shot
 import keras
 import numpy as np
 import pytest
@@ -67,6 +68,8 @@ def _comparison(case):
     kind = case.get("kind", case.get("family"))
     if kind in ARRAY_CASES:
         return lambda folder, case: ARRAY_CASES[kind](np.load(folder / "io.npz"), case)
+    if kind == "zeroshot":
+        return lambda folder, case: golden_zero_shot.compare(folder, case, _intermediate)
     is_other_task = "noise" in case["io_keys"] or str(case.get("logits_is")).startswith("logits_per_image")
     if is_published(case) and not is_other_task:
         load_arguments(case, False)

@@ -94,6 +94,7 @@ class Plan:
     def note_on(self, model):
         """Record the source of the weights on the model, and the file's preprocessing if the model has none."""
         model.weights_source = f"{self.description.checkpoint.path.name} ({self.description.layout} names)"
+        model.weights_path = self.description.checkpoint.path
         model.names_prefix, model.table_method = self.description.prefix, self.resize
         if not self.head_loaded or model.preprocessing_source != "default":
             return
@@ -121,7 +122,7 @@ def make_plan(model, description, resize="auto", head="auto"):
             architecture.
     """
     config, checkpoint = model.config, description.checkpoint
-    file = _File(description, config, resize)
+    file = _File(description.names, description.entries, checkpoint.path, config, resize, description.grid_size)
     different, unusual = (differences(values, config) for values in (description.stated, description.usual))
     assumed, owned = unseen(config.to_dict()), owned_variables(model)
     # Tables are first, because they show how many rows belong to registers.
@@ -179,6 +180,23 @@ def make_plan(model, description, resize="auto", head="auto"):
     return Plan(values, report, description, head_loaded, close, method)
 
 
+def plan_equal(model, config, path, layout, entries):
+    """Return {id(variable): callable that reads its array} for a Keras model with exactly the arrays of a file.
+
+    Raises:
+        WeightsMismatch: if an array is missing, unexpected or of another shape.
+    """
+    file = _File(layout, entries, path, config)
+    sources = [file.plain(owned) for owned in owned_variables(model)]
+    wrong = [source for source in sources if source.problem or source.resized]
+    problems = [f"  {'!' if x.is_in_file else '- missing'} {x.problem or x.resized}" for x in wrong]
+    used = {name for source in sources for name in source.theirs}
+    problems += [f"  + extra {name}" for name in sorted(set(entries) - used)]
+    if problems:
+        raise WeightsMismatch(path, problems)
+    return {id(source.variable): source.read for source in sources}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Source:
     """The source of one variable's value.
@@ -206,11 +224,11 @@ class _Source:
 
 
 class _File:
-    """A described file, the config of the model that it is loaded into, and the resize method of position tables."""
+    """The arrays of a file, the config of the model that they are loaded into, and the resize method of tables."""
 
-    def __init__(self, description, config, method):
-        self.layout, self.entries, self._stored_grid = description.names, description.entries, description.grid_size
-        self._path, self.config, self._way = description.checkpoint.path, config, method
+    def __init__(self, layout, entries, path, config, method="auto", grid=None):
+        self.layout, self.entries, self._stored_grid = layout, entries, grid
+        self._path, self.config, self._way = path, config, method
         self._usual = _KERAS_RESIZE.get(config.family, "align_corners") if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
 

@@ -24,6 +24,7 @@ from keras_vit.typing import PathLike
 from keras_vit.variants import VARIANTS
 
 _NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset", "is_flexible": False}
+_NEEDED_ALWAYS |= {"head.projection": "unset", "head.normalize": False}  # of zero-shot classifiers
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
 

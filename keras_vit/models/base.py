@@ -1,6 +1,7 @@
 """Model, with a corrected `fit`, and ImageModel, the base class of the models of images."""
 
 import collections.abc
+import pathlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -53,6 +54,7 @@ class ImageModel(Model):
     """Add a config, image preprocessing and class labels to a functional Keras model.
 
     `weights_source` names the file that the weights were last loaded from, or is None; training does not change it.
+    `weights_path` is its path, or None, also in a saved model.
 
     A family of models is a subclass with `config_class` and `_steps`, which lists its layers; it needs a
     constructor of its own only if they do not form a chain.
@@ -124,6 +126,7 @@ class ImageModel(Model):
         self.preprocessing = preprocessing
         self.labels = labels
         self.weights_source = None
+        self.weights_path: pathlib.Path | None = None  # not saved: the file may move
         self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
         self.table_method: str | None = None  # method of resizing the position tables of the file
 
@@ -346,6 +349,12 @@ def make_head(config, name="head", kernel_initializer="zeros"):
 def head_dtype(config):
     """Return the dtype of the head: float32 under mixed policies, so logits and softmax keep their precision."""
     return "float64" if config.dtype == "float64" else "float32"
+
+
+def is_projection(model):
+    """Return whether the head of a model is a projection to features, as that of a CLIP, and not a classifier."""
+    config = model.config
+    return config.include_top and config.field("head.bias") is False and not config.field("head.normalize")
 
 
 def check_model(model):
