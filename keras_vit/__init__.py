@@ -50,6 +50,7 @@ from keras_vit.models import (
     LoraReport,
     MaskedPatchPrediction,
     Model,
+    SelfDistillation,
     SwinTransformer,
     VisionTransformer,
     add_lora,

@@ -39,6 +39,7 @@ from keras_vit.models import Distiller as Distiller
 from keras_vit.models import LoraReport as LoraReport
 from keras_vit.models import MaskedPatchPrediction as MaskedPatchPrediction
 from keras_vit.models import Model as Model
+from keras_vit.models import SelfDistillation as SelfDistillation
 from keras_vit.models import SwinTransformer as SwinTransformer
 from keras_vit.models import VisionTransformer as VisionTransformer
 from keras_vit.models import add_lora as add_lora

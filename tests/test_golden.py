@@ -17,6 +17,7 @@ import pytest
 import safetensors.numpy
 from golden_arrays import ARRAY_CASES
 from golden_configs import NotUnderstood, config_of, is_published, load_arguments, native_size, reference_arguments
+from golden_self_distillation import compare_self_distillation
 
 import keras_vit
 from keras_vit.analysis import attention_model
@@ -71,6 +72,8 @@ def _comparison(case):
     if kind == "zeroshot":
         return lambda folder, case: golden_zero_shot.compare(folder, case, _intermediate)
     is_other_task = "noise" in case["io_keys"] or str(case.get("logits_is")).startswith("logits_per_image")
+    if kind == "dino":
+        return compare_self_distillation
     if is_published(case) and not is_other_task:
         load_arguments(case, False)
         return _compare_published if case["image_size"] else _compare_each_image

@@ -18,6 +18,7 @@ from keras_vit.models.layer_states import freeze
 from keras_vit.models.lora import LoraReport, add_lora, merge_lora
 from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
 from keras_vit.models.resnet import AxialResNet, BiTResNet
+from keras_vit.models.self_distillation import SelfDistillation
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
 
@@ -31,6 +32,7 @@ __all__ = [
     "MaskedPatchPrediction",
     "Model",
     "Reconstruction",
+    "SelfDistillation",
     "SwinTransformer",
     "VisionTransformer",
     "add_lora",

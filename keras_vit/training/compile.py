@@ -13,13 +13,12 @@ from keras_vit.models import (
     AxialResNet,
     BiTResNet,
     Distiller,
-    MaskedPatchPrediction,
     Model,
     SwinTransformer,
     VisionTransformer,
 )
 from keras_vit.models.encoders import find_encoder, find_encoders, output_activation, output_calls
-from keras_vit.training.recipe_checks import MASKED_PATCHES
+from keras_vit.training.recipe_checks import CROPPED, OWN_LOSSES
 
 _MOMENTUM = 0.9  # SGD: arXiv 2010.11929, section 4.1
 _DECAY_FACTOR = 0.1
@@ -35,12 +34,13 @@ _BLOCKS = {
 
 def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     """Compile `model` for a recipe; see `Recipe.compile` for arguments, result and errors."""
-    schedule = create_schedule(recipe, *_count_steps(recipe, steps, steps_per_epoch))
+    steps, warmup_steps = _count_steps(recipe, steps, steps_per_epoch)
+    schedule = create_schedule(recipe, steps, warmup_steps)
     _check_model(recipe, model)
     arguments = {"steps_per_execution": recipe.steps_per_execution}
     if recipe.microbatches > 1:
         arguments["microbatches"] = recipe.microbatches
-    if recipe.loss != MASKED_PATCHES:  # a model that predicts masked patches has its own loss and metrics
+    if recipe.loss not in OWN_LOSSES:  # these models have their own losses and metrics
         activation = output_activation(model)
         if activation not in ("linear", recipe.loss):
             raise ValueError(
@@ -48,7 +48,10 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
             )
         loss = saved_objects.CrossEntropy(recipe.loss, activation == "linear", recipe.label_smoothing)
         arguments |= {"loss": loss, "metrics": [saved_objects.Accuracy(name="accuracy")]}
-    optimizer = create_optimizer(recipe, schedule, model)
+    if recipe.loss == CROPPED:
+        per_epoch = steps_per_epoch or steps // (recipe.epochs or 1)
+        arguments |= {"epochs": -(-steps // per_epoch), "steps_per_epoch": per_epoch}
+    optimizer = create_optimizer(recipe, schedule, model, steps)
     if recipe.head_bias is not None:
         _set_head_bias(model, recipe.head_bias)
     model.compile(optimizer=optimizer, **arguments)
@@ -74,11 +77,12 @@ def _count_steps(recipe, steps, steps_per_epoch):
 
 def _check_model(recipe, model):
     config = getattr(find_encoder(model), "config", None)
-    if (recipe.loss == MASKED_PATCHES) != isinstance(model, MaskedPatchPrediction):
-        raise ValueError(
-            f"loss must be {MASKED_PATCHES!r} for a keras_vit.MaskedPatchPrediction, and for no other model; "
-            f"got {type(model).__name__} with loss={recipe.loss!r} in recipe {recipe.name!r}"
-        )
+    for loss, kind in OWN_LOSSES.items():
+        if (recipe.loss == loss) != isinstance(model, kind):
+            raise ValueError(
+                f"loss must be {loss!r} for a keras_vit.{kind.__name__}, and for no other model; "
+                f"got {type(model).__name__} with loss={recipe.loss!r} in recipe {recipe.name!r}"
+            )
     if recipe.microbatches > 1 and not isinstance(model, Model):
         raise ValueError(
             "microbatches above 1 requires a model of keras_vit, such as keras_vit.Model(inputs, outputs); "
@@ -185,7 +189,7 @@ def create_schedule(recipe, steps, warmup_steps=0):
     return saved_objects.Warmup(start, peak, warmup_steps, after) if warmup_steps else after
 
 
-def create_optimizer(recipe, learning_rate, model):
+def create_optimizer(recipe, learning_rate, model, steps=None):
     """Build the optimizer that trains `model`.
 
     Weight decay is decoupled and scales with the learning rate: each step subtracts `LR(t) * weight_decay * kernel`.
@@ -197,6 +201,7 @@ def create_optimizer(recipe, learning_rate, model):
         recipe: `Recipe`.
         learning_rate: number or Keras schedule.
         model: a built keras model; freeze its layers before this call.
+        steps: steps of the whole run, for a weight decay that changes.
 
     Returns:
         A `keras.optimizers.Optimizer` that is not built yet.
@@ -207,10 +212,14 @@ def create_optimizer(recipe, learning_rate, model):
     """
     if not model.variables:
         raise ValueError("model must be built before it is compiled for a recipe; got a model without variables")
+    decay = recipe.weight_decay
+    if recipe.final_weight_decay is not None:
+        decay = keras.optimizers.schedules.CosineDecay(decay, steps, alpha=recipe.final_weight_decay / decay)
     arguments = {
         "learning_rate": learning_rate,
-        "weight_decay": recipe.weight_decay,
+        "weight_decay": decay,
         "global_clipnorm": recipe.clip_norm,
+        "clipnorm": recipe.clip_weight_norm,
         "gradient_accumulation_steps": recipe.gradient_accumulation_steps,
     }
     if recipe.ema_momentum is not None:

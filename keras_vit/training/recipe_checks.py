@@ -7,10 +7,12 @@ from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config.base import Check, one_config_of, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.local import from_digits
-from keras_vit.models import MODELS
+from keras_vit.models import MODELS, MaskedPatchPrediction, SelfDistillation
 
 DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
-MASKED_PATCHES = "masked_patches"  # the loss that a `keras_vit.MaskedPatchPrediction` computes itself
+# loss -> the model that computes it, without labels; Recipe.pretraining has arguments of the model
+OWN_LOSSES = {"masked_patches": MaskedPatchPrediction, "self_distillation": SelfDistillation}
+CROPPED = "self_distillation"  # its images come from `multi_crop_pipeline`
 RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 # at most one field of each group is set: a new value replaces the others
@@ -22,7 +24,7 @@ _MAX_SEED = 2**32 - 1  # NumPy's limit
 def rules(r):
     """Return a dict from rules to whether a recipe breaks them, the argument of `Config._check_rules`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
-    is_masked = r.loss == MASKED_PATCHES
+    is_own, is_cropped = r.loss in OWN_LOSSES, r.loss == CROPPED
     return {
         "exactly one of epochs and steps must be given": (r.epochs is None) == (r.steps is None),
         "at most one of warmup_steps, warmup_fraction and warmup_epochs may be given": len(warmups) > 1,
@@ -41,12 +43,19 @@ def rules(r):
         "head_bias requires loss 'sigmoid', because it does not change a softmax": (
             r.head_bias is not None and r.loss != "sigmoid"
         ),
-        "loss 'masked_patches' uses no labels, so label_smoothing must be 0 and mix empty": (
-            is_masked and (r.label_smoothing or r.mix)
+        f"loss {r.loss!r} uses no labels, so label_smoothing must be 0 and mix empty": (
+            is_own and (r.label_smoothing or r.mix)
         ),
-        "loss 'masked_patches' needs standardised images, so input_dtype must be 'float32'": (
-            is_masked and r.input_dtype != "float32"
+        f"loss {r.loss!r} needs standardised images, so input_dtype must be 'float32'": (
+            is_own and r.input_dtype != "float32"
         ),
+        "pretraining requires a loss that uses no labels": r.pretraining is not None and not is_own,
+        "crops requires loss 'self_distillation'": r.crops is not None and not is_cropped,
+        "augment must be empty and repeats 1 with loss 'self_distillation' (crops may have augment)": (
+            is_cropped and (r.augment or r.repeats > 1)
+        ),
+        "final_weight_decay requires weight_decay": r.final_weight_decay is not None and not r.weight_decay,
+        "at most one of clip_norm and clip_weight_norm may be given": r.clip_norm and r.clip_weight_norm,
         "microbatches must divide batch_size": r.batch_size % r.microbatches,
         "repeats must not exceed batch_size": r.repeats > r.batch_size,
         "steps_per_execution must divide steps": r.steps is not None and r.steps % r.steps_per_execution,
@@ -61,6 +70,12 @@ def _check_seed(name, value):
     if checks.check_integer(name, value, 0) > _MAX_SEED:
         raise ValueError(f"{name} must be an integer from 0 to {_MAX_SEED}; got {name}={value!r}")
     return int(value)
+
+
+def _check_arguments(name, value):
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{name} must be a dict of arguments by name; got {name}={value!r}")
+    return value
 
 
 def _parsed_by(parse):
@@ -80,11 +95,12 @@ def _check_shares(name, value):
 
 _NAMES = {
     checks.check_string: "source",
-    checks.check_positive: "learning_rate clip_norm",
+    checks.check_positive: "learning_rate clip_norm clip_weight_norm",
     checks.check_integer: "batch_size epochs steps repeats microbatches steps_per_execution",
     checks.check_rate: "warmup_fraction momentum label_smoothing ema_momentum",
     _number("finite number of at least 0", lambda x: x >= 0): "final_learning_rate warmup_epochs warmup_learning_rate "
-    "weight_decay",
+    "weight_decay final_weight_decay",
+    _check_arguments: "crops pretraining",
     _number("finite number in (0, 1]", lambda x: 0 < x <= 1): "decay_factor layer_decay",
 }
 
@@ -96,7 +112,7 @@ CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for n
     "gradient_accumulation_steps": partial(checks.check_integer, minimum=2),
     "head_bias": _number("finite number", lambda x: True),
     "input_dtype": one_of(("float32", "uint8")),
-    "loss": one_of((*CROSS_ENTROPIES, MASKED_PATCHES)),
+    "loss": one_of((*CROSS_ENTROPIES, *OWN_LOSSES)),
     "mix": _parsed_by(parse_mix),
     "model": one_config_of(*MODELS),
     "optimizer": one_of(("adamw", "sgd")),

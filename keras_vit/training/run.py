@@ -13,11 +13,11 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
-from keras_vit.data import eval_pipeline, from_directory, train_pipeline
+from keras_vit.data import eval_pipeline, from_directory, multi_crop_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.logs import LOGGER
-from keras_vit.models import Distiller, MaskedPatchPrediction, Model, build_model
+from keras_vit.models import Distiller, Model, build_model, resize
 from keras_vit.models.derived import of_pixels
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
@@ -27,7 +27,7 @@ from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
 from keras_vit.training.recipe import Recipe
-from keras_vit.training.recipe_checks import DATASETS, MASKED_PATCHES
+from keras_vit.training.recipe_checks import CROPPED, DATASETS, OWN_LOSSES
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
@@ -91,11 +91,13 @@ def train(
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, created under the same strategy, which
             may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
             `source`, and the rates, image size, dtype and remat of the recipe. The class names of `source` become the
-            model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`: a built one, or
-            one with default settings around the model built here; it ignores the labels of `source`.
+            model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`, and one with
+            `self_distillation` a `SelfDistillation`: a built one, or one with the recipe's `pretraining` around the
+            model built here, for images of any size; both ignore the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
-            held-out part of the recipe's own images is used; with a `source` of your own, there is no validation.
+            held-out part of the recipe's own images is used; with a `source` of your own, there is no validation. A
+            `SelfDistillation` has none.
         strategy: name of a `keras_vit.distribution`, such as `"mirrored"`, or the `Devices` that it yielded. Enter
             `multi_worker` before you create a source.
         checkpoint_every: steps between two checkpoints.
@@ -154,9 +156,11 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
         resume = Resume(workdir, checkpoint_every, run=identity)
         images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
         drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
+        cropped = {"seed": recipe.seed, **(recipe.crops or {})}
+        pipeline, drawn = (multi_crop_pipeline, cropped) if recipe.loss == CROPPED else (train_pipeline, drawn)
         prepared = find_encoder(model).preprocessing, recipe.batch_size
         data = devices.dataset(
-            lambda shard: train_pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
+            lambda shard: pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
         )
         measured = validation and devices.dataset(
             lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)
@@ -199,11 +203,13 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
 
 def _open_images(recipe, source, validation):
     """Return the training and the validation images as sources; for None, those of the recipe."""
+    if validation is not None and recipe.loss == CROPPED:
+        raise ValueError(f"validation must be None with loss={CROPPED!r}, which measures no accuracy")
     if source is None:
         if recipe.dataset is None:
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
         source, held_out = DATASETS[recipe.dataset]()
-        validation = held_out if validation is None else validation
+        validation = held_out if validation is None and recipe.loss != CROPPED else validation
     return _open("source", source), None if validation is None else _open("validation", validation)
 
 
@@ -224,8 +230,8 @@ def _open(name, images):
 def _build_model(recipe, source, validation=None, model=None, weights=None):
     """Return the model to train, with the class names of `source` as its labels.
 
-    A recipe that predicts masked patches gets a `MaskedPatchPrediction` around the model, unless `model` is built. It
-    uses no labels, so the classes are not checked for it.
+    A recipe whose loss uses no labels gets its model around the model, unless `model` is built. The classes are not
+    checked for it.
 
     Args:
         recipe: `Recipe`. A model that is built here uses the recipe's dtype, rates and image size.
@@ -243,7 +249,7 @@ def _build_model(recipe, source, validation=None, model=None, weights=None):
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
-    if isinstance(model, MaskedPatchPrediction):
+    if isinstance(model, tuple(OWN_LOSSES.values())):
         return model
     outputs = model.output_shape[-1]
     if outputs != len(source.class_names):
@@ -279,7 +285,10 @@ def _create(recipe, labels, model, weights):
         if weights is not None:
             load_weights(built, weights)
     built.labels = labels
-    return MaskedPatchPrediction(built) if recipe.loss == MASKED_PATCHES else built
+    if recipe.loss not in OWN_LOSSES:
+        return built
+    built = resize(built, None) if recipe.loss == CROPPED and hasattr(built.config, "table_grid") else built
+    return OWN_LOSSES[recipe.loss](built, **(recipe.pretraining or {}))
 
 
 def _shortened(names):
