@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 from keras_vit import checks
 from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_of, optional
@@ -69,6 +70,10 @@ class EmbeddingConfig(Config):
             of `patch_size`.
         pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size, as
             far as it does not divide them; False refuses them. Every patch has pixels of the image.
+        position_init: initial values of a table of learned positions: `normal`, N(0, 0.02), or `sincos2d_mae`, the
+            sines and cosines of MAE (arXiv 2111.06377), which a `MaskedAutoencoder` keeps; fine-tuning trains both.
+        patch_drop_rate: share of the patches that the blocks do not see in training, in [0, 1): patch dropout of FLIP
+            (arXiv 2212.00794). Class tokens and registers are kept, and inference uses all patches.
         images_per_sequence: None takes images of one size per batch. An integer takes sequences of patches of up to so
             many images, each in its own aspect ratio, see `keras_vit.resize`.
 
@@ -91,6 +96,8 @@ class EmbeddingConfig(Config):
     square_positions: bool = False
     kernel_size: Pair | None = None
     pad: bool = False
+    position_init: str = "normal"
+    patch_drop_rate: float = 0.0
     images_per_sequence: int | None = None
 
 
@@ -194,6 +201,42 @@ class HeadConfig(Config):
     num_blocks: int = 1
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig(Config):
+    """Describe the decoder of a `MaskedAutoencoder`; the defaults are those of MAE (arXiv 2111.06377, section A.1).
+
+    GELU, epsilon, biases and dtype are those of the encoder.
+
+    Args:
+        hidden_dim: width of the tokens, at least 8 and divisible by 4 and by `num_heads`.
+        num_layers: number of transformer blocks.
+        num_heads: attention heads per block.
+        mlp_dim: width of the hidden layer of each block's MLP; None is 4 * hidden_dim.
+
+    Raises:
+        ValueError: if a value is out of range or the heads do not divide the width.
+    """
+
+    family: ClassVar[str] = "mae_decoder"  # selects the array names of its checkpoints
+
+    hidden_dim: int = 512
+    num_layers: int = 8
+    num_heads: int = 16
+    mlp_dim: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        is_odd = self.hidden_dim % 4 or self.hidden_dim < 8
+        self._check_rules(
+            {
+                "hidden_dim must be divisible by num_heads": self.hidden_dim % self.num_heads,
+                "hidden_dim must be at least 8 and divisible by 4, for the fixed positions": is_odd,
+            }
+        )
+        if self.mlp_dim is None:
+            self._set(mlp_dim=4 * self.hidden_dim)
+
+
 def _or_default(config_class):
     """Return a check that accepts a config, or a dict of some of its fields, or None for the default one."""
     check = one_config_of(config_class)
@@ -204,6 +247,7 @@ def _or_default(config_class):
 ARGUMENTS |= {
     "embedding": _or_default(EmbeddingConfig),
     "block": _or_default(BlockConfig),
+    "decoder": _or_default(DecoderConfig),
     "window": optional(one_config_of(WindowConfig)),
     "head": _or_default(HeadConfig),
 }

@@ -15,6 +15,7 @@ from keras_vit.layers import (
     ClassToken,
     GlobalAveragePooling,
     Neck,
+    PatchDropout,
     PatchEncoder,
     TokenAndAveragePooling,
     TokenPooling,
@@ -246,6 +247,9 @@ def _encode(tokens, features, config):
             tokens = RepeatedPrefix(several, prefix, dtype=config.dtype, name="repeated_prefix")(tokens)
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
+        if index == 0 and config.embedding.patch_drop_rate:
+            rate = config.embedding.patch_drop_rate
+            tokens = PatchDropout(rate, prefix, dtype=config.dtype, name="patch_dropout")(tokens)
         if index == 0 and config.embedding.pre_norm:
             tokens = _norm(config, "pre_norm")(tokens)
         block = _block(config, index)
@@ -285,7 +289,7 @@ def _position_layer(config, suffix):
         return AttentionBias(config.grid_size, config.num_heads, resize, name=f"attention_bias{suffix}", **common)
     rows = config.num_position_rows
     sequence = (config.table_grid, rows, config.num_prefix_tokens - rows)
-    common["square_positions"] = config.embedding.square_positions
+    common |= {name: getattr(config.embedding, name) for name in ("square_positions", "position_init")}
     return AddPositionEmbs(config.position_embedding, *sequence, resize, name=f"position_embs{suffix}", **common)
 
 
