@@ -49,16 +49,21 @@ from keras_vit.models import (
     AxialResNet,
     BiTResNet,
     Distiller,
+    LoraReport,
     MaskedAutoencoder,
     MaskedPatchPrediction,
     Model,
+    SelfDistillation,
     SwinTransformer,
     VisionTransformer,
+    add_lora,
     clone,
     feature_extractor,
     freeze,
+    merge_lora,
     resize,
 )
+from keras_vit.zeroshot import TextEncoder, zero_shot
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
 from keras_vit.zoo import constructor as _constructor
 from keras_vit.zoo import create_model, list_models, list_weights, load

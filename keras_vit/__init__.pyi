@@ -36,18 +36,24 @@ from keras_vit.layers.position_grid import resize_position_embedding as resize_p
 from keras_vit.models import AxialResNet as AxialResNet
 from keras_vit.models import BiTResNet as BiTResNet
 from keras_vit.models import Distiller as Distiller
+from keras_vit.models import LoraReport as LoraReport
 from keras_vit.models import MaskedPatchPrediction as MaskedPatchPrediction
 from keras_vit.models import Model as Model
+from keras_vit.models import SelfDistillation as SelfDistillation
 from keras_vit.models import SwinTransformer as SwinTransformer
 from keras_vit.models import VisionTransformer as VisionTransformer
+from keras_vit.models import add_lora as add_lora
 from keras_vit.models import clone as clone
 from keras_vit.models import feature_extractor as feature_extractor
 from keras_vit.models import freeze as freeze
+from keras_vit.models import merge_lora as merge_lora
 from keras_vit.models import resize as resize
 from keras_vit.serving import export as export
 from keras_vit.training import train as train
 from keras_vit.training.distribution import distribution as distribution
 from keras_vit.typing import PathLike, Size
+from keras_vit.zeroshot import TextEncoder as TextEncoder
+from keras_vit.zeroshot import zero_shot as zero_shot
 from keras_vit.zoo import create_model as create_model
 from keras_vit.zoo import list_models as list_models
 from keras_vit.zoo import list_weights as list_weights

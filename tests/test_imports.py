@@ -23,7 +23,7 @@ LEVELS = (
     ("variants",),
     ("checkpoints",),
     ("identify",),
-    ("zoo",),
+    ("zeroshot", "zoo"),
     ("data",),
     ("evaluation", "analysis"),
     ("training", "serving"),
@@ -39,6 +39,7 @@ WITHOUT_TENSORFLOW = (
     "checkpoints",
     "variants",
     "identify",
+    "zeroshot",
     "zoo",
     "analysis",
 )

@@ -25,6 +25,7 @@ from keras_vit.typing import PathLike
 from keras_vit.variants import VARIANTS
 
 _NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset", "is_flexible": False}
+_NEEDED_ALWAYS |= {"head.projection": "unset", "head.normalize": False}  # of zero-shot classifiers
 _MAE = "vit_mae"  # written with a decoder, see `_of_autoencoder`
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 

@@ -92,8 +92,8 @@ class _PerVariable:
     because Adam divides by the scale.
 
     The learning rate of a variable is `LR(t) * factor`. The weight decay is decoupled: `LR(t) * factor * weight_decay *
-    kernel`. Both act inside `update_step`, so replicas and microbatches do not change the result. The optimizer needs
-    only an `update_step` that takes the learning rate.
+    kernel`; it may be a Keras schedule. Both act inside `update_step`, so replicas and microbatches do not change the
+    result. The optimizer needs only an `update_step` that takes the learning rate.
 
     Args:
         rate_factors: one number per trainable variable, in their order; None means 1 for all.
@@ -121,7 +121,7 @@ class _PerVariable:
         if self.rate_factors is not None:
             rate = rate * ops.cast(self.rate_factors[index], variable.dtype)
         if self.weight_decay and self._use_weight_decay(variable):
-            self.assign_sub(variable, ops.multiply(variable, rate * ops.cast(self.weight_decay, variable.dtype)))
+            self.assign_sub(variable, ops.multiply(variable, rate * ops.cast(weight_decay_of(self), variable.dtype)))
         super().update_step(gradient, variable, rate)
 
     def _apply_weight_decay(self, variables):
@@ -132,6 +132,18 @@ class _PerVariable:
 
     def get_config(self):
         return {**super().get_config(), "rate_factors": self.rate_factors and list(self.rate_factors)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        decay = config.get("weight_decay")
+        decay = keras.saving.deserialize_keras_object(decay, custom_objects) if isinstance(decay, dict) else decay
+        return super().from_config({**config, "weight_decay": decay}, custom_objects)
+
+
+def weight_decay_of(optimizer):
+    """Return the weight decay of the current step; a schedule counts batches, as that of the learning rate does."""
+    decay = optimizer.weight_decay
+    return decay(optimizer.variables[0]) if callable(decay) else decay
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

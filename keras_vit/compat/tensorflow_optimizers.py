@@ -104,7 +104,8 @@ class _Update:
         factor = 1.0 if factors is None else factors[index]
         if factor not in self._rates:
             rate = self._learning_rate if factor == 1.0 else self._learning_rate * factor
-            self._rates[factor] = rate, rate * self.optimizer.weight_decay if self.optimizer.weight_decay else None
+            decay = saved_objects.weight_decay_of(self.optimizer)
+            self._rates[factor] = rate, rate * decay if self.optimizer.weight_decay else None
         return self._rates[factor]
 
 

@@ -62,18 +62,21 @@ def _policy_name(name, policy):
 
 
 _NAMES: dict[Check, str] = {
-    checks.check_integer: "channels classes embed_dim filters hidden_dim mlp_dim num_heads num_layers num_units "
-    "representation_size strides width window_size",
-    partial(checks.check_integer, minimum=0): "index num_class_tokens num_prefix_tokens num_registers token_merging",
+    checks.check_integer: "bottleneck_dim channels classes embed_dim epochs filters hidden_dim mlp_dim num_heads "
+    "num_layers num_units out_dim representation_size steps_per_epoch strides width window_size",
+    partial(checks.check_integer, minimum=0): "freeze_epochs index num_class_tokens num_prefix_tokens num_registers "
+    "token_merging warmup_epochs",
     optional(partial(checks.check_integer, minimum=0)): "seed",
     checks.check_integers: "depths prediction_shape stage_sizes",
     checks.check_pair: "crop grid_size image_size kernel_size patch_size reference_grid size",
-    checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate patch_drop_rate",
-    checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon width_factor",
+    checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate patch_drop_rate teacher_momentum",
+    optional(checks.check_rate): "center_momentum",
+    checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon student_temperature "
+    "teacher_temperature warmup_temperature width_factor",
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
-    "include_top key_bias map_prefix mlp_norm pad patch_bias patch_norm pre_norm qk_norm qkv_bias remat shifted "
-    "square_positions use_bias",
+    "include_top key_bias map_prefix mlp_norm norm_last_layer pad patch_bias patch_norm pre_norm qk_norm "
+    "qkv_bias remat shifted square_positions use_bias",
     checks.check_string: "classifier_activation name",
 }
 

@@ -168,6 +168,9 @@ class HeadConfig(Config):
     Args:
         neck: channels of the neck of SAM (arXiv 2304.02643): a 1 x 1 and a 3 x 3 convolution without biases, each with
             a norm over the channels (epsilon 1e-6), which turn the patch tokens into a map; None has no neck.
+        projection: width of a dense layer without bias before the head; None has none. The head of a CLIP is such a
+            projection; `keras_vit.zero_shot` puts a classifier after it.
+        normalize: whether the input of the head is divided by its L2 norm (at least 1e-12).
         bias: whether the head has a bias; the projections of CLIP have none.
         map_heads: attention heads of the pooling `map`; None uses those of the blocks.
         map_mlp_dim: width of the hidden layer of the pooling `map`; None uses that of the blocks.
@@ -184,9 +187,13 @@ class HeadConfig(Config):
         "map_mlp_dim": checks.check_integer,
         "num_blocks": checks.check_integer,
         "neck": checks.check_integer,
+        "projection": checks.check_integer,
+        "normalize": checks.check_flag,
     }
 
     neck: int | None = None
+    projection: int | None = None
+    normalize: bool = False
     bias: bool = True
     map_heads: int | None = None
     map_mlp_dim: int | None = None

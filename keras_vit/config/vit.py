@@ -284,6 +284,9 @@ def _rules(c):
         "norm_position='before_pooling'": (
             c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling")
         ),
+        "head.projection and head.normalize belong to one head, so distilled must be False": (
+            c.distilled and (c.head.projection or c.head.normalize)
+        ),
         "distilled=True averages the logits of two linear heads, so classifier_activation and representation_size "
         "must be None": c.distilled and (c.classifier_activation or c.representation_size),
     }

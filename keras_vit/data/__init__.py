@@ -2,6 +2,7 @@
 
 from keras_vit.data.corrupt import UnusableDataError, data_error
 from keras_vit.data.local import from_arrays, from_digits, from_directory, from_files, from_npz
+from keras_vit.data.multi_crop import multi_crop_pipeline
 from keras_vit.data.native import flexible_patches, native_batch, native_pipeline
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
@@ -27,6 +28,7 @@ __all__ = [
     "from_tfds",
     "from_tfrecord",
     "list_vtab_tasks",
+    "multi_crop_pipeline",
     "native_batch",
     "native_pipeline",
     "thousand_examples",

@@ -81,7 +81,7 @@ def train_pipeline(
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
         ValueError: on an argument out of range, an unknown augmentation or an empty source.
     """
-    _check(source, preprocessing, batch_size, shard, dtype)
+    check(source, preprocessing, batch_size, shard, dtype)
     checks.check_integer("seed", seed, minimum=0)
     checks.check_integer("repeats", repeats)
     checks.check_integer("start_step", start_step, minimum=0)
@@ -104,9 +104,7 @@ def train_pipeline(
     has_partner = mixer is not None and shard[1] > 1
     order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
-    dataset = _batches(order, preprocessing, dtype, unreadable, start_step, operations, mixer)
-    dataset.steps_per_epoch = max(source.size // batch_size, 1)  # shown in the error if fit gets no steps_per_epoch
-    return dataset
+    return _batches(order, preprocessing, dtype, unreadable, start_step, operations, mixer)
 
 
 def eval_pipeline(
@@ -136,7 +134,7 @@ def eval_pipeline(
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
         ValueError: on an argument out of range or an empty source.
     """
-    _check(source, preprocessing, batch_size, shard, dtype)
+    check(source, preprocessing, batch_size, shard, dtype)
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt)
     return _batches(Order(source, batch_size, shard=shard), preprocessing, dtype, unreadable)
 
@@ -148,7 +146,7 @@ def eval_batches(source, preprocessing, batch_size):
         ValueError: on an image that cannot be decoded; the message names its file.
         FileNotFoundError: if a file was deleted after the source was created.
     """
-    _check(source, preprocessing, batch_size)
+    check(source, preprocessing, batch_size)
     unreadable = Unreadable(source, preprocessing.channels, 0.0)
     try:
         yield from _batches(Order(source, batch_size), preprocessing, "float32", unreadable).as_numpy_iterator()
@@ -171,14 +169,14 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
     def prepare(number, image):
         crops = bool(operations) and operations[0].kind == "crop"
         if crops:
-            image = operations[0](image, size=shape[:2], channels=shape[2], seed=_fold(key_of(number), 0))
+            image = operations[0](image, size=shape[:2], channels=shape[2], seed=fold(key_of(number), 0))
         else:
             pixels = ops.decode(image, preprocessing.channels) if image.dtype == tf.string else image
             image = ops.resize(preprocessing, pixels)
         for place, operation in enumerate(operations[crops:], start=crops):
-            image = operation(image, _fold(key_of(number), place))
+            image = operation(image, fold(key_of(number), place))
         # Without a mix, an image is converted while it is in the processor's cache.
-        image = _convert(preprocessing, dtype, image) if mixer is None else image
+        image = convert(preprocessing, dtype, image) if mixer is None else image
         return ops.in_patches(preprocessing, image)
 
     def mixed(number, pair):
@@ -187,8 +185,8 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
             rows = images[1:], labels[1:], images[:-1], labels[:-1]
         else:
             rows = images, labels, tf.roll(images, 1, 0), tf.roll(labels, 1, 0)
-        images, labels = mixer(*rows, _fold(_fold(key_of(number), _BATCH), len(operations)))
-        return _convert(preprocessing, dtype, images), labels
+        images, labels = mixer(*rows, fold(fold(key_of(number), _BATCH), len(operations)))
+        return convert(preprocessing, dtype, images), labels
 
     image_spec = tf.TensorSpec(shape, dtype if mixer is None else "float32")
     dataset = read_batches(order, start_step, prepare, image_spec, unreadable)
@@ -196,6 +194,11 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
         dataset = dataset.enumerate(start_step).map(mixed)
     if preprocessing.max_tokens is not None:
         dataset = dataset.map(lambda rows, labels: (ops.as_inputs(preprocessing, rows), labels))
+    return finished(dataset, order, start_step)
+
+
+def finished(dataset, order, start_step):
+    """Return the dataset of batches with its length and the options for tf.distribute."""
     options = tf.data.Options()
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
@@ -204,21 +207,23 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     steps = order.steps if order.repeat else max(order.steps - start_step, 0)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    return dataset.prefetch(1).with_options(options)  # only one, because batches may be large
+    dataset = dataset.prefetch(1).with_options(options)  # only one, because batches may be large
+    dataset.steps_per_epoch = max(order.source.size // order.batch_size, 1)  # shown in the error if fit gets none
+    return dataset
 
 
-def _convert(preprocessing, dtype, images):
+def convert(preprocessing, dtype, images):
     """Convert float32 on [0, 255] to model input: standardised, or rounded to uint8."""
     if dtype == "uint8":
         return tf.cast(tf.clip_by_value(tf.round(images), 0.0, 255.0), tf.uint8)
     return ops.standardise(preprocessing, images)
 
 
-def _fold(key, data):
+def fold(key, data):
     return tf.random.experimental.stateless_fold_in(key, data)
 
 
-def _check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):
+def check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):
     """Check the arguments that the pipelines share."""
     if not isinstance(source, ImageSource):
         raise TypeError(

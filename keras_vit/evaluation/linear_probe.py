@@ -11,14 +11,13 @@ import numpy.typing as npt
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.labelled import check_labels, numbered_names, open_labelled
 from keras_vit.evaluation.outputs import run_batches
 from keras_vit.models import ImageModel, check_pools, feature_extractor, with_head
-from keras_vit.models.encoders import find_encoders
+from keras_vit.models.encoders import find_encoders, read_by_head
 
 DEFAULT_L2 = 2.0**10
 EPSILON = 1e-5  # added to the standard deviations
@@ -176,7 +175,7 @@ class FrozenFeatures:
     def __init__(self, model, layer=None):
         self.model = _measured_model(model)
         if isinstance(self.model, ImageModel):
-            names = _read_by_head(self.model) if layer is None else [layer]
+            names = read_by_head(self.model) if layer is None else [layer]
             tensors = feature_extractor(self.model, names, grid=True).outputs
         elif layer is None:
             names, tensors = ["output"], self.model.outputs
@@ -281,16 +280,6 @@ def _measured_model(model):
             f"output; got {found.name!r}"
         )
     return found
-
-
-def _read_by_head(model):
-    """Return the layers whose outputs are the inputs of the heads, or would be in a model without a head."""
-    calls = graph_calls(model)
-    made_by = {id(tensor): call.operation.name for call in calls for tensor in call.outputs}
-    readers = [call for call in calls if call.operation.name in ("head", "head_dist")]
-    readers = readers or [call for call in calls if call.operation.name == "average"]  # distilled, include_top=False
-    read = [tensor for call in readers for tensor in call.input_tensors] or [model.output]
-    return [made_by[id(tensor)] for tensor in read]
 
 
 def _pooled(tensors):

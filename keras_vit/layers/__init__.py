@@ -10,6 +10,7 @@ from keras_vit.layers.patch_dropout import PatchDropout
 from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenAndAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
+from keras_vit.layers.projection_head import ProjectionHead
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock, WindowAttention
 from keras_vit.layers.transformer_block import DropPath, LayerScale, MlpBlock, TransformerBlock
@@ -35,6 +36,7 @@ __all__ = [
     "PatchEncoder",
     "PatchMerging",
     "PreActivationUnit",
+    "ProjectionHead",
     "ResNetStage",
     "StdConv2D",
     "SwinBlock",

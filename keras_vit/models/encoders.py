@@ -39,6 +39,19 @@ def called_layers(model):
         yield from called_layers(node.operation) if isinstance(node.operation, keras.Model) else (node.operation,)
 
 
+def read_by_head(model):
+    """Return the names of the layers whose outputs are the inputs of the heads, or would be in a model without a head.
+
+    The model is one of this package. A distilled model has two such layers.
+    """
+    calls = graph_calls(model)
+    made_by = {id(tensor): call.operation.name for call in calls for tensor in call.outputs}
+    readers = [call for call in calls if call.operation.name in ("head", "head_dist")]
+    readers = readers or [call for call in calls if call.operation.name == "average"]  # distilled, include_top=False
+    read = [tensor for call in readers for tensor in call.input_tensors] or [model.output]
+    return [made_by[id(tensor)] for tensor in read]
+
+
 def images_of(model):
     """Return the `Preprocessing` of a model's inputs, or None if it is unknown.
 

@@ -53,7 +53,8 @@ class VisionTransformer(ImageModel):
     With `position_placement="every"`, the position layers of the later blocks are `position_embs_01` and so on.
     Relative position layers are named `relative_positions` (1-D) or `attention_bias` (2-D) instead of `position_embs`,
     rotary ones `rotary`. A distilled model also has `pooling_dist` and `head_dist`; other families may have
-    `patch_norm` after the patch encoder, `pre_norm` before the first block, and `neck` before the pooling.
+    `patch_norm` after the patch encoder, `pre_norm` before the first block, `neck` before the pooling, and
+    `projection` and `normalization` before the head.
 
     With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
     number of original tokens in each; and the index of the token that holds each original one (see
@@ -339,6 +340,11 @@ def _classify(blocks, images, features, config):
             name="pre_logits",
         )
         steps.append(pre_logits)
+    if config.head.projection is not None:
+        projection = {"use_bias": False, "dtype": head_dtype(config), "name": "projection"}
+        steps.append(keras.layers.Dense(config.head.projection, **projection))
+    if config.head.normalize:  # x / max(|x|, 1e-12); in float32, as squares overflow float16
+        steps.append(keras.layers.UnitNormalization(dtype=head_dtype(config), name="normalization"))
     if config.include_top:
         steps.append(make_head(config))
     for step in steps:

@@ -18,7 +18,7 @@ from keras_vit.models import (
     VisionTransformer,
 )
 from keras_vit.models.encoders import find_encoder, find_encoders, output_activation, output_calls
-from keras_vit.training.recipe_checks import SELF_SUPERVISED
+from keras_vit.training.recipe_checks import CROPPED, SELF_SUPERVISED
 
 _MOMENTUM = 0.9  # SGD: arXiv 2010.11929, section 4.1
 _DECAY_FACTOR = 0.1
@@ -34,7 +34,8 @@ _BLOCKS = {
 
 def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     """Compile `model` for a recipe; see `Recipe.compile` for arguments, result and errors."""
-    schedule = create_schedule(recipe, *_count_steps(recipe, steps, steps_per_epoch))
+    steps, warmup_steps = _count_steps(recipe, steps, steps_per_epoch)
+    schedule = create_schedule(recipe, steps, warmup_steps)
     _check_model(recipe, model)
     arguments = {"steps_per_execution": recipe.steps_per_execution}
     if recipe.microbatches > 1:
@@ -47,7 +48,10 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
             )
         loss = saved_objects.CrossEntropy(recipe.loss, activation == "linear", recipe.label_smoothing)
         arguments |= {"loss": loss, "metrics": [saved_objects.Accuracy(name="accuracy")]}
-    optimizer = create_optimizer(recipe, schedule, model)
+    if recipe.loss == CROPPED:
+        per_epoch = steps_per_epoch or steps // (recipe.epochs or 1)
+        arguments |= {"epochs": -(-steps // per_epoch), "steps_per_epoch": per_epoch}
+    optimizer = create_optimizer(recipe, schedule, model, steps)
     if recipe.head_bias is not None:
         _set_head_bias(model, recipe.head_bias)
     model.compile(optimizer=optimizer, **arguments)
@@ -185,7 +189,7 @@ def create_schedule(recipe, steps, warmup_steps=0):
     return saved_objects.Warmup(start, peak, warmup_steps, after) if warmup_steps else after
 
 
-def create_optimizer(recipe, learning_rate, model):
+def create_optimizer(recipe, learning_rate, model, steps=None):
     """Build the optimizer that trains `model`.
 
     Weight decay is decoupled and scales with the learning rate: each step subtracts `LR(t) * weight_decay * kernel`.
@@ -197,6 +201,7 @@ def create_optimizer(recipe, learning_rate, model):
         recipe: `Recipe`.
         learning_rate: number or Keras schedule.
         model: a built keras model; freeze its layers before this call.
+        steps: steps of the whole run, for a weight decay that changes.
 
     Returns:
         A `keras.optimizers.Optimizer` that is not built yet.
@@ -207,10 +212,14 @@ def create_optimizer(recipe, learning_rate, model):
     """
     if not model.variables:
         raise ValueError("model must be built before it is compiled for a recipe; got a model without variables")
+    decay = recipe.weight_decay
+    if recipe.final_weight_decay is not None:
+        decay = keras.optimizers.schedules.CosineDecay(decay, steps, alpha=recipe.final_weight_decay / decay)
     arguments = {
         "learning_rate": learning_rate,
-        "weight_decay": recipe.weight_decay,
+        "weight_decay": decay,
         "global_clipnorm": recipe.clip_norm,
+        "clipnorm": recipe.clip_weight_norm,
         "gradient_accumulation_steps": recipe.gradient_accumulation_steps,
     }
     if recipe.ema_momentum is not None:

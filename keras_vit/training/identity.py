@@ -33,7 +33,7 @@ def run_identity(recipe, source, validation, model, weights):
         "preprocessing": encoder.preprocessing.to_dict(),
         "weights": encoder.weights_source if weights is None else str(weights),
         "weights_file": None,
-        **{loss: model.settings if isinstance(model, kind) else None for loss, kind in SELF_SUPERVISED.items()},
+        "pretraining": model.settings if isinstance(model, tuple(SELF_SUPERVISED.values())) else None,
         "distillation": model.identity() if isinstance(model, Distiller) else None,
         "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
         "data": source.fingerprint(),

@@ -43,12 +43,17 @@ class Recipe(Config):
         decay_at: shares of the run in (0, 1) at which schedule `step` decays.
         decay_factor: factor of the learning rate at each share of `decay_at`; None uses 0.1.
         weight_decay: decoupled, scales with the learning rate, kernels only: LR(t) * weight_decay * kernel per step.
+        final_weight_decay: weight decay at the end of the run, which a cosine leads to; None for a constant one.
         momentum: momentum of `sgd`, in [0, 1); None uses the paper's 0.9.
         beta_2: decay rate of the second moment of `adamw`, in [0, 1); None uses 0.999.
         clip_norm: maximum global norm of the gradients, None for no clipping.
-        loss: `softmax`, or `sigmoid` summed over the classes, both for integer and for mixed labels; or
-            `masked_patches` or `masked_autoencoder`, the loss of a `keras_vit.MaskedPatchPrediction` or
-            `keras_vit.MaskedAutoencoder`, which use no labels.
+        clip_weight_norm: maximum norm of the gradient of each weight, None for no clipping.
+        loss: `softmax`, or `sigmoid` summed over the classes, both for integer and for mixed labels; or one that uses
+            no labels: `masked_patches` of a `keras_vit.MaskedPatchPrediction`, `masked_autoencoder` of a
+            `keras_vit.MaskedAutoencoder`, or `self_distillation` of a `keras_vit.SelfDistillation`.
+        pretraining: dict of arguments of that model, if `keras_vit.train` builds it; None for its defaults.
+        crops: for loss `self_distillation`, dict of arguments of `keras_vit.data.multi_crop_pipeline`; None for its
+            defaults.
         head_bias: with loss `sigmoid`, the initial bias of a new head; a head whose bias is not all zeros keeps it.
         label_smoothing: e in [0, 1): targets are (1 - e) * label + e / classes.
         augment: augmentations in order, see `keras_vit.data.augment`.
@@ -100,10 +105,14 @@ class Recipe(Config):
     decay_at: Sequence[float] = ()
     decay_factor: float | None = None
     weight_decay: float = 0.0
+    final_weight_decay: float | None = None
     momentum: float | None = None
     beta_2: float | None = None
     clip_norm: float | None = None
+    clip_weight_norm: float | None = None
     loss: str = "softmax"
+    pretraining: dict[str, Any] | None = None
+    crops: dict[str, Any] | None = None
     head_bias: float | None = None
     label_smoothing: float = 0.0
     augment: Sequence[str] = ()
@@ -153,8 +162,8 @@ class Recipe(Config):
 
         Args:
             model: a built classifier with one logit per class: a model of this package, a keras model that contains
-                one, such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`; for loss
-                `masked_patches` a `keras_vit.MaskedPatchPrediction`, for `masked_autoencoder` a `MaskedAutoencoder`.
+                one, such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`; for a loss that
+                uses no labels, its model.
             steps: steps of the whole run, the length of the schedule; None uses the recipe's `steps`, or its `epochs`
                 times `steps_per_epoch`.
             steps_per_epoch: steps of one pass over the images; None uses `steps` divided by the recipe's `epochs`.

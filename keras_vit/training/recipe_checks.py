@@ -7,14 +7,16 @@ from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config.base import Check, one_config_of, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.local import from_digits
-from keras_vit.models import MODELS, MaskedAutoencoder, MaskedPatchPrediction, Model
+from keras_vit.models import MODELS, MaskedAutoencoder, MaskedPatchPrediction, Model, SelfDistillation
 
 DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
-# loss without labels -> the model that computes it itself, and is built around an encoder with default settings
+# loss without labels -> the model that computes it itself; Recipe.pretraining has arguments of the model
 SELF_SUPERVISED: dict[str, type[Model]] = {
     "masked_patches": MaskedPatchPrediction,
     "masked_autoencoder": MaskedAutoencoder,
+    "self_distillation": SelfDistillation,
 }
+CROPPED = "self_distillation"  # its images come from `multi_crop_pipeline`
 RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 # at most one field of each group is set: a new value replaces the others
@@ -26,7 +28,7 @@ _MAX_SEED = 2**32 - 1  # NumPy's limit
 def rules(r):
     """Return a dict from rules to whether a recipe breaks them, the argument of `Config._check_rules`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
-    is_unlabelled = r.loss in SELF_SUPERVISED
+    is_unlabelled, is_cropped = r.loss in SELF_SUPERVISED, r.loss == CROPPED
     return {
         "exactly one of epochs and steps must be given": (r.epochs is None) == (r.steps is None),
         "at most one of warmup_steps, warmup_fraction and warmup_epochs may be given": len(warmups) > 1,
@@ -52,6 +54,13 @@ def rules(r):
         f"loss {r.loss!r} needs standardised images, so input_dtype must be 'float32'": (
             is_unlabelled and r.input_dtype != "float32"
         ),
+        "pretraining requires a loss that uses no labels": r.pretraining is not None and not is_unlabelled,
+        "crops requires loss 'self_distillation'": r.crops is not None and not is_cropped,
+        "augment must be empty and repeats 1 with loss 'self_distillation' (crops may have augment)": (
+            is_cropped and (r.augment or r.repeats > 1)
+        ),
+        "final_weight_decay requires weight_decay": r.final_weight_decay is not None and not r.weight_decay,
+        "at most one of clip_norm and clip_weight_norm may be given": r.clip_norm and r.clip_weight_norm,
         "microbatches must divide batch_size": r.batch_size % r.microbatches,
         "repeats must not exceed batch_size": r.repeats > r.batch_size,
         "steps_per_execution must divide steps": r.steps is not None and r.steps % r.steps_per_execution,
@@ -66,6 +75,12 @@ def _check_seed(name, value):
     if checks.check_integer(name, value, 0) > _MAX_SEED:
         raise ValueError(f"{name} must be an integer from 0 to {_MAX_SEED}; got {name}={value!r}")
     return int(value)
+
+
+def _check_arguments(name, value):
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{name} must be a dict of arguments by name; got {name}={value!r}")
+    return value
 
 
 def _parsed_by(parse):
@@ -85,11 +100,12 @@ def _check_shares(name, value):
 
 _NAMES = {
     checks.check_string: "source",
-    checks.check_positive: "learning_rate clip_norm",
+    checks.check_positive: "learning_rate clip_norm clip_weight_norm",
     checks.check_integer: "batch_size epochs steps repeats microbatches steps_per_execution",
     checks.check_rate: "warmup_fraction momentum beta_2 label_smoothing ema_momentum",
     _number("finite number of at least 0", lambda x: x >= 0): "final_learning_rate warmup_epochs warmup_learning_rate "
-    "weight_decay",
+    "weight_decay final_weight_decay",
+    _check_arguments: "crops pretraining",
     _number("finite number in (0, 1]", lambda x: 0 < x <= 1): "decay_factor layer_decay",
 }
 

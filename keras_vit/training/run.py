@@ -13,20 +13,21 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
-from keras_vit.data import eval_pipeline, from_directory, train_pipeline
+from keras_vit.data import eval_pipeline, from_directory, multi_crop_pipeline, train_pipeline
 from keras_vit.data.corrupt import data_error
 from keras_vit.data.sources import ImageSource
 from keras_vit.logs import LOGGER
-from keras_vit.models import Distiller, Model, build_model
+from keras_vit.models import Distiller, Model, build_model, resize
 from keras_vit.models.derived import of_pixels
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
+from keras_vit.models.layer_states import restart_lora
 from keras_vit.training import progress
 from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
 from keras_vit.training.recipe import Recipe
-from keras_vit.training.recipe_checks import DATASETS, SELF_SUPERVISED
+from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
@@ -91,11 +92,13 @@ def train(
             may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
             `source`, and the rates, image size, dtype and remat of the recipe. The class names of `source` become the
             model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`, and one with
-            `masked_autoencoder` a `MaskedAutoencoder`: a built one, or one with default settings around the model built
-            here; they ignore the labels of `source`.
+            `masked_autoencoder` or `self_distillation` a `MaskedAutoencoder` or `SelfDistillation`: a built one, or one
+            with the recipe's `pretraining` around the model built here (of a `SelfDistillation`, for images of any
+            size); they ignore the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
-            held-out part of the recipe's own images is used; with a `source` of your own, there is no validation.
+            held-out part of the recipe's own images is used; with a `source` of your own, there is no validation. A
+            `SelfDistillation` has none.
         strategy: name of a `keras_vit.distribution`, such as `"mirrored"`, or the `Devices` that it yielded. Enter
             `multi_worker` before you create a source.
         checkpoint_every: steps between two checkpoints.
@@ -154,9 +157,11 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
         resume = Resume(workdir, checkpoint_every, run=identity)
         images = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
         drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
+        cropped = {"seed": recipe.seed, **(recipe.crops or {})}
+        pipeline, drawn = (multi_crop_pipeline, cropped) if recipe.loss == CROPPED else (train_pipeline, drawn)
         prepared = find_encoder(model).preprocessing, recipe.batch_size
         data = devices.dataset(
-            lambda shard: train_pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
+            lambda shard: pipeline(source, *prepared, start_step=resume.step, shard=shard, **drawn, **images)
         )
         measured = validation and devices.dataset(
             lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)
@@ -199,11 +204,13 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
 
 def _open_images(recipe, source, validation):
     """Return the training and the validation images as sources; for None, those of the recipe."""
+    if validation is not None and recipe.loss == CROPPED:
+        raise ValueError(f"validation must be None with loss={CROPPED!r}, which measures no accuracy")
     if source is None:
         if recipe.dataset is None:
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
         source, held_out = DATASETS[recipe.dataset]()
-        validation = held_out if validation is None else validation
+        validation = held_out if validation is None and recipe.loss != CROPPED else validation
     return _open("source", source), None if validation is None else _open("validation", validation)
 
 
@@ -224,8 +231,8 @@ def _open(name, images):
 def _build_model(recipe, source, validation=None, model=None, weights=None):
     """Return the model to train, with the class names of `source` as its labels.
 
-    A recipe with a loss of `SELF_SUPERVISED` gets that model around the encoder, unless `model` is built. It uses no
-    labels, so the classes are not checked for it.
+    A recipe whose loss uses no labels gets its model around the model, unless `model` is built. The classes are not
+    checked for it.
 
     Args:
         recipe: `Recipe`. A model that is built here uses the recipe's dtype, rates and image size.
@@ -279,7 +286,10 @@ def _create(recipe, labels, model, weights):
         if weights is not None:
             load_weights(built, weights)
     built.labels = labels
-    return SELF_SUPERVISED[recipe.loss](built) if recipe.loss in SELF_SUPERVISED else built
+    if recipe.loss not in SELF_SUPERVISED:
+        return built
+    built = resize(built, None) if recipe.loss == CROPPED and hasattr(built.config, "table_grid") else built
+    return SELF_SUPERVISED[recipe.loss](built, **(recipe.pretraining or {}))
 
 
 def _shortened(names):
@@ -298,8 +308,10 @@ def _finished(workdir, identity, model):
     with _named(workdir / "model.keras", path):
         saved = keras.models.load_model(workdir / "model.keras", compile=False)
     model = student_of(model)
-    for variable, value in zip(model.weights, saved.weights, strict=True):
+    own = [weight for weight in model.weights if not weight.name.startswith("lora_")]  # merged in the file
+    for variable, value in zip(own, saved.weights, strict=True):
         variable.assign(keras.ops.convert_to_numpy(value))
+    restart_lora(model)
     find_encoder(model).labels = find_encoder(saved).labels
     return TrainResult(model, history, accuracy)
 

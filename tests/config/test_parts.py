@@ -44,7 +44,16 @@ EVERYTHING = {
         "rotary": RotaryConfig(**ROTARY),
     },
     WindowConfig: {"size": 7, "global_blocks": (0, 3), "relative_positions": False},
-    HeadConfig: {"neck": 16, "bias": False, "map_heads": 2, "map_mlp_dim": 12, "map_prefix": True, "num_blocks": 4},
+    HeadConfig: {
+        "neck": 16,
+        "projection": 24,
+        "normalize": True,
+        "bias": False,
+        "map_heads": 2,
+        "map_mlp_dim": 12,
+        "map_prefix": True,
+        "num_blocks": 4,
+    },
 }
 FLAG = "must be True or False"
 INTEGER = "must be an integer of at least 1"

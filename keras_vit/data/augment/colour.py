@@ -1,14 +1,16 @@
-"""Colour operations: those of RandAugment on uint8 images, and colour jitter.
+"""Colour operations: those of RandAugment on uint8 images; colour jitter, grey, solarize and blur on floats.
 
 Pillow and the original TensorFlow code sometimes round differently; the docstrings state which one is followed.
 """
+
+import itertools
 
 import tensorflow as tf
 
 from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import values
 
-_ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
+_ORDERS = {count: tuple(itertools.permutations(range(count))) for count in (3, 4)}
 
 
 def autocontrast(image):
@@ -95,36 +97,86 @@ def sharpness(image, factor):
     return _blend(levels + tf.pad(smooth - middle, ((1, 1), (1, 1), (0, 0))), image, factor)
 
 
-def color_jitter(strength):
-    """Return colour jitter: brightness, contrast and saturation in a random order.
+def color_jitter(strength, contrast=None, saturation=None, hue=0.0, probability=1.0):
+    """Return colour jitter: brightness, contrast, saturation and hue in a random order.
 
-    Each is changed by a factor from 1 - strength to 1 + strength, as in torchvision's ColorJitter(strength, strength,
-    strength), but without rounding to integers in between.
+    The first three are changed by a factor from 1 - strength to 1 + strength, and the hue is shifted by -hue to hue, as
+    in torchvision's ColorJitter(strength, contrast, saturation, hue), but without rounding to integers in between.
 
     Args:
-        strength: from 0 to 1; DeiT's is 0.3, Swin's is 0.4.
+        strength: from 0 to 1, of the brightness; DeiT's is 0.3, Swin's is 0.4.
+        contrast, saturation: from 0 to 1; None uses `strength`.
+        hue: share of the colour circle, from 0 to 0.5. Grey images have no hue.
+        probability: probability that an image is changed.
 
     Returns:
         Function of kind `image` (see `Operation`).
     """
-    strength = values.check_number("strength", strength, 0.0, 1.0)
+    given = {"strength": strength, "contrast": contrast, "saturation": saturation}
+    spans = [values.check_number(name, strength if x is None else x, 0.0, 1.0) for name, x in given.items()]
+    spans += [values.check_number("hue", hue, 0.0, 0.5)] if hue else []
+    count = len(spans)
 
     def jitter(image, seed):
-        draws = tf.random.stateless_uniform((4,), seed)
-        factors = 1.0 + strength * (2.0 * draws[:3] - 1.0)
-        order = tf.constant(_ORDERS)[tf.cast(draws[3] * 6.0, tf.int32)]
-        for place in range(3):
-            image = tf.switch_case(order[place], [lambda i=image, f=f: f(i, factors) for f in _JITTERS])
+        draws = tf.random.stateless_uniform((count + 1,), seed)
+        factors = 1.0 + tf.constant(spans) * (2.0 * draws[:-1] - 1.0)
+        order = tf.constant(_ORDERS[count])[tf.cast(draws[-1] * len(_ORDERS[count]), tf.int32)]
+        for place in range(count):
+            image = tf.switch_case(order[place], [lambda i=image, f=f: f(i, factors) for f in _JITTERS[:count]])
         return image
 
-    return jitter
+    return jitter if probability == 1.0 else values.sometimes(probability, jitter)
+
+
+def grayscale(probability):
+    """Return the operation of kind `image` (see `Operation`) that makes an image grey with a probability.
+
+    Args:
+        probability: from 0 to 1; 0.2 in DINO.
+    """
+    return values.sometimes(probability, lambda image, seed: _grey(image) + tf.zeros_like(image))
+
+
+def solarize_bright(probability):
+    """Return the operation of kind `image` that inverts the pixel values from 128 on with a probability.
+
+    Args:
+        probability: from 0 to 1; 0.2 in DINO, for the second global crop.
+    """
+    return values.sometimes(probability, lambda image, seed: tf.where(image < 128.0, image, 255.0 - image))
+
+
+def gaussian_blur(probability, min_sigma=0.1, max_sigma=2.0):
+    """Return a Gaussian blur with a probability, of kind `image` (see `Operation`).
+
+    Weights beyond the border are left out, and the others are divided by their sum. Pillow approximates the Gaussian
+    and repeats the border.
+
+    Args:
+        probability: from 0 to 1.
+        min_sigma, max_sigma: range of the standard deviation in pixels, which is uniform; DINO's is 0.1 to 2.
+    """
+    sigmas = values.check_span("min_sigma", min_sigma, "max_sigma", max_sigma)
+
+    def blur(image, seed):
+        sigma = tf.random.stateless_uniform((), seed, *sigmas)
+        places = (tf.range(side, dtype=tf.float32) / sigma for side in image.shape[:2])
+        rows, columns = (tf.nn.softmax(-0.5 * (place - place[:, None]) ** 2) for place in places)
+        return tf.einsum("yr,rxc->yxc", rows, tf.einsum("xs,rsc->rxc", columns, image))
+
+    return values.sometimes(probability, blur)
 
 
 _JITTERS = (
     lambda image, factors: _mix(0.0, image, factors[0]),
-    lambda image, factors: _mix(tf.round(tf.reduce_mean(ops.match_channels(image, 1))), image, factors[1]),
-    lambda image, factors: _mix(ops.match_channels(image, 1), image, factors[2]),
+    lambda image, factors: _mix(tf.round(tf.reduce_mean(_grey(image))), image, factors[1]),
+    lambda image, factors: _mix(_grey(image), image, factors[2]),
+    lambda image, factors: image if image.shape[-1] == 1 else tf.image.adjust_hue(image, factors[3] - 1.0),
 )
+
+
+def _grey(image):
+    return ops.match_channels(image, 1)
 
 
 def _mix(degenerate, image, factor):

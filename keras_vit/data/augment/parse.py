@@ -44,6 +44,9 @@ OPERATIONS = {
     "timm_randaugment": ("image", randaugment.timm_randaugment),
     "color_jitter": ("image", colour.color_jitter),
     "random_erasing": ("image", geometry.random_erasing),
+    "grayscale": ("image", colour.grayscale),
+    "solarize": ("image", colour.solarize_bright),
+    "gaussian_blur": ("image", colour.gaussian_blur),
 }
 MIXES = {"mixup": ("mix", mixing.mixup), "cutmix": ("mix", mixing.cutmix)}
 

@@ -27,6 +27,18 @@ def check_span(least_name, least, most_name, most, limit=math.inf):
     return least, most
 
 
+def sometimes(probability, change):
+    """Return the operation of kind `image` that calls `change(image, seed)` with this probability in [0, 1]."""
+    probability = check_number("probability", probability, 0.0, 1.0)
+
+    def apply(image, seed):
+        draw, own = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+        is_changed = tf.random.stateless_uniform((), draw) < probability
+        return tf.cond(is_changed, lambda: change(image, own), lambda: image)
+
+    return apply
+
+
 def draw_box(sides, areas, aspects, seed, fits, otherwise, by_width=False):
     """Draw a rectangle: its area is uniform, its aspect ratio is uniform on a logarithmic scale.
 

@@ -36,7 +36,7 @@ def test_factors_of_color_jitter():
 def test_color_jitter_steps_are_those_of_pillow(order, monkeypatch):
     factors = (0.8, 1.25, 0.7)
     draws = tf.constant([factor / 2 for factor in factors] + [0.0])  # strength 1 makes factors of 2 * draw
-    monkeypatch.setattr(colour, "_ORDERS", (order,) * 6)
+    monkeypatch.setattr(colour, "_ORDERS", {3: (order,) * 6})
     monkeypatch.setattr(tf.random, "stateless_uniform", lambda shape, seed: draws)
     result = colour.color_jitter(1.0)(tf.constant(IMAGE), tf.constant((1, 2)))
     enhancers = (PIL.ImageEnhance.Brightness, PIL.ImageEnhance.Contrast, PIL.ImageEnhance.Color)
