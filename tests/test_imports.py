@@ -24,6 +24,7 @@ LEVELS = (
     ("checkpoints",),
     ("identify",),
     ("zeroshot", "zoo"),
+    ("autoencoders",),
     ("data",),
     ("evaluation", "analysis"),
     ("training", "serving"),
@@ -41,6 +42,7 @@ WITHOUT_TENSORFLOW = (
     "identify",
     "zeroshot",
     "zoo",
+    "autoencoders",
     "analysis",
 )
 STANDARD_LIBRARY_ONLY = (

@@ -85,7 +85,7 @@ class MaskedAutoencoder(MaskedImages):
         name: str | None = None,
     ) -> None:
         patch_shape, config = check_encoder(encoder), encoder.config
-        decoder = ARGUMENTS["decoder"]("decoder", decoder)
+        checked: DecoderConfig = ARGUMENTS["decoder"]("decoder", decoder)
         if checks.check_flag("norm_pixels", norm_pixels) and math.prod(patch_shape) == 1:
             raise ValueError("norm_pixels=True needs patches of more than one value; got patches of 1 pixel")
         rule = f"an encoder must run on the visible patches alone, so it needs {ANY_PATCHES}, and stem None"
@@ -101,12 +101,12 @@ class MaskedAutoencoder(MaskedImages):
         encode = _Chain([*blocks, encoder.get_layer("encoder_norm") if is_own else norm], name="encode", **common)
         tokens, ranks, places = visible(embeddings)
         tokens = encode(tokens)
-        decode = _make_decoder(decoder, config, tokens.shape, math.prod(patch_shape))
+        decode = _make_decoder(checked, config, tokens.shape, math.prod(patch_shape))
         fixed = [decode.get_layer("decoder_position_embs")]
         fixed += [encoder.get_layer("position_embs")] if config.embedding.position_init != "normal" else []
         predictions = decode([tokens, ranks, places])
         super().__init__(encoder, places, predictions, name or f"{encoder.name}_masked_autoencoder", fixed)
-        self.decoder, self.norm_pixels, self._embeddings = decoder, norm_pixels, embeddings
+        self.decoder, self.norm_pixels, self._embeddings = checked, norm_pixels, embeddings
         self._visible, self._encode, self._decode = visible, encode, decode
 
     def reconstruct(self, images: npt.ArrayLike, seed: int = 0) -> Reconstruction:
@@ -125,12 +125,12 @@ class MaskedAutoencoder(MaskedImages):
         Raises:
             ValueError: if `images` do not have the encoder's size or the seed is invalid.
         """
-        images = self._checked_images(images, seed)
-        tokens = keras.Model(self.input, self._embeddings)(images, training=False)
-        noise = keras.random.uniform((len(images), math.prod(self.encoder.config.grid_size)), seed=seed)
+        batch = self._checked_images(images, seed)
+        tokens = keras.Model(self.input, self._embeddings)(batch, training=False)
+        noise = keras.random.uniform((len(batch), math.prod(self.encoder.config.grid_size)), seed=seed)
         tokens, ranks, places = self._visible(tokens, noise)
         predicted = self._decode([self._encode(tokens, training=False), ranks, places], training=False)
-        seen = self._standardised(images)
+        seen = self._standardised(batch)
         if self.norm_pixels:
             moments = _moments(ops.reshape(seen, (*seen.shape[:2], -1)))
             mean, deviation = (ops.take_along_axis(moment, places[..., None], axis=1) for moment in moments)
@@ -141,7 +141,7 @@ class MaskedAutoencoder(MaskedImages):
             x * np.array(std) + mean for x in (seen, predicted.reshape(*places.shape, *seen.shape[2:]))
         )
         corrupted = patches.copy()
-        corrupted[np.arange(len(images))[:, None], places] = GREY
+        corrupted[np.arange(len(batch))[:, None], places] = GREY
         return self._reconstruction(patches, corrupted, places, predicted.clip(0.0, 1.0))
 
     @property

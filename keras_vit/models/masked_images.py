@@ -146,7 +146,7 @@ class MaskedImages(TrainingModel):
         mask = np.zeros(patches.shape[:2], bool)
         mask[rows, places] = True
         joined = (join_patches(each, grid) for each in (patches, corrupted, whole))
-        return Reconstruction(*joined, mask.reshape(-1, *grid))  # type: ignore[call-arg] # three images
+        return Reconstruction(*joined, mask.reshape(-1, *grid))
 
 
 def check_encoder(encoder):
