@@ -21,6 +21,7 @@ from keras_vit.config.text import TextConfig
 from keras_vit.files import MAX_JSON
 from keras_vit.models import VisionTransformer, check_not_quantized, with_head
 from keras_vit.models.base import check_model, is_projection
+from keras_vit.models.text import ends, shortened
 from keras_vit.typing import PathLike
 
 _BATCH_SIZE = 64
@@ -92,8 +93,13 @@ class TextEncoder:
         Raises:
             ValueError: as `tokenize`, or if an embedding is zero or not finite.
         """
-        ids = self.tokenize(texts)
-        run = inference(self.tower, compiled=len(ids) > _BATCH_SIZE)
+        ids, tower = self.tokenize(texts), self.tower
+        if not len(ids):
+            raise ValueError("texts must have at least one string; got an empty list")
+        if self.config.causal and self.config.pooling == "end" and len(ids) > _BATCH_SIZE:
+            last = int(np.max(keras.ops.convert_to_numpy(ends(ids, self.config))))
+            ids, tower = ids[:, : last + 1], shortened(tower, self.config, last + 1)
+        run = inference(tower, compiled=len(ids) > _BATCH_SIZE)
         batches = [run({"ids": ids[start : start + _BATCH_SIZE]}) for start in range(0, len(ids), _BATCH_SIZE)]
         return _unit(np.concatenate(batches)).astype("float32")
 

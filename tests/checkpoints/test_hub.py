@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
-from hub_server import Server
+from hub_server import Handler, Server
 
 import keras_vit
 from keras_vit import files, zeroshot
