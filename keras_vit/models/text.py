@@ -1,5 +1,7 @@
 """text_tower: the text tower of a CLIP or SigLIP, made of the blocks of a Vision Transformer."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -21,24 +23,15 @@ def text_tower(config: TextConfig) -> keras.Model:
     Shapes:
         dict of `ids`, integers (batch, context_length) -> (batch, projection_dim), not normalised
     """
-    blocks = [
-        TransformerBlock(
-            config.num_heads,
-            config.mlp_dim,
-            gelu=config.gelu,
-            epsilon=config.epsilon,
-            dtype="float32",
-            name=f"block_{index:02d}",
-        )
-        for index in range(config.num_layers)
-    ]
-    width, projection = config.hidden_dim, {"use_bias": config.projection_bias, "name": "projection"}
+    own: dict[str, Any] = {"dtype": "float32"}
+    of_blocks = {"gelu": config.gelu, "epsilon": config.epsilon, **own}
+    heads, mlp_dim, names = config.num_heads, config.mlp_dim, _block_names(config)
     layers = [
-        keras.layers.Embedding(config.vocab_size, width, dtype="float32", name="token_embedding"),
-        AddPositionEmbs("learned", (config.context_length, 1), 0, dtype="float32", name="position_embs"),
-        *blocks,
-        keras.layers.LayerNormalization(epsilon=config.epsilon, dtype="float32", name="encoder_norm"),
-        keras.layers.Dense(config.projection_dim, dtype="float32", **projection),
+        keras.layers.Embedding(config.vocab_size, config.hidden_dim, name="token_embedding", **own),
+        AddPositionEmbs("learned", (config.context_length, 1), 0, name="position_embs", **own),
+        *(TransformerBlock(heads, mlp_dim, name=name, **of_blocks) for name in names),
+        keras.layers.LayerNormalization(epsilon=config.epsilon, name="encoder_norm", **own),
+        keras.layers.Dense(config.projection_dim, use_bias=config.projection_bias, name="projection", **own),
     ]
     return _connected(config, layers, config.context_length)
 
@@ -56,8 +49,12 @@ def shortened(tower: keras.Model, config: TextConfig, length: int) -> keras.Mode
     Returns:
         A model as `text_tower`, but of `ids` (batch, length), with the current positions of `tower`.
     """
-    names = ["token_embedding", "position_embs", *(f"block_{index:02d}" for index in range(config.num_layers))]
-    return _connected(config, [tower.get_layer(name) for name in (*names, "encoder_norm", "projection")], length)
+    names = ("token_embedding", "position_embs", *_block_names(config), "encoder_norm", "projection")
+    return _connected(config, [tower.get_layer(name) for name in names], length)
+
+
+def _block_names(config):
+    return [f"block_{index:02d}" for index in range(config.num_layers)]
 
 
 def _connected(config, layers, length):
