@@ -21,6 +21,7 @@ from keras_vit.config.text import TextConfig
 from keras_vit.files import MAX_JSON
 from keras_vit.models import VisionTransformer, check_not_quantized, with_head
 from keras_vit.models.base import check_model, is_projection
+from keras_vit.models.text import ends, shortened
 from keras_vit.typing import PathLike
 
 _BATCH_SIZE = 64
@@ -62,8 +63,9 @@ class TextEncoder:
         checks.check_path("text", source)
         foreign = None if os.path.exists(source) else find_foreign(os.fspath(source))
         address = os.fspath(source) if foreign is None else foreign.weights
-        is_remote = address.startswith(PREFIX)
-        path = fetch_repository(address, beside=_BESIDE) if is_remote else pathlib.Path(address).expanduser()
+        path = pathlib.Path(address).expanduser()
+        if address.startswith(PREFIX):
+            path = fetch_repository(address, beside=_BESIDE)
         self.config, self.tower, self.logit_scale, self.logit_bias, cleaning = read_text_tower(path)
         folder = path if path.is_dir() else path.parent
         self._encode = read_tokenizer(folder, self.config.context_length, cleaning)
@@ -92,8 +94,13 @@ class TextEncoder:
         Raises:
             ValueError: as `tokenize`, or if an embedding is zero or not finite.
         """
-        ids = self.tokenize(texts)
-        run = inference(self.tower, compiled=len(ids) > _BATCH_SIZE)
+        ids, tower = self.tokenize(texts), self.tower
+        if not len(ids):
+            raise ValueError("texts must have at least one string; got an empty list")
+        if self.config.causal and self.config.pooling == "end" and len(ids) > _BATCH_SIZE:
+            last = int(np.max(keras.ops.convert_to_numpy(ends(ids, self.config))))
+            ids, tower = ids[:, : last + 1], shortened(tower, self.config, last + 1)
+        run = inference(tower, compiled=len(ids) > _BATCH_SIZE)
         batches = [run({"ids": ids[start : start + _BATCH_SIZE]}) for start in range(0, len(ids), _BATCH_SIZE)]
         return _unit(np.concatenate(batches)).astype("float32")
 
@@ -148,15 +155,11 @@ def zero_shot(
         raise ValueError("class_names must have at least one name; got an empty sequence")
     source = model.weights_path if text is None else text
     if source is None:
-        raise ValueError(
-            f"text must be a folder or hf://org/repo with a text tower, as {model.name} has no weights_path; got None"
-        )
+        raise ValueError("text must be a folder or hf://org/repo, as the model has no weights_path; got None")
     source = TextEncoder(source) if isinstance(source, (str, os.PathLike)) else source
     if isinstance(source, TextEncoder):
         prompts = _prompts(names, templates)
-        embeddings = source.embed([prompt for row in prompts for prompt in row]).reshape(
-            len(names), len(prompts[0]), -1
-        )
+        embeddings = source.embed(prompts).reshape(len(names), len(prompts) // len(names), -1)
         scale = math.exp(source.logit_scale) if scale is None and source.logit_scale is not None else scale
         bias = source.logit_bias if bias is None else bias
     else:
@@ -197,7 +200,7 @@ def _check_text(name, value):
 
 
 def _prompts(names, templates):
-    """Return the list of the prompts of each class."""
+    """Return the prompts of the first class, then those of the second one, and so on."""
     if templates is None:
         templates = _TEMPLATES.read_text(encoding="utf-8").splitlines()
     elif isinstance(templates, str):
@@ -205,12 +208,12 @@ def _prompts(names, templates):
         found = importlib.util.find_spec("open_clip")
         if found is None:
             raise ImportError("templates='imagenet' are read from OpenCLIP: pip install open_clip_torch")
-        # This file has no imports, while `import open_clip` imports torch.
-        templates = runpy.run_path(found.origin.replace("__init__", "zero_shot_metadata"))["OPENAI_IMAGENET_TEMPLATES"]
+        path = pathlib.Path(found.origin).with_name("zero_shot_metadata.py")
+        templates = runpy.run_path(str(path))["OPENAI_IMAGENET_TEMPLATES"]  # `import open_clip` would import torch
     templates = checks.check_sequence("templates", templates, "strings or functions", _check_template)
     if not templates:
         raise ValueError("templates must have at least one template; got an empty sequence")
-    return [[_check_text("a prompt", make(name)) for make in templates] for name in names]
+    return [_check_text("a prompt", make(name)) for name in names for make in templates]
 
 
 def _check_template(name, value):

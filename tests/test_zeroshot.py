@@ -107,7 +107,7 @@ def test_templates(models, encoders, tmp_path, monkeypatch):
 
 def test_published_templates():
     pytest.importorskip("open_clip", reason="the published templates are read from open_clip_torch")
-    (prompts,) = zeroshot._prompts(("cat",), "imagenet")
+    prompts = zeroshot._prompts(("cat",), "imagenet")
     assert len(set(prompts)) == 80 and prompts[0] == "a bad photo of a cat."
 
 
@@ -247,9 +247,7 @@ def test_refused_models(models, encoders):
     ):
         zero_shot(keras_vit.load(CLIP, include_top=False), **given)
     unknown = keras_vit.VisionTransformer(models[CLIP].config)
-    with pytest.raises(
-        ValueError, match=r"text must be a folder or hf://org/repo with a text tower, as vit has no|clip"
-    ):
+    with pytest.raises(ValueError, match="text must be a folder or hf://org/repo, as the model has no weights_path"):
         zero_shot(unknown, NAMES)
     with pytest.raises(ValueError, match="distilled must be False"):
         keras_vit.DeiT_Ti16(distilled=True, head={"normalize": True})

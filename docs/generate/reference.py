@@ -64,6 +64,8 @@ PAGES = {
             "feature_extractor",
             "freeze",
             "resize",
+            "zero_shot",
+            "TextEncoder",
         ),
     ),
     "configs": Page(

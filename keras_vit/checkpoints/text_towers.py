@@ -1,9 +1,6 @@
 """Read the text tower of a CLIP or SigLIP from the file of its checkpoint."""
 
 import re
-import typing
-
-import keras
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
@@ -28,24 +25,6 @@ _SIZES = {
 }
 
 
-class TextFile(typing.NamedTuple):
-    """A text tower, and what its file states besides.
-
-    Attributes:
-        config: its `TextConfig`.
-        tower: the model, see `text_tower`.
-        logit_scale: natural logarithm of the factor of the cosine similarities, None if the file does not have it.
-        logit_bias: what is added to the logits (SigLIP), or None.
-        cleaning: how texts are cleaned before they are split into tokens, see `read_tokenizer`.
-    """
-
-    config: TextConfig
-    tower: keras.Model
-    logit_scale: float | None
-    logit_bias: float | None
-    cleaning: str | None
-
-
 def read_text_tower(path):
     """Build the text tower in a file, with its weights; the image tower is not read.
 
@@ -53,7 +32,9 @@ def read_text_tower(path):
         path: a folder with `config.json` and `model.safetensors` or with OpenCLIP's files, or the weights file in it.
 
     Returns:
-        A `TextFile`.
+        Tuple of its `TextConfig`; the model, see `text_tower`; the natural logarithm of the factor of the cosine
+        similarities, or None; the number that SigLIP adds to the logits, or None; and how texts are cleaned, see
+        `read_tokenizer`.
 
     Raises:
         FileNotFoundError: if the file does not exist.
@@ -82,7 +63,7 @@ def read_text_tower(path):
     tower, pending = build_deferred(lambda: text_tower(config))
     reads = plan_equal(tower, config, checkpoint.path, layout, entries)
     initialise(pending, read_ahead(reads, [id(variable) for variable in pending]))
-    return TextFile(config, tower, scale, bias, cleaning)
+    return config, tower, scale, bias, cleaning
 
 
 def _scalar(entry, path):

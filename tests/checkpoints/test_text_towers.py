@@ -64,6 +64,8 @@ def test_200_strings_have_the_ids_of_transformers(encoders, source):
 
 def test_no_texts(encoders):
     assert encoders[CLIP].tokenize([]).size == 0
+    with pytest.raises(ValueError, match="texts must have at least one string"):
+        encoders[CLIP].embed([])
 
 
 @pytest.mark.parametrize("texts", ["a cat", [b"a cat"], [3], None])
@@ -72,10 +74,12 @@ def test_what_is_no_list_of_strings(encoders, texts):
         encoders[CLIP].tokenize(texts)
 
 
-def test_many_texts_are_embedded_as_few(encoders):
-    texts = [f"a photo of {number} birds" for number in range(70)]  # two batches, compiled
-    found = encoders[SIGLIP].embed(texts)
-    np.testing.assert_allclose(found[60:], encoders[SIGLIP].embed(texts[60:]), atol=1e-6)
+@pytest.mark.parametrize("source", [CLIP, SIGLIP], ids=["clip", "siglip"])
+def test_many_texts_are_embedded_as_few(encoders, source):
+    """Two batches, compiled; CLIP leaves out the padding after the longest text."""
+    texts = [f"a {number} <|endoftext|> and more" if number == 63 else f"{number} birds" for number in range(70)]
+    found = encoders[source].embed(texts)
+    np.testing.assert_allclose(found[60:], encoders[source].embed(texts[60:]), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
 
 
