@@ -203,9 +203,9 @@ class HeadConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
-    """Describe the decoder of a `MaskedAutoencoder`; the defaults are those of MAE (arXiv 2111.06377, section A.1).
+    """Describe the decoder of a `MaskedAutoencoder`.
 
-    GELU, epsilon, biases and dtype are those of the encoder.
+    The defaults are those of MAE (arXiv 2111.06377, section 4.1 and its code). GELU, epsilon, biases and dtype are those of the encoder.
 
     Args:
         hidden_dim: width of the tokens, at least 8 and divisible by 4 and by `num_heads`.

@@ -110,7 +110,7 @@ class MaskedAutoencoder(MaskedImages):
         self._visible, self._encode, self._decode = visible, encode, decode
 
     def reconstruct(self, images: npt.ArrayLike, seed: int = 0) -> Reconstruction:
-        """Remove patches of images and reconstruct them with the model, in one batch.
+        """Return images with some patches removed and reconstructed.
 
         With `norm_pixels`, the predicted patches get the mean and the variance of the removed ones, as in the authors'
         figures.

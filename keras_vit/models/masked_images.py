@@ -1,6 +1,7 @@
 """MaskedImages, the base class of models that predict patches of images, and what such models share."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.models.base import described
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.typing import Tensor
 
 GREY = 0.5  # shown for a patch that the model does not see
 
@@ -56,7 +58,7 @@ class Reconstruction:
 
 
 class MaskedImages(TrainingModel):
-    """Train an encoder to predict patches of images that it does not see or sees corrupted.
+    """Train an encoder to predict patches that it does not see or sees corrupted.
 
     A subclass defines `_usual()`, which returns the loss and the list of metrics for `compile`, and `_targets(images)`,
     which returns the values to predict for every patch, (batch, patches, ...).
@@ -67,13 +69,23 @@ class MaskedImages(TrainingModel):
         predictions: symbolic predictions of these patches (batch, places, ...).
         name: name of the Keras model.
         fixed: layers whose weights keep their values, although the model uses them.
+
+    Shapes:
+        as in the subclasses
     """
 
     _models = ("encoder",)
     _usual: Any
     _targets: Any
 
-    def __init__(self, encoder, places, predictions, name, fixed=()):
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        places: Tensor,
+        predictions: Tensor,
+        name: str,
+        fixed: Iterable[keras.Layer] = (),
+    ) -> None:
         super().__init__(inputs=encoder.input, outputs={"places": places, "predictions": predictions}, name=name)
         self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
         used = {id(variable) for variable in self.variables}
