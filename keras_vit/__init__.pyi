@@ -14,12 +14,14 @@ from keras_vit import models as models
 from keras_vit import serving as serving
 from keras_vit import training as training
 from keras_vit import zoo as zoo
+from keras_vit.autoencoders import load_masked_autoencoder as load_masked_autoencoder
 from keras_vit.checkpoints.load import load_weights as load_weights
 from keras_vit.checkpoints.match import LoadReport as LoadReport
 from keras_vit.checkpoints.save import save_weights as save_weights
 from keras_vit.config import AxialResNetConfig as AxialResNetConfig
 from keras_vit.config import BiTConfig as BiTConfig
 from keras_vit.config import BlockConfig as BlockConfig
+from keras_vit.config import DecoderConfig as DecoderConfig
 from keras_vit.config import EmbeddingConfig as EmbeddingConfig
 from keras_vit.config import HeadConfig as HeadConfig
 from keras_vit.config import Preprocessing as Preprocessing
@@ -37,6 +39,7 @@ from keras_vit.models import AxialResNet as AxialResNet
 from keras_vit.models import BiTResNet as BiTResNet
 from keras_vit.models import Distiller as Distiller
 from keras_vit.models import LoraReport as LoraReport
+from keras_vit.models import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models import MaskedPatchPrediction as MaskedPatchPrediction
 from keras_vit.models import Model as Model
 from keras_vit.models import SelfDistillation as SelfDistillation

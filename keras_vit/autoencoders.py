@@ -29,9 +29,10 @@ def load_masked_autoencoder(
     name: str | None = None,
     **arguments: Any,
 ) -> MaskedAutoencoder:
-    """Build the masked autoencoder that a file or repository holds, with the weights of encoder and decoder.
+    """Build the masked autoencoder that a file or repository holds.
 
-    `keras_vit.load` builds the encoder alone, also from files that have a decoder. `save_weights` writes the files.
+    It has the weights of encoder and decoder. `keras_vit.load` builds the encoder alone, also from files that have a
+    decoder. `save_weights` writes the files.
 
     Args:
         source: as in `keras_vit.load`: a folder of transformers' `ViTMAEForPreTraining`, such as

@@ -203,9 +203,9 @@ class HeadConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig(Config):
-    """Describe the decoder of a `MaskedAutoencoder`; the defaults are those of MAE (arXiv 2111.06377, section A.1).
+    """Describe the decoder of a `MaskedAutoencoder`.
 
-    GELU, epsilon, biases and dtype are those of the encoder.
+    The defaults are those of MAE (arXiv 2111.06377, section 4.1 and its code). GELU, epsilon, biases and dtype are those of the encoder.
 
     Args:
         hidden_dim: width of the tokens, at least 8 and divisible by 4 and by `num_heads`.
@@ -226,13 +226,8 @@ class DecoderConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        is_odd = self.hidden_dim % 4 or self.hidden_dim < 8
-        self._check_rules(
-            {
-                "hidden_dim must be divisible by num_heads": self.hidden_dim % self.num_heads,
-                "hidden_dim must be at least 8 and divisible by 4, for the fixed positions": is_odd,
-            }
-        )
+        rule = "hidden_dim must be at least 8 and divisible by 4, for the fixed positions, and by num_heads"
+        self._check_rules({rule: self.hidden_dim < 8 or self.hidden_dim % 4 or self.hidden_dim % self.num_heads})
         if self.mlp_dim is None:
             self._set(mlp_dim=4 * self.hidden_dim)
 

@@ -149,7 +149,7 @@ class ViTConfig(ImageConfig):
 
     @property
     def needs_all_patches(self) -> bool:
-        """Return whether the blocks need the tokens of all patches, because they use their places in the grid."""
+        """Return whether the blocks use the places of all patches in the grid."""
         is_placed = self.attention == "axial" or self.position_placement != "stem"
         return bool(is_placed or self.window or self.token_merging or self.block.rotary)
 

@@ -11,9 +11,9 @@ from keras_vit.typing import Tensor
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class PatchDropout(Layer):
-    """Keep a random share of the patch tokens in training (FLIP, arXiv 2212.00794, section 3).
+    """Drop a random share of the patch tokens in training.
 
-    Each image keeps `int((1 - rate) * patches)` tokens, at least one, in random order, without replacement. Tokens
+    This is the masking of FLIP (arXiv 2212.00794, section 3). Each image keeps `int((1 - rate) * patches)` tokens, at least one, in random order, without replacement. Tokens
     before the patches are always kept. Inference keeps all tokens.
 
     Args:

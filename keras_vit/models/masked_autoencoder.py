@@ -85,21 +85,13 @@ class MaskedAutoencoder(MaskedImages):
         name: str | None = None,
     ) -> None:
         patch_shape, config = check_encoder(encoder), encoder.config
-        decoder = ARGUMENTS["decoder"]("decoder", decoder)
+        checked: DecoderConfig = ARGUMENTS["decoder"]("decoder", decoder)
         if checks.check_flag("norm_pixels", norm_pixels) and math.prod(patch_shape) == 1:
             raise ValueError("norm_pixels=True needs patches of more than one value; got patches of 1 pixel")
-        if config.needs_all_patches or config.stem is not None:
-            raise ValueError(
-                f"encoder must run on the visible patches alone, so its config needs {ANY_PATCHES}, and stem None; "
-                f"{config.name} has attention={config.attention!r}, position_placement={config.position_placement!r}, "
-                f"window={config.window}, block.rotary={config.block.rotary}, token_merging={config.token_merging}, "
-                f"stem={config.stem}"
-            )
-        names, prefix, common = (
-            [layer.name for layer in encoder.layers],
-            config.num_prefix_tokens,
-            {"dtype": config.dtype},
-        )
+        rule = f"an encoder must run on the visible patches alone, so it needs {ANY_PATCHES}, and stem None"
+        config._check_rules({rule: config.needs_all_patches or config.stem is not None})
+        prefix, common = config.num_prefix_tokens, {"dtype": config.dtype}
+        names = [layer.name for layer in encoder.layers]
         last = next(name for name in ("pre_norm", "dropout", "position_embs") if name in names)
         embeddings = feature_extractor(encoder, last, grid=False).output
         visible = VisiblePatches(mask_ratio, prefix, seed, name="visible", **common)
@@ -109,21 +101,16 @@ class MaskedAutoencoder(MaskedImages):
         encode = _Chain([*blocks, encoder.get_layer("encoder_norm") if is_own else norm], name="encode", **common)
         tokens, ranks, places = visible(embeddings)
         tokens = encode(tokens)
-        decode = _make_decoder(decoder, config, tokens.shape, math.prod(patch_shape))
-        tables = [encoder.get_layer("position_embs")] if config.embedding.position_init != "normal" else []
-        tables.append(decode.get_layer("decoder_position_embs"))
-        super().__init__(
-            encoder,
-            places,
-            decode([tokens, ranks, places]),
-            name or f"{encoder.name}_masked_autoencoder",
-            [weight for layer in tables for weight in layer.weights],
-        )
-        self.decoder, self.norm_pixels, self._embeddings = decoder, norm_pixels, embeddings
+        decode = _make_decoder(checked, config, tokens.shape, math.prod(patch_shape))
+        fixed = [decode.get_layer("decoder_position_embs")]
+        fixed += [encoder.get_layer("position_embs")] if config.embedding.position_init != "normal" else []
+        predictions = decode([tokens, ranks, places])
+        super().__init__(encoder, places, predictions, name or f"{encoder.name}_masked_autoencoder", fixed)
+        self.decoder, self.norm_pixels, self._embeddings = checked, norm_pixels, embeddings
         self._visible, self._encode, self._decode = visible, encode, decode
 
     def reconstruct(self, images: npt.ArrayLike, seed: int = 0) -> Reconstruction:
-        """Remove patches of images and reconstruct them with the model, in one batch.
+        """Return images with some patches removed and reconstructed.
 
         With `norm_pixels`, the predicted patches get the mean and the variance of the removed ones, as in the authors'
         figures.
@@ -138,22 +125,23 @@ class MaskedAutoencoder(MaskedImages):
         Raises:
             ValueError: if `images` do not have the encoder's size or the seed is invalid.
         """
-        images = self._checked_images(images, seed)
-        tokens = keras.Model(self.input, self._embeddings)(images, training=False)
-        noise = keras.random.uniform((len(images), math.prod(self.encoder.config.grid_size)), seed=seed)
+        batch = self._checked_images(images, seed)
+        tokens = keras.Model(self.input, self._embeddings)(batch, training=False)
+        noise = keras.random.uniform((len(batch), math.prod(self.encoder.config.grid_size)), seed=seed)
         tokens, ranks, places = self._visible(tokens, noise)
         predicted = self._decode([self._encode(tokens, training=False), ranks, places], training=False)
-        places, predicted = map(ops.convert_to_numpy, (places, predicted))
-        seen, preprocessing = ops.convert_to_numpy(self._standardised(images)), self.encoder.preprocessing
+        seen = self._standardised(batch)
         if self.norm_pixels:
-            own_mean, deviation = map(ops.convert_to_numpy, _moments(seen.reshape(*seen.shape[:2], -1)))
-            rows = np.arange(len(images))[:, None]
-            predicted = predicted * deviation[rows, places] + own_mean[rows, places]
-        predicted = predicted.reshape(*places.shape, *seen.shape[2:])
-        predicted = predicted * np.array(preprocessing.std) + np.array(preprocessing.mean)
-        patches = ops.convert_to_numpy(self._patches(images))
+            moments = _moments(ops.reshape(seen, (*seen.shape[:2], -1)))
+            mean, deviation = (ops.take_along_axis(moment, places[..., None], axis=1) for moment in moments)
+            predicted = predicted * deviation + mean
+        seen, places, predicted = map(ops.convert_to_numpy, (seen, places, predicted))
+        mean, std = self.encoder.preprocessing.mean, self.encoder.preprocessing.std
+        patches, predicted = (
+            x * np.array(std) + mean for x in (seen, predicted.reshape(*places.shape, *seen.shape[2:]))
+        )
         corrupted = patches.copy()
-        corrupted[np.arange(len(images))[:, None], places] = GREY
+        corrupted[np.arange(len(batch))[:, None], places] = GREY
         return self._reconstruction(patches, corrupted, places, predicted.clip(0.0, 1.0))
 
     @property
@@ -207,17 +195,9 @@ def _make_decoder(decoder, config, tokens_shape, outputs):
     rows = config.num_class_tokens
     tokens = AddPositionEmbs("learned", num_class_tokens=rows, num_registers=prefix - rows, **table, **common)(tokens)
     for index in range(decoder.num_layers):
-        block = TransformerBlock(
-            decoder.num_heads,
-            decoder.mlp_dim,
-            qkv_bias=config.qkv_bias,
-            gelu=config.gelu,
-            epsilon=config.epsilon,
-            remat=config.remat,
-            name=f"decoder_block_{index:02d}",
-            **common,
-        )
-        tokens = block(tokens)
+        shared = {name: getattr(config, name) for name in ("qkv_bias", "gelu", "epsilon", "remat", "dtype")}
+        shared["name"] = f"decoder_block_{index:02d}"
+        tokens = TransformerBlock(decoder.num_heads, decoder.mlp_dim, **shared)(tokens)
     tokens = NORM_LAYERS["layer"](epsilon=config.epsilon, name="decoder_norm", **common)(tokens)
     head = PatchPrediction((outputs,), prefix, "glorot_uniform", dtype=head_dtype(config), name="decoder_pred")
     model = keras.Model([encoded, ranks, places], head(tokens, places), name="decoder")

@@ -1,6 +1,7 @@
 """MaskedImages, the base class of models that predict patches of images, and what such models share."""
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -12,6 +13,7 @@ from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.models.base import described
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.models.vit import VisionTransformer
+from keras_vit.typing import Tensor
 
 GREY = 0.5  # shown for a patch that the model does not see
 
@@ -56,37 +58,41 @@ class Reconstruction:
 
 
 class MaskedImages(TrainingModel):
-    """Train an encoder to predict patches of images that it does not see or sees corrupted.
+    """Train an encoder to predict patches that it does not see or sees corrupted.
 
-    A subclass defines `_usual`, the loss and the metrics of `compile`, and `_targets`, the values to predict for all
-    patches of images.
+    A subclass defines `_usual()`, which returns the loss and the list of metrics for `compile`, and `_targets(images)`,
+    which returns the values to predict for every patch, (batch, patches, ...).
 
     Args:
         encoder: the model to train.
         places: symbolic indices of the predicted patches (batch, places), functions of the encoder's input.
         predictions: symbolic predictions of these patches (batch, places, ...).
         name: name of the Keras model.
-        fixed: weights that keep their values, although the model uses them.
+        fixed: layers whose weights keep their values, although the model uses them.
+
+    Shapes:
+        as in the subclasses
     """
 
     _models = ("encoder",)
+    _usual: Any
+    _targets: Any
 
-    def __init__(self, encoder, places, predictions, name, fixed=()):
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        places: Tensor,
+        predictions: Tensor,
+        name: str,
+        fixed: Iterable[keras.Layer] = (),
+    ) -> None:
         super().__init__(inputs=encoder.input, outputs={"places": places, "predictions": predictions}, name=name)
         self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
         used = {id(variable) for variable in self.variables}
         self._unused = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
-        self._fixed = self._unused | {id(variable) for variable in fixed}
+        self._fixed = self._unused | {id(variable) for layer in fixed for variable in layer.weights}
         self.encoder = encoder  # tracked as a sub-layer, so that it is saved completely
         keep_beside_graph(self, encoder)
-
-    def _usual(self):
-        """Return the loss and the list of metrics for `compile`."""
-        raise NotImplementedError
-
-    def _targets(self, images):
-        """Return the target of every patch, (batch, patches, ...)."""
-        raise NotImplementedError
 
     def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
         self,
@@ -152,7 +158,7 @@ class MaskedImages(TrainingModel):
         mask = np.zeros(patches.shape[:2], bool)
         mask[rows, places] = True
         joined = (join_patches(each, grid) for each in (patches, corrupted, whole))
-        return Reconstruction(*joined, mask.reshape(-1, *grid))  # type: ignore[call-arg] # three images
+        return Reconstruction(*joined, mask.reshape(-1, *grid))
 
 
 def check_encoder(encoder):
