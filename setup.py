@@ -46,6 +46,9 @@ EXPORT = [
     "tf2onnx>=1.17",
 ]
 
+# The tokenizers of text towers, for zero_shot
+TEXT = ["tokenizers>=0.21.4"]
+
 # For `mkdocs build`. It also needs tensorflow, because the tables of models and recipes are read from the package.
 DOCS = [
     "latex2mathml>=3.81",
@@ -71,12 +74,14 @@ TOOLS = {
     "docs": DOCS,
     "export": EXPORT,
     "hub": ["huggingface_hub>=1.2"],  # weights="hf://org/repo"; the first version whose transfers can be limited
+    "text": TEXT,
     "quickstart": ["scikit-learn>=1.5.2"],  # contains the images of digits
     # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
     "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [
         *DOCS,
         *EXPORT,
+        *TEXT,
         "build>=1.6",
         "gradio>=6.31",
         "huggingface_hub>=1.2",

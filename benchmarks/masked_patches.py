@@ -23,7 +23,8 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.models.masked_patches import BINS, TARGETS, cut_patches
+from keras_vit.models.masked_images import cut_patches
+from keras_vit.models.masked_patches import BINS, TARGETS
 
 PRETRAINING = "vit/masked-patches/digits"
 FINE_TUNING = {"warmup_fraction": 0.1, "weight_decay": 0.05, "clip_norm": 1.0}

@@ -25,6 +25,7 @@ else:  # checked first, because the imports below can fail with another version
         _versions.check_version("tensorflow", sys.modules["tensorflow"].__version__)
 
 from keras_vit import logs as _logs
+from keras_vit.autoencoders import load_masked_autoencoder
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.match import LoadReport
 from keras_vit.checkpoints.save import save_weights
@@ -32,6 +33,7 @@ from keras_vit.config import (
     AxialResNetConfig,
     BiTConfig,
     BlockConfig,
+    DecoderConfig,
     EmbeddingConfig,
     HeadConfig,
     Preprocessing,
@@ -47,16 +49,21 @@ from keras_vit.models import (
     AxialResNet,
     BiTResNet,
     Distiller,
+    LoraReport,
+    MaskedAutoencoder,
     MaskedPatchPrediction,
     Model,
     SelfDistillation,
     SwinTransformer,
     VisionTransformer,
+    add_lora,
     clone,
     feature_extractor,
     freeze,
+    merge_lora,
     resize,
 )
+from keras_vit.zeroshot import TextEncoder, zero_shot
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
 from keras_vit.zoo import constructor as _constructor
 from keras_vit.zoo import create_model, list_models, list_weights, load

@@ -328,8 +328,9 @@ def _signature(variant):
 
 
 def _fitting(config, *protocols):
-    """Return the first preprocessing with the config's channels, at the config's image size; None if there is none."""
-    return next((p.at(config.image_size) for p in protocols if p is not None and p.channels == config.channels), None)
+    """Return the first preprocessing that can have the config's channels, at its image size; None if there is none."""
+    fitting = (p for p in protocols if p is not None and config.channels in (1, p.channels))
+    return next(((p.grey() if config.channels == 1 else p).at(config.image_size) for p in fitting), None)
 
 
 def _labels(config, description, release):

@@ -26,6 +26,7 @@ CASES = (
         [
             {"grid_size": (2, 6), "num_class_tokens": 1, "num_registers": 2, "square_positions": True},
             {"position_embedding": "sincos2d", "grid_size": (3, 4), "num_registers": 2},
+            {"grid_size": (3, 4), "num_registers": 2, "position_init": "sincos2d_mae"},
             {"position_embedding": "sincos2d_mae", "grid_size": (3, 4), "num_registers": 2, "resize": "bicubic"},
         ],
         (15, 8),
@@ -185,6 +186,11 @@ CASES = (
             {"num_heads": 2, "block": NO_KEY_BIAS},
         ],
         (5, 8),
+    ),
+    (
+        layers.PatchDropout,
+        [{"patch_drop_rate": 0.0}, {"patch_drop_rate": 0.5, "num_prefix_tokens": 2, "seed": 3}],
+        (6, 4),
     ),
     (
         layers.PatchEncoder,

@@ -105,7 +105,10 @@ def train(devices, optimizer_name, kind):
 
     name, options = DEVICES[devices]
     with keras_vit.distribution(name, **options):
-        model = fill(with_new_head(keras_vit.Model) if kind == "headed" else small_vit())
+        model = with_new_head(keras_vit.Model) if kind == "headed" else small_vit()
+        if kind == "lora":
+            keras_vit.add_lora(model, rank=2)
+        model = fill(model)
         clipping = {"global_clipnorm": None} if devices == "unclipped" else {}
         model = compiled(model, optimizer(optimizer_name, **clipping), microbatches=2 if kind == "microbatches" else 1)
         history = model.fit(dataset(), shuffle=False, verbose=0).history

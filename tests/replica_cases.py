@@ -170,6 +170,25 @@ def masked_patches():
     return found
 
 
+def masked_autoencoder():
+    """With the same noise for the same image: 9 images in batches of 8, on replicas and in microbatches."""
+    import keras_vit
+    from keras_vit.layers import patch_dropout
+
+    patch_dropout.draw_noise = lambda tokens, prefix, seed: tokens[:, prefix:, 0]  # another order for each image
+
+    def run(**arguments):
+        model = fill(keras_vit.MaskedAutoencoder(tiny_vit(patch_size=4), {"hidden_dim": 8, "num_heads": 2}))
+        model.compile(sgd(global_clipnorm=0.1), **arguments)
+        fit = {"epochs": 2, "validation_data": dataset(9, 8)}
+        history = model.fit(dataset(9, 8), verbose=0, shuffle=False, **fit).history
+        return {**weights_of(model), **{f"history/{name}": value for name, value in history.items()}}
+
+    one = on(1, run)
+    others = {"replicas": on(2, run), "microbatches": on(1, lambda: run(microbatches=3))}
+    return {name: difference(one, other) for name, other in others.items()}
+
+
 def dropout_runs():
     """Two runs of a ViT with dropout on two replicas, and one with other seeds."""
     import keras

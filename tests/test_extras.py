@@ -132,6 +132,15 @@ CASES = {
         environment={**ON_JAX, "HF_HUB_OFFLINE": "1", "HF_HOME": "empty"},
     ),
     "quickstart": Case("", beside="tensorflow", files=("examples",), command=("examples/quickstart.py", "--tiny")),
+    "text": Case(
+        "from keras_vit import TextEncoder, zero_shot\n"
+        "encoder = TextEncoder('tests/golden/zeroshot_clip_hf')\n"
+        "tower = keras_vit.load('tests/golden/zeroshot_clip_hf')\n"
+        "assert zero_shot(tower, ('cat', 'dog'), text=encoder)(inputs).shape == (2, 2)\n",
+        beside="jax",
+        environment=ON_JAX,
+        files=("tests",),
+    ),
     "train": Case(
         "import tensorboard, tensorflow_datasets\n"
         "source = keras_vit.data.from_arrays(images, range(4))\n"

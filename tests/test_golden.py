@@ -10,11 +10,13 @@ import pathlib
 import re
 import tempfile
 
+import golden_zero_shot
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
 from golden_arrays import ARRAY_CASES
+from golden_autoencoders import compare_autoencoder
 from golden_configs import NotUnderstood, config_of, is_published, load_arguments, native_size, reference_arguments
 from golden_self_distillation import compare_self_distillation
 
@@ -68,9 +70,13 @@ def _comparison(case):
     kind = case.get("kind", case.get("family"))
     if kind in ARRAY_CASES:
         return lambda folder, case: ARRAY_CASES[kind](np.load(folder / "io.npz"), case)
-    is_other_task = "noise" in case["io_keys"] or str(case.get("logits_is")).startswith("logits_per_image")
+    if kind == "zeroshot":
+        return lambda folder, case: golden_zero_shot.compare(folder, case, _intermediate)
     if kind == "dino":
         return compare_self_distillation
+    if case.get("family") == "mae" and "noise" in case["io_keys"]:
+        return compare_autoencoder
+    is_other_task = str(case.get("logits_is")).startswith("logits_per_image")
     if is_published(case) and not is_other_task:
         load_arguments(case, False)
         return _compare_published if case["image_size"] else _compare_each_image

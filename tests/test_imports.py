@@ -23,7 +23,8 @@ LEVELS = (
     ("variants",),
     ("checkpoints",),
     ("identify",),
-    ("zoo",),
+    ("zeroshot", "zoo"),
+    ("autoencoders",),
     ("data",),
     ("evaluation", "analysis"),
     ("training", "serving"),
@@ -39,7 +40,9 @@ WITHOUT_TENSORFLOW = (
     "checkpoints",
     "variants",
     "identify",
+    "zeroshot",
     "zoo",
+    "autoencoders",
     "analysis",
 )
 STANDARD_LIBRARY_ONLY = (
@@ -185,7 +188,7 @@ def _problem(module, package, name, in_function):
 def _arrow(package, name):
     target = (name.split(".") + [None])[1]
     if package is None:  # keras_vit/__init__.py
-        is_core = target is not None and RANKS[target] <= RANKS["zoo"]
+        is_core = target is not None and RANKS[target] <= RANKS["autoencoders"]
         return None if is_core else "it is loaded on first access"
     if target is None:
         return None if package == "cli" else "the whole package is above it"

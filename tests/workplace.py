@@ -1,6 +1,8 @@
 """A folder with the files that the examples of the documentation and of `keras-vit --help` speak of."""
 
 import json
+import pathlib
+import shutil
 
 import keras
 import numpy as np
@@ -14,6 +16,8 @@ CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 
 def make(folder):
     """Fills `folder` with `cat.jpg`, class folders in `images`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`.
+
+    `clip` is a small CLIP with its text tower and tokenizer.
 
     `keras` is a cache of Keras (`KERAS_HOME`) in which `weights="imagenet"` of a ViT-Ti/16 is that file.
     `val` has three images that are called as ImageNet's first, and `real.json` right answers for two of them.
@@ -33,6 +37,7 @@ def make(folder):
     cached.symlink_to(folder / "ViT-Ti_16.npz")
     _with_head(small_model(), rng).save(folder / "model.keras")
     keras.utils.clear_session()
+    shutil.copytree(pathlib.Path(__file__).with_name("golden") / "zeroshot_clip_hf", folder / "clip")
     (folder / "val" / CLASSES[0]).mkdir(parents=True)
     for number in range(1, 4):
         _draw(rng).save(folder / "val" / CLASSES[0] / f"ILSVRC2012_val_{number:08d}.JPEG")

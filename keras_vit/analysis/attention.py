@@ -26,10 +26,10 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.layers.swin_block import cut_into_windows
-from keras_vit.models import MaskedPatchPrediction
 from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import for_images
 from keras_vit.models.encoders import called_layers, find_encoder
+from keras_vit.models.masked_images import MaskedImages
 
 # names or numbers of blocks, one or several; None for all
 Layers: TypeAlias = str | int | Sequence[str | int] | None
@@ -224,8 +224,8 @@ def _batches(graph, images, batch_size):
 
 def _find(model, layers):
     """Return the symbolic input of a model and the list of (AttentionBlock, weights) for `layers`."""
-    if isinstance(model, MaskedPatchPrediction) or graph_calls(model) is None:
-        model = find_encoder(model) or model  # the graph of a MaskedPatchPrediction corrupts the patches
+    if isinstance(model, MaskedImages) or graph_calls(model) is None:
+        model = find_encoder(model) or model  # its graph corrupts or removes patches
     nodes = graph_calls(model) or []
     if nodes and len(model.inputs) != 1:
         raise ValueError(f"model must have images as its one input; {model.name} has {len(model.inputs)} inputs")

@@ -122,13 +122,16 @@ _CHECKS: dict[str, Callable] = {
 }
 
 
+_WITHOUT_ANY = ("timm", "openclip", "openclip_text")
+
+
 def _read_keys():
     """Return {file: {key: (our field or None, check)}} of config_keys.tsv."""
     rows = read_table("checkpoints/config_keys.tsv", ("check",))
     files = dict.fromkeys(file for row in rows for file in row["files"].split())
     keys = {}
     for file in files:
-        wanted = {file} if file in ("timm", "openclip") else {file, "any"}
+        wanted = {file} if file in _WITHOUT_ANY else {file, "any"}
         found = (row for row in rows if wanted & set(row["files"].split()))
         keys[file] = {row["key"]: (row.get("field"), row["check"]) for row in found}
     return keys
@@ -137,7 +140,7 @@ def _read_keys():
 KEYS = _read_keys()
 
 
-def _checked(values, keys, place=""):
+def checked(values, keys, place=""):
     """Return ({our field: value}, sorted unknown keys) of a config; `keys` is one of `KEYS`.
 
     With a `place`, the words for the config in messages, an unknown key raises an error.
@@ -186,7 +189,7 @@ def _read_huggingface(values, family):
     row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels(values)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
-    fields, unread = _checked(values, KEYS[row["keys"]])
+    fields, unread = checked(values, KEYS[row["keys"]])
     if values.get("is_native"):
         fields["position_embedding"] = "sincos2d_mae"
     if row["keys"] == "dinov3":
@@ -233,7 +236,7 @@ def _read_openclip(values):
         preprocessing = _openclip_preprocessing(size, images)
         return Stated(_of_foreign(architecture), None, None, preprocessing, architecture=architecture)
     act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
-    fields, _ = _checked(vision, KEYS["openclip"], " in vision_cfg")
+    fields, _ = checked(vision, KEYS["openclip"], " in vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
     approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
     fields["gelu"] = "quick" if model.get("quick_gelu") else approximate
@@ -267,7 +270,7 @@ def _read_timm(values, family, layout, entries):
     if values.get("global_pool") is not None:
         arguments["global_pool"] = values["global_pool"]
     arguments = {**arguments, **(values.get("model_args") or {})}
-    fields, _ = _checked(arguments, KEYS["timm"], " in model_args")
+    fields, _ = checked(arguments, KEYS["timm"], " in model_args")
     if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", any(name.endswith("cls_token") for name in entries))
         after, neck = "fc_norm.weight" in entries, "neck.0.weight" in entries  # the neck of SAM has norms of its own

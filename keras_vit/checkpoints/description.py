@@ -218,7 +218,9 @@ def _recognise(checkpoint, family, library):
     if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
         found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
     else:
-        found = {other: names.detect(checkpoint.entries, other, library) for other in names.LAYOUTS}
+        found = {
+            other: names.detect(checkpoint.entries, other, library) for other in _FAMILIES if other in names.LAYOUTS
+        }
         found = {other: names.LAYOUTS[other][layout] for other, layout in found.items() if layout is not None}
     for held, layout in found.items():
         if family in (None, held):

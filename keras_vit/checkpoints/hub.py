@@ -18,7 +18,7 @@ _WEIGHTS = "model.safetensors"
 _MAX_BYTES = 32 * 2**30  # maximum for the weights of a repository that is not a release; DINOv3-7B has 26.9 GB
 
 
-def fetch_repository(address, most=_MAX_BYTES):
+def fetch_repository(address, most=_MAX_BYTES, beside=()):
     """Download the weights of a repository and their JSON files, or find them in the cache.
 
     It downloads `config.json`, `preprocessor_config.json` if present, and `model.safetensors` (or the files that
@@ -30,6 +30,7 @@ def fetch_repository(address, most=_MAX_BYTES):
     Args:
         address: `hf://org/repo`, or `hf://org/repo@revision` with a branch, a tag or a commit.
         most: maximum total size of the weights files in bytes.
+        beside: names of other files to download, if present, each with its maximum size in bytes.
 
     Returns:
         Path of the folder, for `readers.open_checkpoint`.
@@ -68,6 +69,8 @@ def fetch_repository(address, most=_MAX_BYTES):
                 "check the preprocessing of the model",
                 stacklevel=2,
             )
+        for name, size in dict(beside).items():
+            download(name, commit, size, is_commit=True)
         if download(weights, commit, most, is_commit=True) is not None:
             return folder
         index = download(INDEX, commit, is_commit=True)

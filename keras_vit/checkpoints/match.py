@@ -11,7 +11,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from keras_vit.checkpoints import names
+from keras_vit.checkpoints import channels, names
 from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
@@ -40,7 +40,8 @@ class LoadReport:
 
     Attributes:
         used: names of the file's arrays that were loaded.
-        resized: descriptions, one per resized position table.
+        resized: descriptions, one per resized position table, and one of the first kernel if the images of the model
+            have other channels than RGB.
         reinitialised: paths of variables that got their initial value instead of the file's.
         unused: names of the file's arrays that were not loaded.
         missing: paths of variables that the file does not have, a subset of `reinitialised`.
@@ -93,11 +94,13 @@ class Plan:
     def note_on(self, model):
         """Record the source of the weights on the model, and the file's preprocessing if the model has none."""
         model.weights_source = f"{self.description.checkpoint.path.name} ({self.description.layout} names)"
+        model.weights_path = self.description.checkpoint.path
         model.names_prefix, model.table_method = self.description.prefix, self.resize
         if not self.head_loaded or model.preprocessing_source != "default":
             return
         stated = self.description.preprocessing
-        if stated is not None and stated.channels == model.preprocessing.channels:
+        if stated is not None and model.preprocessing.channels in (1, stated.channels):
+            stated = stated.grey() if model.preprocessing.channels == 1 else stated
             model.preprocessing = stated.at(model.config.image_size or stated.image_size)
         elif self.description.layout in _SEVERAL_PROTOCOLS:
             model.assume_preprocessing()
@@ -119,7 +122,7 @@ def make_plan(model, description, resize="auto", head="auto"):
             architecture.
     """
     config, checkpoint = model.config, description.checkpoint
-    file = _File(description, config, resize)
+    file = _File(description.names, description.entries, checkpoint.path, config, resize, description.grid_size)
     different, unusual = (differences(values, config) for values in (description.stated, description.usual))
     assumed, owned = unseen(config.to_dict()), owned_variables(model)
     # Tables are first, because they show how many rows belong to registers.
@@ -140,6 +143,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     if config.field("head.bias") is False and not description.has_head_bias():
         droppable |= {name for name in description.heads if name.endswith("bias")}
     told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
+    told += [d for d in different if d.name == "channels"]  # a first kernel that is not RGB has another shape
 
     problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
     problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
@@ -153,6 +157,8 @@ def make_plan(model, description, resize="auto", head="auto"):
         used |= {name for name in checkpoint.entries if name.endswith(("/grid", "/window_size"))}
     notes = [*description.notes, *map(str, told)]
     notes += [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
+    if any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS):
+        notes.append(channels.note_on_images(config.channels))
     if is_dropped:
         notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
     known = (*description.stated, *description.shown)
@@ -172,6 +178,23 @@ def make_plan(model, description, resize="auto", head="auto"):
     close = tuple(f"{checkpoint.path}: {difference}" for difference in told if difference.is_close)
     method = next((file.method(o.layer) for o in owned if id(o.variable) in tables), None)
     return Plan(values, report, description, head_loaded, close, method)
+
+
+def plan_equal(model, config, path, layout, entries):
+    """Return {id(variable): callable that reads its array} for a Keras model with exactly the arrays of a file.
+
+    Raises:
+        WeightsMismatch: if an array is missing, unexpected or of another shape.
+    """
+    file = _File(layout, entries, path, config)
+    sources = [file.plain(owned) for owned in owned_variables(model)]
+    wrong = [source for source in sources if source.problem or source.resized]
+    problems = [f"  {'!' if x.is_in_file else '- missing'} {x.problem or x.resized}" for x in wrong]
+    used = {name for source in sources for name in source.theirs}
+    problems += [f"  + extra {name}" for name in sorted(set(entries) - used)]
+    if problems:
+        raise WeightsMismatch(path, problems)
+    return {id(source.variable): source.read for source in sources}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,11 +224,11 @@ class _Source:
 
 
 class _File:
-    """A described file, the config of the model that it is loaded into, and the resize method of position tables."""
+    """The arrays of a file, the config of the model that they are loaded into, and the resize method of tables."""
 
-    def __init__(self, description, config, method):
-        self.layout, self.entries, self._stored_grid = description.names, description.entries, description.grid_size
-        self._path, self.config, self._way = description.checkpoint.path, config, method
+    def __init__(self, layout, entries, path, config, method="auto", grid=None):
+        self.layout, self.entries, self._stored_grid = layout, entries, grid
+        self._path, self.config, self._way = path, config, method
         self._usual = _KERAS_RESIZE.get(config.family, "align_corners") if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
 
@@ -250,7 +273,7 @@ class _File:
         is_turned = self._old_size(owned) not in (None, self.config.field("grid_size"))
         for name in rule.theirs:
             if self.entries[name].shape != wanted or is_turned:
-                return self._resized(owned, rule, name, wanted)
+                return self._of_rgb(owned, rule, name, shape) or self._resized(owned, rule, name, wanted)
         return _Source(variable, rule.theirs, functools.partial(self._join, variable, rule, shape))
 
     def _resized(self, owned, rule, name, wanted):
@@ -267,6 +290,18 @@ class _File:
             return _Source(variable, rule.theirs, problem=f"{name}: shape {entry.shape}, the model needs {wanted}")
         resized = f"{name}: {entry.shape} -> {wanted} ({method})"
         return _Source(variable, rule.theirs, lambda: resize(variable, entry.read(), method, old), resized=resized)
+
+    def _of_rgb(self, owned, rule, name, shape):
+        """Return the source of a first kernel that the file has for RGB and the model for other channels, or None."""
+        variable, entry, count, rgb = owned.variable, self.entries[name], self.config.channels, list(shape)
+        if variable.path not in channels.FIRST_KERNELS or shape[2] != count:  # a stem may come before the patches
+            return None
+        rgb[2] = channels.RGB
+        if entry.shape != theirs_shape(rgb, rule.form, None):
+            return None
+        read = lambda: channels.for_channels(to_ours(entry.read(), rule.form, rgb), count)  # noqa: E731
+        how = f"{name}: {channels.RGB} -> {count} channels ({channels.described(count, owned.layer)})"
+        return _Source(variable, rule.theirs, read, resized=how)
 
     def _old_size(self, owned):
         """Return the stated grid of a table of offsets between patches, None if the shape shows it."""

@@ -11,23 +11,26 @@ import numpy as np
 import safetensors.numpy
 
 from keras_vit import checks
-from keras_vit.checkpoints import names
+from keras_vit.checkpoints import decoder, names
 from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS
 from keras_vit.checkpoints.names.rules import to_theirs
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config.unseen import KEY, to_text
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER
+from keras_vit.models import MaskedAutoencoder
 from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import check_not_quantized
 from keras_vit.typing import PathLike
 from keras_vit.variants import VARIANTS
 
 _NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset", "is_flexible": False}
+_NEEDED_ALWAYS |= {"head.projection": "unset", "head.normalize": False}  # of zero-shot classifiers
+_MAE = "vit_mae"  # written with a decoder, see `_of_autoencoder`
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
 
-def save_weights(model: ImageModel, path: PathLike, layout: str = "official") -> None:
+def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: str = "official") -> None:
     """Write the weights of a model in a format of other libraries.
 
     The files are written completely before they replace existing ones. Their metadata holds the preprocessing and the
@@ -36,33 +39,42 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
     Pillow's, which is antialiased; this case is logged.
 
     Args:
-        model: a model of this package.
+        model: a model of this package; of a `MaskedAutoencoder`, encoder and decoder are written.
         path: `official`: an `.npz` file with the array names of the published files (of vit_jax, or of BiT for a BiT).
             `timm`, `original` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder
             that gets `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
         layout: `official` (ViT, hybrids, BiT), `huggingface`, `timm`, `microsoft` (Swin), or `original`: the names of
             the authors of DINOv2, DINOv3, CLIP, Perception Encoder, EVA-02, BEiT, DeiT-III, AIMv2 and SAM, else
-            `official` or `microsoft`.
+            `official` or `microsoft`. A `MaskedAutoencoder` needs `original` or `huggingface`.
 
     Raises:
         ValueError: if the layout cannot represent the model (such as registers in an official file), the model is
             quantised, or the suffix of the path is wrong.
     """
+    autoencoder = model if isinstance(model, MaskedAutoencoder) else None
+    model = model if autoencoder is None else autoencoder.encoder
     layouts = names.LAYOUTS[model.config.family]
     if not layouts:
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
     checks.check_choice("layout", layout, dict.fromkeys([*(rules.library for rules in layouts.values()), "original"]))
-    hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
     path = checks.check_path("path", path)
-    rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
+    if autoencoder is None:
+        hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
+        rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
+    else:
+        hf_type, rules = _MAE, _of_autoencoder(layouts, layout, model.config)
     layout = rules.library
     is_folder = layout == "huggingface" and path.suffix == ""
     if not is_folder and path.suffix != rules.suffix:
         raise ValueError(f"path must end in {rules.suffix} for layout={layout!r}; got {str(path)!r}")
     check_not_quantized(model, "save_weights, as other libraries read float weights (save it before quantize)")
-    arrays = _arrays(model, rules, hf_type)
+    arrays = _arrays(model, rules, hf_type, autoencoder._unused if autoencoder else ())
     is_known = model.preprocessing_source != "assumed"
     metadata = {KEY: to_text(model.config, model.preprocessing if is_known else None)}
+    if autoencoder is not None:
+        of_decoder = names.LAYOUTS[decoder.FAMILY]["huggingface" if layout == "huggingface" else "original"]
+        arrays |= _arrays(autoencoder.get_layer("decoder"), of_decoder, None)
+        metadata[decoder.KEY] = json.dumps(autoencoder.settings)
     if rules.suffix == ".npz":
         writers = {path: lambda file: _write_npz(file, arrays, metadata)}
     else:
@@ -75,7 +87,8 @@ def save_weights(model: ImageModel, path: PathLike, layout: str = "official") ->
                 "preprocessing. Set model.preprocessing to the one that they were trained with",
                 stacklevel=2,
             )
-        for name, values in _huggingface_json(model, hf_type).items():
+        about = {} if autoencoder is None else decoder.config_values(autoencoder.settings)
+        for name, values in _huggingface_json(model, hf_type, about).items():
             writers[path / name] = functools.partial(pathlib.Path.write_text, data=json.dumps(values, indent=2))
         path.mkdir(parents=True, exist_ok=True)
     replace_files(writers)
@@ -111,11 +124,20 @@ def _huggingface_type(config):
     """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
     problems = {}
     for name, row in HF_TYPES.items():
-        if row.get("family") == config.family and "architectures" in row:
+        if row.get("family") == config.family and "architectures" in row and name != _MAE:
             problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
             if problems[name] is None:
                 return name
     raise ValueError(problems["deit" if getattr(config, "distilled", False) else config.family])
+
+
+def _of_autoencoder(layouts, library, config):
+    """Return the `Layout` of the encoder in a file of a masked autoencoder; raise `ValueError` if there is none."""
+    checks.check_choice("layout", library, names.LAYOUTS[decoder.FAMILY])
+    problem = _problem(library, {**_NEEDED_ALWAYS, **HF_TYPES[_MAE]["holds"]}, config)
+    if problem is not None:
+        raise ValueError(problem)
+    return layouts["timm" if library == "original" else library]
 
 
 def _problem(library, needed, config):
@@ -148,14 +170,17 @@ def _problem(library, needed, config):
     return None
 
 
-def _arrays(model, rules, hf_type):
-    """Return {name in the file: array}; raise an error if the layout has no name for a variable."""
+def _arrays(model, rules, hf_type, skipped=()):
+    """Return {name in the file: array}; raise an error if the layout has no name for a variable.
+
+    Variables whose ids are in `skipped` are left out.
+    """
     config = model.config
     arrays, homeless = {}, []
     for owned in owned_variables(model):
         variable, has_lora = owned.variable, getattr(owned.layer, "lora_enabled", False)
-        if has_lora and "lora" in variable.name:
-            continue  # merged into the kernel
+        if id(variable) in skipped or has_lora and "lora" in variable.name:
+            continue  # LoRA is merged into the kernel
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
         rule = names.find_rule(rules, variable.path, config)
         if variable.path == "position_embs/embedding" and rules.position_tables:
@@ -195,9 +220,10 @@ def _joined(arrays):
 
 def _prefix(model, rules, hf_type):
     """Return the start of all names but those of heads: that of the file that was loaded, or the usual one."""
-    if rules.suffix != ".npz" and model.names_prefix is not None and model.names_prefix[0] == rules.marker:
-        return model.names_prefix[1]
-    if hf_type is None or not model.config.include_top:
+    of_file = getattr(model, "names_prefix", None)
+    if rules.suffix != ".npz" and of_file is not None and of_file[0] == rules.marker:
+        return of_file[1]
+    if hf_type is None or rules.library != "huggingface" or (not model.config.include_top and hf_type != _MAE):
         return rules.prefix
     return HF_TYPES[hf_type].get("prefix", f"{hf_type}.")
 
@@ -219,8 +245,11 @@ def _as_timm(arrays, config):
         arrays["head.bias"] = np.zeros(len(arrays["head.weight"]), arrays["head.weight"].dtype)
 
 
-def _huggingface_json(model, model_type):
-    """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it."""
+def _huggingface_json(model, model_type, about):
+    """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it.
+
+    `about` has further keys for config.json.
+    """
     config, row = model.config, HF_TYPES[model_type]
     preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
     values = {
@@ -229,6 +258,7 @@ def _huggingface_json(model, model_type):
         "image_size": _side(getattr(config, "usual_size", config.image_size)),
         **_labels(model, model_type),
         **row.get("writes", {}),
+        **about,
     }
     for key, (field, check) in keys.items():
         value = None if field is None else config.field(field)

@@ -35,12 +35,10 @@ class InnerLayer(typing.NamedTuple):
     Attributes:
         path: names of the layers that contain it, then its own: `block_00/mlp`.
         layer: the layer.
-        is_outer_trainable: whether the enclosing layer is trainable; True for a layer of the model itself.
     """
 
     path: str
     layer: object
-    is_outer_trainable: bool
 
 
 def graph_calls(model):
@@ -73,16 +71,16 @@ def inner_layers(model):
     """
     found = {}
     for layer in model.layers:
-        _descend(layer, (layer.name,), True, found)
+        _descend(layer, (layer.name,), found)
     return list(found.values())
 
 
-def _descend(layer, names, is_outer_trainable, found):
+def _descend(layer, names, found):
     if id(layer) in found:
         return
-    found[id(layer)] = InnerLayer("/".join(names), layer, is_outer_trainable)
+    found[id(layer)] = InnerLayer("/".join(names), layer)
     for child in [] if isinstance(layer, keras.Model) else layer._layers:
-        _descend(child, (*names, child.name), layer.trainable, found)
+        _descend(child, (*names, child.name), found)
 
 
 def owned_variables(model):

@@ -1,7 +1,7 @@
 """Configs of models and of their preprocessing: frozen, validated dataclasses that convert to and from plain dicts."""
 
 from keras_vit.config.base import Config, ImageConfig
-from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig
+from keras_vit.config.parts import BlockConfig, DecoderConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig
 from keras_vit.config.preprocessing import Preprocessing
 from keras_vit.config.resnet import AxialResNetConfig, BiTConfig, FeatureMapConfig, ResNetConfig
 from keras_vit.config.swin import SwinConfig
@@ -13,6 +13,7 @@ __all__ = [
     "BiTConfig",
     "BlockConfig",
     "Config",
+    "DecoderConfig",
     "EmbeddingConfig",
     "FeatureMapConfig",
     "HeadConfig",

@@ -30,6 +30,7 @@ RESIZE_METHODS = (
     *("geometric", "geometric_cubic"),  # of tables of offsets
 )
 EPSILON_FORMS = ("deviation", "variance")
+POSITION_INITS = ("normal", "sincos2d_mae")
 
 
 def one_of(choices: Collection[Any]) -> Check:
@@ -68,7 +69,7 @@ _NAMES: dict[Check, str] = {
     optional(partial(checks.check_integer, minimum=0)): "seed",
     checks.check_integers: "depths prediction_shape stage_sizes",
     checks.check_pair: "crop grid_size image_size kernel_size patch_size reference_grid size",
-    checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate teacher_momentum",
+    checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate patch_drop_rate teacher_momentum",
     optional(checks.check_rate): "center_momentum",
     checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon student_temperature "
     "teacher_temperature warmup_temperature width_factor",
@@ -87,6 +88,7 @@ ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() fo
     "norm_position": one_of(NORM_POSITIONS),
     "pooling": one_of(POOLINGS),
     "position_embedding": one_of(POSITION_EMBEDDINGS),
+    "position_init": one_of(POSITION_INITS),
     "position_placement": one_of(POSITION_PLACEMENTS),
     "resize": optional(one_of(RESIZE_METHODS)),
     "std_form": one_of(EPSILON_FORMS),

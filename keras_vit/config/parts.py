@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 from keras_vit import checks
 from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_of, optional
@@ -69,6 +70,10 @@ class EmbeddingConfig(Config):
             of `patch_size`.
         pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size, as
             far as it does not divide them; False refuses them. Every patch has pixels of the image.
+        position_init: initial values of a table of learned positions: `normal`, N(0, 0.02), or `sincos2d_mae`, the
+            sines and cosines of MAE (arXiv 2111.06377), which a `MaskedAutoencoder` keeps; fine-tuning trains both.
+        patch_drop_rate: share of the patches that the blocks do not see in training, in [0, 1): patch dropout of FLIP
+            (arXiv 2212.00794). Class tokens and registers are kept, and inference uses all patches.
         images_per_sequence: None takes images of one size per batch. An integer takes sequences of patches of up to so
             many images, each in its own aspect ratio, see `keras_vit.resize`.
 
@@ -91,6 +96,8 @@ class EmbeddingConfig(Config):
     square_positions: bool = False
     kernel_size: Pair | None = None
     pad: bool = False
+    position_init: str = "normal"
+    patch_drop_rate: float = 0.0
     images_per_sequence: int | None = None
 
 
@@ -161,6 +168,9 @@ class HeadConfig(Config):
     Args:
         neck: channels of the neck of SAM (arXiv 2304.02643): a 1 x 1 and a 3 x 3 convolution without biases, each with
             a norm over the channels (epsilon 1e-6), which turn the patch tokens into a map; None has no neck.
+        projection: width of a dense layer without bias before the head; None has none. The head of a CLIP is such a
+            projection; `keras_vit.zero_shot` puts a classifier after it.
+        normalize: whether the input of the head is divided by its L2 norm (at least 1e-12).
         bias: whether the head has a bias; the projections of CLIP have none.
         map_heads: attention heads of the pooling `map`; None uses those of the blocks.
         map_mlp_dim: width of the hidden layer of the pooling `map`; None uses that of the blocks.
@@ -177,14 +187,49 @@ class HeadConfig(Config):
         "map_mlp_dim": checks.check_integer,
         "num_blocks": checks.check_integer,
         "neck": checks.check_integer,
+        "projection": checks.check_integer,
+        "normalize": checks.check_flag,
     }
 
     neck: int | None = None
+    projection: int | None = None
+    normalize: bool = False
     bias: bool = True
     map_heads: int | None = None
     map_mlp_dim: int | None = None
     map_prefix: bool = False
     num_blocks: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig(Config):
+    """Describe the decoder of a `MaskedAutoencoder`.
+
+    The defaults are those of MAE (arXiv 2111.06377, section 4.1 and its code). GELU, epsilon, biases and dtype are those of the encoder.
+
+    Args:
+        hidden_dim: width of the tokens, at least 8 and divisible by 4 and by `num_heads`.
+        num_layers: number of transformer blocks.
+        num_heads: attention heads per block.
+        mlp_dim: width of the hidden layer of each block's MLP; None is 4 * hidden_dim.
+
+    Raises:
+        ValueError: if a value is out of range or the heads do not divide the width.
+    """
+
+    family: ClassVar[str] = "mae_decoder"  # selects the array names of its checkpoints
+
+    hidden_dim: int = 512
+    num_layers: int = 8
+    num_heads: int = 16
+    mlp_dim: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        rule = "hidden_dim must be at least 8 and divisible by 4, for the fixed positions, and by num_heads"
+        self._check_rules({rule: self.hidden_dim < 8 or self.hidden_dim % 4 or self.hidden_dim % self.num_heads})
+        if self.mlp_dim is None:
+            self._set(mlp_dim=4 * self.hidden_dim)
 
 
 def _or_default(config_class):
@@ -197,6 +242,7 @@ def _or_default(config_class):
 ARGUMENTS |= {
     "embedding": _or_default(EmbeddingConfig),
     "block": _or_default(BlockConfig),
+    "decoder": _or_default(DecoderConfig),
     "window": optional(one_config_of(WindowConfig)),
     "head": _or_default(HeadConfig),
 }

@@ -1,6 +1,7 @@
 """Preprocessing: how images become the input of a model."""
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from functools import partial
 from typing import Self
@@ -141,6 +142,14 @@ class Preprocessing(Config):
             return self.replace(size=tuple(round(s * new / old) for s, new, old in sides), crop=image_size)
         shorter = self.size * max(image_size) // max(self.crop)  # rounded down, as in the DeiT and timm code
         return self.replace(size=shorter, crop=image_size)
+
+    def grey(self) -> Self:
+        """Return the same preprocessing for grey images.
+
+        `mean` and `std` are the averages over the channels.
+        """
+        mean, std = map(statistics.fmean, (self.mean, self.std))
+        return self.replace(mean=(mean,), std=(std,))
 
     def native(self, patch_size: Size, max_tokens: int = 256) -> Self:
         """Return the same preprocessing for images in their own aspect ratios.

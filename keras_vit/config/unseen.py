@@ -20,11 +20,12 @@ _FIELDS = (
     *("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", *RESIZED, *CLOSE),
     *("block.order", "block.rotary.kind", "block.rotary.theta", "block.rotary.reference_grid"),
     *("head.map_heads", "head.map_prefix", "embedding.square_positions", "window.size", "window.global_blocks"),
+    "head.normalize",
 )
 # Fields that are stated only if they differ from these values, which most models have.
 _USUAL = {
     **{"block.order": "pre_norm", "block.rotary.kind": None, "head.map_prefix": False},
-    **{"embedding.square_positions": False, "window.size": None},
+    **{"embedding.square_positions": False, "window.size": None, "head.normalize": False},
 }
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token

@@ -12,6 +12,9 @@ from keras_vit.typing import Pair
 CLASS_TOKEN_POOLINGS = ("token", "token_unpooled", "token_gap")
 UNPOOLED = ("unpooled", "token_unpooled")
 
+# what blocks need to take any subset of the patches
+ANY_PATCHES = "attention 'global', position_placement 'stem', window and block.rotary None, and token_merging 0"
+
 PAPER_GELU = "tanh"  # vit_jax uses flax.linen.gelu, whose default is the tanh approximation
 PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the default of Keras is 1e-3
 
@@ -145,6 +148,12 @@ class ViTConfig(ImageConfig):
         return has_other_table or self.embedding.kernel_size not in (None, self.patch_size)
 
     @property
+    def needs_all_patches(self) -> bool:
+        """Return whether the blocks use the places of all patches in the grid."""
+        is_placed = self.attention == "axial" or self.position_placement != "stem"
+        return bool(is_placed or self.window or self.token_merging or self.block.rotary)
+
+    @property
     def num_class_tokens(self) -> int:
         """Return the number of class and distillation tokens: 0, 1 or 2."""
         follows = self.pooling in CLASS_TOKEN_POOLINGS
@@ -247,6 +256,12 @@ def _rules(c):
                 or c.token_merging
             )
         ),
+        f"embedding.patch_drop_rate removes patches in training, so the model needs an image_size, {ANY_PATCHES}, "
+        "and pooling not 'first', 'unpooled' or 'token_unpooled'": c.embedding.patch_drop_rate
+        and (is_open or c.needs_all_patches or c.head.neck or c.pooling in ("first", *UNPOOLED)),
+        "embedding.position_init 'sincos2d_mae' is for a table, so position_embedding must be 'learned', and "
+        "hidden_dim at least 8 and divisible by 4": c.embedding.position_init != "normal"
+        and (c.position_embedding != "learned" or c.hidden_dim % 4 or c.hidden_dim < 8),
         "token_merging removes the grid positions after the first block, so position_placement must be 'stem'": (
             c.token_merging and c.position_placement != "stem"
         ),
@@ -268,6 +283,9 @@ def _rules(c):
         "distilled=True reads the class and the distillation token after the norm, so it needs pooling='token' and "
         "norm_position='before_pooling'": (
             c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling")
+        ),
+        "head.projection and head.normalize belong to one head, so distilled must be False": (
+            c.distilled and (c.head.projection or c.head.normalize)
         ),
         "distilled=True averages the logits of two linear heads, so classifier_activation and representation_size "
         "must be None": c.distilled and (c.classifier_activation or c.representation_size),

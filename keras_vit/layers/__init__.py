@@ -6,6 +6,7 @@ from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNe
 from keras_vit.layers.feature_pyramid import FeaturePyramid
 from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.neck import Neck
+from keras_vit.layers.patch_dropout import PatchDropout
 from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenAndAveragePooling, TokenPooling
 from keras_vit.layers.position_embs import AddPositionEmbs
@@ -31,6 +32,7 @@ __all__ = [
     "MlpBlock",
     "MultiHeadSelfAttention",
     "Neck",
+    "PatchDropout",
     "PatchEncoder",
     "PatchMerging",
     "PreActivationUnit",

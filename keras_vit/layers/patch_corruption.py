@@ -111,29 +111,31 @@ class PatchCorruption(Layer):
 class PatchPrediction(Layer):
     """Predict values for selected patches from their tokens.
 
-    The projection starts at zero, as classification heads do.
-
     Args:
         prediction_shape: shape of the prediction for one patch.
         num_prefix_tokens: number of class, distillation and register tokens at the start of the sequence.
+        kernel_initializer: name of the initializer of the projection; it starts at zero as classification heads do.
 
     Shapes:
         (batch, num_prefix_tokens + patches, dim), and the indices of the patches (batch, places) -> (batch, places,
         *prediction_shape)
     """
 
-    def __init__(self, prediction_shape, num_prefix_tokens=0, **kwargs):
+    own_checks = {"kernel_initializer": checks.check_string}
+
+    def __init__(self, prediction_shape, num_prefix_tokens=0, kernel_initializer="zeros", **kwargs):
         super().__init__(**kwargs)
         self.configure(prediction_shape=prediction_shape, num_prefix_tokens=num_prefix_tokens)
+        self.configure(kernel_initializer=kernel_initializer)
         units = math.prod(self.prediction_shape)
-        self.projection = self.dense(units, "projection", "zeros")
+        self.projection = self.dense(units, "projection", kernel_initializer)
 
     def build(self, tokens_shape, places_shape):
         self.projection.build((places_shape[0], places_shape[1], tokens_shape[-1]))
 
     def call(self, tokens, places):
         outputs = self.projection(take_tokens(tokens[:, self.num_prefix_tokens :], places))
-        return ops.reshape(outputs, (-1, places.shape[1], *self.prediction_shape))
+        return ops.reshape(outputs, (-1, ops.shape(places)[1], *self.prediction_shape))
 
     def compute_output_shape(self, tokens_shape, places_shape):
         return (places_shape[0], places_shape[1], *self.prediction_shape)
@@ -154,7 +156,7 @@ def corrupted_count(corruption_rate, patches):
 
 
 def take_tokens(tokens, places):
-    """Return the tokens (batch, places, dim) at the indices `places` (batch, places); zeros for index -1.
+    """Return the tokens (batch, places, dim) at the indices `places` (batch, places); zeros for indices of no token.
 
     This is a matrix product with one-hot rows: its gradient needs no scatter operation, and a batch that is distributed
     over devices stays distributed.

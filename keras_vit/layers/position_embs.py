@@ -111,6 +111,7 @@ class AddPositionEmbs(ResizedTables):
         num_registers: number of register tokens after them.
         resize: resize method for tables of other grids, see `resize_position_embedding`; None means `align_corners`.
         square_positions: whether `coordinates` stand for places in the square of the longer side of their grid.
+        position_init: initial values of a `learned` table: `normal`, N(0, 0.02), or `sincos2d_mae`, those of that form.
 
     Shapes:
         (batch, num_class_tokens + num_registers + rows * columns, dim) -> the same. With the optional input
@@ -137,11 +138,12 @@ class AddPositionEmbs(ResizedTables):
         num_registers: int = 0,
         resize: str | None = None,
         square_positions: bool = False,
+        position_init: str = "normal",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(position_embedding=position_embedding, grid_size=grid_size, resize=resize)
-        self.configure(square_positions=square_positions)
+        self.configure(square_positions=square_positions, position_init=position_init)
         self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
 
     def build(self, tokens_shape, coordinates_shape=None):
@@ -149,7 +151,15 @@ class AddPositionEmbs(ResizedTables):
         self.built_grid = rows, columns = self.grid_size if is_open else self._grid(tokens_shape)
         dim, num_class = tokens_shape[-1], self.num_class_tokens
         if self.position_embedding == "learned":
-            self.embedding = self.normal_weight("embedding", (1, num_class + rows * columns, dim))
+            shape = (1, num_class + rows * columns, dim)
+            if self.position_init == "normal":
+                self.embedding = self.normal_weight("embedding", shape)
+            else:
+                table = sincos2d_table(self.built_grid, dim, self.position_init)
+                table = np.pad(table, ((num_class, 0), (0, 0)))[None]  # class tokens start without positions
+                self.embedding = self.add_weight(
+                    name="embedding", shape=shape, initializer=lambda _, dtype: ops.convert_to_tensor(table, dtype)
+                )
         elif self.position_embedding in _PER_AXIS:
             share = _PER_AXIS[self.position_embedding]
             if dim % share:

@@ -15,7 +15,10 @@ from keras_vit.models.derived import (
 )
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.layer_states import freeze
-from keras_vit.models.masked_patches import MaskedPatchPrediction, Reconstruction
+from keras_vit.models.lora import LoraReport, add_lora, merge_lora
+from keras_vit.models.masked_autoencoder import MaskedAutoencoder
+from keras_vit.models.masked_images import Reconstruction
+from keras_vit.models.masked_patches import MaskedPatchPrediction
 from keras_vit.models.resnet import AxialResNet, BiTResNet
 from keras_vit.models.self_distillation import SelfDistillation
 from keras_vit.models.swin import SwinTransformer
@@ -27,18 +30,22 @@ __all__ = [
     "BiTResNet",
     "Distiller",
     "ImageModel",
+    "LoraReport",
+    "MaskedAutoencoder",
     "MaskedPatchPrediction",
     "Model",
     "Reconstruction",
     "SelfDistillation",
     "SwinTransformer",
     "VisionTransformer",
+    "add_lora",
     "build_model",
     "check_not_quantized",
     "check_pools",
     "clone",
     "feature_extractor",
     "freeze",
+    "merge_lora",
     "resize",
     "with_dtype",
     "with_head",

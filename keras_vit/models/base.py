@@ -1,6 +1,7 @@
 """Model, with a corrected `fit`, and ImageModel, the base class of the models of images."""
 
 import collections.abc
+import pathlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import keras
 
 from keras_vit.compat.fit import DistributedFit
+from keras_vit.compat.graph import sublayers
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
-from keras_vit.models.layer_states import layer_states, restore_layer_states
+from keras_vit.models.layer_states import has_lora, layer_states, restart_lora, restore_layer_states
 from keras_vit.typing import PathLike, Tensor
 
 ADVICE = (
@@ -43,11 +45,16 @@ class Model(DistributedFit, keras.Model):
 
         return looked_at(self, method, data)
 
+    def get_compile_config(self):
+        # The state of the optimizer is that of A and B, which a file does not have: the loaded model is not compiled.
+        return {} if any(map(has_lora, sublayers(self))) else super().get_compile_config()
+
 
 class ImageModel(Model):
     """Add a config, image preprocessing and class labels to a functional Keras model.
 
     `weights_source` names the file that the weights were last loaded from, or is None; training does not change it.
+    `weights_path` is its path, or None, also in a saved model.
 
     A family of models is a subclass with `config_class` and `_steps`, which lists its layers; it needs a
     constructor of its own only if they do not form a chain.
@@ -59,7 +66,8 @@ class ImageModel(Model):
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
     A saved model loads with its frozen and quantised layers (int8, int4, float8). LoRA is the exception: Keras merges
-    it into the kernels of the file, so the loaded model gives the same outputs without LoRA.
+    it into the kernels of the file, so the loaded model gives the same outputs without LoRA. Layers that trained
+    nothing but LoRA are frozen in it, and it is not compiled.
 
     Shapes:
         (batch, height, width, channels), float, prepared as `preprocessing` describes -> see the subclass.
@@ -118,6 +126,7 @@ class ImageModel(Model):
         self.preprocessing = preprocessing
         self.labels = labels
         self.weights_source = None
+        self.weights_path: pathlib.Path | None = None  # not saved: the file may move
         self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
         self.table_method: str | None = None  # method of resizing the position tables of the file
 
@@ -231,7 +240,8 @@ class ImageModel(Model):
 
         If the file has another image size, the position tables are resized. Their optimizer slots cannot be
         resized: if the file has an optimizer for another image size, this model keeps its current optimizer state and
-        raises a warning.
+        raises a warning. A model with LoRA keeps its matrices out of such files: the loaded kernels contain those of
+        the saved model, and A and B of this model start anew.
 
         Raises:
             ValueError: if the file states another architecture, such as another number of heads.
@@ -245,17 +255,20 @@ class ImageModel(Model):
             elif difference.name not in RESIZED:
                 raise ValueError(f"{filepath} does not fit {self.name}: {difference}")
         optimizer = getattr(self, "optimizer", None)
-        if optimizer is None or not optimizer.built or not weights_files.has_other_slots(filepath, self):
-            return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
-        warnings.warn(
-            f"{filepath} holds the optimizer state of another image size; the weights are loaded, that state is not",
-            stacklevel=2,
-        )
+        is_other = optimizer is not None and optimizer.built and weights_files.has_other_slots(filepath, self)
+        if is_other:
+            warnings.warn(
+                f"{filepath} holds the optimizer state of another image size; the weights are loaded, that state is "
+                "not",
+                stacklevel=2,
+            )
         try:
-            self.optimizer = None
-            return super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
+            self.optimizer = None if is_other else optimizer
+            loaded = super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
         finally:
             self.optimizer = optimizer
+        restart_lora(self)
+        return loaded
 
     def save_weights(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
         """Write a `.weights.h5` file as `keras.Model.save_weights` does, with metadata.
@@ -336,6 +349,12 @@ def make_head(config, name="head", kernel_initializer="zeros"):
 def head_dtype(config):
     """Return the dtype of the head: float32 under mixed policies, so logits and softmax keep their precision."""
     return "float64" if config.dtype == "float64" else "float32"
+
+
+def is_projection(model):
+    """Return whether the head of a model is a projection to features, as that of a CLIP, and not a classifier."""
+    config = model.config
+    return config.include_top and config.field("head.bias") is False and not config.field("head.normalize")
 
 
 def check_model(model):

@@ -17,7 +17,7 @@ from keras_vit.layers.feature_pyramid import Enlarge
 from keras_vit.layers.patch_encoder import PatchMap, resize_patch_kernel
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
-from keras_vit.models.base import ImageModel, Model, check_model, standardisation
+from keras_vit.models.base import ImageModel, Model, check_model, is_projection, standardisation
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states
 from keras_vit.typing import Size
 
@@ -40,7 +40,7 @@ def clone(model: ModelT) -> ModelT:
     Raises:
         TypeError: if `model` is not a model of this package.
     """
-    return _copy(model)
+    return copy_of(model)
 
 
 def resize(
@@ -109,7 +109,7 @@ def resize(
     preprocessing = model.preprocessing.at(config.image_size or model.preprocessing.image_size)
     if is_native:
         preprocessing = preprocessing.native(config.patch_size, 256 if max_tokens is None else max_tokens)
-    return _copy(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
+    return copy_of(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
 
 
 def with_config(model: ModelT, **changes: Any) -> ModelT:
@@ -123,7 +123,7 @@ def with_config(model: ModelT, **changes: Any) -> ModelT:
         TypeError: if `model` is not a model of this package.
         ValueError: if a value is out of range or arguments contradict each other.
     """
-    return _copy(model, {"config": check_model(model).config.replace(**changes).to_dict()})
+    return copy_of(model, {"config": check_model(model).config.replace(**changes).to_dict()})
 
 
 def for_images(model: ModelT, images: Any) -> ModelT:
@@ -255,9 +255,11 @@ def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
 def with_head(
     model: ModelT,
     kernel: np.ndarray,
-    bias: np.ndarray,
+    bias: np.ndarray | None,
     labels: Sequence[str] | None = None,
     preprocessing: Preprocessing | None = None,
+    activation: str | None = None,
+    normalize: bool = False,
 ) -> ModelT:
     """Return a copy of a model with a given linear head.
 
@@ -267,12 +269,16 @@ def with_head(
     Args:
         model: a model of this package.
         kernel: array (dim, classes); dim is the number of features that the head reads.
-        bias: array (classes,).
+        bias: array (classes,), or None for a head without bias.
         labels: sequence of names, one per class, or None.
         preprocessing: `Preprocessing` of its images; None uses the model's.
+        activation: activation of the head; None gives logits.
+        normalize: whether the head reads L2-normalised features. The projection of a CLIP, which is a head without
+            bias, then stays in front of the new head.
 
     Returns:
-        A model of the same class and config, except for `classes`, `include_top=True` and `classifier_activation=None`.
+        A model of the same class and config, except for `classes`, `include_top=True`, `classifier_activation` and
+        what the head reads.
         Its layers are frozen, quantised or adapted with LoRA as in `model`; the head is new and trainable.
 
     Raises:
@@ -280,12 +286,18 @@ def with_head(
         ValueError: if the model does not pool its tokens, or kernel and bias have other shapes.
     """
     check_pools(model)
-    fields = {"include_top": True, "classes": len(bias), "classifier_activation": None}
-    fields |= {"head.bias": True} if hasattr(model.config, "head") else {}
-    config = model.config.replace(**fields)
-    states = {path: state for path, state in layer_states(model).items() if not _is_of_head(path)}
+    fields = {"include_top": True, "classes": kernel.shape[1], "classifier_activation": activation}
+    fields |= {"head.bias": bias is not None} if hasattr(model.config, "head") else {}
+    states, given = layer_states(model), {f"{head}/kernel": kernel for head in _HEADS}
+    given |= {} if bias is None else {f"{head}/bias": bias for head in _HEADS}
+    if normalize and is_projection(model):
+        fields["head.projection"] = model.config.classes
+        given["projection/kernel"] = ops.convert_to_numpy(model.get_layer("head").kernel)  # with LoRA, if any
+        states |= {"projection": states["head"]} if "head" in states else {}
+    config = model.config.replace(**fields, **({"head.normalize": True} if normalize else {}))
+    states = {path: state for path, state in states.items() if not is_of_head(path)}
     changes = {"config": config.to_dict(), "labels": labels, "layer_states": states}
-    built = _copy(model, changes, head={"kernel": kernel, "bias": bias})
+    built = copy_of(model, changes, given=given)
     if preprocessing is not None:
         built.preprocessing = preprocessing
     return built
@@ -344,25 +356,29 @@ def _grid(length, config):
     return next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
 
 
-def _copy(model, changes=None, head=None, method="auto"):
+def copy_of(model, changes=None, given=None, method="auto", keeps_lora=True):
     """Return a copy of a model with changes in its `get_config`; tables of another size are resized.
 
     Args:
         model: a model of this package.
         changes: dict of changed values of `get_config`, or None.
-        head: dict from the names of the new head's variables to arrays, or None.
+        given: dict from the paths of the new head's variables to arrays, or None.
         method: as in `resize`.
+        keeps_lora: whether the copy has LoRA where the model has it.
     """
-    description, skip = {**check_model(model).get_config(), **(changes or {})}, _HEADS if head else ()
-    copied, pending = build_deferred(lambda: enable_lora_as_in(model, type(model).from_config(description), skip))
+    description, skip = {**check_model(model).get_config(), **(changes or {})}, _HEADS if given else ()
+    build = functools.partial(type(model).from_config, description)
+    copied, pending = build_deferred(lambda: enable_lora_as_in(model, build(), skip) if keeps_lora else build())
     old = {owned.stored_name: owned.variable for owned in owned_variables(model)}
     values = {}
     for owned in owned_variables(copied):
         new = owned.variable
-        is_new = head is not None and _is_of_head(owned.stored_name)
-        source = np.asarray(head[new.name], new.dtype) if is_new else old[owned.stored_name]
+        is_new = new.path in (given or {})
+        source = np.asarray(given[new.path], new.dtype) if is_new else old[owned.stored_name]
         if is_new and source.shape != tuple(new.shape):
             raise ValueError(f"{new.name} of the head must have shape {tuple(new.shape)}; got {source.shape}")
+        if keeps_lora and not is_new:  # LoRA freezes single weights of layers
+            new.trainable = source.trainable
         if tuple(source.shape) == tuple(new.shape):
             values[id(new)] = lambda source=source: ops.convert_to_numpy(source).copy()
         elif new.path == "patch_encoder/projection/kernel":
@@ -371,13 +387,14 @@ def _copy(model, changes=None, head=None, method="auto"):
         else:  # resized below
             values[id(new)] = lambda new=new: ops.zeros(new.shape, new.dtype)
     initialise(pending, values)
-    if head is None:
+    if given is None:
         method = {} if method == "auto" else {"method": method}
         tables = ([x for x in sublayers(one) if x.weights and hasattr(x, "resize_from")] for one in (copied, model))
         for new, old in zip(*tables, strict=True):
             new.resize_from(old, **method)
+    copied.weights_path = model.weights_path
     return copied
 
 
-def _is_of_head(path):
+def is_of_head(path):
     return path.partition("/")[0] in _HEADS

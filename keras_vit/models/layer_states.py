@@ -5,7 +5,7 @@ import warnings
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls, inner_layers
+from keras_vit.compat.graph import graph_calls, inner_layers, sublayers
 
 QUANTIZATION_MODES = ("int8", "int4", "float8")  # modes that need no calibration data
 
@@ -42,16 +42,21 @@ def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
     layers = [x for x in calls if isinstance(x, keras.Layer) and not isinstance(x, keras.layers.InputLayer)]
     for layer in layers:
         layer.trainable = False
-    if getattr(model, "optimizer", None) is not None and model.optimizer.built:
-        warnings.warn(f"{model.name} was compiled before it was frozen: compile it again to train it", stacklevel=2)
+    warn_if_compiled(model, "was frozen")
     return [layer.name for layer in layers]
+
+
+def warn_if_compiled(model, change):
+    """Warn that a model trains the weights of before a change, such as `was frozen`, until it is compiled again."""
+    if getattr(model, "optimizer", None) is not None and model.optimizer.built:
+        warnings.warn(f"{model.name} was compiled before it {change}: compile it again to train it", stacklevel=3)
 
 
 def layer_states(model):
     """Return how the layers inside a model, at any depth, differ from newly built ones.
 
-    LoRA is not included, because Keras merges it into the kernel when it saves. An inner model, such as the stem of a
-    hybrid, stores the states of its layers in its own config.
+    LoRA is not included, because Keras merges it into the kernel when it saves: a layer that trains nothing but LoRA
+    counts as frozen. An inner model, such as the stem of a hybrid, stores the states of its layers in its own config.
 
     Returns:
         Dict of JSON values from the path of a layer (`block_00/mlp`) to its state: `trainable` if it differs from the
@@ -60,8 +65,11 @@ def layer_states(model):
     Raises:
         ValueError: if a layer is quantised in a mode that needs calibration data.
     """
-    found = ((inner.path, _state(inner)) for inner in inner_layers(model) if inner.layer.weights)
-    return {path: state for path, state in found if state}
+    layers = {inner.path: inner.layer for inner in inner_layers(model) if inner.layer.weights}
+    trained = {"": True, **{path: _is_trained(layer) for path, layer in layers.items()}}
+    as_around = {path: trained[path] == trained[path.rpartition("/")[0]] for path in layers}
+    found = {path: _state(path, layer, as_around[path]) for path, layer in layers.items()}
+    return {path: state for path, state in found.items() if state}
 
 
 def restore_layer_states(model, states):
@@ -81,23 +89,42 @@ def enable_lora_as_in(source, target, skip=()):
     old = {inner.path: inner.layer for inner in inner_layers(source)}
     for inner in inner_layers(target):
         like = None if inner.path.partition("/")[0] in skip else old.get(inner.path)
-        if getattr(like, "lora_enabled", False):
+        if like is not None:
+            inner.layer.trainable = like.trainable  # `layer_states` calls layers with nothing but LoRA frozen
+        if has_lora(like):
             inner.layer.enable_lora(like.lora_rank, like.lora_alpha)
+        elif isinstance(like, keras.Model):
+            enable_lora_as_in(like, inner.layer)
     return target
 
 
-def _state(inner):
-    state = {}
-    if inner.layer.trainable != inner.is_outer_trainable:
-        state["trainable"] = inner.layer.trainable
-    mode = inner.layer.quantization_mode
-    if mode is not None and not isinstance(inner.layer, keras.Model):
+def has_lora(layer):
+    """Return whether a layer has LoRA."""
+    return getattr(layer, "lora_enabled", False)
+
+
+def restart_lora(model):
+    """Start LoRA anew, as Keras sets both matrices to zero, which would never change, when it loads a merged kernel."""
+    for layer in filter(has_lora, sublayers(model)):
+        layer.lora_kernel_a.assign(keras.initializers.HeUniform()(layer.lora_kernel_a.shape))
+        layer.lora_kernel_b.assign(keras.ops.zeros(layer.lora_kernel_b.shape))
+
+
+def _is_trained(layer):
+    own = [weight for weight in layer.weights if not weight.name.startswith("lora_")]
+    return layer.trainable and (len(own) == len(layer.weights) or any(weight.trainable for weight in own))
+
+
+def _state(path, layer, is_as_around):
+    state = {} if is_as_around else {"trainable": _is_trained(layer)}
+    mode = layer.quantization_mode
+    if mode is not None and not isinstance(layer, keras.Model):
         if mode not in QUANTIZATION_MODES:
             raise ValueError(
                 f"a model can be saved and copied when quantised in one of {', '.join(QUANTIZATION_MODES)}; "
-                f"layer {inner.path!r} is quantised in {mode!r}"
+                f"layer {path!r} is quantised in {mode!r}"
             )
-        config = getattr(inner.layer, "quantization_config", None)  # Keras 3.12 has only the mode
+        config = getattr(layer, "quantization_config", None)  # Keras 3.12 has only the mode
         config = None if config is None else keras.saving.serialize_keras_object(config)
         state["quantization"] = {"mode": mode, "config": config}
     return state

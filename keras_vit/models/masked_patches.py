@@ -5,7 +5,6 @@ Its three targets are those of arXiv 2010.11929, appendix B.1.2. A patch is (hei
 a colour is 64 red + 8 green + blue; the paper does not specify either. A grey image has 8 classes.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,35 +14,15 @@ import numpy.typing as npt
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.compat.saved_objects import Accuracy
 from keras_vit.layers.patch_corruption import SHARES, PatchCorruption, PatchPrediction
-from keras_vit.models.base import described, head_dtype
+from keras_vit.models.base import head_dtype
 from keras_vit.models.derived import feature_extractor
-from keras_vit.models.training_model import TrainingModel
+from keras_vit.models.masked_images import GREY, MaskedImages, Reconstruction, check_encoder
 from keras_vit.models.vit import VisionTransformer
 
 BINS = 8  # 3 bits per channel
 COLORS = ("expected", "likeliest")
-_GREY = 0.5  # shown for a patch with the learned embedding
-
-
-def cut_patches(images, grid_size):
-    """Cut images (batch, height, width, channels) -> (batch, patches, height, width, channels), row by row."""
-    height, width, channels = images.shape[1:]
-    rows, columns = grid_size
-    cells = ops.reshape(images, (-1, rows, height // rows, columns, width // columns, channels))
-    return ops.reshape(
-        ops.transpose(cells, (0, 1, 3, 2, 4, 5)), (-1, rows * columns, height // rows, width // columns, channels)
-    )
-
-
-def join_patches(patches, grid_size):
-    """Join NumPy patches (batch, patches, height, width, channels) to images; the inverse of `cut_patches`."""
-    rows, columns = grid_size
-    batch, _, height, width, channels = patches.shape
-    cells = patches.reshape(batch, rows, columns, height, width, channels).transpose(0, 1, 3, 2, 4, 5)
-    return cells.reshape(batch, rows * height, columns * width, channels)
 
 
 def mean_colors(patches, side=1):
@@ -159,29 +138,8 @@ TARGETS: dict[str, ColorClasses | Pixels] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Reconstruction:
-    """Hold the result of `MaskedPatchPrediction.reconstruct`, as NumPy arrays.
-
-    Images are (batch, height, width, channels) with values in [0, 1].
-
-    Attributes:
-        images: the original images.
-        corrupted: the images as the model sees them: grey for the learned embedding, another patch for the embedding of
-            that patch.
-        predicted: the images with the model's prediction in every corrupted patch, also in those whose embedding did
-            not change.
-        mask: (batch, rows, columns), True for corrupted patches.
-    """
-
-    images: np.ndarray
-    corrupted: np.ndarray
-    predicted: np.ndarray
-    mask: np.ndarray
-
-
 @keras.saving.register_keras_serializable(package="keras_vit")
-class MaskedPatchPrediction(TrainingModel):
+class MaskedPatchPrediction(MaskedImages):
     """Pre-train by masked patch prediction, without labels (arXiv 2010.11929, B.1.2).
 
     A share of the patch embeddings of each image is corrupted, and the encoder learns to predict these patches
@@ -234,8 +192,6 @@ class MaskedPatchPrediction(TrainingModel):
             `downsampled` has patch sides that are not divisible by 4.
     """
 
-    _models = ("encoder",)
-
     def __init__(
         self,
         encoder: VisionTransformer,
@@ -246,7 +202,7 @@ class MaskedPatchPrediction(TrainingModel):
         seed: int | None = None,
         name: str | None = None,
     ) -> None:
-        patch_shape = _check_encoder(encoder)
+        patch_shape = check_encoder(encoder)
         target_of_patch, config = TARGETS[checks.check_choice("target", target, TARGETS)], encoder.config
         corruption = PatchCorruption(corruption_rate, shares, seed, dtype=config.dtype, name="corruption")
         head = PatchPrediction(
@@ -258,48 +214,9 @@ class MaskedPatchPrediction(TrainingModel):
         embeddings, blocks = _split(encoder)
         tokens, places = corruption(embeddings)
         predictions = head(blocks(tokens), places)
-        super().__init__(
-            inputs=encoder.input,
-            outputs={"places": places, "predictions": predictions},
-            name=name or f"{encoder.name}_masked_patches",
-        )
-        self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
-        used = {id(variable) for variable in self.variables}
-        self._idle = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
-        self.target, self._target = target, target_of_patch
-        self._patch_shape = patch_shape
+        super().__init__(encoder, places, predictions, name or f"{encoder.name}_masked_patches")
+        self.target, self._target, self._patch_shape = target, target_of_patch, patch_shape
         self._corruption, self._blocks, self._head = corruption, blocks, head
-        self.encoder = encoder  # tracked as a sub-layer, so that it is saved completely
-        keep_beside_graph(self, encoder)
-
-    def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
-        self,
-        optimizer: str | keras.optimizers.Optimizer = "rmsprop",
-        loss: Any = None,
-        *,
-        metrics: Any = None,
-        **kwargs: Any,
-    ) -> None:
-        """Configure the model for training as `keras_vit.Model.compile` does.
-
-        Args:
-            optimizer: as in `keras.Model.compile`.
-            loss: None uses the target's loss: cross-entropy, or squared error for `pixels`. A custom loss compares
-                targets and predictions of the corrupted patches.
-            metrics: None uses the target's metric: `accuracy`, the share of corrupted patches (cells for `downsampled`)
-                that are predicted correctly, or `mean_absolute_error` for `pixels`.
-            **kwargs: as in `keras_vit.Model.compile`.
-        """
-        loss = self._target.loss() if loss is None else loss
-        metrics = self._target.metrics() if metrics is None else metrics
-        super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        compared = self._compared(x, y_pred, sample_weight)
-        return super().compute_loss(x, *compared, training)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        return super().compute_metrics(x, *self._compared(x, y_pred, sample_weight))
 
     def reconstruct(self, images: npt.ArrayLike, seed: int = 0, colors: str | None = None) -> Reconstruction:
         """Corrupt images and reconstruct them with the model, in one batch.
@@ -317,25 +234,19 @@ class MaskedPatchPrediction(TrainingModel):
             ValueError: if `images` do not have the encoder's size, the seed is invalid, or `colors` is given for
                 `pixels`.
         """
-        checks.check_integer("seed", seed, minimum=0)
         if colors is not None:
             checks.check_choice("colors", colors, COLORS)
-        images, size = np.asarray(images, "float32"), self.encoder.input_shape[1:]
-        if images.shape[1:] != size:
-            raise ValueError(f"images must be of shape (batch, {', '.join(map(str, size))}); got {images.shape}")
+        images = self._checked_images(images, seed)
         tokens = feature_extractor(self.encoder, "patch_encoder", grid=False)(images, training=False)
         sources, places = self._corruption.draw(tokens, seed)
         predictions = self._head(self._blocks(self._corruption.corrupt(tokens, sources), training=False), places)
         sources, places, predictions = map(ops.convert_to_numpy, (sources, places, predictions))
-        grid, patches = self.encoder.config.grid_size, ops.convert_to_numpy(self._patches(images))
+        patches = ops.convert_to_numpy(self._patches(images))
         corrupted = np.take_along_axis(patches, np.maximum(sources, 0)[..., None, None, None], 1)
-        corrupted[sources < 0] = _GREY
-        rows, predicted = np.arange(len(patches))[:, None], patches.copy()
-        predicted[rows, places] = self._target.images(predictions, self._patch_shape, colors)
-        mask = np.zeros(sources.shape, bool)
-        mask[rows, places] = True
-        joined = (join_patches(each, grid) for each in (patches, corrupted, predicted))
-        return Reconstruction(*joined, mask.reshape(-1, *grid))  # type: ignore[call-arg] # three images
+        corrupted[sources < 0] = GREY
+        return self._reconstruction(
+            patches, corrupted, places, self._target.images(predictions, self._patch_shape, colors)
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -343,44 +254,11 @@ class MaskedPatchPrediction(TrainingModel):
         names = ("corruption_rate", "shares", "seed")
         return {"target": self.target, **{name: getattr(self._corruption, name) for name in names}}
 
-    def _untrained(self):
-        return self._idle
+    def _usual(self):
+        return self._target.loss(), self._target.metrics()
 
-    def _patches(self, images):
-        """Return the patches (batch, patches, height, width, channels) with values in [0, 1]."""
-        mean, std = (np.array(values, "float32") for values in self.encoder.preprocessing.statistics)
-        return cut_patches(ops.cast(images, "float32") * std + mean, self.encoder.config.grid_size)
-
-    def _compared(self, images, y_pred, sample_weight):
-        """Return targets, predictions and weights of the corrupted patches."""
-        places, predictions = y_pred["places"], y_pred["predictions"]
-        targets = self._target.of(self._patches(images))
-        places = ops.reshape(places, (-1, places.shape[1], *[1] * (len(targets.shape) - 2)))
-        targets = ops.take_along_axis(targets, places, axis=1)
-        if sample_weight is not None:  # one weight per image, for all its patches
-            ones = ops.ones_like(predictions[..., 0])
-            sample_weight = ops.cast(ops.reshape(sample_weight, (-1, *[1] * (len(ones.shape) - 1))), ones.dtype) * ones
-        return targets, predictions, sample_weight
-
-
-def _check_encoder(encoder):
-    """Return the shape (height, width, channels) of the image area that one token of the encoder covers."""
-    if not isinstance(encoder, VisionTransformer):
-        raise TypeError(
-            "encoder must be a keras_vit.VisionTransformer, which has an embedding for each patch; "
-            f"got {described(encoder)}"
-        )
-    config = encoder.config
-    if config.channels not in (1, 3):
-        raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
-    if config.image_size is None or config.embedding.position_grid is not None:
-        raise ValueError(
-            "encoder must take images of one size and have a position table for it (keras_vit.resize); got "
-            f"image_size={config.image_size}, embedding.position_grid={config.embedding.position_grid}"
-        )
-    checks.check_divisible("image_size of encoder", config.image_size, "its grid_size", config.grid_size)
-    rows, columns = config.grid_size
-    return config.image_size[0] // rows, config.image_size[1] // columns, config.channels
+    def _targets(self, images):
+        return self._target.of(self._patches(images))
 
 
 def _split(encoder):

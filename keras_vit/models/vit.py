@@ -15,6 +15,7 @@ from keras_vit.layers import (
     ClassToken,
     GlobalAveragePooling,
     Neck,
+    PatchDropout,
     PatchEncoder,
     TokenAndAveragePooling,
     TokenPooling,
@@ -52,7 +53,8 @@ class VisionTransformer(ImageModel):
     With `position_placement="every"`, the position layers of the later blocks are `position_embs_01` and so on.
     Relative position layers are named `relative_positions` (1-D) or `attention_bias` (2-D) instead of `position_embs`,
     rotary ones `rotary`. A distilled model also has `pooling_dist` and `head_dist`; other families may have
-    `patch_norm` after the patch encoder, `pre_norm` before the first block, and `neck` before the pooling.
+    `patch_norm` after the patch encoder, `pre_norm` before the first block, `neck` before the pooling, and
+    `projection` and `normalization` before the head.
 
     With `token_merging`, each block (`block_00` and so on) returns three tensors: its tokens, fewer in every block; the
     number of original tokens in each; and the index of the token that holds each original one (see
@@ -245,6 +247,9 @@ def _encode(tokens, features, config):
             tokens = RepeatedPrefix(several, prefix, dtype=config.dtype, name="repeated_prefix")(tokens)
         if index == 0 and config.dropout_rate:
             tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
+        if index == 0 and config.embedding.patch_drop_rate:
+            rate = config.embedding.patch_drop_rate
+            tokens = PatchDropout(rate, prefix, dtype=config.dtype, name="patch_dropout")(tokens)
         if index == 0 and config.embedding.pre_norm:
             tokens = _norm(config, "pre_norm")(tokens)
         block = _block(config, index)
@@ -284,7 +289,7 @@ def _position_layer(config, suffix):
         return AttentionBias(config.grid_size, config.num_heads, resize, name=f"attention_bias{suffix}", **common)
     rows = config.num_position_rows
     sequence = (config.table_grid, rows, config.num_prefix_tokens - rows)
-    common["square_positions"] = config.embedding.square_positions
+    common |= {name: getattr(config.embedding, name) for name in ("square_positions", "position_init")}
     return AddPositionEmbs(config.position_embedding, *sequence, resize, name=f"position_embs{suffix}", **common)
 
 
@@ -335,6 +340,11 @@ def _classify(blocks, images, features, config):
             name="pre_logits",
         )
         steps.append(pre_logits)
+    if config.head.projection is not None:
+        projection = {"use_bias": False, "dtype": head_dtype(config), "name": "projection"}
+        steps.append(keras.layers.Dense(config.head.projection, **projection))
+    if config.head.normalize:  # x / max(|x|, 1e-12); in float32, as squares overflow float16
+        steps.append(keras.layers.UnitNormalization(dtype=head_dtype(config), name="normalization"))
     if config.include_top:
         steps.append(make_head(config))
     for step in steps:

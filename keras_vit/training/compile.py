@@ -18,7 +18,7 @@ from keras_vit.models import (
     VisionTransformer,
 )
 from keras_vit.models.encoders import find_encoder, find_encoders, output_activation, output_calls
-from keras_vit.training.recipe_checks import CROPPED, OWN_LOSSES
+from keras_vit.training.recipe_checks import CROPPED, SELF_SUPERVISED
 
 _MOMENTUM = 0.9  # SGD: arXiv 2010.11929, section 4.1
 _DECAY_FACTOR = 0.1
@@ -40,7 +40,7 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     arguments = {"steps_per_execution": recipe.steps_per_execution}
     if recipe.microbatches > 1:
         arguments["microbatches"] = recipe.microbatches
-    if recipe.loss not in OWN_LOSSES:  # these models have their own losses and metrics
+    if recipe.loss not in SELF_SUPERVISED:  # those models have their own losses and metrics
         activation = output_activation(model)
         if activation not in ("linear", recipe.loss):
             raise ValueError(
@@ -77,10 +77,10 @@ def _count_steps(recipe, steps, steps_per_epoch):
 
 def _check_model(recipe, model):
     config = getattr(find_encoder(model), "config", None)
-    for loss, kind in OWN_LOSSES.items():
-        if (recipe.loss == loss) != isinstance(model, kind):
+    for loss, wanted in SELF_SUPERVISED.items():
+        if (recipe.loss == loss) != isinstance(model, wanted):
             raise ValueError(
-                f"loss must be {loss!r} for a keras_vit.{kind.__name__}, and for no other model; "
+                f"loss must be {loss!r} for a keras_vit.{wanted.__name__}, and for no other model; "
                 f"got {type(model).__name__} with loss={recipe.loss!r} in recipe {recipe.name!r}"
             )
     if recipe.microbatches > 1 and not isinstance(model, Model):
@@ -195,7 +195,7 @@ def create_optimizer(recipe, learning_rate, model, steps=None):
     Weight decay is decoupled and scales with the learning rate: each step subtracts `LR(t) * weight_decay * kernel`.
     Biases, norms, tokens and position embeddings are not decayed (big_vision decays only `*/kernel`). With weight decay
     or layer decay the result is a subclass of Keras's optimizer, and `load_model` restores both decays. Otherwise it is
-    Keras's own optimizer. AdamW has the betas 0.9 and 0.999 and the epsilon 1e-8.
+    Keras's own optimizer. AdamW has the betas 0.9 and `beta_2`, 0.999 unless given, and the epsilon 1e-8.
 
     Args:
         recipe: `Recipe`.
@@ -228,7 +228,8 @@ def create_optimizer(recipe, learning_rate, model, steps=None):
         arguments["rate_factors"] = layer_rates(model, recipe.layer_decay)
     library = saved_objects if recipe.weight_decay or recipe.layer_decay else keras.optimizers
     if recipe.optimizer == "adamw":
-        return library.AdamW(beta_1=0.9, beta_2=0.999, epsilon=1e-8, **arguments)
+        beta_2 = 0.999 if recipe.beta_2 is None else recipe.beta_2
+        return library.AdamW(beta_1=0.9, beta_2=beta_2, epsilon=1e-8, **arguments)
     return library.SGD(momentum=_MOMENTUM if recipe.momentum is None else recipe.momentum, **arguments)
 
 

@@ -8,7 +8,7 @@ import keras
 
 from keras_vit.models.distillation import Distiller, student_of
 from keras_vit.models.encoders import find_encoder
-from keras_vit.training.recipe_checks import OWN_LOSSES
+from keras_vit.training.recipe_checks import SELF_SUPERVISED
 
 # digest in the identity of a run -> what it summarises, for messages
 _DIGESTS = {
@@ -33,7 +33,7 @@ def run_identity(recipe, source, validation, model, weights):
         "preprocessing": encoder.preprocessing.to_dict(),
         "weights": encoder.weights_source if weights is None else str(weights),
         "weights_file": None,
-        "pretraining": model.settings if isinstance(model, tuple(OWN_LOSSES.values())) else None,
+        "pretraining": model.settings if isinstance(model, tuple(SELF_SUPERVISED.values())) else None,
         "distillation": model.identity() if isinstance(model, Distiller) else None,
         "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
         "data": source.fingerprint(),

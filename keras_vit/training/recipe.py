@@ -45,11 +45,12 @@ class Recipe(Config):
         weight_decay: decoupled, scales with the learning rate, kernels only: LR(t) * weight_decay * kernel per step.
         final_weight_decay: weight decay at the end of the run, which a cosine leads to; None for a constant one.
         momentum: momentum of `sgd`, in [0, 1); None uses the paper's 0.9.
+        beta_2: decay rate of the second moment of `adamw`, in [0, 1); None uses 0.999.
         clip_norm: maximum global norm of the gradients, None for no clipping.
         clip_weight_norm: maximum norm of the gradient of each weight, None for no clipping.
         loss: `softmax`, or `sigmoid` summed over the classes, both for integer and for mixed labels; or one that uses
-            no labels: `masked_patches` of a `keras_vit.MaskedPatchPrediction`, or `self_distillation` of a
-            `keras_vit.SelfDistillation`.
+            no labels: `masked_patches` of a `keras_vit.MaskedPatchPrediction`, `masked_autoencoder` of a
+            `keras_vit.MaskedAutoencoder`, or `self_distillation` of a `keras_vit.SelfDistillation`.
         pretraining: dict of arguments of that model, if `keras_vit.train` builds it; None for its defaults.
         crops: for loss `self_distillation`, dict of arguments of `keras_vit.data.multi_crop_pipeline`; None for its
             defaults.
@@ -106,6 +107,7 @@ class Recipe(Config):
     weight_decay: float = 0.0
     final_weight_decay: float | None = None
     momentum: float | None = None
+    beta_2: float | None = None
     clip_norm: float | None = None
     clip_weight_norm: float | None = None
     loss: str = "softmax"

@@ -7,11 +7,15 @@ from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config.base import Check, one_config_of, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.local import from_digits
-from keras_vit.models import MODELS, MaskedPatchPrediction, SelfDistillation
+from keras_vit.models import MODELS, MaskedAutoencoder, MaskedPatchPrediction, Model, SelfDistillation
 
 DATASETS = {"digits": from_digits}  # name -> function that returns (train, held-out) image sources
-# loss -> the model that computes it, without labels; Recipe.pretraining has arguments of the model
-OWN_LOSSES = {"masked_patches": MaskedPatchPrediction, "self_distillation": SelfDistillation}
+# loss without labels -> the model that computes it itself; Recipe.pretraining has arguments of the model
+SELF_SUPERVISED: dict[str, type[Model]] = {
+    "masked_patches": MaskedPatchPrediction,
+    "masked_autoencoder": MaskedAutoencoder,
+    "self_distillation": SelfDistillation,
+}
 CROPPED = "self_distillation"  # its images come from `multi_crop_pipeline`
 RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
@@ -24,7 +28,7 @@ _MAX_SEED = 2**32 - 1  # NumPy's limit
 def rules(r):
     """Return a dict from rules to whether a recipe breaks them, the argument of `Config._check_rules`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
-    is_own, is_cropped = r.loss in OWN_LOSSES, r.loss == CROPPED
+    is_unlabelled, is_cropped = r.loss in SELF_SUPERVISED, r.loss == CROPPED
     return {
         "exactly one of epochs and steps must be given": (r.epochs is None) == (r.steps is None),
         "at most one of warmup_steps, warmup_fraction and warmup_epochs may be given": len(warmups) > 1,
@@ -43,13 +47,14 @@ def rules(r):
         "head_bias requires loss 'sigmoid', because it does not change a softmax": (
             r.head_bias is not None and r.loss != "sigmoid"
         ),
+        "beta_2 requires optimizer 'adamw'": r.beta_2 is not None and r.optimizer != "adamw",
         f"loss {r.loss!r} uses no labels, so label_smoothing must be 0 and mix empty": (
-            is_own and (r.label_smoothing or r.mix)
+            is_unlabelled and (r.label_smoothing or r.mix)
         ),
         f"loss {r.loss!r} needs standardised images, so input_dtype must be 'float32'": (
-            is_own and r.input_dtype != "float32"
+            is_unlabelled and r.input_dtype != "float32"
         ),
-        "pretraining requires a loss that uses no labels": r.pretraining is not None and not is_own,
+        "pretraining requires a loss that uses no labels": r.pretraining is not None and not is_unlabelled,
         "crops requires loss 'self_distillation'": r.crops is not None and not is_cropped,
         "augment must be empty and repeats 1 with loss 'self_distillation' (crops may have augment)": (
             is_cropped and (r.augment or r.repeats > 1)
@@ -97,7 +102,7 @@ _NAMES = {
     checks.check_string: "source",
     checks.check_positive: "learning_rate clip_norm clip_weight_norm",
     checks.check_integer: "batch_size epochs steps repeats microbatches steps_per_execution",
-    checks.check_rate: "warmup_fraction momentum label_smoothing ema_momentum",
+    checks.check_rate: "warmup_fraction momentum beta_2 label_smoothing ema_momentum",
     _number("finite number of at least 0", lambda x: x >= 0): "final_learning_rate warmup_epochs warmup_learning_rate "
     "weight_decay final_weight_decay",
     _check_arguments: "crops pretraining",
@@ -112,7 +117,7 @@ CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for n
     "gradient_accumulation_steps": partial(checks.check_integer, minimum=2),
     "head_bias": _number("finite number", lambda x: True),
     "input_dtype": one_of(("float32", "uint8")),
-    "loss": one_of((*CROSS_ENTROPIES, *OWN_LOSSES)),
+    "loss": one_of((*CROSS_ENTROPIES, *SELF_SUPERVISED)),
     "mix": _parsed_by(parse_mix),
     "model": one_config_of(*MODELS),
     "optimizer": one_of(("adamw", "sgd")),

@@ -21,12 +21,13 @@ from keras_vit.models import Distiller, Model, build_model, resize
 from keras_vit.models.derived import of_pixels
 from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
+from keras_vit.models.layer_states import restart_lora
 from keras_vit.training import progress
 from keras_vit.training.checkpoint_files import held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
 from keras_vit.training.recipe import Recipe
-from keras_vit.training.recipe_checks import CROPPED, DATASETS, OWN_LOSSES
+from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
@@ -46,8 +47,8 @@ class TrainResult:
             is not compiled.
         history: dict from metric name to one float per epoch.
         accuracy: top-1 accuracy of the trained model on the validation images, in [0, 1]; for a
-            `MaskedPatchPrediction`, the accuracy on their corrupted patches. None without validation, or if masked
-            pixels are predicted.
+            `MaskedPatchPrediction`, the accuracy on their corrupted patches. None without validation, or if pixels are
+            predicted.
     """
 
     model: keras.Model
@@ -91,8 +92,9 @@ def train(
             may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
             `source`, and the rates, image size, dtype and remat of the recipe. The class names of `source` become the
             model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`, and one with
-            `self_distillation` a `SelfDistillation`: a built one, or one with the recipe's `pretraining` around the
-            model built here, for images of any size; both ignore the labels of `source`.
+            `masked_autoencoder` or `self_distillation` a `MaskedAutoencoder` or `SelfDistillation`: a built one, or one
+            with the recipe's `pretraining` around the model built here (of a `SelfDistillation`, for images of any
+            size); they ignore the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
             held-out part of the recipe's own images is used; with a `source` of your own, there is no validation. A
@@ -248,7 +250,7 @@ def _build_model(recipe, source, validation=None, model=None, weights=None):
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
-    if isinstance(model, tuple(OWN_LOSSES.values())):
+    if isinstance(model, tuple(SELF_SUPERVISED.values())):
         return model
     outputs = model.output_shape[-1]
     if outputs != len(source.class_names):
@@ -284,10 +286,10 @@ def _create(recipe, labels, model, weights):
         if weights is not None:
             load_weights(built, weights)
     built.labels = labels
-    if recipe.loss not in OWN_LOSSES:
+    if recipe.loss not in SELF_SUPERVISED:
         return built
     built = resize(built, None) if recipe.loss == CROPPED and hasattr(built.config, "table_grid") else built
-    return OWN_LOSSES[recipe.loss](built, **(recipe.pretraining or {}))
+    return SELF_SUPERVISED[recipe.loss](built, **(recipe.pretraining or {}))
 
 
 def _shortened(names):
@@ -306,8 +308,10 @@ def _finished(workdir, identity, model):
     with _named(workdir / "model.keras", path):
         saved = keras.models.load_model(workdir / "model.keras", compile=False)
     model = student_of(model)
-    for variable, value in zip(model.weights, saved.weights, strict=True):
+    own = [weight for weight in model.weights if not weight.name.startswith("lora_")]  # merged in the file
+    for variable, value in zip(own, saved.weights, strict=True):
         variable.assign(keras.ops.convert_to_numpy(value))
+    restart_lora(model)
     find_encoder(model).labels = find_encoder(saved).labels
     return TrainResult(model, history, accuracy)
 

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.compat.fit import has_workers
+from keras_vit.models.layer_states import enable_lora_as_in
 from keras_vit.training.checkpoint_files import write_atomically
 
 
@@ -94,7 +95,7 @@ def save_model(model, path):
         return
 
     def save_copy(values):
-        copy = type(model).from_config(model.get_config())
+        copy = enable_lora_as_in(model, type(model).from_config(model.get_config()))
         copy.set_weights(values)
         write_atomically(path, copy.save)
 

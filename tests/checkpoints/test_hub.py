@@ -1,89 +1,25 @@
 """Repositories of the hub, from a server on the loopback interface that answers huggingface_hub as the hub does."""
 
-import hashlib
-import http.server
 import json
 import pathlib
 import shutil
 import sys
 import threading
-import urllib.parse
 
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from hub_server import Handler, Server
 
 import keras_vit
-from keras_vit import files
+from keras_vit import files, zeroshot
 from keras_vit.checkpoints import hub
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import find_release
 from keras_vit.checkpoints.releases.release import label_set
 
 FILES = ["config.json", "model.safetensors", "preprocessor_config.json"]
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves `repositories[name][revision]`, a folder; `requests` lists (method, revision, file) of what is asked."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.repositories, self.gated, self.requests = {}, set(), []
-
-    def commit(self, name, revision):
-        """The commit of a branch, made from its files."""
-        files = sorted(self.repositories[name][revision].iterdir())
-        return hashlib.sha1(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
-
-    def find(self, name, revision):
-        """(folder, commit), or the hub's code for what is missing."""
-        if name in self.gated:
-            return None, "GatedRepo"
-        if name not in self.repositories:
-            return None, "RepoNotFound"
-        commits = {branch: self.commit(name, branch) for branch in self.repositories[name]}
-        for branch, commit in commits.items():
-            if revision in (branch, commit):
-                return self.repositories[name][branch], commit
-        return None, "RevisionNotFound"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_HEAD(self):
-        name, is_file, rest = urllib.parse.urlsplit(self.path).path.strip("/").partition("/resolve/")
-        if not is_file:  # huggingface_hub's inquiries of its own
-            return self.refuse(404, {})
-        revision, _, file = rest.partition("/")
-        revision = urllib.parse.unquote(revision)
-        self.server.requests.append((self.command, revision, file))
-        folder, commit = self.server.find(name, revision)
-        if folder is None:
-            return self.refuse(403 if commit == "GatedRepo" else 404, {"X-Error-Code": commit})
-        if not (folder / file).is_file():
-            return self.refuse(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
-        content = (folder / file).read_bytes()
-        etag = f'"{hashlib.sha1(content).hexdigest()}"'
-        self.reply(200, {"X-Repo-Commit": commit, "ETag": etag, "Content-Length": str(len(content))})
-        return content
-
-    def do_GET(self):
-        if (content := self.do_HEAD()) is not None:
-            self.wfile.write(content)
-
-    def refuse(self, status, headers):
-        self.reply(status, {"Content-Length": "0", **headers})
-
-    def reply(self, status, headers):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def log_message(self, *args):
-        """Stays silent."""
 
 
 @pytest.fixture
@@ -243,6 +179,28 @@ def test_a_timm_repository(server, make_model, tmp_path):
     assert "(timm names)" in keras_vit.load_weights(model, "hf://timm/vit").source
     np.testing.assert_array_equal(logits(model), logits(source))
     assert cached(tmp_path) == FILES[:2]
+
+
+def test_tokenizers_are_downloaded_for_text_towers_alone(server, tmp_path, forget, monkeypatch):
+    pytest.importorskip("tokenizers", reason="needs the extra [text]")
+    folder = tmp_path / "served"
+    shutil.copytree(pathlib.Path(__file__).parents[1] / "golden" / "zeroshot_clip_hf", folder)
+    (folder / "special_tokens_map.json").unlink()
+    server.repositories["org/clip"] = {"main": folder}
+    keras_vit.load("hf://org/clip")
+    assert cached(tmp_path) == FILES[:2]
+    expected = keras_vit.TextEncoder(folder).embed(["a cat"])
+    np.testing.assert_array_equal(keras_vit.TextEncoder("hf://org/clip").embed(["a cat"]), expected)
+    assert cached(tmp_path) == [*FILES[:2], "tokenizer.json", "tokenizer_config.json"]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    forget()
+    np.testing.assert_array_equal(keras_vit.TextEncoder("hf://org/clip").embed(["a cat"]), expected)
+    monkeypatch.setitem(zeroshot._BESIDE, "tokenizer.json", 100)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "other"))
+    forget()
+    with pytest.raises(ValueError, match=r"tokenizer\.json must not exceed 100 bytes"):
+        keras_vit.TextEncoder("hf://org/clip")
 
 
 @pytest.mark.slow

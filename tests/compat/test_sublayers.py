@@ -39,14 +39,6 @@ def test_outer_layers_come_before_inner_ones_and_paths_name_both():
     assert all(inner.layer.name == inner.path.rpartition("/")[2] for inner in found)
 
 
-def test_whether_the_layer_around_is_trainable():
-    model = _model()
-    model.get_layer("block_00").mlp.trainable = False
-    outer = {inner.path: inner.is_outer_trainable for inner in inner_layers(model)}
-    frozen = {path for path, trainable in outer.items() if not trainable}
-    assert frozen == {"block_00/mlp/dense1", "block_00/mlp/dropout", "block_00/mlp/dense2"}
-
-
 def test_a_model_inside_is_one_layer():
     inputs = keras.Input((16, 16, 3), name="in")
     model = keras.Model(inputs, keras.layers.Dense(2, name="mine")(_model()(inputs)))

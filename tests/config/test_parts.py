@@ -6,7 +6,7 @@ import json
 import pytest
 
 from keras_vit import ViTConfig
-from keras_vit.config import BlockConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig
+from keras_vit.config import BlockConfig, DecoderConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig
 
 TINY = {
     "name": "tiny",
@@ -31,6 +31,8 @@ EVERYTHING = {
         "square_positions": True,
         "kernel_size": (4, 8),
         "pad": True,
+        "position_init": "sincos2d_mae",
+        "patch_drop_rate": 0.5,
         "images_per_sequence": 3,
     },
     BlockConfig: {
@@ -43,8 +45,18 @@ EVERYTHING = {
         "mlp_norm": True,
         "rotary": RotaryConfig(**ROTARY),
     },
+    DecoderConfig: {"hidden_dim": 64, "num_layers": 2, "num_heads": 4, "mlp_dim": 96},
     WindowConfig: {"size": 7, "global_blocks": (0, 3), "relative_positions": False},
-    HeadConfig: {"neck": 16, "bias": False, "map_heads": 2, "map_mlp_dim": 12, "map_prefix": True, "num_blocks": 4},
+    HeadConfig: {
+        "neck": 16,
+        "projection": 24,
+        "normalize": True,
+        "bias": False,
+        "map_heads": 2,
+        "map_mlp_dim": 12,
+        "map_prefix": True,
+        "num_blocks": 4,
+    },
 }
 FLAG = "must be True or False"
 INTEGER = "must be an integer of at least 1"
@@ -97,6 +109,9 @@ def test_theta_follows_the_kind(kind, theta):
         (EmbeddingConfig, {"pre_norm": None}, f"pre_norm {FLAG}; got pre_norm=None"),
         (EmbeddingConfig, {"class_position": 0}, f"class_position {FLAG}; got class_position=0"),
         (EmbeddingConfig, {"resize": "cubic"}, "resize must be one of 'align_corners', .* got resize='cubic'"),
+        (EmbeddingConfig, {"position_init": "zeros"}, "position_init must be one of 'normal', 'sincos2d_mae'; got"),
+        (DecoderConfig, {"hidden_dim": 24}, "and by num_heads; got hidden_dim=24, num_heads=16"),
+        (DecoderConfig, {"mlp_dim": 0}, f"mlp_dim {INTEGER}; got mlp_dim=0"),
         (BlockConfig, {"order": "prenorm"}, r"got order='prenorm' \(did you mean 'pre_norm'\?\)"),
         (BlockConfig, {"norm": "batch"}, "norm must be one of 'layer', 'rms'; got norm='batch'"),
         (BlockConfig, {"gated": 1}, f"gated {FLAG}; got gated=1"),

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.models.masked_patches import (
-    TARGETS,
-    class_colors,
-    color_classes,
-    cut_patches,
-    join_patches,
-    mean_colors,
-)
+from keras_vit.models.masked_images import cut_patches, join_patches
+from keras_vit.models.masked_patches import TARGETS, class_colors, color_classes, mean_colors
 
 PATCH = 16
 

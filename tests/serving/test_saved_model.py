@@ -84,6 +84,26 @@ def test_it_gives_the_scores_of_the_model(model, served, drawn_files):
     check_answers(model, inputs, classes, answer["scores"].numpy(), logits.numpy())
 
 
+def test_lora_is_merged(drawn_files, tmp_path):
+    """The answers are those of the model to 1e-5, and the variables of the folder are those of a model without LoRA."""
+    model = make_model()
+    count = len(model.variables)
+    keras_vit.add_lora(model, rank=2, alpha=3)
+    rng = np.random.default_rng(1)
+    for variable in model.trainable_variables:
+        variable.assign(variable.numpy() + 0.2 * rng.normal(size=variable.shape))
+    served = tf.saved_model.load(str(export(model, tmp_path / "lora", check=False, signatures=("images",))))
+    pixels = tf.cast(tf.stack([tf.io.decode_png(content) for content in drawn_files[0]]), tf.float32)
+    logits = served.signatures["images"](images=pixels)["logits"].numpy()
+    pixels = np.asarray(keras_vit.preprocess(pixels.numpy(), model.preprocessing, (0, 255)))
+    expected = model.predict(pixels, verbose=0)
+    assert np.abs(expected - make_model().predict(pixels, verbose=0)).max() > 0.1
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    stored = [name for name, _ in tf.train.list_variables(f"{tmp_path}/lora/1/variables/variables")]
+    assert sum("variables_of_model" in name for name in stored) == count
+    assert sum(weight.path.count("lora") for weight in model.weights) > 0  # the model itself keeps it
+
+
 @pytest.mark.slow
 def test_plain_tensorflow_in_a_fresh_process_gives_the_scores_of_the_model(model, exported, drawn_files, tmp_path):
     files, inputs = drawn_files

@@ -101,7 +101,8 @@ def test_every_field_survives_json(model):
         sweep=(0.1, 0.3),
     )
     alike = {field.name for field in dataclasses.fields(Recipe) if getattr(recipe, field.name) == field.default}
-    assert alike == {"steps", "final_learning_rate", "warmup_steps", "warmup_fraction"}  # which contradict the others
+    contradict_the_others = {"steps", "final_learning_rate", "warmup_steps", "warmup_fraction", "beta_2"}
+    assert alike - {"pretraining", "clip_weight_norm", "crops", "final_weight_decay"} == contradict_the_others
     again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
     assert again == recipe and type(again.model) is type(model)
     assert recipe.image_size == (96, 96) and recipe.head_bias == -3.0
@@ -152,8 +153,10 @@ def test_every_field_survives_json(model):
             {"optimizer": "adamw", "momentum": 0.9},
             "momentum requires optimizer 'sgd'; got momentum=0.9, optimizer='adamw'",
         ),
+        ({"beta_2": 0.95, "optimizer": "sgd"}, "beta_2 requires optimizer 'adamw'; got beta_2=0.95, optimizer='sgd'"),
+        ({"beta_2": 1.0}, "beta_2 must be a number in [0, 1); got beta_2=1.0"),
         ({"clip_norm": 0}, "clip_norm must be a finite number above 0; got clip_norm=0"),
-        ({"loss": "hinge"}, "loss must be one of 'softmax', 'sigmoid', 'masked_patches'; got loss='hinge'"),
+        ({"loss": "hinge"}, "loss must be one of 'softmax', 'sigmoid', 'masked_patches', 'masked_autoencoder', "),
         ({"head_bias": -10}, "head_bias requires loss 'sigmoid'"),
         ({"head_bias": "low", "loss": "sigmoid"}, "head_bias must be a finite number; got head_bias='low'"),
         ({"label_smoothing": 1.0}, "label_smoothing must be a number in [0, 1); got label_smoothing=1.0"),

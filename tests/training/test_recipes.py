@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import MaskedPatchPrediction, VisionTransformer, ViTConfig
+from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data.augment import parse_augment
 from keras_vit.training import RECIPES, Recipe, bit_hyperrule, list_recipes
+from keras_vit.training.recipe_checks import SELF_SUPERVISED
 
 TINY = ViTConfig(
     name="tiny", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3, channels=1
@@ -52,7 +53,7 @@ def test_every_recipe_compiles_with_its_schedule(name):
     recipe = RECIPES[name]
     encoder = _encoder(recipe.replace(image_size=None).configure(TINY))
     encoder.get_layer("head").bias.assign(np.zeros(3))  # as if untrained, for the head bias
-    model = MaskedPatchPrediction(encoder) if recipe.loss == "masked_patches" else encoder
+    model = SELF_SUPERVISED[recipe.loss](encoder) if recipe.loss in SELF_SUPERVISED else encoder
     recipe.compile(model, steps_per_epoch=STEPS_PER_EPOCH)
     steps = recipe.steps or recipe.epochs * STEPS_PER_EPOCH
     warmup = round(recipe.warmup_steps or recipe.warmup_fraction * steps or recipe.warmup_epochs * STEPS_PER_EPOCH)
@@ -143,6 +144,16 @@ def test_masked_patches():
     assert fields("vit/masked-patches/jft", *rows) == ("masked_patches", *numbers)
     assert fields("vit/masked-patches/jft", "image_size", "weight_decay") == ((224, 224), 0.0)
     assert fields("vit/masked-patches/digits", "loss", "dataset") == ("masked_patches", "digits")
+
+
+def test_masked_autoencoder():
+    """arXiv 2111.06377, Tables 8 and 9, with the linear scaling of the learning rate; PRETRAIN.md and FINETUNE.md."""
+    rows = ("loss", "learning_rate", "batch_size", "epochs", "warmup_epochs", "weight_decay", "beta_2", "augment")
+    numbers = (1.5e-4 * 16, 4096, 800, 40, 0.05, 0.95, ("random_resized_crop(0.2)", "flip"))
+    assert fields("mae/imagenet", *rows) == ("masked_autoencoder", *numbers)
+    rows = ("learning_rate", "batch_size", "epochs", "layer_decay", "drop_path_rate")
+    expected = {"b": (2e-3, 1024, 100, 0.65, 0.1), "l": (4e-3, 1024, 50, 0.75, 0.2), "h": (4e-3, 1024, 50, 0.75, 0.3)}
+    assert {name: fields(f"mae/finetune/{name}", *rows) for name in expected} == expected
 
 
 def test_augreg_grid():

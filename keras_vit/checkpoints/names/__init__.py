@@ -195,5 +195,6 @@ _VARIANTS = {
     ),
     "after_pooling": lambda config: config.field("norm_position") == "after_pooling",
     "distilled": lambda config: config.field("distilled"),
+    "biased": lambda config: config.field("projection_bias"),  # of a text tower
     "root_only": lambda config: config.field("stem.stage_sizes") == (),
 }

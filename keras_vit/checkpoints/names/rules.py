@@ -135,6 +135,8 @@ LAYOUTS = {
     family: {name: _layout(family, sections, name) for name in sections}
     for family, sections in read_toml("checkpoints/names/layouts.toml").items()
 }
+_TEXT = read_toml("checkpoints/names/text.toml")
+TEXT_LAYOUTS = {name: _layout("text", _TEXT, name) for name in _TEXT}  # of text towers
 LIBRARIES = tuple(dict.fromkeys(layout.library for layouts in LAYOUTS.values() for layout in layouts.values()))
 
 FORMS = {

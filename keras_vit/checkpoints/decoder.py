@@ -1,0 +1,55 @@
+"""The decoder in files of masked autoencoders: what they state of it and of the training."""
+
+import json
+
+from keras_vit.checkpoints import names
+from keras_vit.checkpoints.architecture import shown_variables
+from keras_vit.checkpoints.description import Description
+from keras_vit.config import DecoderConfig
+
+KEY = "keras_vit_autoencoder"  # in the metadata of .safetensors: the settings as JSON
+FAMILY = DecoderConfig.family
+# field of `DecoderConfig` -> key of the config.json of transformers; the other settings of a `MaskedAutoencoder`
+_SIZES = {
+    "hidden_dim": "decoder_hidden_size",
+    "num_layers": "decoder_num_hidden_layers",
+    "num_heads": "decoder_num_attention_heads",
+    "mlp_dim": "decoder_intermediate_size",
+}
+_NUMBERS = {"mask_ratio": "mask_ratio", "norm_pixels": "norm_pix_loss"}
+
+
+def describe_decoder(checkpoint):
+    """Return the `Description` of the decoder in an open `Checkpoint`, and the settings that the file shows.
+
+    The settings are `decoder`, a dict of fields, and `mask_ratio` and `norm_pixels` if the file states them.
+
+    Raises:
+        ValueError: if the file has no decoder.
+    """
+    path, config = repr(str(checkpoint.path)), checkpoint.config or {}
+    layout = names.LAYOUTS[FAMILY].get(names.detect(checkpoint.entries, FAMILY))
+    if layout is None:
+        raise ValueError(f"{path} must hold the decoder of a masked autoencoder; keras_vit.load reads an encoder alone")
+    entries = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
+    config = {"norm_pix_loss": False, **config} if config.get("model_type") == "vit_mae" else config
+    settings = {name: config[key] for name, key in _NUMBERS.items() if key in config}
+    sizes = {field: config[key] for field, key in _SIZES.items() if key in config}
+    try:
+        ours = json.loads(checkpoint.metadata.get(KEY, "{}"))
+        settings |= {name: ours[name] for name in _NUMBERS if name in ours}
+        sizes |= ours.get("decoder", {})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"the metadata {KEY!r} of {path} must be what save_weights writes; got {error!r}") from None
+    found = shown_variables(layout, entries)
+    sizes |= zip(("hidden_dim", "mlp_dim"), found.get("decoder_block_0/mlp/dense1/kernel", ()), strict=False)
+    sizes["num_layers"] = max(len({name.partition("/")[0] for name in found if name.startswith("decoder_block_")}), 1)
+    about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries, "usual": {}, "shown": ()}
+    about |= {"heads": set(), "pre_logits": set(), "classes": None, "representation_size": None}
+    return Description(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
+
+
+def config_values(settings):
+    """Return the keys of config.json that describe the `settings` of a `MaskedAutoencoder`."""
+    sizes = {key: settings["decoder"][field] for field, key in _SIZES.items()}
+    return sizes | {key: settings[name] for name, key in _NUMBERS.items()}

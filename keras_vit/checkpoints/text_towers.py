@@ -1,0 +1,124 @@
+"""Read the text tower of a CLIP or SigLIP from the file of its checkpoint."""
+
+import re
+
+from keras_vit import checks
+from keras_vit.checkpoints import names
+from keras_vit.checkpoints.architecture import shown_variables
+from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked
+from keras_vit.checkpoints.load import read_ahead
+from keras_vit.checkpoints.match import plan_equal
+from keras_vit.checkpoints.names.rules import TEXT_LAYOUTS
+from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.config.text import TextConfig
+from keras_vit.logs import LOGGER
+from keras_vit.models.text import text_tower
+
+# size -> our variable whose shape shows it, and the axis
+_SIZES = {
+    "vocab_size": ("token_embedding/embeddings", 0),
+    "hidden_dim": ("token_embedding/embeddings", 1),
+    "context_length": ("position_embs/embedding", 1),
+    "mlp_dim": ("block_0/mlp/dense1/kernel", 1),
+    "projection_dim": ("projection/kernel", 1),
+}
+
+
+def read_text_tower(path):
+    """Build the text tower in a file, with its weights; the image tower is not read.
+
+    Args:
+        path: a folder with `config.json` and `model.safetensors` or with OpenCLIP's files, or the weights file in it.
+
+    Returns:
+        Tuple of its `TextConfig`; the model, see `text_tower`; the natural logarithm of the factor of the cosine
+        similarities, or None; the number that SigLIP adds to the logits, or None; and how texts are cleaned, see
+        `read_tokenizer`.
+
+    Raises:
+        FileNotFoundError: if the file does not exist.
+        ValueError: if it holds no text tower of a known layout, arrays are missing, unexpected or of other shapes than
+            stated, or the JSON file is absent or states what is not supported.
+    """
+    checkpoint = open_checkpoint(path)
+    arrays, values, name = checkpoint.entries, checkpoint.config, repr(str(checkpoint.path))
+    marks = {key: [x for x in arrays if re.search(one.marker, names.fold(one, x))] for key, one in TEXT_LAYOUTS.items()}
+    layout = next((TEXT_LAYOUTS[key] for key, found in marks.items() if found), None)
+    if layout is None or values is None:
+        problem = "no token embedding" if layout is None else "no config.json or open_clip_config.json beside it"
+        raise ValueError(f"{name} must hold the text tower of a CLIP or SigLIP of transformers or OpenCLIP; {problem}")
+    entries = names.fold_entries(checkpoint.path, arrays, layout)
+    scale, bias = (_scalar(entries.pop(key, None), name) for key in ("logit_scale", "logit_bias"))
+    try:
+        stated, cleaning = (_openclip if "model_cfg" in values else _huggingface)(values)
+        sizes = _sizes(layout, entries)
+        for key, size in sizes.items():
+            if stated.get(key, size) != size:
+                raise ValueError(f"{key} must be {size}, as the arrays show; got {stated[key]}")
+        config = TextConfig(**{**stated, **sizes})
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = error if type(error) is ValueError else f"the structure of its config is invalid: {error!r}"
+        raise ValueError(f"the text tower of {name}: {reason}") from error
+    tower, pending = build_deferred(lambda: text_tower(config))
+    reads = plan_equal(tower, config, checkpoint.path, layout, entries)
+    initialise(pending, read_ahead(reads, [id(variable) for variable in pending]))
+    return config, tower, scale, bias, cleaning
+
+
+def _scalar(entry, path):
+    """Return the number in an array of shape () or (1,); None without one."""
+    if entry is None:
+        return None
+    if entry.shape not in ((), (1,)) or not entry.is_floating:
+        raise ValueError(f"{entry.name} of {path} must be one number; got {entry.dtype} of shape {entry.shape}")
+    return checks.check_number(entry.name, float(entry.read().reshape(())), "number below 50", lambda x: abs(x) < 50)
+
+
+def _sizes(layout, entries):
+    """Return the sizes of a text tower that the shapes of its arrays show."""
+    shown = {path.replace("@biased", ""): shape for path, shape in shown_variables(layout, entries).items()}
+    missing = dict.fromkeys(path for path, _ in _SIZES.values() if len(shown.get(path, ())) < 2)
+    if missing:
+        raise ValueError(f"it must have matrices for {', '.join(missing)}")
+    sizes = {name: shown[path][axis] for name, (path, axis) in _SIZES.items()}
+    return sizes | {"num_layers": len({match[0] for path in shown if (match := re.match(r"block_\d+/", path))})}
+
+
+def _huggingface(values):
+    """Return the fields of `TextConfig` that a config.json states, and the cleaning."""
+    own = "_text_model"
+    known = [name for name, row in HF_TYPES.items() if HF_TYPES[row.get("is_part", name)]["family"] == "text"]
+    model_type = f"{values.get('model_type')}".removesuffix(own)
+    checks.check_choice("model_type", model_type, [name.removesuffix(own) for name in known])
+    row = HF_TYPES[HF_TYPES[model_type + own].get("is_part", model_type + own)]
+    parts = (values.get("text_config") or {}, values.get("text_config_dict") or {})  # files of 2022 have both
+    text = values if values["model_type"].endswith(own) else {**parts[0], **parts[1]}
+    text = {**row["defaults"], **{key: value for key, value in text.items() if value is not None}}
+    fields, unread = checked(text, KEYS["text"])
+    if unread:
+        LOGGER.info("text_config also has %s, which keras_vit does not read", ", ".join(unread))
+    end = fields.pop("end_token", None)
+    # The published files of OpenAI state 2, which is not the id of their last token; transformers then takes the
+    # highest id.
+    fields["end_token"] = None if end == 2 or row["config"]["pooling"] == "last" else end
+    return {**fields, **row["config"]}, "siglip" if row["config"]["pooling"] == "last" else None
+
+
+def _openclip(values):
+    """Return the fields of `TextConfig` that an open_clip_config.json states, and the cleaning."""
+    model = values["model_cfg"]
+    text = {"context_length": 77, "vocab_size": 49408, "width": 512, "heads": 8, "layers": 12, **model["text_cfg"]}
+    text = {key: value for key, value in text.items() if value is not None}
+    act, norm = text.pop("act_kwargs", {}), text.pop("norm_kwargs", {})
+    fields, _ = checked({"pool_type": "argmax", "proj_bias": False, **text}, KEYS["openclip_text"], " in text_cfg")
+    approximate = checks.check_choice("approximate in act_kwargs", act.get("approximate", "none"), ("none", "tanh"))
+    fields["gelu"] = "quick" if model.get("quick_gelu") else {"none": "erf", "tanh": "tanh"}[approximate]
+    fields["epsilon"] = checks.check_positive("eps in norm_kwargs", norm.get("eps", 1e-5))
+    fields["causal"] = not fields.pop("is_bidirectional", False)
+    end = fields.pop("end_token", 2)
+    fields["end_token"] = end if text.get("pool_type") == "eos" else None
+    words = text.get("tokenizer_kwargs", {})
+    if set(words) - {"clean"}:
+        raise ValueError(f"tokenizer_kwargs may only have clean; got {words}")
+    return fields, words.get("clean")
