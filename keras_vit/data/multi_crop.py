@@ -77,24 +77,31 @@ def multi_crop_pipeline(
     channels, local = preprocessing.channels, (local_crops, *checks.check_pair("local_size", local_size))
     shapes = {"global": (2, *preprocessing.image_size, channels), "local": (*local, channels)}
     crops = [f"random_resized_crop({low!r}, {high!r})" for low, high in (global_area, local_area)]
-    views = [parse_augment((crops[place > 1], *augment[min(place, 2)])) for place in range(2 + local_crops)]
+
+    def view_of(kind):
+        """Return the function from pixels and a seed to the values of one crop; it is traced once for all crops."""
+        crop, *others = parse_augment((crops[kind > 1], *augment[kind]))
+
+        def view(pixels, key):
+            size = shapes["local" if kind > 1 else "global"][1:3]
+            image = crop(pixels, size=size, channels=channels, seed=fold(key, 0))
+            for step, operation in enumerate(others, start=1):
+                image = operation(image, fold(key, step))
+            return tf.reshape(convert(preprocessing, dtype, image), [-1])
+
+        return tf.function(view, autograph=False)
 
     def prepare(number, image):
         """Return the values of all crops of an image, one after another."""
-        key, values = tf.stack([tf.constant(seed, tf.int64), number]), []
+        key = tf.stack([tf.constant(seed, tf.int64), number])
         pixels = ops.decode(image, channels) if image.dtype == tf.string else image
-        for place, (crop, *others) in enumerate(views):
-            own, size = fold(key, place), shapes["local" if place > 1 else "global"][1:3]
-            view = crop(pixels, size=size, channels=channels, seed=fold(own, 0))
-            for step, operation in enumerate(others, start=1):
-                view = operation(view, fold(own, step))
-            values.append(tf.reshape(convert(preprocessing, dtype, view), [-1]))
-        return tf.concat(values, 0)
+        return tf.concat([views[min(n, 2)](pixels, fold(key, n)) for n in range(2 + local_crops)], 0)
 
     def split(rows, labels):
         parts = zip(shapes.items(), tf.split(rows, lengths, axis=1), strict=True)
         return {key: tf.reshape(part, (-1, *shape)) for (key, shape), part in parts if shape[0]}, labels
 
+    views = [view_of(kind) for kind in range(3)]
     lengths = [math.prod(shape) for shape in shapes.values()]
     order = Order(source, batch_size, seed, shuffle=True, repeat=True, shard=shard)
     unreadable = Unreadable(source, channels, max_corrupt, needed=1)

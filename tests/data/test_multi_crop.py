@@ -1,0 +1,85 @@
+"""multi_crop_pipeline: shapes, areas of the crops, and batches that depend on seed and step alone."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_sets import encode
+
+from keras_vit import Preprocessing
+from keras_vit.data import from_arrays, from_directory, multi_crop_pipeline
+
+PREPROCESSING = Preprocessing(size=(16, 24), mean=(0.0,) * 3, std=(1.0,) * 3)
+PLAIN = {"augment": ((), (), ()), "local_crops": 3, "local_size": 8}
+SMALL = {"local_crops": 2, "local_size": 8}
+
+
+@pytest.fixture(scope="module")
+def source():
+    """Ramps from left to right, 240 pixels wide, whose colour is the number of the image."""
+    ramp = np.broadcast_to(np.arange(240, dtype="uint8")[None, :, None], (160, 240, 1))
+    images = [np.concatenate([ramp, ramp, np.full_like(ramp, 20 * n)], -1) for n in range(10)]
+    return from_arrays(np.stack(images), np.arange(10))
+
+
+def batches(source, count=2, batch_size=4, **arguments):
+    return list(multi_crop_pipeline(source, PREPROCESSING, batch_size, **arguments).take(count).as_numpy_iterator())
+
+
+def test_crops_of_each_image_cover_the_areas(source):
+    data = batches(source, 5, **PLAIN)
+    labels = np.concatenate([labels for _, labels in data])
+    assert sorted(labels[:10]) == list(range(10))
+    spans = {}
+    for key, shape in {"global": (2, 16, 24, 3), "local": (3, 8, 8, 3)}.items():
+        crops = np.concatenate([crops[key] for crops, _ in data])
+        assert crops.shape == (20, *shape) and crops.dtype == np.float32
+        np.testing.assert_allclose(
+            crops[..., 2] * 255, np.broadcast_to(20 * labels[:, None, None, None], crops.shape[:4])
+        )
+        spans[key] = np.ptp(255 * crops[..., 0], axis=(2, 3)) / 240  # about the share of the width
+        assert len(np.unique(spans[key])) > 0.9 * spans[key].size  # every crop is drawn on its own
+    # width / side of the image = sqrt(area * aspect * 160 / 240), with aspects from 3/4 to 4/3
+    assert spans["global"].min() > 0.9 * np.sqrt(0.4 * 3 / 4 * 160 / 240) and spans["global"].max() > 0.8
+    assert 0.9 * np.sqrt(0.05 * 3 / 4 * 160 / 240) < spans["local"].min() < 0.25
+    assert spans["local"].max() < np.sqrt(0.4 * 4 / 3 * 160 / 240)
+
+
+def test_batches_depend_on_seed_and_step_alone(source):
+    first, second = batches(source, **SMALL)
+    for start, expected in ((0, first), (1, second)):
+        [(crops, labels)] = batches(source, 1, start_step=start, **SMALL)
+        np.testing.assert_array_equal(labels, expected[1])
+        tf.nest.map_structure(np.testing.assert_array_equal, crops, expected[0])
+    halves = [batches(source, 1, shard=(index, 2), **SMALL)[0] for index in range(2)]
+    tf.nest.map_structure(lambda *x: np.testing.assert_array_equal(np.concatenate(x[:2]), x[2]), *halves, first)
+    [(other, _)] = batches(source, 1, seed=1, **SMALL)
+    assert np.abs(other["global"] - first[0]["global"]).max() > 0.1
+
+
+def test_files_are_read_as_arrays_and_local_crops_may_be_absent(source, tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (3, 40, 48, 3)).astype("uint8")
+    for n, image in enumerate(images):
+        (tmp_path / f"c{n}").mkdir()
+        (tmp_path / f"c{n}" / "image.png").write_bytes(encode(image, "PNG"))
+    arguments = {"batch_size": 3, "count": 1, "local_crops": 0}
+    [(files, labels)] = batches(from_directory(tmp_path), **arguments)
+    [(arrays, same)] = batches(from_arrays(images, np.arange(3)), **arguments)
+    assert list(files) == ["global"] and labels.tolist() == same.tolist()
+    np.testing.assert_array_equal(files["global"], arrays["global"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"local_crops": -1}, "local_crops must be an integer of at least 0; got local_crops=-1"),
+        ({"local_size": 0}, "local_size must be one positive integer or a pair"),
+        ({"augment": (("flip",),)}, "augment must be three sequences of strings, one per kind of crop; got 1"),
+        ({"global_area": (0.5, 0.4)}, "min_area=0.5, max_area=0.4"),
+        ({"augment": (("flop",), (), ())}, "augment must be one of"),
+        ({"shard": (0, 3)}, "batch_size must be divisible by the count of shard"),
+    ],
+)
+def test_refused(source, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        multi_crop_pipeline(source, PREPROCESSING, 4, **arguments)
