@@ -1,4 +1,6 @@
-"""Shared code of scaling_study.py and data_size_study.py: train models alike and measure their few-shot accuracy.
+"""Shared code of the studies, whose arguments and images it reads.
+
+For scaling_study.py and data_size_study.py, it trains models alike and measures their few-shot accuracy.
 
 The paper trains on a large set and measures few-shot accuracy on other sets (section 4.1). Here there is one set of ten
 classes. A model is trained on all of them. The probe learns from `SHOTS` images of each class, taken from a tenth of
@@ -36,6 +38,7 @@ IMAGE_SIZE = 32  # of CIFAR; digits have 8 pixels and are enlarged, so that the 
 HELD_OUT = 0.1
 SHOTS, DRAWS, CHECKS = 5, 10, 10
 TINY_IMAGES = 128  # to measure on
+_DATA = ".npz of x_train y_train x_test y_test, or cifar10, which Keras downloads"
 
 _MODELS = {"vit": keras_vit.VisionTransformer, "bit": keras_vit.BiTResNet}
 
@@ -104,13 +107,18 @@ class Images:
     digest: str
 
 
-def parse_arguments(description):
-    """Return the arguments of a study; create the folder for its output."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", metavar="FILE", help=".npz of x_train y_train x_test y_test (default: digits)")
+def parse_arguments(description, steps=400, seeds=3):
+    """Return the arguments of a study; create the folder for its output.
+
+    Args:
+        description: of the study.
+        steps, seeds: the defaults of these arguments.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--data", metavar="FILE", help=f"{_DATA} (default: digits)")
     parser.add_argument("--output", metavar="DIR", help="folder of table and figure (default: a new one)")
-    parser.add_argument("--steps", metavar="N", type=int, default=400, help="steps of each training (default: 400)")
-    parser.add_argument("--seeds", metavar="N", type=int, default=3, help="trainings of each model (default: 3)")
+    parser.add_argument("--steps", metavar="N", type=int, default=steps, help="steps of each training")
+    parser.add_argument("--seeds", metavar="N", type=int, default=seeds, help="trainings of each model")
     parser.add_argument("--tiny", action="store_true", help="train few models for one step, to try the script")
     args = parser.parse_args()
     if args.steps < 1 or args.seeds < 1:
@@ -122,18 +130,29 @@ def parse_arguments(description):
     return args
 
 
-def open_images(path=None, limit=None):
-    """Read an `.npz` file, or scikit-learn's digits for None.
+def open_sources(path=None):
+    """Return the training and the test images as sources.
 
     Args:
-        path: path of the file.
-        limit: maximum number of images for validation, and for test; None for all.
+        path: path of an `.npz` file; `"cifar10"` for the whole CIFAR-10, which Keras downloads; None for scikit-learn's
+            digits.
     """
     if path is None:
-        (train, test), contents = keras_vit.data.from_digits(), b"digits"
-    else:
-        train, test = (keras_vit.data.from_npz(path, part) for part in ("train", "test"))
-        contents = pathlib.Path(path).read_bytes()
+        return keras_vit.data.from_digits()
+    if path == "cifar10":
+        return tuple(keras_vit.data.from_arrays(*part) for part in keras.datasets.cifar10.load_data())
+    return tuple(keras_vit.data.from_npz(path, part) for part in ("train", "test"))
+
+
+def open_images(path=None, limit=None):
+    """Return the `Images` of a study with few-shot accuracies.
+
+    Args:
+        path: as for `open_sources`.
+        limit: maximum number of images for validation, and for test; None for all.
+    """
+    train, test = open_sources(path)
+    contents = str(path or "digits").encode() if path in (None, "cifar10") else pathlib.Path(path).read_bytes()
     train, validation = train.split(HELD_OUT)
     channels = train.dataset.element_spec["image"].shape[-1]
     preprocessing = keras_vit.Preprocessing(size=IMAGE_SIZE, mean=(0.5,) * channels, std=(0.5,) * channels)

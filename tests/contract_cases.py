@@ -36,6 +36,14 @@ CASES = (
         [{}, {"num_class_tokens": 2, "num_registers": 3}, {"num_class_tokens": 0, "num_registers": 1}],
         (4, 6),
     ),
+    (
+        layers.ProjectionHead,
+        [
+            {"out_dim": 6, "hidden_dim": 5, "bottleneck_dim": 4},
+            {"out_dim": 3, "hidden_dim": 5, "bottleneck_dim": 4, "num_layers": 1, "norm_last_layer": False},
+        ],
+        (2, 6),
+    ),
     (layers.AxialAttention, [{"axis": "height"}], (3, 4, 16)),
     (layers.AxialAttention, [{"axis": "width", "num_heads": 2, "epsilon": 1e-3}], (3, 4, 8)),
     (

@@ -205,7 +205,8 @@ class HeadConfig(Config):
 class DecoderConfig(Config):
     """Describe the decoder of a `MaskedAutoencoder`.
 
-    The defaults are those of MAE (arXiv 2111.06377, section 4.1 and its code). GELU, epsilon, biases and dtype are those of the encoder.
+    The defaults are those of MAE (arXiv 2111.06377, section 4.1 and its code). GELU, epsilon, biases and dtype are
+    those of the encoder.
 
     Args:
         hidden_dim: width of the tokens, at least 8 and divisible by 4 and by `num_heads`.

@@ -40,10 +40,11 @@ def multi_crop_pipeline(
     dtype: str = "float32",
     max_corrupt: float = 0.01,
 ) -> tf.data.Dataset:
-    """Return endless, shuffled batches of several crops of each image (multi-crop, arXiv 2006.09882, section 3.3).
+    """Return endless, shuffled batches of several crops of each image.
 
-    The defaults are those of DINO (arXiv 2104.14294, appendix E, and facebookresearch/dino). As in `train_pipeline`,
-    batch n depends only on the arguments and n, and unreadable images are replaced. An image is decoded once.
+    This is the multi-crop of arXiv 2006.09882, section 3.3. The defaults are those of DINO (arXiv 2104.14294, appendix
+    E, and facebookresearch/dino). As in `train_pipeline`, batch n depends only on the arguments and n, and unreadable
+    images are replaced. An image is decoded once.
 
     Args:
         source: an `ImageSource`; its labels are returned, although self-distillation does not use them.

@@ -13,8 +13,9 @@ from keras_vit.typing import Tensor
 class PatchDropout(Layer):
     """Drop a random share of the patch tokens in training.
 
-    This is the masking of FLIP (arXiv 2212.00794, section 3). Each image keeps `int((1 - rate) * patches)` tokens, at least one, in random order, without replacement. Tokens
-    before the patches are always kept. Inference keeps all tokens.
+    This is the masking of FLIP (arXiv 2212.00794, section 3). Each image keeps `int((1 - rate) * patches)` tokens, at
+    least one, in random order, without replacement. Tokens before the patches are always kept. Inference keeps all
+    tokens.
 
     Args:
         patch_drop_rate: share of the patches that are removed, in [0, 1).

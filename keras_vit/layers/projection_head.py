@@ -13,12 +13,13 @@ _EPSILON = 1e-12  # smallest norm that a bottleneck is divided by, as in torch's
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class ProjectionHead(Layer):
-    """Project features to the prototypes of self-distillation (arXiv 2104.14294, section 3.1 and appendix C).
+    """Convert features to scores of the prototypes of self-distillation.
 
-    Dense layers with exact GELUs between them lead to a bottleneck x. It is divided by max(||x||, 1e-12). The last
-    layer has no bias and normalised weights: column k of its kernel is `scale[k] * kernel[:, k] / ||kernel[:, k]||`.
-    Initial values are those of facebookresearch/dino: N(0, 0.02) and zeros in the dense layers, U(-b, b) with
-    b = 1 / sqrt(bottleneck_dim) in the last layer, and a scale of 1.
+    This is the head of DINO (arXiv 2104.14294, section 3.1 and appendix C). Dense layers with exact GELUs between them
+    lead to a bottleneck x. It is divided by max(||x||, 1e-12). The last layer has no bias and normalised weights:
+    column k of its kernel is `scale[k] * kernel[:, k] / ||kernel[:, k]||`. Initial values are those of
+    facebookresearch/dino: N(0, 0.02) and zeros in the dense layers, U(-b, b) with b = 1 / sqrt(bottleneck_dim) in the
+    last layer, and a scale of 1.
 
     Args:
         out_dim: number of prototypes K; 65,536 in the paper.

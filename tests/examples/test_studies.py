@@ -1,4 +1,4 @@
-"""Examples: the two studies write table, CSV and figure, go on where they were, and measure on unseen images."""
+"""Examples: the studies write table, CSV and figure, go on where they were, and measure on unseen images."""
 
 import csv
 import importlib
@@ -7,12 +7,14 @@ import re
 import runpy
 import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
 import keras_vit
+from keras_vit.models.costs import count_macs
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
@@ -107,6 +109,41 @@ def test_data_size(start, tmp_path, monkeypatch):
         monkeypatch.setattr(model, "fit", refuse)
     again, same = start("data_size_study", "--tiny")
     assert "trained: 0 of 3" in again and same == table
+
+
+@pytest.mark.docs
+@pytest.mark.usefixtures("eagerly")
+def test_from_scratch(start, tmp_path, monkeypatch):
+    out, _ = start("from_scratch_study", "--tiny")
+    assert is_drawn(tmp_path / "from_scratch.png") and out.count(" seed 0: ") == 2
+    rows = rows_of(tmp_path / "from_scratch.csv")
+    assert [(row["run"], row["seed"], row["step"]) for row in rows] == [("none", "0", "1"), ("hybrid", "0", "1")]
+    table = [line.split() for line in out.split("\n\n")[1].splitlines()]
+    assert table[0] == ["run", "1"]
+    assert table[1:] == [[row["run"], f"{100 * float(row['test_accuracy']):.1f}"] for row in rows]
+
+    monkeypatch.setattr(keras_vit.VisionTransformer, "fit", refuse)
+    assert start("from_scratch_study", "--tiny")[0] == out and rows_of(tmp_path / "from_scratch.csv") == rows
+
+
+def test_from_scratch_compares_runs_of_equal_cost(study):
+    found = importlib.import_module("from_scratch_study")
+    recipes = [found.RECIPE.replace(**changes) for _, changes in found.RUNS.values()]
+    assert [(len(recipe.augment), len(recipe.mix)) for recipe in recipes] == [(0, 0), (2, 0), (3, 0), (3, 2), (3, 2)]
+    configs = [recipe.configure(config) for recipe, (config, _) in zip(recipes, found.RUNS.values(), strict=True)]
+    rates = [(config.drop_path_rate, config.attention_dropout_rate) for config in configs]
+    assert rates == [*3 * [(0.0, 0.0)], *2 * [(0.1, 0.1)]]
+    vit, hybrid = (count_macs(keras_vit.VisionTransformer(config)) for config in (found.VIT, found.HYBRID))
+    assert found.VIT.grid_size == found.HYBRID.grid_size == (8, 8) and 0.95 < hybrid / vit < 1
+
+
+def test_whole_cifar10_is_that_of_keras(study, monkeypatch):
+    arrays = [(np.full((20, 4, 4, 3), fill, "uint8"), np.arange(20)[:, None] % 2) for fill in (7, 8)]
+    monkeypatch.setattr(keras.datasets.cifar10, "load_data", lambda: arrays)
+    images = study.open_images("cifar10", limit=2)
+    assert images.train.size == 18 and [len(inputs) for inputs, _ in images.test] == [2]
+    assert [next(iter(part.dataset))["image"][0, 0, 0] for part in study.open_sources("cifar10")] == [7, 8]
+    assert images.digest != study.open_images(limit=2).digest
 
 
 @pytest.fixture
