@@ -37,7 +37,7 @@ def test_crops_of_each_image_cover_the_areas(source):
             crops[..., 2] * 255, np.broadcast_to(20 * labels[:, None, None, None], crops.shape[:4])
         )
         spans[key] = np.ptp(255 * crops[..., 0], axis=(2, 3)) / 240  # about the share of the width
-        assert len(np.unique(spans[key])) > 0.9 * spans[key].size  # every crop is drawn on its own
+        assert (np.ptp(spans[key], axis=1) > 0).mean() > 0.8  # every crop is drawn on its own
     # width / side of the image = sqrt(area * aspect * 160 / 240), with aspects from 3/4 to 4/3
     assert spans["global"].min() > 0.9 * np.sqrt(0.4 * 3 / 4 * 160 / 240) and spans["global"].max() > 0.8
     assert 0.9 * np.sqrt(0.05 * 3 / 4 * 160 / 240) < spans["local"].min() < 0.25
@@ -45,24 +45,20 @@ def test_crops_of_each_image_cover_the_areas(source):
 
 
 def test_batches_depend_on_seed_and_step_alone(source):
-    first, second = batches(source, **SMALL)
-    for start, expected in ((0, first), (1, second)):
-        [(crops, labels)] = batches(source, 1, start_step=start, **SMALL)
-        np.testing.assert_array_equal(labels, expected[1])
-        tf.nest.map_structure(np.testing.assert_array_equal, crops, expected[0])
-    halves = [batches(source, 1, shard=(index, 2), **SMALL)[0] for index in range(2)]
-    tf.nest.map_structure(lambda *x: np.testing.assert_array_equal(np.concatenate(x[:2]), x[2]), *halves, first)
-    [(other, _)] = batches(source, 1, seed=1, **SMALL)
-    assert np.abs(other["global"] - first[0]["global"]).max() > 0.1
+    whole = batches(source, **SMALL)
+    assert np.abs(whole[1][0]["global"] - whole[0][0]["global"]).max() > 0.1
+    part = batches(source, 1, start_step=1, shard=(1, 2), **SMALL)[0]
+    tf.nest.map_structure(lambda own, all_rows: np.testing.assert_array_equal(own, all_rows[2:]), part, whole[1])
 
 
+@pytest.mark.slow
 def test_files_are_read_as_arrays_and_local_crops_may_be_absent(source, tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (3, 40, 48, 3)).astype("uint8")
     for n, image in enumerate(images):
         (tmp_path / f"c{n}").mkdir()
         (tmp_path / f"c{n}" / "image.png").write_bytes(encode(image, "PNG"))
-    arguments = {"batch_size": 3, "count": 1, "local_crops": 0}
+    arguments = {"batch_size": 3, "count": 1, "local_crops": 0, "augment": ((), (), ())}
     [(files, labels)] = batches(from_directory(tmp_path), **arguments)
     [(arrays, same)] = batches(from_arrays(images, np.arange(3)), **arguments)
     assert list(files) == ["global"] and labels.tolist() == same.tolist()
