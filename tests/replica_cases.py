@@ -189,6 +189,30 @@ def masked_autoencoder():
     return {name: difference(one, other) for name, other in others.items()}
 
 
+def self_distillation():
+    """Five batches of crops, the last one smaller, with the teacher, the centre and both entropies."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import keras_vit
+
+    rng = np.random.default_rng(0)
+    shapes = {"global": (27, 2, 16, 16, 3), "local": (27, 3, 8, 8, 3)}
+    crops = {key: rng.normal(size=shape).astype("float32") for key, shape in shapes.items()}
+
+    def run():
+        keras.utils.set_random_seed(3)
+        model = keras_vit.SelfDistillation(keras_vit.resize(tiny_vit(), None), 16, hidden_dim=8, bottleneck_dim=8)
+        model.compile(sgd(clipnorm=0.1), epochs=2, steps_per_epoch=5)
+        history = model.fit(
+            tf.data.Dataset.from_tensor_slices((crops, np.zeros(27))).batch(6), epochs=2, verbose=0
+        ).history
+        return {**weights_of(model), **{f"history/{name}": value for name, value in history.items()}}
+
+    return both(run)
+
+
 def dropout_runs():
     """Two runs of a ViT with dropout on two replicas, and one with other seeds."""
     import keras

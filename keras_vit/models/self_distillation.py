@@ -59,7 +59,7 @@ class SelfDistillation(TrainingModel):
     The history has `teacher_entropy`, the mean entropy of the teacher's distribution for a crop, and `batch_entropy`,
     the entropy of the mean of these distributions over the batch, in nats. Their difference is the mean KL divergence
     between both. It is near 0 if all images get one distribution: a single prototype (both entropies near 0) or a
-    uniform one (both near ln `out_dim`). `fit` then warns of a collapse, once, at the end of an epoch after
+    uniform one (both near ln `out_dim`). `fit` warns of a collapse if it is below 0.02 in two epochs in a row after
     `freeze_epochs` (section 5.3 of the paper).
 
     Args:
@@ -262,15 +262,16 @@ class SelfDistillation(TrainingModel):
 
 
 class CollapseReport(keras.callbacks.Callback):
-    """Warn once if the teacher's distribution no longer depends on the image; see `SelfDistillation`."""
+    """Warn if the teacher's distribution no longer depends on the image; see `SelfDistillation`."""
 
-    _is_reported = False
+    _epochs = 0  # successive ones with a collapsed teacher
 
     def on_epoch_end(self, epoch, logs=None):
         (own, of_mean), settings = (logs[name] for name in _METRICS), self.model.settings
-        if self._is_reported or epoch < settings["freeze_epochs"] or not of_mean - own < _COLLAPSED:
+        is_low = epoch >= settings["freeze_epochs"] and of_mean - own < _COLLAPSED
+        self._epochs = self._epochs + 1 if is_low else 0
+        if self._epochs != 2:
             return
-        self._is_reported = True
         warnings.warn(
             f"{self.model.name} has collapsed in epoch {epoch + 1}: the teacher gives every image the same "
             f"distribution (teacher_entropy={own:.3g}, batch_entropy={of_mean:.3g}, of at most "

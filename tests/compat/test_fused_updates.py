@@ -48,6 +48,7 @@ OPTIMIZERS = {
     "AdamW, average": lambda: keras.optimizers.AdamW(0.1, use_ema=True, ema_overwrite_frequency=3, clipnorm=0.5),
     "AdamW, scaled": lambda: loss_scaled(keras.optimizers.AdamW(0.1, global_clipnorm=0.5)),
     "AdamW, rates": lambda: saved_objects.AdamW(schedule(), weight_decay=0.3, rate_factors=FACTORS),
+    "AdamW, decay schedule": lambda: saved_objects.AdamW(0.1, weight_decay=schedule()),
     "SGD": lambda: keras.optimizers.SGD(0.1, weight_decay=0.1),
     "SGD, momentum": lambda: keras.optimizers.SGD(schedule(), momentum=0.9, global_clipnorm=0.5),
     "SGD, Nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),

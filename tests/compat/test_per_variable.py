@@ -72,6 +72,19 @@ def test_scaled_gradients_would_not_do_for_adam(name):
     assert difference < 1e-7 if name == "sgd" else difference > 0.05
 
 
+def test_weight_decay_may_be_a_schedule():
+    decay = keras.optimizers.schedules.CosineDecay(0.2, 4, alpha=5.0)  # to 1
+    optimizer = saved_objects.SGD(0.1, weight_decay=decay)
+    optimizer = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    kernel, bias = variables()[:2]
+    expected = keras.ops.convert_to_numpy(kernel)
+    for step in range(6):
+        optimizer.apply([keras.ops.zeros((3, 2))] * 2, [kernel, bias])
+        expected = expected * (1 - 0.1 * (1 + (0.2 - 1) / 2 * (1 + np.cos(np.pi * min(step, 4) / 4))))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(kernel), expected, rtol=1e-5)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(bias), keras.ops.convert_to_numpy(variables()[1]))
+
+
 RELOADED = """
 import sys, keras, keras_vit
 for path in sys.argv[1:]:

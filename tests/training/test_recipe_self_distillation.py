@@ -1,0 +1,113 @@
+"""Recipes that train by self-distillation: what they compile, refuse and train, with an exact resume."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import SelfDistillation, ViTConfig
+from keras_vit.data import from_arrays
+from keras_vit.models.self_distillation import CollapseReport
+from keras_vit.training import RECIPES, train
+
+CONFIG = ViTConfig(
+    name="toy",
+    image_size=16,
+    patch_size=8,
+    hidden_dim=8,
+    num_layers=1,
+    num_heads=2,
+    mlp_dim=8,
+    classes=2,
+    drop_path_rate=0.1,
+)
+PRETRAINING = {"out_dim": 8, "hidden_dim": 8, "bottleneck_dim": 4, "teacher_temperature": 0.05}
+CROPS = {"local_crops": 1, "local_size": 8, "augment": (("flip",), ("flip",), ("flip",))}
+RECIPE = RECIPES["dino/imagenet"].replace(
+    batch_size=4, epochs=3, warmup_epochs=1, image_size=16, pretraining=PRETRAINING, crops=CROPS, model=CONFIG
+)
+
+pytestmark = pytest.mark.usefixtures("eagerly")
+
+
+@pytest.fixture(scope="module")
+def source():
+    images = np.random.default_rng(0).integers(0, 256, (8, 20, 20, 3))
+    return from_arrays(images.astype("uint8"), np.arange(8) % 2, class_names=("night", "day"))
+
+
+def test_published_values():
+    """main_dino.py of facebookresearch/dino and the commands of its README."""
+    recipe, longer = RECIPES["dino/imagenet"], RECIPES["dino/imagenet-300ep"]
+    for each in (recipe, longer):
+        assert each.learning_rate == 0.0005 * each.batch_size / 256
+        assert (each.final_learning_rate, each.warmup_epochs, each.weight_decay) == (1e-6, 10, 0.04)
+        assert (each.final_weight_decay, each.clip_weight_norm, each.drop_path_rate) == (0.4, 3.0, 0.1)
+    assert (recipe.epochs, recipe.batch_size, longer.epochs, longer.batch_size) == (100, 512, 300, 1024)
+    model = keras_vit.resize(keras_vit.VisionTransformer(CONFIG), None)
+    for each, expected in ((recipe, [0.04] * 31), (longer, np.linspace(0.04, 0.07, 30).tolist() + [0.07])):
+        distilled = SelfDistillation(model, **{**PRETRAINING, **each.pretraining})
+        each.compile(distilled, steps_per_epoch=2)
+        np.testing.assert_allclose(distilled._temperatures[:31], expected, rtol=1e-6)
+        assert len(distilled._momenta) == 2 * each.epochs and distilled._momenta[0] == np.float32(0.996)
+        assert distilled.settings["freeze_epochs"] == 1 and distilled.settings["center_momentum"] == 0.9
+        optimizer = distilled.optimizer
+        assert (optimizer.clipnorm, optimizer.global_clipnorm) == (3.0, None)
+        decays = [float(optimizer.weight_decay(step)) for step in (0, each.epochs, 2 * each.epochs)]
+        np.testing.assert_allclose(decays, [0.04, 0.22, 0.4], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    def end(self, epoch, logs=None):
+        if epoch == 1:
+            raise Killed
+
+    result = train(RECIPE, source, tmp_path / "whole", verbose=0)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(CollapseReport, "on_epoch_end", end)
+        train(RECIPE, source, tmp_path / "part", verbose=0, checkpoint_every=3)
+    again = train(RECIPE, source, tmp_path / "part", verbose=0, checkpoint_every=3)
+    assert type(again.model) is SelfDistillation and int(again.model.step) == 6
+    saved = keras.models.load_model(tmp_path / "whole" / "model.keras")
+    for ours, theirs, loaded in zip(*(one.weights for one in (again.model, result.model, saved)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(loaded, theirs)
+    for name in ("loss", "teacher_entropy", "batch_entropy"):
+        assert again.history[name] == result.history[name]
+    tuned = RECIPES["quickstart"].replace(batch_size=4, epochs=1, augment=(), dataset=None, model=None)
+    found = train(tuned, source, tmp_path / "tuned", model=result.model.teacher, validation=source, verbose=0)
+    assert found.model is result.model.teacher and found.accuracy in np.arange(9) / 8
+    with pytest.raises(ValueError, match="out_dim is 8 there, 9 here"):
+        train(RECIPE.replace(pretraining={**PRETRAINING, "out_dim": 9}), source, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"augment": ("flip",)}, "augment must be empty and repeats 1 with loss 'self_distillation'"),
+        (
+            {"mix": ("mixup(0.2)",)},
+            "loss 'self_distillation' uses no labels, so label_smoothing must be 0 and mix empty",
+        ),
+        ({"input_dtype": "uint8"}, "so input_dtype must be 'float32'; got loss='self_distillation', input_dtype="),
+        ({"loss": "softmax", "pretraining": None}, "crops requires loss 'self_distillation'; got crops={"),
+        ({"weight_decay": 0.0}, "final_weight_decay requires weight_decay; got final_weight_decay=0.4, weight_decay=0"),
+        ({"clip_norm": 1.0}, "at most one of clip_norm and clip_weight_norm may be given; got clip_norm=1.0, clip_w"),
+        ({"crops": ["local_crops"]}, r"crops must be a dict of arguments by name; got crops=\['local_crops'\]"),
+    ],
+)
+def test_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        RECIPE.replace(**changes)
+
+
+def test_refused_by_train(source, tmp_path):
+    with pytest.raises(ValueError, match="validation must be None with loss='self_distillation', which measures no"):
+        train(RECIPE, source, tmp_path / "run", validation=source)
+    with pytest.raises(ValueError, match="for a keras_vit.SelfDistillation, and for no other model; got VisionTransf"):
+        RECIPE.compile(keras_vit.VisionTransformer(CONFIG), steps=3)
+    assert not (tmp_path / "run").exists()
