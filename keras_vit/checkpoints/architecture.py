@@ -211,3 +211,37 @@ def has_class_rows(fields, image_size):
     if fields.get("table_rows") in (patches, patches + prefix):
         return fields["table_rows"] == patches + prefix
     return grid_of(fields)[1]
+
+
+def split_table(num_rows, prefixes, new_grid, stored_grid):
+    """Find how many rows of a table are prefix rows, and which grid the others form.
+
+    Args:
+        num_rows: number of rows of the table.
+        prefixes: numbers of prefix rows that the file may have, most likely first. A table that has the first number
+            and the model's grid is not taken for another square grid.
+        new_grid: (rows, columns) of the model.
+        stored_grid: (rows, columns) that the file states, or None.
+
+    Returns:
+        Pair (number of prefix rows, grid of the table).
+
+    Raises:
+        ValueError: if the rows form no such grid, or contradict the stated one. Published files have square grids; any
+            other grid must be stated or equal the model's.
+    """
+    grids = [(prefix, stored_grid or new_grid) for prefix in prefixes]
+    grids = [(prefix, tuple(grid)) for prefix, grid in grids if num_rows - prefix == math.prod(grid)]
+    if stored_grid is None and (not grids or grids[0][0] != next(iter(prefixes))):
+        squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
+        squares = [(prefix, grid) for prefix, grid in squares if grid]
+        grids = sorted(squares, key=lambda pair: pair[1] != tuple(new_grid)) or grids  # stable sort: the model's first
+    if grids:
+        return grids[0]
+    if stored_grid is not None:
+        stated = f"{stored_grid[0]} x {stored_grid[1]}"
+        raise ValueError(f"the file states a grid of {stated} patches; its table has {num_rows} rows")
+    raise ValueError(
+        f"the position table must have a square grid of rows, or the model's {new_grid[0]} x {new_grid[1]}, after "
+        f"{' or '.join(str(prefix) for prefix in prefixes)} prefix rows; got {num_rows} rows"
+    )

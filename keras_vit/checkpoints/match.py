@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.checkpoints import channels, names
+from keras_vit.checkpoints.architecture import split_table
 from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
@@ -21,7 +22,7 @@ from keras_vit.config.base import RESIZE_METHODS
 from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
 from keras_vit.layers.grid_attention import DecomposedPositions
 from keras_vit.layers.position_bias import AttentionBias
-from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+from keras_vit.layers.position_grid import resize_position_embedding
 
 RESIZE_CHOICES = ("auto", "authors", "timm", "huggingface", *RESIZE_METHODS)
 
@@ -293,7 +294,7 @@ class _File:
 
     def _of_rgb(self, owned, rule, name, shape):
         """Return the source of a first kernel that the file has for RGB and the model for other channels, or None."""
-        variable, entry, count, rgb = owned.variable, self.entries[name], self.config.channels, list(shape)
+        variable, entry, count, rgb = owned.variable, self.entries[name], self.config.field("channels"), list(shape)
         if variable.path not in channels.FIRST_KERNELS or shape[2] != count:  # a stem may come before the patches
             return None
         rgb[2] = channels.RGB
@@ -342,7 +343,7 @@ class _File:
         counts = {"class": num_class, "class and registers": num_class + num_registers, "none": 0}
         prefixes = dict.fromkeys(counts[key] for key in tables[name])
         try:
-            prefix, grid = _split_table(entry.shape[1], prefixes, new_grid, self._stored_grid)
+            prefix, grid = split_table(entry.shape[1], prefixes, new_grid, self._stored_grid)
         except ValueError as error:
             return _Source(variable, (name,), problem=f"{name}: {error}")
         if prefix and class_rows < config.num_class_tokens:
@@ -376,37 +377,3 @@ def _too_large(name, entry, variable):
         return None
     more = f"more than {_MOST_TIMES} times the values of the model's {tuple(variable.shape)}"
     return f"{name}: shape {tuple(entry.shape)} has {more}"
-
-
-def _split_table(num_rows, prefixes, new_grid, stored_grid):
-    """Find how many rows of a table are prefix rows, and which grid the others form.
-
-    Args:
-        num_rows: number of rows of the table.
-        prefixes: numbers of prefix rows that the file may have, most likely first. A table that has the first number
-            and the model's grid is not taken for another square grid.
-        new_grid: (rows, columns) of the model.
-        stored_grid: (rows, columns) that the file states, or None.
-
-    Returns:
-        Pair (number of prefix rows, grid of the table).
-
-    Raises:
-        ValueError: if the rows form no such grid, or contradict the stated one. Published files have square grids; any
-            other grid must be stated or equal the model's.
-    """
-    grids = [(prefix, stored_grid or new_grid) for prefix in prefixes]
-    grids = [(prefix, tuple(grid)) for prefix, grid in grids if num_rows - prefix == math.prod(grid)]
-    if stored_grid is None and (not grids or grids[0][0] != next(iter(prefixes))):
-        squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
-        squares = [(prefix, grid) for prefix, grid in squares if grid]
-        grids = sorted(squares, key=lambda pair: pair[1] != tuple(new_grid)) or grids  # stable sort: the model's first
-    if grids:
-        return grids[0]
-    if stored_grid is not None:
-        stated = f"{stored_grid[0]} x {stored_grid[1]}"
-        raise ValueError(f"the file states a grid of {stated} patches; its table has {num_rows} rows")
-    raise ValueError(
-        f"the position table must have a square grid of rows, or the model's {new_grid[0]} x {new_grid[1]}, after "
-        f"{' or '.join(str(prefix) for prefix in prefixes)} prefix rows; got {num_rows} rows"
-    )

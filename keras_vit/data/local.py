@@ -80,11 +80,8 @@ def from_files(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageS
         ValueError: on a file instead of a folder, no images, or a name that is not UTF-8.
     """
     folder, endings = _opened(path, extensions)
-    found = []
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        kept = (name for name in names if name.lower().endswith(endings) and not name.startswith("."))
-        found += [os.path.join(parent, name) for name in kept]
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.name.lower().endswith(endings))
+    found = [str(folder / path) for path in paths if not any(part.startswith(".") for part in path.parts)]
     if not found:
         raise ValueError(f"path must contain images ending in {', '.join(endings)}; there are none in {path}")
     source = _read_when_needed(sorted(found), np.zeros(len(found), np.int32), ["unlabelled"])

@@ -47,8 +47,7 @@ class Embeddings:
         """
         if not str(path).endswith(".npz"):
             raise ValueError(f"path must end in .npz; got {str(path)!r}")
-        names = np.array(self.files)
-        files.replace_file(path, lambda partial: np.savez(partial, features=self.features, files=names))
+        files.replace_file(path, lambda file: np.savez(file, features=self.features, files=np.array(self.files)))
 
 
 class Neighbours(typing.NamedTuple):
@@ -112,8 +111,7 @@ def embed(
     source = images if isinstance(images, ImageSource) else from_files(images)
     frozen = FrozenFeatures(model, layer)
     [opened] = open_labelled({"images": source}, frozen.model, preprocessing, batch_size)
-    batches, steps = opened.batches()
-    features, _ = frozen.read(inference(frozen.graph, compiled=steps > 1), batches, steps, verbose)
+    features, _ = _read(frozen, opened, verbose)
     return Embeddings(features, tuple(map(source.name_of, range(len(features)))), frozen.layer)
 
 
@@ -161,8 +159,8 @@ def knn_scores(neighbours: Neighbours, labels: npt.ArrayLike, classes: int, temp
     """
     checks.check_positive("temperature", temperature)
     votes = check_labels("labels", labels, checks.check_integer("classes", classes))[neighbours.indices]
-    weights = np.exp(neighbours.similarities.astype("float64") / temperature)
     scores = np.zeros((len(votes), classes))
+    weights = np.exp(neighbours.similarities.astype("float64") / temperature)
     np.add.at(scores, (np.arange(len(votes))[:, None], votes), weights)
     return scores
 
@@ -203,11 +201,7 @@ def knn(
     frozen = FrozenFeatures(model, layer)
     opened = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
     class_names, places = match_labels(*opened)
-    found = []
-    for images in opened:
-        batches, steps = images.batches()
-        found += frozen.read(inference(frozen.graph, compiled=steps != 1), batches, steps, verbose)
-    x, labels, x_test, y = found
+    (x, labels), (x_test, y) = (_read(frozen, images, verbose) for images in opened)
     if max(counts) > len(x):
         raise ValueError(f"k must be at most the number of training images, {len(x)}; got {max(counts)}")
     neighbours = nearest(x, x_test, max(counts))
@@ -219,6 +213,11 @@ def knn(
         hits = order == y[:, None]
         top1[count], top5[count] = float(hits[:, 0].mean()), float(hits[:, : min(5, count)].any(1).mean())
     return KNN(top1, top5, tuple(class_names), len(y), frozen.layer, temperature)
+
+
+def _read(frozen, images, verbose):
+    batches, steps = images.batches()
+    return frozen.read(inference(frozen.graph, compiled=steps != 1), batches, steps, verbose)
 
 
 def _nearest(features, query, count):

@@ -6,7 +6,7 @@ import inspect
 import keras
 import pytest
 
-from keras_vit import config, layers
+from keras_vit import config, layers, models
 from keras_vit.config.base import ARGUMENTS, one_of, optional
 from keras_vit.layers.base import Layer
 
@@ -65,6 +65,8 @@ def test_the_table_has_no_name_that_nothing_uses():
     configs = [value for value in vars(config).values() if dataclasses.is_dataclass(value)]
     used = {field.name for value in configs for field in dataclasses.fields(value)}
     ours = [value for value in _subclasses(Layer) if value.__module__.startswith(layers.__name__)]
+    ours += [models.MaskedAutoencoder, models.SelfDistillation]
+    used |= {*inspect.signature(models.SelfDistillation.compile).parameters}
     used |= {name for value in ours for name in inspect.signature(value.__init__).parameters}
     assert set(ARGUMENTS) <= used
 

@@ -44,7 +44,7 @@ def test_mixes(texts):
 
 
 REFUSED = [
-    (("flop",), "augment must be one of 'inception_crop', .*'random_erasing'; got augment='flop'"),
+    (("flop",), "augment must be one of 'inception_crop', .*; got augment='flop' .did you mean 'flip'"),
     (("mixup(0.2)",), "augment must be one of"),
     ("flip", r"augment must be a sequence of strings, such as \('flip', .*; got augment='flip'"),
     ((3,), "augment must be a sequence of strings"),
