@@ -146,7 +146,7 @@ def fine_tune(arguments, data, encoder, seed):
 
 def train(recipe, images, model):
     with tempfile.TemporaryDirectory() as folder:
-        keras_vit.train(recipe, images, pathlib.Path(folder), model=model, verbose=0)
+        return keras_vit.train(recipe, images, pathlib.Path(folder), model=model, verbose=0)
 
 
 def source(data, part, count=None, seed=0):
