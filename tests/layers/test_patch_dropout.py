@@ -42,6 +42,8 @@ def test_gradient_reaches_the_kept_tokens():
     else:
         import jax
 
+        layer.build(tokens.shape)
+
         def loss(x):
             return layer.stateless_call([], [v.value for v in layer.non_trainable_variables], x, training=True)[0].sum()
 
