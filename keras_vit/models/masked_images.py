@@ -1,7 +1,6 @@
 """MaskedImages, the base class of models that predict patches of images, and what such models share."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -65,10 +64,10 @@ class MaskedImages(TrainingModel):
 
     Args:
         encoder: the model to train.
-        places: symbolic indices of the predicted patches (batch, places), functions of the encoder's input.
-        predictions: symbolic predictions of these patches (batch, places, ...).
+        outputs: dict of symbolic functions of the encoder's input: `places`, the indices of the predicted patches
+            (batch, places), and `predictions` of these patches (batch, places, ...).
         name: name of the Keras model.
-        fixed: layers whose weights keep their values, although the model uses them.
+        fixed: sequence of layers whose weights keep their values, although the model uses them.
 
     Shapes:
         as in the subclasses
@@ -78,15 +77,8 @@ class MaskedImages(TrainingModel):
     _usual: Any
     _targets: Any
 
-    def __init__(
-        self,
-        encoder: VisionTransformer,
-        places: Tensor,
-        predictions: Tensor,
-        name: str,
-        fixed: Iterable[keras.Layer] = (),
-    ) -> None:
-        super().__init__(inputs=encoder.input, outputs={"places": places, "predictions": predictions}, name=name)
+    def __init__(self, encoder: VisionTransformer, outputs: dict[str, Tensor], name: str, fixed: Any = ()) -> None:
+        super().__init__(inputs=encoder.input, outputs=outputs, name=name)
         self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
         used = {id(variable) for variable in self.variables}
         self._unused = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
