@@ -163,15 +163,12 @@ def check_encoder(encoder):
     config = encoder.config
     if config.channels not in (1, 3):
         raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
-    if config.image_size is None or config.embedding.position_grid is not None:
+    parts = config.embedding
+    if config.image_size is None or parts.position_grid is not None or parts.patch_drop_rate:
         raise ValueError(
-            "encoder must take images of one size and have a position table for it (keras_vit.resize); got "
-            f"image_size={config.image_size}, embedding.position_grid={config.embedding.position_grid}"
-        )
-    if config.embedding.patch_drop_rate:
-        raise ValueError(
-            "encoder must keep all patches, which this model masks itself, so embedding.patch_drop_rate must be 0; got "
-            f"{config.embedding.patch_drop_rate}"
+            "encoder must take images of one size and have a position table for it (keras_vit.resize), and "
+            f"embedding.patch_drop_rate must be 0; got image_size={config.image_size}, embedding.position_grid="
+            f"{parts.position_grid}, embedding.patch_drop_rate={parts.patch_drop_rate}"
         )
     checks.check_divisible("image_size of encoder", config.image_size, "its grid_size", config.grid_size)
     rows, columns = config.grid_size
