@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_vit.checkpoints.decoder import describe_decoder
 from keras_vit.checkpoints.foreign_names import find_foreign
-from keras_vit.checkpoints.load import check_all, read_ahead
+from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
@@ -64,7 +64,6 @@ def load_masked_autoencoder(
     encoder = load(source, **arguments)
     model, pending = build_deferred(lambda: MaskedAutoencoder(encoder, **settings))
     plan = make_plan(model.get_layer("decoder"), description)
-    check_all(description.checkpoint.entries[name] for name in plan.report.used)
     initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
     LOGGER.info(f"Its decoder: {len(plan.report.used)} arrays, {model.decoder}, norm_pixels={model.norm_pixels}")
     return model

@@ -157,9 +157,8 @@ class AddPositionEmbs(ResizedTables):
             else:
                 table = sincos2d_table(self.built_grid, dim, self.position_init)
                 table = np.pad(table, ((num_class, 0), (0, 0)))[None]  # class tokens start without positions
-                self.embedding = self.add_weight(
-                    name="embedding", shape=shape, initializer=lambda _, dtype: ops.convert_to_tensor(table, dtype)
-                )
+                values = lambda _, dtype: ops.convert_to_tensor(table, dtype)  # noqa: E731
+                self.embedding = self.add_weight(name="embedding", shape=shape, initializer=values)
         elif self.position_embedding in _PER_AXIS:
             share = _PER_AXIS[self.position_embedding]
             if dim % share:

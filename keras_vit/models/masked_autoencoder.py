@@ -104,8 +104,8 @@ class MaskedAutoencoder(MaskedImages):
         decode = _make_decoder(checked, config, tokens.shape, math.prod(patch_shape))
         fixed = [decode.get_layer("decoder_position_embs")]
         fixed += [encoder.get_layer("position_embs")] if config.embedding.position_init != "normal" else []
-        predictions = decode([tokens, ranks, places])
-        super().__init__(encoder, places, predictions, name or f"{encoder.name}_masked_autoencoder", fixed)
+        outputs = {"places": places, "predictions": decode([tokens, ranks, places])}
+        super().__init__(encoder, outputs, name or f"{encoder.name}_masked_autoencoder", fixed)
         self.decoder, self.norm_pixels, self._embeddings = checked, norm_pixels, embeddings
         self._visible, self._encode, self._decode = visible, encode, decode
 
@@ -136,10 +136,8 @@ class MaskedAutoencoder(MaskedImages):
             mean, deviation = (ops.take_along_axis(moment, places[..., None], axis=1) for moment in moments)
             predicted = predicted * deviation + mean
         seen, places, predicted = map(ops.convert_to_numpy, (seen, places, predicted))
-        mean, std = self.encoder.preprocessing.mean, self.encoder.preprocessing.std
-        patches, predicted = (
-            x * np.array(std) + mean for x in (seen, predicted.reshape(*places.shape, *seen.shape[2:]))
-        )
+        mean, std = self._statistics()
+        patches, predicted = seen * std + mean, predicted.reshape(*places.shape, *seen.shape[2:]) * std + mean
         corrupted = patches.copy()
         corrupted[np.arange(len(batch))[:, None], places] = GREY
         return self._reconstruction(patches, corrupted, places, predicted.clip(0.0, 1.0))
@@ -163,10 +161,14 @@ class MaskedAutoencoder(MaskedImages):
 
     def _standardised(self, images):
         """Return the patches as the encoder's first layer gets them: (x / 255 - mean) / std."""
-        images, preprocessing = ops.cast(images, "float32"), self.encoder.preprocessing
-        if preprocessing.in_model:
-            images = (images / 255.0 - np.array(preprocessing.mean, "float32")) / np.array(preprocessing.std, "float32")
+        images, (mean, std) = ops.cast(images, "float32"), self._statistics()
+        if self.encoder.preprocessing.in_model:
+            images = (images / 255.0 - mean) / std
         return cut_patches(images, self.encoder.config.grid_size)
+
+    def _statistics(self):
+        preprocessing = self.encoder.preprocessing
+        return np.array(preprocessing.mean, "float32"), np.array(preprocessing.std, "float32")
 
 
 class _Chain(Layer):

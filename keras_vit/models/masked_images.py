@@ -1,7 +1,6 @@
 """MaskedImages, the base class of models that predict patches of images, and what such models share."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -65,10 +64,10 @@ class MaskedImages(TrainingModel):
 
     Args:
         encoder: the model to train.
-        places: symbolic indices of the predicted patches (batch, places), functions of the encoder's input.
-        predictions: symbolic predictions of these patches (batch, places, ...).
+        outputs: dict of symbolic functions of the encoder's input: `places`, the indices of the predicted patches
+            (batch, places), and `predictions` of these patches (batch, places, ...).
         name: name of the Keras model.
-        fixed: layers whose weights keep their values, although the model uses them.
+        fixed: sequence of layers whose weights keep their values, although the model uses them.
 
     Shapes:
         as in the subclasses
@@ -78,15 +77,8 @@ class MaskedImages(TrainingModel):
     _usual: Any
     _targets: Any
 
-    def __init__(
-        self,
-        encoder: VisionTransformer,
-        places: Tensor,
-        predictions: Tensor,
-        name: str,
-        fixed: Iterable[keras.Layer] = (),
-    ) -> None:
-        super().__init__(inputs=encoder.input, outputs={"places": places, "predictions": predictions}, name=name)
+    def __init__(self, encoder: VisionTransformer, outputs: dict[str, Tensor], name: str, fixed: Any = ()) -> None:
+        super().__init__(inputs=encoder.input, outputs=outputs, name=name)
         self.output_names = ["predictions"]  # the only output with a loss; two would prefix metric names in Keras 3.12
         used = {id(variable) for variable in self.variables}
         self._unused = frozenset(id(variable) for variable in encoder.variables if id(variable) not in used)
@@ -171,15 +163,12 @@ def check_encoder(encoder):
     config = encoder.config
     if config.channels not in (1, 3):
         raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
-    if config.image_size is None or config.embedding.position_grid is not None:
+    parts = config.embedding
+    if config.image_size is None or parts.position_grid is not None or parts.patch_drop_rate:
         raise ValueError(
-            "encoder must take images of one size and have a position table for it (keras_vit.resize); got "
-            f"image_size={config.image_size}, embedding.position_grid={config.embedding.position_grid}"
-        )
-    if config.embedding.patch_drop_rate:
-        raise ValueError(
-            "encoder must keep all patches, which this model masks itself, so embedding.patch_drop_rate must be 0; got "
-            f"{config.embedding.patch_drop_rate}"
+            "encoder must take images of one size and have a position table for it (keras_vit.resize), and "
+            f"embedding.patch_drop_rate must be 0; got image_size={config.image_size}, embedding.position_grid="
+            f"{parts.position_grid}, embedding.patch_drop_rate={parts.patch_drop_rate}"
         )
     checks.check_divisible("image_size of encoder", config.image_size, "its grid_size", config.grid_size)
     rows, columns = config.grid_size

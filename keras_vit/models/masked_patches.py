@@ -213,8 +213,8 @@ class MaskedPatchPrediction(MaskedImages):
         )
         embeddings, blocks = _split(encoder)
         tokens, places = corruption(embeddings)
-        predictions = head(blocks(tokens), places)
-        super().__init__(encoder, places, predictions, name or f"{encoder.name}_masked_patches")
+        outputs = {"places": places, "predictions": head(blocks(tokens), places)}
+        super().__init__(encoder, outputs, name or f"{encoder.name}_masked_patches")
         self.target, self._target, self._patch_shape = target, target_of_patch, patch_shape
         self._corruption, self._blocks, self._head = corruption, blocks, head
 
