@@ -22,7 +22,7 @@ from keras_vit.layers import patch_dropout
 
 PRETRAINING = {"learning_rate": 1.5e-3, "weight_decay": 0.05, "beta_2": 0.95, "warmup_fraction": 0.1}
 SIZES = {"hidden_dim": 128, "num_layers": 4, "num_heads": 4, "mlp_dim": 256}
-DECODER = {"hidden_dim": 64, "num_layers": 1, "num_heads": 4}
+DECODER = {"hidden_dim": 96, "num_layers": 2, "num_heads": 4}
 ENCODERS = {"Ti": (192, 12, 3), "S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16)}  # width, blocks, heads
 
 
@@ -30,8 +30,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--cifar", metavar="FILE", help=".npz file of the images")
     parser.add_argument("--pretraining-steps", type=int, default=1500)
-    parser.add_argument("--steps", type=int, default=300, help="steps of the fine-tuning")
-    parser.add_argument("--labels", type=int, default=1000, help="labelled images")
+    parser.add_argument("--steps", type=int, default=200, help="steps of the fine-tuning")
+    parser.add_argument("--labels", type=int, default=500, help="labelled images")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="peak with labels")
@@ -80,7 +80,7 @@ def pretrain(arguments, data, encoder, seed):
         **PRETRAINING,
         steps=arguments.pretraining_steps,
         batch_size=arguments.batch_size,
-        augment=("random_resized_crop(0.2)", "flip"),
+        augment=masked_patches.augment(encoder.config),
         image_size=None,
         seed=seed,
     )

@@ -59,9 +59,9 @@ def load_masked_autoencoder(
     sizes = decoder.to_dict() if isinstance(decoder, DecoderConfig) else decoder or {}
     settings["decoder"] = ARGUMENTS["decoder"]("decoder", {**settings["decoder"], **sizes})
     settings |= {argument: value for argument, value in given.items() if value is not None}
-    if foreign is None:
-        arguments, source = {"variant": "mae", **arguments}, path
-    encoder = load(source, **arguments)
+    if description.checkpoint.config is None:  # names and shapes are also those of other families
+        arguments = {"variant": "mae", **arguments}
+    encoder = load(path if foreign is None else source, **arguments)
     model, pending = build_deferred(lambda: MaskedAutoencoder(encoder, **settings))
     plan = make_plan(model.get_layer("decoder"), description)
     initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))

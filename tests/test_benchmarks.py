@@ -100,6 +100,17 @@ def test_masked_patches_on_the_digits(monkeypatch, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("eagerly")
+def test_masked_autoencoder_in_a_few_steps(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    arrays = {f"x_{part}": rng.integers(0, 256, (16, 8, 8, 3), dtype="uint8") for part in ("train", "test")}
+    np.savez(tmp_path / "data.npz", **arrays, y_train=np.arange(16) % 2, y_test=np.arange(16) % 2)
+    steps = ("--pretraining-steps", 2, "--steps", 2, "--labels", 8, "--seeds", 0, "--batch-size", 8)
+    out = run(monkeypatch, capsys, "--cifar", tmp_path / "data.npz", *steps, name="masked_autoencoder")
+    assert re.search(r"^gains: [+-]\d+\.\d\d$", out, re.MULTILINE)
+
+
+@pytest.mark.slow
 def test_masked_patches_of_the_digits_help(monkeypatch, capsys):
     """1,438 images without labels, then 100 with, in two minutes: a gain for each of three seeds."""
     sizes = ("--hidden-dim", 64, "--mlp-dim", 128, "--labels", 100)

@@ -96,7 +96,7 @@ def embedding_filters(filters: np.ndarray, columns: int = 7) -> "Figure":
 def reconstruction(images: np.ndarray, corrupted: np.ndarray, reconstructed: np.ndarray) -> "Figure":
     """Draw images, their corrupted versions and the predicted patches.
 
-    The arrays come from a masked patch prediction.
+    They come from `reconstruct` of a `MaskedPatchPrediction` or a `MaskedAutoencoder`.
 
     Args:
         images, corrupted, reconstructed: (images, height, width, 1 or 3), uint8 or floats in [0, 1].
