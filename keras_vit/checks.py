@@ -164,6 +164,15 @@ def check_integers(name: str, value: Any) -> tuple[int, ...]:
     return check_sequence(name, value, "integers", check_integer)
 
 
+def check_distinct(name: str, value: Any, minimum: int = 1) -> tuple[int, ...]:
+    """Return `value`, one integer or several distinct ones, as a tuple."""
+    values = value if isinstance(value, (tuple, list, range)) else (value,)
+    values = tuple(check_integer(name, each, minimum) for each in values)
+    if not values or len(set(values)) < len(values):
+        raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={value!r}")
+    return values
+
+
 def check_indices(name: str, value: Any) -> tuple[int, ...]:
     """Return `value`, a sequence of integers from 0, as a tuple."""
     return check_sequence(name, value, "integers", functools.partial(check_integer, minimum=0))

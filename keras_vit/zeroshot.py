@@ -189,7 +189,8 @@ def _unit(embeddings):
     embeddings = np.asarray(embeddings, "float64")
     norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
     if not np.all(np.isfinite(norms) & (norms > 0)):
-        raise ValueError("text embeddings must be finite, and none may be zero")
+        worst = norms[~(np.isfinite(norms) & (norms > 0))][0]
+        raise ValueError(f"text must give finite embeddings, none of them zero; got one of norm {worst:g}")
     return embeddings / norms
 
 

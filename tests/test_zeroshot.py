@@ -218,7 +218,7 @@ def of_pixels(model):
         ({"text": np.ones((3, 24))}, ValueError, "scale must be given"),
         ({"text": np.ones((2, 24)), "scale": 1.0}, ValueError, r"\(3, 24\) or \(3, prompts, 24\).*got \(2, 1, 24\)"),
         ({"text": np.ones((3, 48)), "scale": 1.0}, ValueError, "as wide as the image embeddings"),
-        ({"text": np.zeros((3, 24)), "scale": 1.0}, ValueError, "none may be zero"),
+        ({"text": np.zeros((3, 24)), "scale": 1.0}, ValueError, "none of them zero; got one of norm 0"),
         (
             {"text": np.ones((3, 24)), "scale": 1.0, "templates": ["{}"]},
             ValueError,

@@ -11,10 +11,9 @@ from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import RESIZE_CHOICES, LoadReport, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.compat.graph import sublayers
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
-from keras_vit.models.layer_states import has_lora
+from keras_vit.models.layer_states import lora_layers
 from keras_vit.typing import PathLike
 
 _THREADS = 2  # checksum and copy run without Python's lock; more threads would wait for memory
@@ -59,7 +58,7 @@ def load_weights(
     """
     checks.check_choice("head", head, HEAD_CHOICES)
     checks.check_choice("resize", resize, RESIZE_CHOICES)
-    if any(map(has_lora, sublayers(model))):
+    if lora_layers(model):
         raise ValueError(f"model must have no LoRA for load_weights (load before add_lora); {model.name} has")
     checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.image_size)))
     plan = make_plan(model, describe(checkpoint, model.config.family, layout), resize, head)

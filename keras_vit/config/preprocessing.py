@@ -1,7 +1,6 @@
 """Preprocessing: how images become the input of a model."""
 
 import dataclasses
-import statistics
 from collections.abc import Sequence
 from functools import partial
 from typing import Self
@@ -148,7 +147,7 @@ class Preprocessing(Config):
 
         `mean` and `std` are the averages over the channels.
         """
-        mean, std = map(statistics.fmean, (self.mean, self.std))
+        mean, std = (sum(values) / len(values) for values in (self.mean, self.std))
         return self.replace(mean=(mean,), std=(std,))
 
     def native(self, patch_size: Size, max_tokens: int = 256) -> Self:

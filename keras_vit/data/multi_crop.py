@@ -70,7 +70,10 @@ def multi_crop_pipeline(
     """
     check(source, preprocessing, batch_size, shard, dtype)
     if preprocessing.max_tokens:
-        raise ValueError("preprocessing must give images of one size, not patches of native aspect ratios")
+        raise ValueError(
+            "preprocessing must give images of one size, not patches of native aspect ratios; got "
+            f"max_tokens={preprocessing.max_tokens} (keras_vit.resize(model, size) changes the model)"
+        )
     for name, value in {"seed": seed, "start_step": start_step, "local_crops": local_crops}.items():
         checks.check_integer(name, value, minimum=0)
     if len(augment) != 3:

@@ -296,6 +296,7 @@ def _by_strips(image, axis, work, dtype=None):
         work: function from a strip of the image to a tensor of rank 3 with the same length along `axis`.
         dtype: dtype of the result of `work`; None for the dtype of the image.
     """
+    # Without the branch and the loop, the graph of a pipeline of many crops is much smaller.
     if image.shape[:2].is_fully_defined() and image.shape[:2].num_elements() <= _LARGE:
         return work(image)
     rows_first = (lambda strip: strip) if axis == 0 else (lambda strip: tf.transpose(strip, (1, 0, 2)))

@@ -13,7 +13,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.accuracy import aligned
-from keras_vit.evaluation.labelled import check_distinct, check_labels, match_labels, open_labelled
+from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
 from keras_vit.evaluation.linear_probe import DEFAULT_L2, FrozenFeatures, draw_shots, fit_ridge
 from keras_vit.typing import PathLike
 
@@ -123,7 +123,8 @@ def few_shot(
 
 def _check_draws(shots, seeds, l2):
     """Return the arguments of `few_shot`: `shots` and `seeds` as tuples of integers, and `l2`."""
-    return check_distinct("shots", shots), check_distinct("seeds", seeds, minimum=0), checks.check_positive("l2", l2)
+    shots, seeds = checks.check_distinct("shots", shots), checks.check_distinct("seeds", seeds, minimum=0)
+    return shots, seeds, checks.check_positive("l2", l2)
 
 
 def _few_shot(frozen, train, test, shots, seeds, l2, verbose):

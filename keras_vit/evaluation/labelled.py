@@ -127,15 +127,6 @@ def check_labels(name, labels, classes=None):
     return labels
 
 
-def check_distinct(name, values, minimum=1):
-    """Return one integer, or several distinct ones, as a tuple; raise an error on others or below `minimum`."""
-    values = values if isinstance(values, (tuple, list, range)) else (values,)
-    values = tuple(checks.check_integer(name, value, minimum) for value in values)
-    if not values or len(set(values)) < len(values):
-        raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={values}")
-    return values
-
-
 def numbered_names(labels):
     """Return `"0"`, `"1"` and so on up to the highest label."""
     return tuple(str(number) for number in range(int(labels.max()) + 1))

@@ -14,7 +14,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data import from_files
 from keras_vit.data.sources import ImageSource, LabelledData
 from keras_vit.evaluation.accuracy import aligned
-from keras_vit.evaluation.labelled import check_distinct, check_labels, match_labels, open_labelled
+from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
 from keras_vit.evaluation.linear_probe import FrozenFeatures
 from keras_vit.typing import PathLike
 
@@ -197,7 +197,7 @@ def knn(
     """
     checks.check_flag("verbose", verbose)
     checks.check_positive("temperature", temperature)
-    counts = check_distinct("k", k)
+    counts = checks.check_distinct("k", k)
     frozen = FrozenFeatures(model, layer)
     opened = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
     class_names, places = match_labels(*opened)

@@ -9,11 +9,10 @@ from typing import Any
 import keras
 
 from keras_vit.compat.fit import DistributedFit
-from keras_vit.compat.graph import sublayers
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
-from keras_vit.models.layer_states import has_lora, layer_states, restart_lora, restore_layer_states
+from keras_vit.models.layer_states import layer_states, lora_layers, restart_lora, restore_layer_states
 from keras_vit.typing import PathLike, Tensor
 
 ADVICE = (
@@ -47,7 +46,7 @@ class Model(DistributedFit, keras.Model):
 
     def get_compile_config(self):
         # The state of the optimizer is that of A and B, which a file does not have: the loaded model is not compiled.
-        return {} if any(map(has_lora, sublayers(self))) else super().get_compile_config()
+        return {} if lora_layers(self) else super().get_compile_config()
 
 
 class ImageModel(Model):

@@ -278,8 +278,8 @@ def with_head(
 
     Returns:
         A model of the same class and config, except for `classes`, `include_top=True`, `classifier_activation` and
-        what the head reads.
-        Its layers are frozen, quantised or adapted with LoRA as in `model`; the head is new and trainable.
+        what the head reads. Its layers are frozen, quantised or adapted with LoRA as in `model`; the head is new and
+        trainable.
 
     Raises:
         TypeError: if `model` is not a model of this package.

@@ -103,9 +103,14 @@ def has_lora(layer):
     return getattr(layer, "lora_enabled", False)
 
 
+def lora_layers(model):
+    """Return the layers of a model, at any depth, that have LoRA."""
+    return [layer for layer in sublayers(model) if has_lora(layer)]
+
+
 def restart_lora(model):
     """Start LoRA anew, as Keras sets both matrices to zero, which would never change, when it loads a merged kernel."""
-    for layer in filter(has_lora, sublayers(model)):
+    for layer in lora_layers(model):
         layer.lora_kernel_a.assign(keras.initializers.HeUniform()(layer.lora_kernel_a.shape))
         layer.lora_kernel_b.assign(keras.ops.zeros(layer.lora_kernel_b.shape))
 

@@ -94,8 +94,7 @@ class SelfDistillation(TrainingModel):
 
     Raises:
         TypeError: if `student` is not a model of this package.
-        ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its
-            tokens.
+        ValueError: if a value is out of range, or the student takes sequences of patches or does not pool its tokens.
     """
 
     _models = ("student",)

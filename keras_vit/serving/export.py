@@ -13,13 +13,12 @@ import keras
 import numpy as np
 
 from keras_vit import checks, files
-from keras_vit.compat.graph import sublayers
 from keras_vit.data import images as readers
 from keras_vit.evaluation.outputs import check_classifier, has_zero_head
 from keras_vit.logs import LOGGER
 from keras_vit.models import clone, merge_lora
 from keras_vit.models.base import ImageModel, check_model
-from keras_vit.models.layer_states import has_lora
+from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.self_check import (
     TOLERANCES,
@@ -167,7 +166,7 @@ def export(
     files.remove_abandoned(path, _PARTIAL)
     partial = path / files.partial_name(_PARTIAL)  # TensorFlow Serving ignores names that are not numbers
     try:
-        has_float_lora = any(has_lora(layer) and layer.quantization_mode is None for layer in sublayers(model))
+        has_float_lora = any(layer.quantization_mode is None for layer in lora_layers(model))
         _write(merge_lora(model) if has_float_lora else model, partial, format, options)
         if samples:
             card |= self_check(model, partial, format, samples, pixels, tolerance)

@@ -1,5 +1,7 @@
 """MaskedAutoencoder: what it predicts, its loss in NumPy, what it trains, saves, draws and writes."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -286,6 +288,15 @@ def test_files_of_fresh_models(make_config, tmp_path, layout):
     assert fixed == {"position_embs/embedding", "decoder_position_embs/embedding"}
     alone = keras_vit.load(path, num_heads=2)
     assert alone.count_params() == again.encoder.count_params()
+
+
+def test_the_encoder_is_of_the_family_that_config_json_states(build, tmp_path):
+    keras_vit.save_weights(build(), tmp_path, "huggingface")
+    values = json.loads((tmp_path / "config.json").read_text())
+    for model_type, family in (("vit_mae", "mae"), ("vit", "vit")):
+        (tmp_path / "config.json").write_text(json.dumps(values | {"model_type": model_type}))
+        config = keras_vit.load_masked_autoencoder(tmp_path).encoder.config
+        assert config == keras_vit.load(tmp_path).config and config.name == family
 
 
 @pytest.mark.slow
