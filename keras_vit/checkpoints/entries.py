@@ -60,7 +60,9 @@ def as_float32(array, name):
         Refused: if the array holds no numbers.
     """
     if array.dtype == np.dtype("V2"):
-        return (array.view("<u2").astype("<u4") << 16).view("<f4")
+        wide = array.view("<u2").astype("<u4")
+        wide <<= 16
+        return wide.view("<f4")
     if array.dtype.kind == "f" or array.dtype.name == "bfloat16":
         with np.errstate(over="ignore"):  # names/__init__.py warns of the resulting infinity
             return array.astype("float32", copy=False)

@@ -4,6 +4,7 @@ import collections
 import concurrent.futures
 import functools
 import itertools
+import math
 import warnings
 
 from keras_vit import checks
@@ -63,9 +64,11 @@ def load_weights(
     checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.image_size)))
     plan = make_plan(model, describe(checkpoint, model.config.family, layout), resize, head)
     check_all(checkpoint.entries[name] for name in plan.report.used)
-    values = read_ahead(plan.values, [id(variable) for variable in model.weights])
-    for variable in model.weights:
-        variable.assign(values[id(variable)]())  # copied into the existing memory, which TensorFlow keeps
+    # TensorFlow keeps the memory of replaced values for others; in this order, it can use most of it again.
+    variables = sorted(model.weights, key=lambda variable: math.prod(variable.shape))
+    values = read_ahead(plan.values, [id(variable) for variable in variables])
+    for variable in variables:
+        variable.assign(values[id(variable)]())
     plan.note_on(model)
     for text in plan.warnings:
         warnings.warn(text, stacklevel=2)
@@ -81,7 +84,7 @@ def read_ahead(reads, order):
         order: its keys, in the order in which they will be called.
 
     Returns:
-        Dict from each key of `order` to a callable, which raises the error of reading its array, if any. At most three
+        Dict from each key of `order` to a callable, which raises the error of reading its array, if any. At most two
         arrays wait in memory.
     """
     arrays = _stream([reads[key] for key in order])
@@ -97,7 +100,7 @@ def check_all(entries):
 def _stream(reads):
     reads = iter(reads)
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        running = collections.deque(pool.submit(read) for read in itertools.islice(reads, _THREADS + 1))
+        running = collections.deque(pool.submit(read) for read in itertools.islice(reads, _THREADS))
         while running:
             array = running.popleft().result()
             running.extend(pool.submit(read) for read in itertools.islice(reads, 1))

@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.checkpoints import channels, names
 from keras_vit.checkpoints.architecture import split_table
 from keras_vit.checkpoints.description import Description
-from keras_vit.checkpoints.names.rules import Rule, theirs_shape, to_ours
+from keras_vit.checkpoints.names.rules import Rule, fill, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import aligned_empty
 from keras_vit.config import ViTConfig
@@ -309,18 +309,23 @@ class _File:
         return self._stored_grid if isinstance(owned.layer, AttentionBias) else None
 
     def _join(self, variable, rule, shape):
-        pieces = [to_ours(self.entries[name].read(), rule.form, shape) for name in rule.theirs]
-        array = pieces[0]
-        if len(pieces) > 1:
-            array = np.concatenate(pieces, axis=rule.axis, out=aligned_empty(tuple(variable.shape), "float32"))
+        """Return the value of a variable in memory of its own; the arrays of the file may be views of it."""
+        array = aligned_empty(tuple(variable.shape), variable.dtype)
+        parts = np.split(array, len(rule.theirs), rule.axis) if len(rule.theirs) > 1 else [array]
+        for name, part in zip(rule.theirs, parts, strict=True):
+            piece = to_ours(self.entries[name].read(), rule.form, shape)
+            if variable.path == "class_token/registers" and self._register_rows:
+                piece = piece + self._register_rows()  # the file adds positions to its registers; ours have none
+            if part is array and piece.flags.writeable and piece.flags.c_contiguous and piece.dtype == array.dtype:
+                array = piece  # has its own memory already
+            else:
+                fill(part, piece)
         if variable.path == "head/kernel" and not array.any():
             warnings.warn(
                 f"the head in {self._path} is all zeros, as in the raw ImageNet-21k files of 2020: every class gets "
                 "the same score until the head is trained",
                 stacklevel=2,
             )
-        if variable.path == "class_token/registers" and self._register_rows:
-            array = array + self._register_rows()  # the file adds positions to its registers; ours have none
         return array
 
     def table(self, owned):

@@ -20,7 +20,10 @@ OPENCLIP = ("open_clip_model.safetensors", "open_clip_config.json")
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 _FLOAT8 = ("F8_E4M3", "F8_E5M2")
-_NUMPY_HAS = ("BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64", "C64")
+# dtype in .safetensors -> dtype of its view; `as_float32` takes V2 as bfloat16
+_DTYPES = {"BOOL": "?", "BF16": "V2", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8"}
+_DTYPES |= {f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "UI" for size in (1, 2, 4, 8)}
+_DTYPES |= dict.fromkeys(_FLOAT8, "u1")
 
 
 def open_checkpoint(path):
@@ -128,25 +131,25 @@ def parts_of(index):
 
 
 def _read_safetensors(path):
-    file, entries = safetensors.safe_open(path, framework="numpy"), {}
-    for name in file.keys():
-        part = file.get_slice(name)
-        read = functools.partial(_read_array, path, file, name, part.get_dtype())
-        entries[name] = Entry(name, tuple(part.get_shape()), part.get_dtype(), read)
-    return Checkpoint(path, "safetensors", entries, dict(file.metadata() or {}))
+    """Return the `Checkpoint`; its arrays are read-only views of the mapped file, where their dtype allows it."""
+    with safetensors.safe_open(path, framework="numpy") as file:  # checks the header and every offset
+        names, metadata, entries = list(file.keys()), dict(file.metadata() or {}), {}
+    content = np.memmap(path, "u1", "r").view(np.ndarray)
+    first = 8 + int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8:first].tobytes())
+    for name in names:
+        shape, dtype, (start, end) = (header[name][key] for key in ("shape", "dtype", "data_offsets"))
+        array, check = None, None
+        if dtype in _DTYPES:
+            array, check = content[first + start : first + end].view(_DTYPES[dtype]).reshape(shape), lambda: None
+        entries[name] = Entry(name, tuple(shape), dtype, functools.partial(_values, array, name, dtype), check)
+    return Checkpoint(path, "safetensors", entries, metadata)
 
 
-def _read_array(path, file, name, dtype):
-    if dtype in _NUMPY_HAS:
-        return file.get_tensor(name)
-    if dtype not in _FLOAT8:
+def _values(array, name, dtype):
+    if array is None:
         raise Refused(f"array {name!r} must hold numbers that NumPy has; got dtype {dtype}")
-    with open(path, "rb") as content:  # safetensors has checked the header
-        length = int.from_bytes(content.read(8), "little")
-        entry = json.loads(content.read(length))[name]
-        start, end = entry["data_offsets"]
-        content.seek(8 + length + start)
-        return from_float8(np.frombuffer(content.read(end - start), "u1").reshape(entry["shape"]), dtype)
+    return from_float8(array, dtype) if dtype in _FLOAT8 else array
 
 
 def from_float8(codes, dtype):

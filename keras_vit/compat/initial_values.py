@@ -6,7 +6,9 @@ private name is missing, variables are initialised and then overwritten. Delete 
 its value from a scope; tests/compat/test_initial_values.py checks for it.
 """
 
+import contextlib
 import math
+import mmap
 
 import keras
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from keras_vit.compat import private_names
 
 _GLOBAL = "keras.src.backend.common.global_state.get_global_attribute"
-_ALIGNMENT = 64  # bytes; Eigen's widest vectors need this alignment
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # Windows has none
 
 
 def build_deferred(build):
@@ -70,12 +72,15 @@ def initialise(variables, values=None):
 
 
 def aligned_empty(shape, dtype):
-    """Return an uninitialised array that TensorFlow can use without a copy, because its memory is aligned."""
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + _ALIGNMENT, "u1")
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(dtype).reshape(shape)
+    """Return an array of zeros that TensorFlow can use without a copy, because its memory is aligned.
+
+    Its memory is returned to the system with it; `malloc` keeps that of freed arrays, separately for each thread.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = mmap.mmap(-1, max(size, 1), **_PRIVATE)
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has it; NumPy does the same for large arrays
+        memory.madvise(mmap.MADV_HUGEPAGE)  # first use takes a third of the time
+    return np.frombuffer(memory, "u1", size).view(dtype).reshape(shape)
 
 
 def _can_defer():
