@@ -2,7 +2,7 @@
 
 Each line of standard input is a JSON list: `["prepare"]` makes the work, `["run", n]` runs it n times. The reply is a
 line of JSON with the seconds that it took, the CPU time of the process since its start, summed over all threads, and
-its peak memory. Everything else that is printed goes to standard error.
+its peak memory, or `work.peak` if it has one. Everything else that is printed goes to standard error.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ def main():
             for _ in range(arguments[0]):
                 work()
         seconds = time.perf_counter() - start
-        peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = getattr(work, "peak", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         answers.write(json.dumps({"seconds": seconds, "processor": time.process_time(), "peak": peak}) + "\n")
         answers.flush()
 

@@ -16,6 +16,8 @@ DEFLATE_LIMIT = 1032  # maximum compression ratio of zlib
 class Entry:
     """One array of a file: its name, shape and dtype there, and `read()`, which returns floating arrays as float32.
 
+    The array may be a read-only view of a mapped file.
+
     For a damaged array, `check()` raises the same errors as `read()`, without keeping the array. It is None if only
     `read()` finds the damage.
     """

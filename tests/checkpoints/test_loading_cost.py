@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -15,14 +16,13 @@ from keras_vit.compat.initial_values import aligned_empty, build_deferred, initi
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
 CODE = """
-import inspect, json, resource, sys
+import inspect, json, pathlib, sys
 import keras_vit
 import keras
 import numpy as np
+import safetensors.numpy
 from keras.src.backend import random
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+from benchmarks.load import Watched
 
 def counted(function):
     def call(*args, **kwargs):
@@ -39,18 +39,28 @@ functions = draw_functions()
 for name, function in functions.items():
     setattr(random, name, counted(function))
 
+folder = pathlib.Path(sys.argv[2])
+files = [folder / name for name in ("B_16.npz", "B_16.safetensors", "model.safetensors.index.json")]
 if sys.argv[1] == "write":
-    keras_vit.save_weights(keras_vit.ViT_B16(), sys.argv[2])
+    model = keras_vit.ViT_B16()
+    keras_vit.save_weights(model, files[0])
+    keras_vit.save_weights(model, files[1], layout="timm")
+    arrays, weight_map = safetensors.numpy.load_file(files[1]), {}
+    for number in range(3):
+        name, part = f"{number}.safetensors", sorted(arrays)[number::3]
+        safetensors.numpy.save_file({array: arrays[array] for array in part}, folder / name)
+        weight_map |= dict.fromkeys(part, name)
+    files[2].write_text(json.dumps({"weight_map": weight_map}))
     sys.exit()
 model = keras_vit.ViT_B16() if sys.argv[1] == "load into" else None
-before = peak()
+file = next(file for file in files if file.name == sys.argv[3])
+load = Watched(lambda: keras_vit.load_weights(model, file) if model else keras_vit.ViT_B16(weights=file))
+before = load.peak
 draws.clear()
-if model is None:
-    model = keras_vit.ViT_B16(weights=sys.argv[2])
-else:
-    keras_vit.load_weights(model, sys.argv[2])
-after, while_loading = peak(), len(draws)
-with np.load(sys.argv[2]) as file:
+result = load()
+after, while_loading = load.peak, len(draws)
+model = model or result
+with np.load(files[0]) as file:
     equal = all(
         np.array_equal(model.get_layer(layer).weights[index].numpy(), file[name])
         for layer, index, name in (
@@ -81,16 +91,22 @@ def run(*arguments):
     return result.stdout
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder of the files of a ViT-B/16, written in a process of its own, for the memory it takes."""
+    folder = tmp_path_factory.mktemp("B_16")
+    run("write", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "share"), [("load", 1.5), ("load into", 0.5)])
-def test_loading_draws_nothing_and_holds_the_weights_once(tmp_path, command, share):
-    file = tmp_path / "B_16.npz"
-    try:
-        run("write", str(file))  # in a process of its own, for the memory it takes
-        size = file.stat().st_size
-        found = json.loads(run(command, str(file)).splitlines()[-1])
-    finally:
-        file.unlink(missing_ok=True)
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux states the anonymous memory")
+@pytest.mark.parametrize(("command", "share"), [("load", 1.15), ("load into", 0.18)])
+@pytest.mark.parametrize("file", ["B_16.npz", "B_16.safetensors", "model.safetensors.index.json"])
+def test_loading_draws_nothing_and_holds_the_weights_once(folder, command, share, file):
+    size = (folder / "B_16.npz").stat().st_size
+    found = json.loads(run(command, str(folder), file).splitlines()[-1])
     assert 330 * 2**20 < size < 331 * 2**20
     assert found["equal"]
     assert {"normal", "uniform", "truncated_normal", "randint", "binomial", "gamma"} <= set(found["functions"])

@@ -114,7 +114,9 @@ def test_opening_reads_no_array(tmp_path, kind):
         checkpoint = open_checkpoint(path)
         assert tracemalloc.get_traced_memory()[1] < 0.5 * array.nbytes
         read = next(iter(checkpoint.entries.values())).read()
-        assert array.nbytes <= tracemalloc.get_traced_memory()[1] < 2.6 * array.nbytes
+        most = {"npz": 0.1, "safetensors": 0.1, "weights.h5": 2.6}[kind] * array.nbytes  # only that of h5py is traced
+        assert tracemalloc.get_traced_memory()[1] < most
+        assert read.flags.writeable == (kind != "safetensors")  # a view of the mapped file
     finally:
         tracemalloc.stop()
     np.testing.assert_array_equal(read, array)
