@@ -188,9 +188,9 @@ def _unit(embeddings):
     """Return embeddings (..., dim) with L2 norm 1, as float64."""
     embeddings = np.asarray(embeddings, "float64")
     norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
-    if not np.all(np.isfinite(norms) & (norms > 0)):
-        worst = norms[~(np.isfinite(norms) & (norms > 0))][0]
-        raise ValueError(f"text must give finite embeddings, none of them zero; got one of norm {worst:g}")
+    wrong = norms[~(np.isfinite(norms) & (norms > 0))]
+    if wrong.size:
+        raise ValueError(f"text must give finite embeddings, none of them zero; got one of norm {wrong[0]:g}")
     return embeddings / norms
 
 

@@ -16,7 +16,7 @@ from keras_vit.checkpoints.architecture import split_table
 from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.names.rules import Rule, fill, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
-from keras_vit.compat.initial_values import aligned_empty
+from keras_vit.compat.initial_values import aligned_zeros
 from keras_vit.config import ViTConfig
 from keras_vit.config.base import RESIZE_METHODS
 from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
@@ -310,7 +310,7 @@ class _File:
 
     def _join(self, variable, rule, shape):
         """Return the value of a variable in memory of its own; the arrays of the file may be views of it."""
-        array = aligned_empty(tuple(variable.shape), variable.dtype)
+        array = aligned_zeros(tuple(variable.shape), variable.dtype)
         parts = np.split(array, len(rule.theirs), rule.axis) if len(rule.theirs) > 1 else [array]
         for name, part in zip(rule.theirs, parts, strict=True):
             piece = to_ours(self.entries[name].read(), rule.form, shape)

@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 
 from keras_vit.checkpoints.entries import DEFLATE_LIMIT, Checkpoint, Entry, as_float32
-from keras_vit.compat.initial_values import aligned_empty
+from keras_vit.compat.initial_values import aligned_zeros
 from keras_vit.files import Refused
 
 # NumPy evaluates a header as a Python literal and passes on most of the resulting errors.
@@ -105,7 +105,7 @@ class _Member:
     def read(self):
         """Read the array as `np.load` does, with its checksum, into memory that TensorFlow can use without a copy."""
         header = self._header
-        array = aligned_empty(header.shape[::-1] if header.is_fortran else header.shape, header.dtype)
+        array = aligned_zeros(header.shape[::-1] if header.is_fortran else header.shape, header.dtype)
         target = memoryview(array.reshape(-1).view("u1"))
         self._fill(lambda done: target[done:])
         return array.transpose() if header.is_fortran else array

@@ -71,7 +71,7 @@ def initialise(variables, values=None):
             variable.assign(read())
 
 
-def aligned_empty(shape, dtype):
+def aligned_zeros(shape, dtype):
     """Return an array of zeros that TensorFlow can use without a copy, because its memory is aligned.
 
     Its memory is returned to the system with it; `malloc` keeps that of freed arrays, separately for each thread.

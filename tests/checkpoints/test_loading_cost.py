@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.compat.initial_values import aligned_empty, build_deferred, initialise
+from keras_vit.compat.initial_values import aligned_zeros, build_deferred, initialise
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -119,7 +119,7 @@ def test_loading_draws_nothing_and_holds_the_weights_once(folder, command, share
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow copies a bare array")
 @pytest.mark.parametrize("is_writeable", [True, False])
 def test_an_aligned_array_becomes_the_variable_without_a_copy(is_writeable):
-    array = aligned_empty((500, 300), "float32")
+    array = aligned_zeros((500, 300), "float32")
     assert array.shape == (500, 300) and array.dtype == np.float32 and array.ctypes.data % 64 == 0
     array[:] = 1
     array.flags.writeable = is_writeable  # what is read-only, such as a mapped file, must not be trained in

@@ -23,7 +23,7 @@ def small_memory(monkeypatch):
         assert np.prod(shape, dtype=float) * np.dtype(dtype).itemsize < 2**20, shape
         return np.empty(shape, dtype)
 
-    monkeypatch.setattr(npz, "aligned_empty", empty)
+    monkeypatch.setattr(npz, "aligned_zeros", empty)
 
 
 def with_size(content, name, size, compressed=None):
