@@ -14,9 +14,9 @@ import argparse
 import keras_vit
 from benchmarks import masked_patches
 
-SIZES = {"hidden_dim": 96, "num_layers": 4, "num_heads": 3, "mlp_dim": 192}
-HEAD = {"out_dim": 1024, "hidden_dim": 512, "bottleneck_dim": 128}
-TEACHER = {"teacher_temperature": 0.04, "warmup_epochs": 0, "freeze_epochs": 0, "teacher_momentum": 0.95}
+SIZES = {"hidden_dim": 96, "num_layers": 4, "num_heads": 4, "mlp_dim": 192}
+HEAD = {"out_dim": 512, "hidden_dim": 512, "bottleneck_dim": 128}
+TEACHER = {"teacher_temperature": 0.04, "warmup_epochs": 0, "freeze_epochs": 0, "teacher_momentum": 0.98}
 COLOURS = ("flip", "color_jitter(0.4, 0.4, 0.2, 0.1, 0.8)", "grayscale(0.2)")  # without blur, for 32 pixels
 CROPS = {"local_crops": 4, "local_size": 16, "augment": (COLOURS, (*COLOURS, "solarize(0.2)"), COLOURS)}
 RECIPE = {"learning_rate": 2e-3, "final_weight_decay": None, "drop_path_rate": None, "image_size": None}
@@ -25,7 +25,7 @@ RECIPE = {"learning_rate": 2e-3, "final_weight_decay": None, "drop_path_rate": N
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--data", help=".npz file of the images")
-    parser.add_argument("--steps", type=int, default=780)
+    parser.add_argument("--steps", type=int, default=3120)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--batch-size", type=int, default=64)
     arguments = parser.parse_args()
@@ -42,8 +42,9 @@ def run(arguments, data, seed):
     config = keras_vit.ViTConfig(
         name="small",
         image_size=data["x_train"].shape[1:3],
-        patch_size=4,
+        patch_size=8,
         include_top=False,
+        pooling="gap",
         position_embedding="sincos2d",
         **SIZES,
     )
