@@ -19,11 +19,14 @@ from keras_vit.compat.parts import BackendFit, check_parts
 from keras_vit.compat.private_names import check_installed
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
 
-# method -> its data arguments, each with the argument that limits its steps; Keras could run more steps than this limit
+# method -> its data arguments, each with the argument that limits its steps, as Keras could run more, and its function
 _STEPS_OF = {
-    "fit": {"x": "steps_per_epoch", "validation_data": "validation_steps"},
-    "evaluate": {"x": "steps"},
-    "predict": {"x": "steps"},
+    "fit": {
+        "x": ("steps_per_epoch", "train_function"),
+        "validation_data": ("validation_steps", "test_function"),
+    },
+    "evaluate": {"x": ("steps", "test_function")},
+    "predict": {"x": ("steps", "predict_function")},
 }
 _trained: Any = contextvars.ContextVar("trained", default=None)  # the model of the train_step that runs in this thread
 _OUTSIDE = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
@@ -159,7 +162,7 @@ class DistributedFit(_OwnFit):
         own = arguments.pop("kwargs", {})
         if own:  # passed by Keras when `fit` validates; these data are already adapted
             return {**arguments, **own}
-        for name, counted_by in _STEPS_OF[method].items():
+        for name, (counted_by, function) in _STEPS_OF[method].items():
             steps = arguments.get(counted_by)
             if steps and steps % self.steps_per_execution:
                 raise ValueError(
@@ -169,7 +172,7 @@ class DistributedFit(_OwnFit):
             if arguments.get(name) is not None:
                 if steps is None:
                     _check_end(method, name, counted_by, arguments[name])
-                arguments[name] = self._looked_at(method, self._shared_out(arguments[name]))
+                arguments[name] = self._looked_at(method, self._shared_out(arguments[name], function))
         return arguments
 
     def _looked_at(self, method, data):

@@ -1,4 +1,4 @@
-"""Features that `fit` lacks on JAX: microbatches, weights that remain after a failed step, layouts that fit the mesh.
+"""Features that `fit` lacks on JAX: microbatches, weights that remain after a failed step, rows of several processes.
 
 Keras's loops take weights, optimizer and metrics out of the model before the first step and put them back after the
 last one. After an error, such as an image of the wrong size or an unreadable file, a `keras.Model` has no weights. With
@@ -9,6 +9,7 @@ that keeps the weights when tests/compat/test_jax_state.py shows that `keras.Mod
 import itertools
 
 import keras
+import numpy as np
 
 from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 
@@ -34,6 +35,7 @@ class JaxFit(BackendFit):
     """Correct `fit` on JAX; a mixin for `keras.Model`, see fit.py."""
 
     _can_split = True
+    _filled: dict[str, int] = {}  # function -> length of the tuples of its data before `_shared_out` filled the batches
 
     def train_step(self, state, data):
         if self._microbatches == 1 or not self.trainable_variables:
@@ -98,7 +100,7 @@ class JaxFit(BackendFit):
             found = []
             try:
                 for batch in itertools.islice(iterator, calls):
-                    outputs, state = function(state, iter((batch,)))
+                    outputs, state = function(state, iter((self._real_rows(name, batch),)))
                     found.append(outputs)
             except BaseException:
                 if _is_there(state):
@@ -108,10 +110,107 @@ class JaxFit(BackendFit):
             if not found:
                 raise StopIteration
             if name == "predict_function":
+                found = [keras.tree.map_structure(on_host, outputs) for outputs in found]
                 outputs = keras.tree.map_structure(lambda *parts: keras.ops.concatenate(parts), *found)
             return outputs, state
 
         setattr(self, name, run)
+
+    def _shared_out(self, data, function):
+        """Give each process its rows of every batch; rows without a label's weight (NaN) fill up the last one.
+
+        Data with the option `AutoShardPolicy.OFF` have only the rows of this process, as `own_rows` makes them.
+        """
+        import jax
+        import tensorflow as tf
+
+        self._filled = {name: length for name, length in self._filled.items() if name != function}
+        distribution = keras.distribution.distribution()
+        if jax.process_count() == 1 or (distribution is None and _is_local(self)):
+            return data
+        if distribution is None or not isinstance(data, tf.data.Dataset):
+            raise ValueError(
+                "in several processes, fit, evaluate and predict need a tf.data.Dataset, such as Devices.dataset "
+                "returns, and must be called inside the `with keras_vit.distribution(...)` of the model; got "
+                f"{type(data).__name__} {'outside' if distribution is None else 'inside'} of it"
+            )
+        (index, count), replicas = rows_of_process(distribution), distribution.num_model_replicas
+        is_own = data.options().experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
+        rows, spec = first_tensor(data.element_spec).shape[0], data.element_spec
+        is_full = rows is not None and (is_own or rows % replicas == 0)
+        if is_full and is_own:
+            return data
+        if not is_full:
+            self._filled = {**self._filled, function: len(spec) if isinstance(spec, tuple) else 0}
+
+        def own(*batch):
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+            rows = tf.shape(first_tensor(x))[0]
+            size = data.rows_per_batch if is_own else -(-rows // replicas) * replicas
+            first, last = (0, size) if is_own else (index * size // count, (index + 1) * size // count)
+
+            def part(tensor, value=0):
+                missing = [[0, size - rows]] + [[0, 0]] * (len(tensor.shape) - 1)
+                return (tensor if is_full else tf.pad(tensor, missing, constant_values=value))[first:last]
+
+            if is_full:
+                return keras.tree.map_structure(part, batch if isinstance(spec, tuple) else batch[0])
+            weight = part(tf.ones([rows]) if weight is None else tf.cast(weight, "float32"), float("nan"))
+            return keras.tree.map_structure(part, x), weight if y is None else keras.tree.map_structure(part, y), weight
+
+        return data.map(own)
+
+    def _real_rows(self, function, batch):
+        """Return a batch without the rows that `_shared_out` added; a batch with fewer rows is on every device."""
+        if function not in self._filled:
+            return batch
+        import jax
+
+        length, weight = self._filled[function], batch[2]
+        is_real = ~np.isnan(on_host(weight))
+        batch = batch[: length or 1]
+        if not is_real.all():
+            everywhere = jax.sharding.NamedSharding(weight.sharding.mesh, jax.sharding.PartitionSpec())
+            batch = jax.jit(_take, out_shardings=everywhere)(batch, np.flatnonzero(is_real))
+        return batch if length else batch[0]
+
+
+def on_host(array):
+    """Return the NumPy array of a JAX array, whose parts may be in other processes; all of them must call this."""
+    from jax.experimental import multihost_utils
+
+    is_here = array.is_fully_addressable or array.is_fully_replicated
+    return np.asarray(array if is_here else multihost_utils.process_allgather(array, tiled=True))
+
+
+def rows_of_process(distribution):
+    """Return (index, count): this process has rows [index * B / count, (index + 1) * B / count) of a batch of B.
+
+    Raises:
+        ValueError: if the parts of the batch on the devices of this process do not follow each other.
+    """
+    replicas = distribution.num_model_replicas
+    layout = distribution.get_data_layout((replicas,)).backend_layout
+    slices = layout.addressable_devices_indices_map((replicas,)).values()
+    parts = sorted({rows.indices(replicas)[0] for (rows,) in slices})
+    size = len(parts)
+    if not parts or replicas % size or parts[0] % size or parts[-1] - parts[0] != size - 1:
+        raise ValueError(
+            "devices and mesh must give every process the same number of consecutive parts of the batch; "
+            f"got the parts {parts} of {replicas} in this process (leave out devices)"
+        )
+    return parts[0] // size, replicas // size
+
+
+def own_rows(dataset):
+    """Return a dataset marked as having only the rows of this process."""
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    marked = dataset.with_options(options)
+    marked.rows_per_batch = getattr(dataset, "rows_per_batch", None)
+    return marked
 
 
 class ViTModelParallel(keras.distribution.ModelParallel):
@@ -127,7 +226,7 @@ class ViTModelParallel(keras.distribution.ModelParallel):
     def __init__(self, mesh):
         layouts = keras.distribution.LayoutMap(mesh)
         layouts.update(_LAYOUTS)
-        super().__init__(layout_map=layouts, batch_dim_name="data")
+        super().__init__(layout_map=layouts, batch_dim_name="data", auto_shard_dataset=False)
 
     def get_variable_layout(self, variable):
         layout = super().get_variable_layout(variable)
@@ -140,6 +239,14 @@ def _after(gradients, data):
     import jax
 
     return data if gradients is None else jax.lax.optimization_barrier((gradients, data))[1]
+
+
+def _take(batch, rows):
+    return keras.tree.map_structure(lambda tensor: tensor[rows], batch)
+
+
+def _is_local(model):
+    return all(weight.value.is_fully_addressable for weight in model.weights)
 
 
 def _is_there(arrays):

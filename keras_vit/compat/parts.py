@@ -106,6 +106,6 @@ class BackendFit:
         """Return the arguments of `compile` from a file, without the settings that suit only the saving machine."""
         return config
 
-    def _shared_out(self, data):
-        """Return the data, changed so that each worker of the strategy gets its own rows."""
+    def _shared_out(self, data, function):
+        """Return the data for `train_function`, `test_function` or `predict_function`, each worker's with its rows."""
         return data

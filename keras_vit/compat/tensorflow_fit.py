@@ -207,7 +207,7 @@ class TensorFlowFit(BackendFit):
     def _portable(self, config):
         return {**config, "jit_compile": "auto"} if self._has_strategy else config
 
-    def _shared_out(self, data):
+    def _shared_out(self, data, function):
         """Give each worker its rows of every batch; Keras would distribute files."""
         import tensorflow as tf
 

@@ -209,6 +209,7 @@ def finished(dataset, order, start_step):
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     dataset = dataset.prefetch(1).with_options(options)  # only one, because batches may be large
     dataset.steps_per_epoch = max(order.source.size // order.batch_size, 1)  # shown in the error if fit gets none
+    dataset.rows_per_batch = order.batch_size // order.shard[1]  # the last batch may have fewer
     return dataset
 
 

@@ -1,20 +1,23 @@
-"""Checkpoint files: one safetensors file per step, written atomically."""
+"""Checkpoints: a safetensors file per step, or a folder that several processes write together; atomically."""
 
 import contextlib
 import json
 import os
 import pathlib
 import re
+import shutil
 import zlib
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from keras_vit.files import hold, remove_partial, replace_file
+from keras_vit.files import PARTIAL, hold, remove_partial, replace_file
+from keras_vit.training import host_arrays
 
-_NAME = re.compile(r"step-(\d{9})\.safetensors")
+_NAME = re.compile(r"step-(\d{9})(\.safetensors)?")
 _FORMAT = 3
+_HEADER = "header.json"  # the metadata of a checkpoint that is a folder
 CHECKPOINTS = "checkpoints"  # name of the folder of checkpoints inside the folder of a run
 
 
@@ -43,55 +46,106 @@ class CheckpointFolder:
         return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
     def path(self, step):
-        return self.folder / f"step-{step:09d}.safetensors"
+        together = self.folder / f"step-{step:09d}"
+        return together if together.is_dir() else self.folder / f"step-{step:09d}.safetensors"
 
-    def write(self, step, arrays, state):
+    def write(self, step, arrays, state, is_chief=True):
         """Write a checkpoint, then delete the checkpoints that are no longer kept.
+
+        If some are JAX arrays, the checkpoint is a folder, and all processes that hold parts of them must call this.
 
         Args:
             step: number of completed steps.
-            arrays: dict from name to NumPy array.
+            arrays: dict from name to NumPy or JAX array.
             state: dict of JSON values.
+            is_chief: whether this process writes all but its parts of JAX arrays.
 
         Raises:
             CheckpointError: if the disk is full or not writable; the earlier checkpoints are kept.
         """
+        if any(map(host_arrays.is_shared, arrays.values())):
+            self._write_folder(step, arrays, state, is_chief)
+            return
         stored = {name: _as_stored(array) for name, array in arrays.items()}
         forms = {name: (array.dtype.name, _checksum(stored[name])) for name, array in arrays.items()}
-        header = json.dumps({"format": _FORMAT, "step": step, "arrays": forms, "state": state})
-        metadata = {"checkpoint": header, "checksum": str(zlib.crc32(header.encode()))}
+        metadata = _metadata(step, forms, state)
         with disk_errors(self.path(step)):
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_file(self.path(step), lambda partial: save_file(stored, partial, metadata))
-        for old in self.steps()[: -1 - self._keep]:
-            self.path(old).unlink()
+        self._delete_old()
 
-    def read(self, step):
-        """Return (arrays, state) of a checkpoint.
+    def _write_folder(self, step, arrays, state, is_chief):
+        forms = {name: (array.dtype.name, _checksum(array), array.shape) for name, array in arrays.items()}
+        partial, path = self.folder / f"{PARTIAL}{step}", self.folder / f"step-{step:09d}"
+        with disk_errors(path):
+            host_arrays.save(partial / "arrays", arrays)
+            if is_chief:
+                (partial / _HEADER).write_text(json.dumps(_metadata(step, forms, state)), encoding="utf-8")
+                os.rename(partial, path)
+                self._delete_old()
+            host_arrays.wait_for_all(path.name)
+
+    def _delete_old(self):
+        for old in map(self.path, self.steps()[: -1 - self._keep]):
+            if old.is_dir():
+                shutil.rmtree(old.rename(self.folder / f"{PARTIAL}{old.name}"))
+            else:
+                old.unlink()
+
+    def read(self, step, like=None):
+        """Return (arrays, state) of a checkpoint, whether one process or several have written it.
+
+        Args:
+            step: number of completed steps.
+            like: dict from name to JAX array; of a checkpoint that several processes have written, these arrays are
+                read to the same devices.
 
         Raises:
-            CheckpointError: if the file was not written by `write`, or a checksum (CRC-32) does not match.
+            CheckpointError: if the file was not written by `write`, or a checksum does not match.
+            ImportError: if several processes have written it, and Orbax is not installed.
         """
+        path = self.path(step)
         try:
-            with safe_open(self.path(step), "np") as file:
-                stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-                metadata = file.metadata()
-            header = json.loads(metadata["checkpoint"])
+            if path.is_dir():
+                header = _header(json.loads((path / _HEADER).read_text(encoding="utf-8")), step)
+                forms = {name: (shape, dtype) for name, (dtype, _, shape) in header["arrays"].items()}
+                stored = host_arrays.restore(path / "arrays", forms, like or {})
+            else:
+                with safe_open(path, "np") as file:
+                    stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+                    header = _header(file.metadata(), step)
             forms = header["arrays"]
-            if metadata["checksum"] != str(zlib.crc32(metadata["checkpoint"].encode())):
-                raise ValueError("a header with a wrong checksum")
-            if (header["format"], header["step"], set(forms)) != (_FORMAT, step, set(stored)):
-                raise ValueError("a header of another format, another step or other arrays")
-            for name, (_, checksum) in forms.items():
+            if set(forms) != set(stored):
+                raise ValueError("a header of other arrays")
+            for name, (_, checksum, *_) in forms.items():
                 if _checksum(stored[name]) != checksum:
                     raise ValueError(f"an array {name} with a wrong checksum")
-            return {name: stored[name].view(np.dtype(dtype)) for name, (dtype, _) in forms.items()}, header["state"]
+            arrays = {
+                name: array if host_arrays.is_shared(array) else array.view(np.dtype(forms[name][0]))
+                for name, array in stored.items()
+            }
+            return arrays, header["state"]
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             before = max((other for other in self.steps() if other < step), default=0)
             raise CheckpointError(
                 f"{self.path(step)} must be a whole checkpoint of step {step} in format {_FORMAT}; got {error}: delete "
                 f"it, and the same command resumes from step {before}"
             ) from error
+
+
+def _metadata(step, forms, state):
+    header = json.dumps({"format": _FORMAT, "step": step, "arrays": forms, "state": state})
+    return {"checkpoint": header, "checksum": str(zlib.crc32(header.encode()))}
+
+
+def _header(metadata, step):
+    """Return the header of a checkpoint after comparing its checksum, format and step."""
+    header = json.loads(metadata["checkpoint"])
+    if metadata["checksum"] != str(zlib.crc32(metadata["checkpoint"].encode())):
+        raise ValueError("a header with a wrong checksum")
+    if (header["format"], header["step"]) != (_FORMAT, step):
+        raise ValueError("a header of another format or another step")
+    return header
 
 
 def write_atomically(path, write):
@@ -136,7 +190,10 @@ def held(workdir, is_chief):
 
 
 def _checksum(array):
-    """Return the CRC-32 of the dtype, shape and bytes of an array."""
+    """Return the CRC-32 of the dtype, shape and bytes of an array; of a JAX array, `host_arrays.checksum`."""
+    if host_arrays.is_shared(array):
+        return host_arrays.checksum(array)
+    array = _as_stored(array)
     return zlib.crc32(array.reshape(-1).view("u1"), zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.jax_fit import ViTModelParallel
+from keras_vit.compat.jax_fit import ViTModelParallel, own_rows, rows_of_process
 from keras_vit.compat.tensorflow_fit import mirrored_strategy
 from keras_vit.training import workers
 
@@ -57,6 +57,8 @@ class Devices:
         """
         if self.workers == 1:
             return make((0, 1))
+        if self.strategy is None:
+            return own_rows(make(rows_of_process(keras.distribution.distribution())))
         return self.strategy.distribute_datasets_from_function(
             lambda context: _rows_per_replica(
                 make((context.input_pipeline_id, context.num_input_pipelines)),
@@ -110,13 +112,9 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
     if strategy is None:
         yield Devices(name)
     elif keras.backend.backend() == "jax":
-        if strategy.num_processes > 1:
-            raise ValueError(
-                "distributions of the JAX backend must run in one process; "
-                f"got {strategy.num_processes} (jax.process_count)"
-            )
+        rows_of_process(strategy)
         with strategy.scope():
-            yield Devices(name, strategy.num_model_replicas)
+            yield Devices(name, strategy.num_model_replicas, *workers.place(None))
     else:
         worker, worker_count = workers.place(strategy)
         with strategy.scope():
@@ -167,11 +165,19 @@ def _tpu(address=None):
 
 
 def _data_parallel(devices=None):
-    return keras.distribution.DataParallel(devices=devices)  # None: all of them
+    return keras.distribution.DataParallel(devices=_listed(devices), auto_shard_dataset=False)
+
+
+def _listed(devices):
+    """Return the names of the devices; if None, of all, sorted by process, as each reads consecutive rows."""
+    import jax
+
+    everywhere = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    return [f"{device.platform}:{device.id}" for device in everywhere] if devices is None else list(devices)
 
 
 def _model_parallel(mesh=None, devices=None):
-    devices = keras.distribution.list_devices() if devices is None else list(devices)
+    devices = _listed(devices)
     mesh = checks.check_pair("mesh", mesh) if mesh is not None else (len(devices), 1)
     if mesh[0] * mesh[1] != len(devices):
         raise ValueError(f"mesh must multiply to the number of devices; got mesh={mesh}, {len(devices)} devices")

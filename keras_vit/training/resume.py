@@ -1,7 +1,9 @@
 """Resume: continue an interrupted run from the step of its last checkpoint, with identical results."""
 
 import concurrent.futures
+import json
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.training import preemption, workers
+from keras_vit.training import host_arrays, preemption, workers
 from keras_vit.training.checkpoint_files import CHECKPOINTS, CheckpointFolder, held
 from keras_vit.training.identity import as_read, check_same_run, describe_optimizer
 from keras_vit.training.state import read_callbacks, read_state, write_callbacks, write_state
@@ -97,15 +99,18 @@ class Resume(keras.callbacks.Callback):
         if self._is_used:
             raise ValueError("a Resume is for one fit: create the Resume and its data again before each fit")
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
-        with held(self._workdir, workers.is_chief(model)):
+        if workers.shares_arrays(model):
+            host_arrays.orbax()  # raises an error now, not at the first checkpoint
+        self._is_chief = workers.is_chief(model)
+        with held(self._workdir, self._is_chief):
             return self._run_alone(model, fit, arguments)
 
     def _run_alone(self, model, fit, arguments):
-        self._check_step(model)
         optimizer = describe_optimizer(model.optimizer)  # before callbacks change its learning rate
         self._identity = {**self._run, "optimizer": optimizer, "steps_per_epoch": self._steps_per_epoch}
+        self._check_workers(model)
         self._others = [one for one in keras.tree.flatten(arguments.get("callbacks")) if one is not self]
-        self._saved = self._read() if self.step else None
+        self._saved = self._read(model) if self.step else None
         self._validates = arguments.get("validation_data") is not None
         epoch = max(0, self.step - 1) // self._steps_per_epoch  # an epoch with all steps done is still validated
         # Last of the callbacks, so that the state of the checkpoint overrides what the others set.
@@ -163,23 +168,34 @@ class Resume(keras.callbacks.Callback):
     def _saved_step(self):
         return max(self._files.steps(), default=0)
 
-    def _check_step(self, model):
+    def _check_workers(self, model):
         if self._saved_step() != self.step:
             raise ValueError(
                 f"the newest checkpoint in {self._files.folder} must be that of step {self.step}, as it was when this "
                 f"Resume was created; it is that of step {self._saved_step()} now: create the Resume and its data "
                 "again"
             )
-        steps = workers.gather(model, [np.int64(self.step)] * len(workers.local_replicas(model)))
-        if len(set(steps.tolist())) > 1:
+        digest = zlib.crc32(json.dumps(self._identity, sort_keys=True).encode()) >> 1  # 31 bits
+        own = np.array([self.step, digest], "int32")
+        steps, digests = map(set, workers.gather(model, [own] * len(workers.local_replicas(model))).T.tolist())
+        if len(steps) > 1:
             raise ValueError(
                 "workdir must be one folder that all workers share; "
-                f"they found checkpoints of steps {sorted(set(steps.tolist()))} in {self._files.folder}"
+                f"they found checkpoints of steps {sorted(steps)} in {self._files.folder}"
+            )
+        if len(digests) > 1:
+            raise ValueError(
+                "all workers must start the same run, with equal recipes, models and images; "
+                f"got {len(digests)} different ones: compare the files and arguments on the machines"
             )
 
-    def _read(self):
+    def _read(self, model):
         """Return the newest checkpoint, (arrays, state), after comparing it with the run."""
-        arrays, state = self._files.read(self.step)
+        like = {}
+        if workers.shares_arrays(model):
+            model.optimizer.build(model.trainable_variables)
+            like = read_state(model)
+        arrays, state = self._files.read(self.step, like)
         check_same_run(self._files.folder, state["run"], self._identity)
         if self.step > self._last_step:
             raise ValueError(
@@ -213,15 +229,17 @@ class Resume(keras.callbacks.Callback):
             "history": {name: list(map(float, values)) for name, values in self.model.history.history.items()},
             "epochs": list(self.model.history.epoch),
         }
-        if workers.is_chief(self.model):
+        if workers.shares_arrays(self.model):
+            self._write_checked(self.step, arrays, state)
+        elif self._is_chief:
             self._write = self._thread.submit(self._write_checked, self.step, arrays, state)
 
     def _write_checked(self, step, arrays, state):
         for name, array in arrays.items():
             is_checked = name.startswith(("model.", "optimizer.")) and array.dtype.kind not in "biu"
-            if is_checked and not np.isfinite(array).all():
+            if is_checked and not host_arrays.is_finite(array):
                 raise NonFiniteError(f"a weight ({name}) is infinite or NaN after step {step}")
-        self._files.write(step, arrays, state)
+        self._files.write(step, arrays, state, self._is_chief)
 
     def _wait(self):
         """Wait for the checkpoint that is being written and raise its errors."""

@@ -30,7 +30,7 @@ from keras_vit.training.recipe import Recipe
 from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.resume import Resume
-from keras_vit.training.workers import save_model
+from keras_vit.training.workers import save_model, value_of
 from keras_vit.typing import PathLike
 from keras_vit.zoo import VARIANTS, create_model, variant_name
 
@@ -75,7 +75,8 @@ def train(
 
     - `recipe.json`: every field of the recipe;
     - `checkpoints/`: the checkpoints to resume from, see `Resume`;
-    - `steps.csv`, `history.csv`: one row per step and per epoch; `logs/`: for TensorBoard, if it is installed;
+    - `steps.csv`, `history.csv`: one row per step and per epoch; `logs/`: for TensorBoard, if it is installed (not in
+      several processes on JAX);
     - `best.keras`: the model of the epoch with the highest validation accuracy; equal epochs, and those without
       accuracy, are compared by validation loss. `model.keras`: the model of the last epoch;
     - `history.json`: recipe, accuracy and history, written last. Once it exists, the same call returns its result;
@@ -172,11 +173,12 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
             callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
         if devices.is_chief:
             callbacks.append(progress.Tables(workdir, resume, steps_per_epoch))
-            if validation is not None:
-                callbacks.append(progress.BestModel(workdir / "best.keras", student_of(model)))
-            if importlib.util.find_spec("tensorboard"):
+            # On JAX, a single process must not compute with arrays of all, as TensorBoard does with the learning rate.
+            if importlib.util.find_spec("tensorboard") and (devices.workers == 1 or devices.strategy is not None):
                 callbacks.append(keras.callbacks.TensorBoard(workdir / "logs", write_graph=False))
             write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
+        if validation is not None:
+            callbacks.append(progress.BestModel(workdir / "best.keras", student_of(model)))
         size = " x ".join(map(str, find_encoder(model).config.image_size or ("any",)))
         log(
             f"{epochs * steps_per_epoch:,} steps of {recipe.batch_size} images, "
@@ -197,6 +199,7 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
             raise data_error(error) or error from None
         history = {name: [progress.shortest(value) for value in values] for name, values in history.items()}
         result = TrainResult(student_of(model), history, history.get("val_accuracy", [None])[-1])
+        save_model(result.model, workdir / "model.keras")
         if devices.is_chief:
             log(_report(result, progress.history_rows(history, steps_per_epoch), recipe, identity, workdir))
         return result
@@ -310,7 +313,7 @@ def _finished(workdir, identity, model):
     model = student_of(model)
     own = [weight for weight in model.weights if not weight.name.startswith("lora_")]  # merged in the file
     for variable, value in zip(own, saved.weights, strict=True):
-        variable.assign(keras.ops.convert_to_numpy(value))
+        variable.assign(value_of(value))
     restart_lora(model)
     find_encoder(model).labels = find_encoder(saved).labels
     return TrainResult(model, history, accuracy)
@@ -331,8 +334,7 @@ def _named(path, report):
 
 
 def _report(result, rows, recipe, identity, workdir):
-    """Write the files of a finished run, `history.json` last; return a summary."""
-    save_model(result.model, workdir / "model.keras")
+    """Write the other files of a finished run, `history.json` last; return a summary."""
     has_curves = progress.draw_curves(rows, workdir / "curves.png")
     values = {"recipe": recipe.to_dict(), "accuracy": result.accuracy, "history": result.history, "run": identity}
     write_text(workdir / "history.json", json.dumps(values, indent=2))

@@ -17,7 +17,7 @@ def read_state(model):
     Names describe the place in the model, because layer names depend on how many layers were created before. Values
     that differ between replicas (sums of metrics, moving statistics of BatchNormalization) get a leading axis of
     replicas. For a `Distiller`, the model is the student; the teacher does not change. With several workers, all of
-    them must call this.
+    them must call this. On JAX, several workers get the arrays of model and optimizer as they are, on their devices.
     """
     return {name: _read(model, name, variable) for name, variable in _variables(model).items()}
 
@@ -125,6 +125,9 @@ def _mean(array, replicas):
 
 
 def _read(model, name, variable):
+    if workers.shares_arrays(model):
+        value = np.asarray(variable.value) if name.startswith("metrics.") else variable.value
+        return value[None] if _of_replicas(name, variable) else value
     parts = workers.local_parts(variable)
     if not _of_replicas(name, variable):
         return np.array(parts[0].numpy())

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.compat.fit import has_workers
+from keras_vit.compat.jax_fit import on_host
 from keras_vit.models.layer_states import enable_lora_as_in
 from keras_vit.training.checkpoint_files import write_atomically
 
@@ -17,6 +18,11 @@ def strategy_of(model):
 
 def place(strategy):
     """Return (index of this process, number of processes) of the run; a chief, if any, has index 0."""
+    distribution = keras.distribution.distribution()  # on JAX, the current one
+    if distribution is not None:
+        import jax
+
+        return jax.process_index(), distribution.num_processes
     resolver = getattr(strategy, "cluster_resolver", None)
     # The resolver of a TPU may list several machines, but one process trains on all of them.
     if resolver is None or not has_workers(strategy):
@@ -34,6 +40,11 @@ def worker_count(model):
 def is_chief(model):
     """Whether this process writes the files."""
     return place(strategy_of(model))[0] == 0
+
+
+def shares_arrays(model):
+    """Whether the variables are JAX arrays that several processes hold together."""
+    return strategy_of(model) is None and worker_count(model) > 1
 
 
 def replica_count(model):
@@ -65,6 +76,8 @@ def gather(model, local):
     if worker_count(model) == 1:
         return np.stack(local)
     everywhere = _gather_unordered(model, local)
+    if shares_arrays(model):
+        return everywhere
     ids = _gather_unordered(model, [np.int32(replica) for replica in local_replicas(model)])
     return everywhere[np.argsort(ids)]
 
@@ -77,6 +90,10 @@ def largest(model, number):
 
 
 def _gather_unordered(model, local):
+    if shares_arrays(model):
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.process_allgather(local[0])
     import tensorflow as tf
 
     strategy, remaining = strategy_of(model), iter(local)
@@ -85,10 +102,10 @@ def _gather_unordered(model, local):
 
 
 def save_model(model, path):
-    """Write a `.keras` file atomically.
+    """Write a `.keras` file atomically; all workers must call this, and the first one writes.
 
-    With several workers, the file contains no optimizer, and a single worker may call this. Keras's own saving would
-    create variables, which all workers of a strategy must do together; so a thread outside the strategy saves a copy.
+    With several workers, the file contains no optimizer. Keras's own saving would create variables, which all workers
+    of a strategy must do together; so a thread outside the strategy saves a copy.
     """
     if worker_count(model) == 1:
         write_atomically(path, model.save)
@@ -99,5 +116,13 @@ def save_model(model, path):
         copy.set_weights(values)
         write_atomically(path, copy.save)
 
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        thread.submit(save_copy, [local_parts(variable)[0].numpy() for variable in model.weights]).result()
+    values = [value_of(variable) for variable in model.weights]
+    if is_chief(model):
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            thread.submit(save_copy, values).result()
+
+
+def value_of(variable):
+    """Return the value of a variable as a NumPy array; on JAX, all workers must call this."""
+    value = local_parts(variable)[0]
+    return on_host(value.value) if keras.backend.backend() == "jax" else keras.ops.convert_to_numpy(value)
