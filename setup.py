@@ -46,6 +46,9 @@ EXPORT = [
     "tf2onnx>=1.17",
 ]
 
+# Checkpoints of a run in several processes on JAX
+HOSTS = ["orbax-checkpoint>=0.12.8"]
+
 # The tokenizers of text towers, for zero_shot
 TEXT = ["tokenizers>=0.21.4"]
 
@@ -73,6 +76,7 @@ TOOLS = {
     "demo": ["gradio>=6.31", "scikit-learn>=1.5.2"],  # keras-vit demo
     "docs": DOCS,
     "export": EXPORT,
+    "hosts": HOSTS,
     "hub": ["huggingface_hub>=1.2"],  # weights="hf://org/repo"; the first version whose transfers can be limited
     "text": TEXT,
     "quickstart": ["scikit-learn>=1.5.2"],  # contains the images of digits
@@ -81,6 +85,7 @@ TOOLS = {
     "test": [
         *DOCS,
         *EXPORT,
+        *HOSTS,
         *TEXT,
         "build>=1.6",
         "gradio>=6.31",

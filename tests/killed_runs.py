@@ -9,6 +9,8 @@ import sys
 
 from safetensors import safe_open
 
+from keras_vit.training.checkpoint_files import CheckpointFolder
+
 SERVER = pathlib.Path(__file__).parent / "training" / "kill_run.py"
 STEPS = 24  # of the whole run, see kill_run.py
 
@@ -16,8 +18,8 @@ STEPS = 24  # of the whole run, see kill_run.py
 class Runs:
     """The server of kill_run.py."""
 
-    def __init__(self, log):
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    def __init__(self, log, **environment):
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
         self._log, self._errors = log, open(log, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the server
         self._server = subprocess.Popen(
             [sys.executable, SERVER],
@@ -49,6 +51,8 @@ class Runs:
 
     def answer(self):
         line = self._server.stdout.readline()
+        while line.startswith("[Gloo]"):  # which connects processes of JAX
+            line = self._server.stdout.readline()
         if not line:
             raise RuntimeError(pathlib.Path(self._log).read_text(encoding="utf-8"))
         return json.loads(line)
@@ -60,11 +64,19 @@ class Runs:
 
 def end_state(workdir):
     """Every variable of model, optimizer and metrics at the last step, by name, as bytes; and the history."""
-    with safe_open(workdir / "checkpoints" / f"step-{STEPS:09d}.safetensors", "np") as file:
-        arrays = {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118 - no dict
+    arrays = {name: array.tobytes() for name, array in end_arrays(workdir).items()}
     history = json.loads((workdir / "history.json").read_text())["history"]
     history.pop("images_per_second")
     return arrays, history
+
+
+def end_arrays(workdir):
+    """Every variable at the last step, by name, whether one process or several have written it."""
+    path = workdir / "checkpoints" / f"step-{STEPS:09d}"
+    if path.is_dir():
+        return CheckpointFolder(path.parent).read(STEPS)[0]
+    with safe_open(f"{path}.safetensors", "np") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
 
 
 def step_rows(workdir):

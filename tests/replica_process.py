@@ -44,14 +44,31 @@ def wait(started, timeout=1800):
             process.wait()
 
 
-def worker_environments(count):
-    """Returns TF_CONFIG of each of `count` processes on this machine."""
+def free_addresses(count):
+    """Returns addresses on this machine whose ports are free."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
     addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
     for one in sockets:
         one.close()
-    cluster = {"worker": addresses}
+    return addresses
+
+
+def host_environments(count, devices=1):
+    """Returns what `keras.distribution.initialize` reads in each of `count` processes with some devices each."""
+    common = {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": free_addresses(1)[0],
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(count),
+    }
+    return [{**common, "KERAS_DISTRIBUTION_PROCESS_ID": str(index)} for index in range(count)]
+
+
+def worker_environments(count):
+    """Returns TF_CONFIG of each of `count` processes on this machine."""
+    cluster = {"worker": free_addresses(count)}
     tasks = [{"type": "worker", "index": index} for index in range(count)]
     return [{"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})} for task in tasks]

@@ -135,11 +135,16 @@ class JaxFit(BackendFit):
                 f"{type(data).__name__} {'outside' if distribution is None else 'inside'} of it"
             )
         (index, count), replicas = rows_of_process(distribution), distribution.num_model_replicas
-        is_own = data.options().experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
+        is_own = _is_own(data)
         rows, spec = first_tensor(data.element_spec).shape[0], data.element_spec
         is_full = rows is not None and (is_own or rows % replicas == 0)
         if is_full and is_own:
             return data
+        if is_own and not is_full and not hasattr(data, "rows_per_batch"):
+            raise ValueError(
+                "batches of the rows of one process must have a fixed number of rows, or come straight from "
+                f"eval_pipeline; got {spec} (drop the remainder, or pass whole batches in all processes)"
+            )
         if not is_full:
             self._filled = {**self._filled, function: len(spec) if isinstance(spec, tuple) else 0}
 
@@ -208,9 +213,7 @@ def own_rows(dataset):
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    marked = dataset.with_options(options)
-    marked.rows_per_batch = getattr(dataset, "rows_per_batch", None)
-    return marked
+    return dataset if _is_own(dataset) else dataset.with_options(options)
 
 
 class ViTModelParallel(keras.distribution.ModelParallel):
@@ -243,6 +246,11 @@ def _after(gradients, data):
 
 def _take(batch, rows):
     return keras.tree.map_structure(lambda tensor: tensor[rows], batch)
+
+
+def _is_own(dataset):
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    return policy == type(policy).OFF
 
 
 def _is_local(model):

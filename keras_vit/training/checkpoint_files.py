@@ -75,7 +75,7 @@ class CheckpointFolder:
         self._delete_old()
 
     def _write_folder(self, step, arrays, state, is_chief):
-        forms = {name: (array.dtype.name, _checksum(array), array.shape) for name, array in arrays.items()}
+        forms = {name: (array.dtype.name, host_arrays.checksum(array), array.shape) for name, array in arrays.items()}
         partial, path = self.folder / f"{PARTIAL}{step}", self.folder / f"step-{step:09d}"
         with disk_errors(path):
             host_arrays.save(partial / "arrays", arrays)
@@ -97,14 +97,15 @@ class CheckpointFolder:
 
         Args:
             step: number of completed steps.
-            like: dict from name to JAX array; of a checkpoint that several processes have written, these arrays are
-                read to the same devices.
+            like: dict from name to array; of a checkpoint that several processes have written, the JAX arrays among
+                these are read to the same devices.
 
         Raises:
             CheckpointError: if the file was not written by `write`, or a checksum does not match.
             ImportError: if several processes have written it, and Orbax is not installed.
         """
         path = self.path(step)
+        check = host_arrays.checksum if path.is_dir() else _checksum
         try:
             if path.is_dir():
                 header = _header(json.loads((path / _HEADER).read_text(encoding="utf-8")), step)
@@ -118,7 +119,7 @@ class CheckpointFolder:
             if set(forms) != set(stored):
                 raise ValueError("a header of other arrays")
             for name, (_, checksum, *_) in forms.items():
-                if _checksum(stored[name]) != checksum:
+                if check(stored[name]) != checksum:
                     raise ValueError(f"an array {name} with a wrong checksum")
             arrays = {
                 name: array if host_arrays.is_shared(array) else array.view(np.dtype(forms[name][0]))
@@ -190,10 +191,7 @@ def held(workdir, is_chief):
 
 
 def _checksum(array):
-    """Return the CRC-32 of the dtype, shape and bytes of an array; of a JAX array, `host_arrays.checksum`."""
-    if host_arrays.is_shared(array):
-        return host_arrays.checksum(array)
-    array = _as_stored(array)
+    """Return the CRC-32 of the dtype, shape and bytes of an array."""
     return zlib.crc32(array.reshape(-1).view("u1"), zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
 
 

@@ -58,7 +58,8 @@ class Devices:
         if self.workers == 1:
             return make((0, 1))
         if self.strategy is None:
-            return own_rows(make(rows_of_process(keras.distribution.distribution())))
+            shard = rows_of_process(keras.distribution.distribution())
+            return make(shard) if shard[1] == 1 else own_rows(make(shard))
         return self.strategy.distribute_datasets_from_function(
             lambda context: _rows_per_replica(
                 make((context.input_pipeline_id, context.num_input_pipelines)),
@@ -87,13 +88,17 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
             `data_parallel` (JAX): a copy of the weights on every device; `devices` selects from
             `keras.distribution.list_devices()`;
             `model_parallel` (JAX): `mesh=(4, 2)` splits the batch into 4 parts and the weights into 2; also `devices`.
+            On JAX, `keras.distribution.initialize()`, called first, joins several processes. `devices` and `mesh` are
+            then those of all of them, and `fit`, `evaluate` and `predict` must be called in the context, in each
+            process, with a `tf.data.Dataset`: one of whole batches, or `Devices.dataset`.
         **options: the options listed above for the name.
 
     Yields:
         `Devices`.
 
     Raises:
-        ValueError: on an unknown name or option, or a name of another backend.
+        ValueError: on an unknown name or option, a name of another backend, or devices that do not give each process
+            an equal part of a batch.
         MissingDevicesError: if there is no TPU.
     """
     checks.check_choice("name", name, DISTRIBUTIONS)

@@ -37,14 +37,14 @@ def restore(folder, forms, like):
     Args:
         folder: path that `save` wrote.
         forms: dict from name to the shape and the name of the dtype.
-        like: dict from name to a JAX array; an array of the same name and shape is distributed over devices as it is.
-            The others become NumPy arrays.
+        like: dict from name to array; an array that has the name and shape of a JAX array is distributed over the
+            devices as it is. The others become NumPy arrays.
     """
     import jax
 
     targets = {}
     for name, (shape, dtype) in forms.items():
-        is_alike = name in like and like[name].shape == tuple(shape)
+        is_alike = is_shared(like.get(name)) and like[name].shape == tuple(shape)
         spread = {"sharding": like[name].sharding} if is_alike else {}
         targets[name] = (jax.ShapeDtypeStruct if is_alike else np.ndarray)(tuple(shape), np.dtype(dtype), **spread)
     with orbax().Checkpointer(orbax().StandardCheckpointHandler()) as checkpointer:
@@ -64,17 +64,25 @@ def is_finite(array):
         return np.isfinite(array).all()
     import jax
 
-    return bool(jax.jit(lambda values: jax.numpy.isfinite(values).all())(array))
+    return bool(jax.jit(_all_finite)(array))
+
+
+def _all_finite(array):  # a lambda would be compiled again for every array
+    import jax
+
+    return jax.numpy.isfinite(array).all()
 
 
 def checksum(array):
-    """Return a number from the bits of a JAX array, however it is distributed; all processes must call this.
+    """Return a number from the bits of a JAX or NumPy array, however it is distributed; all processes must call this.
 
     It is the sum, modulo 2**32, of all values times odd numbers that depend on their places, so that it changes with
     every single value.
     """
     import jax
 
+    if array.dtype.itemsize == 8:  # NumPy's alone
+        array = np.atleast_1d(array).view("uint32")
     return int(jax.jit(_checksum)(array))
 
 

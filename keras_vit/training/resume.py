@@ -48,7 +48,8 @@ class Resume(keras.callbacks.Callback):
     Use each `Resume`, and the data that start at its `step`, for one `fit`. The model must be one of this package.
     `keras_vit.Model(inputs, outputs)` builds one from any layers, `keras_vit.Model(model.inputs[0], model.outputs[0])`
     from a `keras.Sequential`. With several workers, `workdir` must be a folder that all of them share; only the first
-    worker writes.
+    worker writes. On JAX, each worker writes its parts of the arrays with Orbax (the extra `hosts`), while training
+    waits. Any number of processes can resume such a checkpoint, with identical results if it is the same number.
 
     Args:
         workdir: folder of the run; the files are saved in `workdir/checkpoints`.
@@ -62,9 +63,10 @@ class Resume(keras.callbacks.Callback):
 
     Raises:
         ValueError: from `fit`: on a second `fit`; on arguments that cannot be resumed, such as arrays; on a checkpoint
-            of another run or another optimizer.
+            of another run or another optimizer; if the workers start different runs or do not share the folder.
         BlockingIOError: from `fit`, if another process trains in `workdir`.
         CheckpointError: if a checkpoint cannot be written, is damaged or does not fit the model.
+        ImportError: from `fit`, in several processes on JAX without Orbax.
         NonFiniteError: if the loss or a weight is infinite or NaN; such a checkpoint is not written.
         Preempted: after SIGTERM.
         Interrupted: after Ctrl-C. A second Ctrl-C raises Python's `KeyboardInterrupt`.

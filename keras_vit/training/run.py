@@ -114,8 +114,8 @@ def train(
         TypeError: if the model is not one of this package, or the images are neither folder nor source.
         ValueError: on an unknown recipe, strategy or `verbose`; if an argument is None and the recipe does not define
             it; if the classes of model, source and validation differ; on a source without images or with too many
-            unreadable ones; on a `workdir` of another run, with another recipe, model, weights file, source or
-            validation (see `ImageSource.fingerprint`).
+            unreadable ones; on `ema_momentum` with `model_parallel` in several processes; on a `workdir` of another
+            run, with another recipe, model, weights file, source or validation (see `ImageSource.fingerprint`).
         FileNotFoundError: if a folder of images does not exist.
         BlockingIOError: if another process trains in `workdir`.
         CheckpointError: if the disk is full or not writable (earlier checkpoints are kept), or the newest checkpoint is
@@ -168,6 +168,11 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
             lambda shard: eval_pipeline(validation, *prepared, shard=shard, **images)
         )
         told = epochs if verbose and devices.is_chief else None
+        if recipe.ema_momentum is not None and devices.workers > 1 and devices.name == "model_parallel":
+            raise ValueError(
+                "ema_momentum must be None with model_parallel in several processes, as Keras swaps averages in one "
+                f"process only; got {recipe.ema_momentum} (use data_parallel)"
+            )
         callbacks = [progress.Progress(recipe.batch_size, steps_per_epoch, told, validation is not None)]
         if recipe.ema_momentum is not None:
             callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))

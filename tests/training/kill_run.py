@@ -15,7 +15,7 @@ import traceback
 import keras
 
 import keras_vit
-from keras_vit.training import Recipe, checkpoint_files, progress
+from keras_vit.training import Recipe, checkpoint_files, host_arrays, progress
 
 EPOCHS, STEPS = 3, 8
 RECIPE = Recipe(
@@ -54,7 +54,9 @@ def train(job):
     phase = job.get("die_in")
     if phase is not None:
         _DEATHS[phase](job)
-    with keras_vit.distribution(job.get("strategy", "one")) as devices:
+    if "KERAS_DISTRIBUTION_NUM_PROCESSES" in os.environ:
+        keras.distribution.initialize()
+    with keras_vit.distribution(job.get("strategy", "one"), **job.get("options", {})) as devices:
         source, held_out = keras_vit.data.from_digits()
         keras_vit.train(
             RECIPE.replace(**job.get("recipe", {})),
@@ -106,6 +108,18 @@ def _die_in_write(job):
     checkpoint_files.save_file = write_part
 
 
+def _die_in_write_together(job):
+    """With the parts of the arrays on the disk, but not yet as a checkpoint."""
+    save = host_arrays.save
+
+    def save_and_die(folder, arrays):
+        save(folder, arrays)
+        if folder.parent.name.endswith(f"-{job['step']}"):
+            _die()
+
+    host_arrays.save = save_and_die
+
+
 def _die_at_epoch_end(job):
     """Before or after the callbacks of the epoch's end."""
     begin, end = progress.Progress.on_epoch_end, progress.BestModel.on_epoch_end
@@ -149,6 +163,7 @@ def _announce(job):
 _DEATHS = {
     "step": _die_in_step,
     "write": _die_in_write,
+    "write together": _die_in_write_together,
     "epoch end": _die_at_epoch_end,
     "full disk": _fill_disk,
     "announced": _announce,

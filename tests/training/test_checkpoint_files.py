@@ -180,3 +180,24 @@ def test_what_the_system_says_is_passed_on(tmp_path, monkeypatch, error):
     with pytest.raises(CheckpointError) as raised:
         CheckpointFolder(tmp_path).write(1, ARRAYS, STATE)
     assert f"could not be written: {error}; free space, or make the folder writable" in str(raised.value)
+
+
+def test_several_processes_write_a_folder(tmp_path):
+    """Here the only process; tests/training/test_kill_hosts.py has several."""
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("orbax.checkpoint")
+    files, array = CheckpointFolder(tmp_path, keep=0), jax.numpy.arange(2000.0)
+    for step in (1, 2):
+        files.write(step, {"model.x": array, "callback.y": np.float64(0.1) + np.zeros(2)}, STATE)
+    assert files.steps() == [2] and [path.name for path in tmp_path.iterdir()] == ["step-000000002"]
+    for like in ({}, {"model.x": array}):
+        found, state = files.read(2, like)
+        assert state["epochs"] == STATE["epochs"] and hasattr(found["model.x"], "sharding") is bool(like)
+        assert (np.asarray(found["model.x"]) == array).all() and (found["callback.y"] == 0.1).all()
+    header = tmp_path / "step-000000002" / "header.json"
+    text = header.read_text()
+    for changed in (text.replace("2000", "2001"), "{}", text.replace("callback.y", "callback.z")):
+        assert changed != text
+        header.write_text(changed)
+        with pytest.raises(CheckpointError, match="must be a whole checkpoint of step 2 in format 3"):
+            files.read(2)

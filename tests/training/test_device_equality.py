@@ -7,7 +7,7 @@ is zero, and Adam divides the rounding that is left by its own size.
 
 import numpy as np
 import pytest
-from replica_process import start, wait, worker_environments
+from replica_process import host_environments, start, wait, worker_environments
 
 TOLERANCES = {"sgd": 2e-6, "adamw": 1e-5}
 
@@ -38,6 +38,11 @@ RUNS = {
         "model_parallel:adamw:vit",
     ),
 }
+# Runs in several processes on JAX: (processes, devices of each, runs).
+HOSTS = (
+    (2, 2, ("data_parallel:sgd:measured", "model_parallel22:adamw:vit")),
+    (4, 1, ("data_parallel:adamw:vit", "model_parallel22:sgd:measured", "data_parallel:sgd:microbatches")),
+)
 pytestmark = pytest.mark.slow
 
 
@@ -67,6 +72,23 @@ def test_tensorflow(weights_of, run):
 def test_jax(weights_of, run):
     (several,), one = weights_of("jax", run)
     _check_equal(one, several, run)
+
+
+@pytest.mark.parametrize(("processes", "devices", "runs"), HOSTS, ids=["2", "4"])
+def test_jax_in_several_processes(tmp_path, processes, devices, runs):
+    pytest.importorskip("jax")
+    references = sorted({_reference(run) for run in runs})
+    wait([start("device_runs.py", tmp_path / "one.npz", *references, KERAS_BACKEND="jax")])
+    files = [tmp_path / f"{index}.npz" for index in range(processes)]
+    environments = zip(files, host_environments(processes, devices), strict=True)
+    wait([start("device_runs.py", file, *runs, **environment) for file, environment in environments])
+    one = _read(tmp_path / "one.npz")
+    for run in runs:
+        for file in files:
+            of_run = _of_run(_read(file), run)
+            _check_equal(_of_run(one, _reference(run)), of_run, run)
+            if run.startswith("model_parallel"):
+                assert of_run["part of block_00/mlp/dense2/kernel"].tolist() == [12, 16]  # of (24, 16), in two
 
 
 def test_model_parallel_cuts_the_kernels(weights_of):
