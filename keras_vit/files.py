@@ -28,7 +28,7 @@ _JSON_NAMES = {dict: "object", list: "array"}
 LOCK = "training.lock"
 _BEAT = 15  # seconds between two updates of a lock file by its owner
 _SILENCE = 120  # seconds without an update after which an owner on another machine counts as ended
-PARTIAL = ".partial-"  # beginning of the names of files and folders that are being written
+_PARTIAL = ".partial-"
 _PACKAGE = pathlib.Path(__file__).parent
 _STALE_SECONDS = 24 * 3600  # a folder without a write for this long does not belong to a write in progress
 
@@ -104,11 +104,11 @@ def replace_files(writers):
     with contextlib.ExitStack() as folders:
         partials = {}
         for parent in {pathlib.Path(path).parent for path in writers}:
-            remove_abandoned(parent, PARTIAL)
+            remove_abandoned(parent, _PARTIAL)
         for path, write in writers.items():
             path = pathlib.Path(path)
             folder = folders.enter_context(
-                tempfile.TemporaryDirectory(prefix=PARTIAL, suffix=f"-{_me()}", dir=path.parent)
+                tempfile.TemporaryDirectory(prefix=_PARTIAL, suffix=f"-{_me()}", dir=path.parent)
             )
             partials[path] = partial = pathlib.Path(folder) / path.name
             partial.touch()
@@ -123,7 +123,7 @@ def replace_files(writers):
 
 def remove_partial(folder):
     """Delete the partial files that interrupted processes left in a folder."""
-    for partial in pathlib.Path(folder).glob(f"{PARTIAL}*"):
+    for partial in pathlib.Path(folder).glob(f"{_PARTIAL}*"):
         shutil.rmtree(partial)
 
 

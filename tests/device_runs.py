@@ -66,10 +66,14 @@ def make_images(count=STEPS * BATCH):
     return rng.normal(size=(count, 16, 16, 3)).astype("float32"), rng.integers(0, CLASSES, count)
 
 
-def dataset(count=STEPS * BATCH, batch=BATCH):
+def dataset(count=STEPS * BATCH, batch=BATCH, shard=(0, 1)):
     import tensorflow as tf
 
-    return tf.data.Dataset.from_tensor_slices(make_images(count)).batch(batch)
+    data = tf.data.Dataset.from_tensor_slices(make_images(count)).batch(batch, drop_remainder=count % batch == 0)
+    rows = slice(*(part * batch // shard[1] for part in (shard[0], shard[0] + 1)))
+    data = data if shard == (0, 1) else data.map(lambda x, y: (x[rows], y[rows]))
+    data.rows_per_batch = batch // shard[1]  # as in keras_vit.data
+    return data
 
 
 def optimizer(name, **changes):
@@ -105,18 +109,23 @@ def train(devices, optimizer_name, kind):
     import keras_vit
 
     name, options = DEVICES[devices]
-    with keras_vit.distribution(name, **options):
+    with keras_vit.distribution(name, **options) as selected:
+        is_shared = selected.workers > 1 and selected.strategy is None  # between processes of JAX
+
+        def data(*of):
+            return selected.dataset(lambda shard: dataset(*of, shard)) if is_shared else dataset(*of)
+
         model = with_new_head(keras_vit.Model) if kind == "headed" else small_vit()
         if kind == "lora":
             keras_vit.add_lora(model, rank=2)
         model = fill(model)
         clipping = {"global_clipnorm": None} if devices == "unclipped" else {}
         model = compiled(model, optimizer(optimizer_name, **clipping), microbatches=2 if kind == "microbatches" else 1)
-        history = model.fit(dataset(), shuffle=False, verbose=0).history
+        history = model.fit(data(STEPS * BATCH, BATCH), shuffle=False, verbose=0).history
         found = {**weights_of(model), "loss": history["loss"], "accuracy": history["accuracy"]}
         if kind == "measured":  # 37 images are no multiple of the devices
-            found |= model.evaluate(dataset(37, 8), verbose=0, return_dict=True)
-            found["predictions"] = model.predict(dataset(37, 8).map(lambda x, y: x), verbose=0)
+            found |= model.evaluate(data(37, 8), verbose=0, return_dict=True)
+            found["predictions"] = model.predict(data(37, 8), verbose=0)
     if name.startswith("model_parallel"):
         for weight in model.weights:
             found[f"part of {weight.path}"] = weight.value.addressable_shards[0].data.shape

@@ -124,8 +124,8 @@ CASES = {
         "import jax\n"
         "from keras_vit.training import host_arrays\n"
         "arrays = {'a': jax.numpy.arange(6.0).reshape(2, 3), 'b': np.arange(2)}\n"
-        "host_arrays.save(pathlib.Path('arrays'), arrays)\n"
-        "read = host_arrays.restore(pathlib.Path('arrays'), {'a': ((2, 3), 'float32'), 'b': ((2,), 'int64')}, arrays)\n"
+        "host_arrays.save(pathlib.Path('arrays'), arrays, {})\n"
+        "read = host_arrays.restore(pathlib.Path('arrays'), {'a': ('float32', (2, 3)), 'b': ('int64', (2,))}, arrays)\n"
         "assert all((arrays[name] == read[name]).all() for name in arrays)\n",
         beside="jax,tensorflow",
         environment=ON_JAX,

@@ -35,7 +35,7 @@ class JaxFit(BackendFit):
     """Correct `fit` on JAX; a mixin for `keras.Model`, see fit.py."""
 
     _can_split = True
-    _filled: dict[str, int] = {}  # function -> length of the tuples of its data before `_shared_out` filled the batches
+    _filled: dict[str, int] = {}  # function -> length of the tuples of its data, if `_shared_out` fills the batches
 
     def train_step(self, state, data):
         if self._microbatches == 1 or not self.trainable_variables:
@@ -117,53 +117,38 @@ class JaxFit(BackendFit):
         setattr(self, name, run)
 
     def _shared_out(self, data, function):
-        """Give each process its rows of every batch; rows without a label's weight (NaN) fill up the last one.
+        """Fill up batches of unknown size, as each process must pass equally many rows of a batch.
 
-        Data with the option `AutoShardPolicy.OFF` have only the rows of this process, as `own_rows` makes them.
+        The added rows have the weight NaN, and `_real_rows` removes them.
         """
-        import jax
-        import tensorflow as tf
-
         self._filled = {name: length for name, length in self._filled.items() if name != function}
         distribution = keras.distribution.distribution()
-        if jax.process_count() == 1 or (distribution is None and _is_local(self)):
+        if distribution is None or distribution.num_processes == 1:
             return data
-        if distribution is None or not isinstance(data, tf.data.Dataset):
-            raise ValueError(
-                "in several processes, fit, evaluate and predict need a tf.data.Dataset, such as Devices.dataset "
-                "returns, and must be called inside the `with keras_vit.distribution(...)` of the model; got "
-                f"{type(data).__name__} {'outside' if distribution is None else 'inside'} of it"
-            )
-        (index, count), replicas = rows_of_process(distribution), distribution.num_model_replicas
-        is_own = _is_own(data)
-        rows, spec = first_tensor(data.element_spec).shape[0], data.element_spec
-        is_full = rows is not None and (is_own or rows % replicas == 0)
-        if is_full and is_own:
-            return data
-        if is_own and not is_full and not hasattr(data, "rows_per_batch"):
-            raise ValueError(
-                "batches of the rows of one process must have a fixed number of rows, or come straight from "
-                f"eval_pipeline; got {spec} (drop the remainder, or pass whole batches in all processes)"
-            )
-        if not is_full:
-            self._filled = {**self._filled, function: len(spec) if isinstance(spec, tuple) else 0}
+        import tensorflow as tf
 
-        def own(*batch):
+        size = getattr(data, "own_rows", None)
+        if size is None:
+            raise ValueError(
+                "data must be from Devices.dataset in several processes, as each reads its own rows; got "
+                f"{type(data).__name__}: pass devices.dataset(lambda shard: train_pipeline(..., shard=shard))"
+            )
+        if first_tensor(data.element_spec).shape[0] is not None:
+            return data
+        is_tuple = isinstance(data.element_spec, tuple)
+        self._filled = {**self._filled, function: len(data.element_spec) if is_tuple else 0}
+
+        def filled(*batch):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             rows = tf.shape(first_tensor(x))[0]
-            size = data.rows_per_batch if is_own else -(-rows // replicas) * replicas
-            first, last = (0, size) if is_own else (index * size // count, (index + 1) * size // count)
 
-            def part(tensor, value=0):
-                missing = [[0, size - rows]] + [[0, 0]] * (len(tensor.shape) - 1)
-                return (tensor if is_full else tf.pad(tensor, missing, constant_values=value))[first:last]
+            def fill(tensor, value=0):
+                return tf.pad(tensor, [[0, size - rows]] + [[0, 0]] * (len(tensor.shape) - 1), constant_values=value)
 
-            if is_full:
-                return keras.tree.map_structure(part, batch if isinstance(spec, tuple) else batch[0])
-            weight = part(tf.ones([rows]) if weight is None else tf.cast(weight, "float32"), float("nan"))
-            return keras.tree.map_structure(part, x), weight if y is None else keras.tree.map_structure(part, y), weight
+            weight = fill(tf.ones([rows]) if weight is None else tf.cast(weight, "float32"), float("nan"))
+            return keras.tree.map_structure(fill, x), weight if y is None else keras.tree.map_structure(fill, y), weight
 
-        return data.map(own)
+        return data.map(filled)
 
     def _real_rows(self, function, batch):
         """Return a batch without the rows that `_shared_out` added; a batch with fewer rows is on every device."""
@@ -207,15 +192,6 @@ def rows_of_process(distribution):
     return parts[0] // size, replicas // size
 
 
-def own_rows(dataset):
-    """Return a dataset marked as having only the rows of this process."""
-    import tensorflow as tf
-
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return dataset if _is_own(dataset) else dataset.with_options(options)
-
-
 class ViTModelParallel(keras.distribution.ModelParallel):
     """`ModelParallel` that replicates a variable if it cannot be split evenly.
 
@@ -246,15 +222,6 @@ def _after(gradients, data):
 
 def _take(batch, rows):
     return keras.tree.map_structure(lambda tensor: tensor[rows], batch)
-
-
-def _is_own(dataset):
-    policy = dataset.options().experimental_distribute.auto_shard_policy
-    return policy == type(policy).OFF
-
-
-def _is_local(model):
-    return all(weight.value.is_fully_addressable for weight in model.weights)
 
 
 def _is_there(arrays):

@@ -203,9 +203,8 @@ def finished(dataset, order, start_step):
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
     options.autotune.enabled = False
-    # Not FILE, the first choice of AUTO: each worker reads its part of every batch, unless `shard` is already its part.
-    policy = tf.data.experimental.AutoShardPolicy
-    options.experimental_distribute.auto_shard_policy = policy.DATA if order.shard[1] == 1 else policy.OFF
+    # Not FILE, the first choice of AUTO: each worker reads its part of every batch.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     steps = order.steps if order.repeat else max(order.steps - start_step, 0)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     dataset = dataset.prefetch(1).with_options(options)  # only one, because batches may be large

@@ -12,12 +12,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from keras_vit.files import PARTIAL, hold, remove_partial, replace_file
+from keras_vit.files import hold, remove_partial, replace_file
 from keras_vit.training import host_arrays
 
 _NAME = re.compile(r"step-(\d{9})(\.safetensors)?")
 _FORMAT = 3
-_HEADER = "header.json"  # the metadata of a checkpoint that is a folder
+_INCOMPLETE = ".orbax-checkpoint-tmp"  # end of the names of folders that Orbax has not completed
 CHECKPOINTS = "checkpoints"  # name of the folder of checkpoints inside the folder of a run
 
 
@@ -63,32 +63,25 @@ class CheckpointFolder:
         Raises:
             CheckpointError: if the disk is full or not writable; the earlier checkpoints are kept.
         """
-        if any(map(host_arrays.is_shared, arrays.values())):
-            self._write_folder(step, arrays, state, is_chief)
-            return
-        stored = {name: _as_stored(array) for name, array in arrays.items()}
-        forms = {name: (array.dtype.name, _checksum(stored[name])) for name, array in arrays.items()}
-        metadata = _metadata(step, forms, state)
+        is_folder = any(map(host_arrays.is_shared, arrays.values()))
+        if is_folder:
+            forms = {
+                name: (array.dtype.name, host_arrays.checksum(array), array.shape) for name, array in arrays.items()
+            }
+        else:
+            stored = {name: _as_stored(array) for name, array in arrays.items()}
+            forms = {name: (array.dtype.name, _checksum(stored[name])) for name, array in arrays.items()}
+        header = json.dumps({"format": _FORMAT, "step": step, "arrays": forms, "state": state})
+        metadata = {"checkpoint": header, "checksum": str(zlib.crc32(header.encode()))}
         with disk_errors(self.path(step)):
             self.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(self.path(step), lambda partial: save_file(stored, partial, metadata))
-        self._delete_old()
-
-    def _write_folder(self, step, arrays, state, is_chief):
-        forms = {name: (array.dtype.name, host_arrays.checksum(array), array.shape) for name, array in arrays.items()}
-        partial, path = self.folder / f"{PARTIAL}{step}", self.folder / f"step-{step:09d}"
-        with disk_errors(path):
-            host_arrays.save(partial / "arrays", arrays)
-            if is_chief:
-                (partial / _HEADER).write_text(json.dumps(_metadata(step, forms, state)), encoding="utf-8")
-                os.rename(partial, path)
-                self._delete_old()
-            host_arrays.wait_for_all(path.name)
-
-    def _delete_old(self):
-        for old in map(self.path, self.steps()[: -1 - self._keep]):
+            if is_folder:
+                host_arrays.save(self.folder / f"step-{step:09d}", arrays, metadata)
+            else:
+                replace_file(self.path(step), lambda partial: save_file(stored, partial, metadata))
+        for old in map(self.path, self.steps()[: -1 - self._keep] if is_chief else ()):
             if old.is_dir():
-                shutil.rmtree(old.rename(self.folder / f"{PARTIAL}{old.name}"))
+                shutil.rmtree(old.rename(f"{old}{_INCOMPLETE}"))
             else:
                 old.unlink()
 
@@ -105,48 +98,32 @@ class CheckpointFolder:
             ImportError: if several processes have written it, and Orbax is not installed.
         """
         path = self.path(step)
-        check = host_arrays.checksum if path.is_dir() else _checksum
         try:
             if path.is_dir():
-                header = _header(json.loads((path / _HEADER).read_text(encoding="utf-8")), step)
-                forms = {name: (shape, dtype) for name, (dtype, _, shape) in header["arrays"].items()}
-                stored = host_arrays.restore(path / "arrays", forms, like or {})
+                stored, metadata, checksum = {}, host_arrays.read_metadata(path), host_arrays.checksum
             else:
                 with safe_open(path, "np") as file:
                     stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-                    header = _header(file.metadata(), step)
+                    metadata, checksum = file.metadata(), _checksum
+            header = json.loads(metadata["checkpoint"])
             forms = header["arrays"]
-            if set(forms) != set(stored):
-                raise ValueError("a header of other arrays")
-            for name, (_, checksum, *_) in forms.items():
-                if check(stored[name]) != checksum:
+            if metadata["checksum"] != str(zlib.crc32(metadata["checkpoint"].encode())):
+                raise ValueError("a header with a wrong checksum")
+            if path.is_dir():
+                shapes = {name: (dtype, shape) for name, (dtype, _, shape) in forms.items()}
+                stored = host_arrays.restore(path, shapes, like or {})
+            if (header["format"], header["step"], set(forms)) != (_FORMAT, step, set(stored)):
+                raise ValueError("a header of another format, another step or other arrays")
+            for name, (_, expected, *_) in forms.items():
+                if checksum(stored[name]) != expected:
                     raise ValueError(f"an array {name} with a wrong checksum")
-            arrays = {
-                name: array if host_arrays.is_shared(array) else array.view(np.dtype(forms[name][0]))
-                for name, array in stored.items()
-            }
-            return arrays, header["state"]
+            return {name: _as_read(stored[name], dtype) for name, (dtype, *_) in forms.items()}, header["state"]
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             before = max((other for other in self.steps() if other < step), default=0)
             raise CheckpointError(
                 f"{self.path(step)} must be a whole checkpoint of step {step} in format {_FORMAT}; got {error}: delete "
                 f"it, and the same command resumes from step {before}"
             ) from error
-
-
-def _metadata(step, forms, state):
-    header = json.dumps({"format": _FORMAT, "step": step, "arrays": forms, "state": state})
-    return {"checkpoint": header, "checksum": str(zlib.crc32(header.encode()))}
-
-
-def _header(metadata, step):
-    """Return the header of a checkpoint after comparing its checksum, format and step."""
-    header = json.loads(metadata["checkpoint"])
-    if metadata["checksum"] != str(zlib.crc32(metadata["checkpoint"].encode())):
-        raise ValueError("a header with a wrong checksum")
-    if (header["format"], header["step"]) != (_FORMAT, step):
-        raise ValueError("a header of another format or another step")
-    return header
 
 
 def write_atomically(path, write):
@@ -187,12 +164,18 @@ def held(workdir, is_chief):
                 lock.enter_context(hold(workdir))
             remove_partial(workdir)
             remove_partial(workdir / CHECKPOINTS)
+            for partial in (workdir / CHECKPOINTS).glob(f"*{_INCOMPLETE}"):
+                shutil.rmtree(partial)
         yield
 
 
 def _checksum(array):
     """Return the CRC-32 of the dtype, shape and bytes of an array."""
     return zlib.crc32(array.reshape(-1).view("u1"), zlib.crc32(f"{array.dtype.str}{array.shape}".encode()))
+
+
+def _as_read(array, dtype):
+    return array if host_arrays.is_shared(array) else array.view(np.dtype(dtype))
 
 
 def _as_stored(array):

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_vit import checks
-from keras_vit.compat.jax_fit import ViTModelParallel, own_rows, rows_of_process
+from keras_vit.compat.jax_fit import ViTModelParallel, rows_of_process
 from keras_vit.compat.tensorflow_fit import mirrored_strategy
 from keras_vit.training import workers
 
@@ -53,13 +53,15 @@ class Devices:
 
         Args:
             make: function of `shard`, (index, count), that returns a batched `tf.data.Dataset` with the rows
-                [index * B / count, (index + 1) * B / count) of every batch of B rows, as `train_pipeline` does.
+                [index * B / count, (index + 1) * B / count) of every batch of B rows, as `train_pipeline` does. In
+                several processes on JAX, only `eval_pipeline` may return a last batch with fewer rows.
         """
         if self.workers == 1:
             return make((0, 1))
         if self.strategy is None:
-            shard = rows_of_process(keras.distribution.distribution())
-            return make(shard) if shard[1] == 1 else own_rows(make(shard))
+            data = make(rows_of_process(keras.distribution.distribution()))
+            data.own_rows = getattr(data, "rows_per_batch", keras.tree.flatten(data.element_spec)[0].shape[0])
+            return data
         return self.strategy.distribute_datasets_from_function(
             lambda context: _rows_per_replica(
                 make((context.input_pipeline_id, context.num_input_pipelines)),
@@ -90,7 +92,7 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
             `model_parallel` (JAX): `mesh=(4, 2)` splits the batch into 4 parts and the weights into 2; also `devices`.
             On JAX, `keras.distribution.initialize()`, called first, joins several processes. `devices` and `mesh` are
             then those of all of them, and `fit`, `evaluate` and `predict` must be called in the context, in each
-            process, with a `tf.data.Dataset`: one of whole batches, or `Devices.dataset`.
+            process, with data from `Devices.dataset`.
         **options: the options listed above for the name.
 
     Yields:

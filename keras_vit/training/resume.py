@@ -102,7 +102,7 @@ class Resume(keras.callbacks.Callback):
             raise ValueError("a Resume is for one fit: create the Resume and its data again before each fit")
         self._steps_per_epoch, self._last_step = _check_arguments(model, arguments)
         if workers.shares_arrays(model):
-            host_arrays.orbax()  # raises an error now, not at the first checkpoint
+            host_arrays.checkpointer()  # raises an error now, not at the first checkpoint
         self._is_chief = workers.is_chief(model)
         with held(self._workdir, self._is_chief):
             return self._run_alone(model, fit, arguments)
@@ -239,7 +239,8 @@ class Resume(keras.callbacks.Callback):
     def _write_checked(self, step, arrays, state):
         for name, array in arrays.items():
             is_checked = name.startswith(("model.", "optimizer.")) and array.dtype.kind not in "biu"
-            if is_checked and not host_arrays.is_finite(array):
+            finite = keras.ops.isfinite if host_arrays.is_shared(array) else np.isfinite
+            if is_checked and not finite(array).all():
                 raise NonFiniteError(f"a weight ({name}) is infinite or NaN after step {step}")
         self._files.write(step, arrays, state, self._is_chief)
 

@@ -194,7 +194,7 @@ def test_several_processes_write_a_folder(tmp_path):
         found, state = files.read(2, like)
         assert state["epochs"] == STATE["epochs"] and hasattr(found["model.x"], "sharding") is bool(like)
         assert (np.asarray(found["model.x"]) == array).all() and (found["callback.y"] == 0.1).all()
-    header = tmp_path / "step-000000002" / "header.json"
+    header = tmp_path / "step-000000002" / "_CHECKPOINT_METADATA"
     text = header.read_text()
     for changed in (text.replace("2000", "2001"), "{}", text.replace("callback.y", "callback.z")):
         assert changed != text
