@@ -33,6 +33,7 @@ DISTRIBUTIONS = {
     "grpc": "grpcio",
     "keras_cv": "keras-cv",
     "ml_dtypes": "ml-dtypes",
+    "orbax": "orbax-checkpoint",
     "sklearn": "scikit-learn",
     "tensorflow_datasets": "tensorflow-datasets",
     "tensorflow_serving": "tensorflow-serving-api",
@@ -107,7 +108,9 @@ def test_console_script_points_to_the_launcher(metadata):
 
 def test_installation_brings_what_the_package_imports(metadata):
     extras = metadata["extras_require"]
-    rooms = [bound for name in ("tensorflow", "jax", "demo", "text", "train", "export") for bound in extras[name]]
+    rooms = [
+        bound for name in ("tensorflow", "jax", "demo", "hosts", "text", "train", "export") for bound in extras[name]
+    ]
     optional = {"huggingface_hub", *BROUGHT_BY_OTHERS, *_names(rooms)}
     assert _third_party(SOURCES) - optional == _names(metadata["install_requires"])
 

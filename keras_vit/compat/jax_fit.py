@@ -122,8 +122,9 @@ class JaxFit(BackendFit):
         The added rows have the weight NaN, and `_real_rows` removes them.
         """
         self._filled = {name: length for name, length in self._filled.items() if name != function}
-        distribution = keras.distribution.distribution()
-        if distribution is None or distribution.num_processes == 1:
+        import jax
+
+        if jax.process_count() == 1 or keras.distribution.distribution() is None:
             return data
         import tensorflow as tf
 

@@ -22,7 +22,7 @@ def place(strategy):
     if distribution is not None:
         import jax
 
-        return jax.process_index(), distribution.num_processes
+        return jax.process_index(), jax.process_count()
     resolver = getattr(strategy, "cluster_resolver", None)
     # The resolver of a TPU may list several machines, but one process trains on all of them.
     if resolver is None or not has_workers(strategy):
