@@ -139,6 +139,7 @@ class JaxFit(BackendFit):
         is_tuple = isinstance(data.element_spec, tuple)
         self._filled = {**self._filled, function: len(data.element_spec) if is_tuple else 0}
 
+        @tf.autograph.experimental.do_not_convert
         def filled(*batch):
             x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
             rows = tf.shape(first_tensor(x))[0]
