@@ -110,7 +110,7 @@ def test_a_damaged_array_and_another_run_are_refused(processes, tmp_path):
     other = {index: {"recipe": {"seed": 1}} for index in range(2)}
     ends = start(processes, "data_parallel", tmp_path, other)
     assert 0 not in codes(ends) and all("recipe.seed is 0 there, 1 here" in said for _, said in ends)
-    ends = start(processes, "data_parallel", tmp_path, {1: {"recipe": {"seed": 1}}})
+    ends = start(processes, "data_parallel", tmp_path, {1: {"recipe": {"weight_decay": 0.2}}})
     assert 0 not in codes(ends) and all("all workers must start the same run" in said for _, said in ends)
     newest = max((tmp_path / "checkpoints").glob("step-*"))
     largest = max((newest / "arrays").rglob("d/*"), key=os.path.getsize)
