@@ -38,7 +38,7 @@ def _model(form, image_size):
     from keras_vit.layers import attend
     from keras_vit.zoo import VARIANTS
 
-    config = VARIANTS["ViT-B_16"].config(image_size=image_size).replace(remat=form == REMAT)
+    config = VARIANTS["ViT-B_16"].config(image_size=image_size).replace(remat="block" if form == REMAT else None)
     if form == WINDOWED:
         window = keras_vit.WindowConfig(size=14, global_blocks=(2, 5, 8, 11), relative_positions=False)
         config = config.replace(pooling="gap", window=window)

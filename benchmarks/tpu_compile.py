@@ -33,6 +33,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import keras_vit
+from keras_vit.config.base import REMAT
 from keras_vit.models.costs import count_macs
 
 _ARRAY = re.compile(r"\b[a-z]+\d+\w*\[([\d,]*)\]")  # such as bf16[64,192]
@@ -100,9 +101,9 @@ def topology_devices(name):
     return topologies.get_topology_desc(name, platform="tpu", **host).devices
 
 
-def build(name, image_size=224, dtype="mixed_bfloat16", remat=False, microbatches=1):
+def build(name, image_size=224, dtype="mixed_bfloat16", remat=None, microbatches=1):
     """Return a model of the zoo, compiled with AdamW, clipping and softmax cross-entropy."""
-    options = {"remat": True} if remat else {}
+    options = {"remat": remat} if remat else {}
     model = keras_vit.create_model(name, image_size=image_size, dtype=dtype, **options)
     model.compile(
         optimizer=keras.optimizers.AdamW(1e-3, weight_decay=1e-4, global_clipnorm=1.0),
@@ -180,7 +181,9 @@ def _elements(results):
 
 
 def _line(row):
-    head = f"{row['topology']:8} batch {row['batch']:<6} {'remat ' if row['remat'] else ''}"
+    head = f"{row['topology']:8} batch {row['batch']:<6} "
+    if row["remat"]:
+        head += f"remat {row['remat']} "
     if row["microbatches"] > 1:
         head += f"in {row['microbatches']} microbatches "
     if "failure" in row:
@@ -202,7 +205,7 @@ def _parser():
     parser.add_argument("--batch", type=int, nargs="+", default=[256], help="images per step on all chips together")
     parser.add_argument("--topology", nargs="+", default=["v5e:1x1"], help="such as v5e:1x1 v5e:2x4 v6e:1x1 v4:2x2x1")
     parser.add_argument("--dtype", default="mixed_bfloat16")
-    parser.add_argument("--remat", action="store_true", help="store only the inputs of blocks, and recompute the rest")
+    parser.add_argument("--remat", choices=REMAT, help="what the backward pass computes again")
     parser.add_argument("--microbatches", type=int, default=1, help="microbatches per batch")
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     return parser

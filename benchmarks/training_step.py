@@ -8,7 +8,8 @@ OURS, LIMIT = "keras_vit", "matrix product"
 # name -> job, package, additional arguments of the model
 CONTENDERS = {
     OURS: ("keras_vit_training", "keras_vit", {}),
-    "keras_vit, remat": ("keras_vit_training", "keras_vit", {"remat": True}),
+    "keras_vit, remat attention": ("keras_vit_training", "keras_vit", {"remat": "attention"}),
+    "keras_vit, remat block": ("keras_vit_training", "keras_vit", {"remat": "block"}),
     "keras-hub": ("keras_hub_training", "keras-hub", {}),
     "transformers (torch)": ("transformers_training", "transformers", {}),
     LIMIT: ("matrix_product", "tensorflow", {"passes": 3}),

@@ -99,7 +99,7 @@ ARGUMENTS = {
     "num_registers": 0,
     "gelu": None,
     "epsilon": None,
-    "remat": False,
+    "remat": None,
     "token_merging": 0,
     "channels": 3,
     "preprocessing": None,

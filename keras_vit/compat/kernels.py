@@ -19,6 +19,7 @@ ONEDNN = "oneDNN"  # TensorFlow inference on a CPU
 CONVERTER = "converter"  # to ONNX, OpenVINO, LiteRT
 
 _READER = contextvars.ContextVar("reader", default=None)
+_RECOMPUTED = contextvars.ContextVar("recomputed", default=False)  # whether `recompute` is calling
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 _COMPILED_WIDTH = 512  # for smaller layers, compiling GELU costs more than it saves
@@ -73,7 +74,7 @@ def gelu(x, approximate, training=False):
         return _FORWARD[approximate](x)
     forward, backward = _FORWARD[approximate], _BACKWARD[approximate]
     if x.shape[-1] >= _COMPILED_WIDTH and is_plain_cpu():
-        forward, backward = _compiled(forward), _compiled(backward)
+        forward, backward = (_compiled(_in_float32(function)) for function in (forward, backward))
 
     @ops.custom_gradient
     def differentiable(x):
@@ -84,14 +85,15 @@ def gelu(x, approximate, training=False):
 
 @functools.cache
 def _compiled(function):
-    """Compile a function with XLA; its tensors keep their dtype, and it computes in float32."""
     import tensorflow as tf
 
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled(*tensors):
-        return ops.cast(function(*(ops.cast(tensor, "float32") for tensor in tensors)), tensors[0].dtype)
+    return tf.function(function, jit_compile=True, autograph=False)
 
-    return compiled
+
+@functools.cache
+def _in_float32(function):
+    """Return the function that computes in float32; its tensors keep their dtype."""
+    return lambda *tensors: ops.cast(function(*(ops.cast(x, "float32") for x in tensors)), tensors[0].dtype)
 
 
 def _tanh_form(x):
@@ -128,7 +130,34 @@ def layer_norm(x, gamma, beta, epsilon, otherwise):
         return _batch_norm(x, gamma, beta, epsilon)
     if is_for(CONVERTER) and x.dtype == "float32":
         return _quotient(x, gamma, beta, epsilon)
-    return otherwise(x)
+    if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(x):  # XLA decides what JAX stores
+        return otherwise(x)
+    return _with_own_gradient(x, gamma, beta, epsilon)
+
+
+def _with_own_gradient(x, gamma, beta, epsilon):
+    """Return Keras's layer norm; of the tensors of its size, only `x` is stored for the backward pass."""
+
+    @ops.custom_gradient
+    def differentiable(x, gamma, beta):
+        backward = _compiled(_norm_backward) if x.shape[-1] >= _COMPILED_WIDTH and is_plain_cpu() else _norm_backward
+        outputs = ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=epsilon)
+        return outputs, lambda upstream: backward(x, gamma, upstream, epsilon)
+
+    return differentiable(x, ops.copy(gamma), ops.copy(beta))  # tensors, as TensorFlow also watches variables
+
+
+def _norm_backward(x, gamma, upstream, epsilon):
+    """Return the gradients for `x`, `gamma` and `beta`."""
+    dtype, wide = x.dtype, keras.backend.result_type(x.dtype, "float32")  # 16-bit tensors are normalised in float32
+    x, upstream = ops.cast(x, wide), ops.cast(upstream, wide)
+    x = x - ops.mean(x, axis=-1, keepdims=True)
+    inverse = ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + epsilon)
+    x, rows = x * inverse, tuple(range(len(x.shape) - 1))
+    of_weights = (ops.cast(ops.sum(slopes, axis=rows), gamma.dtype) for slopes in (upstream * x, upstream))
+    upstream = upstream * ops.cast(gamma, wide)
+    shared = ops.mean(upstream, axis=-1, keepdims=True) + x * ops.mean(upstream * x, axis=-1, keepdims=True)
+    return ops.cast(inverse * (upstream - shared), dtype), *of_weights
 
 
 def _batch_norm(x, gamma, beta, epsilon):
@@ -320,23 +349,32 @@ def take_rows(x, places):
     return ops.take_along_axis(x, ops.reshape(places, (*places.shape, *[1] * (x.ndim - 2))), axis=1)
 
 
-def recompute(layer, call, *inputs):
+def recompute(layers, call, *inputs):
     """Return `call(*inputs)`; only the inputs are stored for the backward pass.
 
+    Inside another `recompute`, this is only `call(*inputs)`.
+
     Args:
-        layer: a built layer.
-        call: function of tensors; it reads no variables except those of `layer`.
+        layers: built layers.
+        call: function of tensors; it reads no variables except those of `layers`.
         *inputs: the tensors.
     """
-    weights, states = layer.weights, _seed_states(layer)
+    if _RECOMPUTED.get():
+        return call(*inputs)
+    weights = [weight for layer in layers for weight in layer.weights]
+    states = [state for layer in layers for state in _seed_states(layer)]
     seeds = [ops.copy(state) for state in states]
 
     def forward(*arguments):
         values = arguments[len(inputs) :]
         # Weights are arguments, so that gradients flow to them; the seeds have their values from before the call.
         mapping = zip([*weights, *states], [*values, *seeds], strict=True)
-        with keras.StatelessScope(state_mapping=mapping):
-            return call(*arguments[: len(inputs)])
+        token = _RECOMPUTED.set(True)
+        try:
+            with keras.StatelessScope(state_mapping=mapping):
+                return call(*arguments[: len(inputs)])
+        finally:
+            _RECOMPUTED.reset(token)
 
     # Copies, because TensorFlow also watches the variables and would count their gradients twice.
     outputs = keras.remat(forward)(*inputs, *(ops.copy(weight) for weight in weights))

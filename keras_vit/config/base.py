@@ -18,6 +18,7 @@ from keras_vit.typing import Pair
 Check = Callable[[str, Any], Any]
 
 GELUS = ("tanh", "erf", "quick")
+REMAT = ("attention", "block")  # what the backward pass computes again
 POOLINGS = ("token", "gap", "token_gap", "map", "aim", "first", "unpooled", "token_unpooled")
 NORM_POSITIONS = ("before_pooling", "after_pooling", "none")
 POSITION_EMBEDDINGS = (
@@ -61,6 +62,13 @@ def _policy_name(name, policy):
         ) from None
 
 
+def _remat(name, value):
+    """Return `value`, or the string for one of the booleans that older files state."""
+    if isinstance(value, bool):
+        return "block" if value else None
+    return optional(one_of(REMAT))(name, value)
+
+
 _NAMES: dict[Check, str] = {
     checks.check_integer: "bottleneck_dim channels classes embed_dim epochs filters hidden_dim mlp_dim num_heads "
     "num_layers num_units out_dim representation_size steps_per_epoch strides width window_size",
@@ -76,7 +84,7 @@ _NAMES: dict[Check, str] = {
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
     "include_top key_bias map_prefix mlp_norm norm_last_layer pad patch_bias patch_norm pre_norm qk_norm "
-    "qkv_bias remat shifted square_positions use_bias",
+    "qkv_bias shifted square_positions use_bias",
     checks.check_string: "classifier_activation name",
 }
 
@@ -90,6 +98,7 @@ ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() fo
     "position_embedding": one_of(POSITION_EMBEDDINGS),
     "position_init": one_of(POSITION_INITS),
     "position_placement": one_of(POSITION_PLACEMENTS),
+    "remat": _remat,
     "resize": optional(one_of(RESIZE_METHODS)),
     "std_form": one_of(EPSILON_FORMS),
 }

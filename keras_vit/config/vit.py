@@ -59,7 +59,9 @@ class ViTConfig(ImageConfig):
             paper's `tanh` without weights.
         epsilon: epsilon of every norm; None uses what the weights were trained with, or the paper's 1e-6 without
             weights.
-        remat: recompute the blocks in the backward pass to save memory.
+        remat: what the backward pass computes again to save memory, beyond norms, GELU and attention weights, which are
+            always computed again: `attention` with its norm and projections; or the whole `block`, of which only the
+            input is stored. None computes neither again.
         token_merging: number of patch tokens that each block merges into similar ones (ToMe, arXiv 2210.09461), in
             training and inference, to save time; at most half of the remaining ones. 0 merges none. It does not change
             the weights of the model.
@@ -98,7 +100,7 @@ class ViTConfig(ImageConfig):
     num_registers: int = 0
     gelu: str | None = None
     epsilon: float | None = None
-    remat: bool = False
+    remat: str | None = None
     token_merging: int = 0
     distilled: bool = False
     attention: str = "global"

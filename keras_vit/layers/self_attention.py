@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.compat.kernels import project, project_heads
+from keras_vit.compat.kernels import project, project_heads, recompute
 from keras_vit.config import BlockConfig
 from keras_vit.layers.attend import at_least_float32, attend, attention_weights
 from keras_vit.layers.base import Layer, head_width
@@ -115,13 +115,24 @@ class MultiHeadSelfAttention(Layer):
             query, key = rotate(query, rotary, self.block.rotary), rotate(key, rotary, self.block.rotary)
         if extend is not None:
             query, key = extend(query, key)
-        terms, drops = (relative_keys, attention_bias, key_sizes), bool(training and self.dropout_rate)
-        if drops or return_attention_scores or any(term is not None for term in terms):
-            weights = self._weights(query, key, *terms, images)
+        terms, drops = (relative_keys, attention_bias), bool(training and self.dropout_rate)
+        given = [term for term in terms if term is not None]
+
+        def weigh(query, key, value, *given):
+            given = iter(given)
+            relative, bias = (None if term is None else next(given) for term in terms)
+            weights = self._weights(query, key, relative, bias, key_sizes, images)
             dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
             heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
+            return (heads, weights) if return_attention_scores else heads
+
+        if return_attention_scores:
+            heads, weights = weigh(query, key, value, *given)
+        elif drops or given or key_sizes is not None:
+            inputs = (query, key, value, *given)
+            heads = recompute([self.dropout], weigh, *inputs) if training else weigh(*inputs)
         else:
-            heads = attend(query, key, value, images)
+            heads = attend(query, key, value, images, training)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
         heads = ops.reshape(heads, (-1, length, dim))
         output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.compat.kernels import recompute, take_rows
+from keras_vit.compat.kernels import take_rows
 from keras_vit.layers.attend import at_least_float32
 from keras_vit.layers.base import Layer
 from keras_vit.layers.transformer_block import TransformerBlock
@@ -146,14 +146,16 @@ class MergingTransformerBlock(TransformerBlock):
         self.merging.build(tokens_shape)
 
     def call(self, tokens, sizes=None, groups=None, training=None):
+        def attend(tokens):
+            sizes_of_keys = _of_keys(sizes)
+            return self.attention(self.norm1(tokens), key_sizes=sizes_of_keys, training=training, return_keys=True)
+
         def run(tokens):
-            branch, keys = self.attention(
-                self.norm1(tokens), key_sizes=_of_keys(sizes), training=training, return_keys=True
-            )
+            branch, keys = self.recomputed("attention", [self.norm1, self.attention], attend, training)(tokens)
             merged, *others = self.merging(self.add_attention(tokens, branch, training), keys, sizes, groups)
             return self.add_mlp(merged, training), *others
 
-        return recompute(self, run, tokens) if self.remat and training else run(tokens)
+        return self.recomputed("block", [self], run, training)(tokens)
 
     def attention_scores(self, tokens, sizes=None, groups=None):
         """Return the attention weights between the original tokens, see `unmerged_scores`."""

@@ -1,5 +1,7 @@
 """TransformerBlock and its parts: the MLP, LayerScale and stochastic depth."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -65,7 +67,13 @@ class MlpBlock(Layer):
         return on_rows(lambda rows: self._both_layers(rows, training), x)
 
     def _both_layers(self, x, training):
-        x = project(self.dense1, x)
+        x, layers = project(self.dense1, x), [self.dropout, self.dense2]
+        if self.block.mlp_norm:
+            layers.append(self.hidden_norm)
+        rest = partial(self._after_dense1, training=training)
+        return recompute(layers, rest, x) if training else rest(x)
+
+    def _after_dense1(self, x, training):
         if self.block.gated:
             gate, up = ops.split(x, 2, axis=-1)
             x = ops.silu(gate) * up
@@ -91,6 +99,19 @@ class ResidualBlock(Layer):
 
     layer_scale_init: float | None = None
     block = BlockConfig()
+
+    remat: str | None = None
+
+    def recomputed(self, part: str, layers: Sequence, call: Callable, training: bool | None) -> Callable:
+        """Return `call`, which the backward pass computes again if `remat` is `part`.
+
+        Args:
+            part: `attention` or `block`.
+            layers: the layers that `call` uses.
+            call: function of tensors.
+            training: whether the block is called in training.
+        """
+        return partial(recompute, layers, call) if training and self.remat == part else call
 
     def add_branches(self) -> None:
         """Create the sub-layers of both branches except the first norm and the attention."""
@@ -152,7 +173,7 @@ class TransformerBlock(ResidualBlock):
         qk_norm: whether queries and keys are normalised per head.
         gelu: `tanh` (the official code), `erf` or `quick`.
         epsilon: epsilon of the norms.
-        remat: recompute the block in the backward pass; training stores only its input.
+        remat: what the backward pass computes again, see `ViTConfig`.
         block: `BlockConfig`, None for the default one.
         window, grid_size: as in `GridSelfAttention`, which then is the attention; None for global attention.
 
@@ -179,7 +200,7 @@ class TransformerBlock(ResidualBlock):
         qk_norm: bool = False,
         gelu: str = "tanh",
         epsilon: float = 1e-6,
-        remat: bool = False,
+        remat: str | None = None,
         block: BlockConfig | None = None,
         window: WindowConfig | None = None,
         grid_size: Size | None = None,
@@ -220,21 +241,21 @@ class TransformerBlock(ResidualBlock):
         given = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, grid=grid)
         owners = _given(images=images)  # integers have no gradient, and TensorFlow would warn of them as inputs
 
-        def run(tokens, *positions):
+        def attend(tokens, *positions):
+            """Return MSA(LN(z)), Eq. 2; in blocks of another order, with the norm after it or outside."""
+            tokens = self.norm1(tokens) if self.block.order == "pre_norm" else tokens
             positions = {**dict(zip(given, positions, strict=True)), **owners}
-            if self.block.order == "post_norm":
-                branch = self.norm1(self.attention(tokens, training=training, **positions))
-                return self.add_mlp(self.add_attention(tokens, branch, training), training)
-            normalised = self.norm1(tokens)
-            branch = self.attention(normalised, training=training, **positions)
+            branch = self.attention(tokens, training=training, **positions)
+            return self.norm1(branch) if self.block.order == "post_norm" else branch
+
+        def run(tokens, *positions):
+            attended = tokens if self.block.order != "parallel" else self.norm1(tokens)
+            branch = self.recomputed("attention", [self.norm1, self.attention], attend, training)(attended, *positions)
             if self.block.order == "parallel":
-                branch = branch + self.mlp(normalised, training=training)
-                return self.add_attention(tokens, branch, training)
-            # z' = MSA(LN(z)) + z, Eq. 2
+                return self.add_attention(tokens, branch + self.mlp(attended, training=training), training)
             return self.add_mlp(self.add_attention(tokens, branch, training), training)
 
-        inputs = (tokens, *given.values())
-        return recompute(self, run, *inputs) if self.remat and training else run(*inputs)
+        return self.recomputed("block", [self], run, training)(tokens, *given.values())
 
     def attention_scores(
         self,

@@ -75,7 +75,7 @@ class Recipe(Config):
             updates at every step.
         steps_per_execution: steps per call of the compiled function.
         dtype: Keras dtype policy that the model must be built with, such as `mixed_bfloat16`; None accepts any.
-        remat: whether the model recomputes its blocks in the backward pass to save memory; None accepts either.
+        remat: `remat` that the model must be built with, `attention` or `block`; None accepts any.
         input_dtype: dtype of the batches: `float32`, standardised, or `uint8` for a model that rescales its input.
         seed: seed of the initial weights, the order of the images and the augmentation.
         dataset: name of the recipe's own images, None if it has none.
@@ -128,7 +128,7 @@ class Recipe(Config):
     gradient_accumulation_steps: int | None = None
     steps_per_execution: int = 1
     dtype: str | None = None
-    remat: bool | None = None
+    remat: str | None = None
     input_dtype: str = "float32"
     seed: int = 0
     dataset: str | None = None

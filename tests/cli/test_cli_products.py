@@ -32,7 +32,7 @@ class TestTrainAndExport:
             'mix=["mixup(0.2)", "cutmix(1.0)"]': ("mix", ("mixup(0.2)", "cutmix(1.0)")),  # as --show prints them
             "clip_norm=none": ("clip_norm", None),
             "dtype=mixed_bfloat16": ("dtype", "mixed_bfloat16"),
-            "remat=true": ("remat", True),
+            "remat=block": ("remat", "block"),
             "sweep=(1e-3, 3e-3)": ("sweep", (0.001, 0.003)),
             "warmup_steps=7": ("warmup_steps", 7),
         }

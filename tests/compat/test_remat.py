@@ -24,7 +24,7 @@ class Noisy(keras.layers.Layer):
         self.scale = self.add_weight(name="scale", shape=(input_shape[-1],), initializer="ones")
 
     def call(self, x):
-        return recompute(self, self._run, x) if self.is_recomputed else self._run(x)
+        return recompute([self], self._run, x) if self.is_recomputed else self._run(x)
 
     def _run(self, x):
         self.runs += 1

@@ -200,7 +200,7 @@ def test_a_token_attends_only_to_its_image(kwargs, at_once, randomise, monkeypat
 
 @pytest.mark.parametrize(
     ("remat", "policy"),
-    slow_after(1, [(True, "float32"), (False, "float32"), (True, "mixed_bfloat16"), (False, "mixed_bfloat16")]),
+    slow_after(1, [("block", "float32"), (None, "float32"), ("attention", "mixed_bfloat16"), (None, "mixed_bfloat16")]),
 )
 def test_training_steps(remat, policy, monkeypatch):
     """Two steps of `fit` change the weights as they do without chunks."""

@@ -145,7 +145,7 @@ def test_every_argument_reaches_both_blocks():
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.2,
         "drop_path_rate": 0.3,
-        "remat": True,
+        "remat": "block",
         **EVERYTHING,
     }
     block = AxialTransformerBlock(GRID, **kwargs)
@@ -154,7 +154,7 @@ def test_every_argument_reaches_both_blocks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", [True, False])
+@pytest.mark.parametrize("remat", [None, "attention", "block"])
 def test_mixed_bfloat16_trains_with_any_batch_size(remat):
     model = keras.Sequential(
         [

@@ -71,9 +71,9 @@ def test_symbolic_shapes_and_dtypes_are_the_eager_ones(policy):
 
 
 def test_config_goes_and_comes():
-    block = MergingTransformerBlock(3, 1, num_heads=2, mlp_dim=12, remat=True, dropout_rate=0.1)
+    block = MergingTransformerBlock(3, 1, num_heads=2, mlp_dim=12, remat="attention", dropout_rate=0.1)
     config = block.get_config()
-    assert (config["token_merging"], config["num_prefix_tokens"], config["remat"]) == (3, 1, True)
+    assert (config["token_merging"], config["num_prefix_tokens"], config["remat"]) == (3, 1, "attention")
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(block))
     assert type(again) is MergingTransformerBlock and again.get_config() == config
 

@@ -58,7 +58,7 @@ def test_keys_of_zero_change_nothing(randomise):
     )
 
 
-@pytest.mark.parametrize("remat", [False, True])
+@pytest.mark.parametrize("remat", [None, "attention", "block"])
 def test_block_hands_them_to_its_attention_and_trains_them(remat):
     inputs = keras.Input((5, 8))
     positions = RelativePositions(2, num_prefix_tokens=1)

@@ -37,7 +37,7 @@ SAVED = {
         "num_registers": 2,
         "gelu": "erf",
         "epsilon": 1e-12,
-        "remat": True,
+        "remat": "block",
     },
     "map": {"pooling": "map", "position_embedding": "sincos2d"},
     "bfloat16": {"dtype": "mixed_bfloat16", "position_embedding": "none"},

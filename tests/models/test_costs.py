@@ -212,7 +212,7 @@ class TestAgainstTheGraph:
             {"image_size": (16, 24), "num_registers": 3},
             {"pooling": "gap", "representation_size": 7, "position_embedding": "sincos2d"},
             {"pooling": "map", "class_token": True, "qk_norm": True},
-            {"pooling": "unpooled", "layer_scale_init": 0.1, "remat": True},
+            {"pooling": "unpooled", "layer_scale_init": 0.1, "remat": "block"},
             {"token_merging": 5, "num_layers": 4},
             {"position_embedding": "relative", "position_placement": "shared", "image_size": (16, 24)},
             {"position_embedding": "learned_2d", "position_placement": "every", "num_layers": 1},

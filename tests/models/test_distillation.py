@@ -173,7 +173,7 @@ def test_teacher_is_no_part_of_what_is_trained(make_student):
 
 
 def test_teacher_is_run_as_in_inference_and_student_as_in_training(make_student, images):
-    student, teacher = make_student(distilled=True, dropout_rate=0.5, remat=True), make_teacher()
+    student, teacher = make_student(distilled=True, dropout_rate=0.5, remat="block"), make_teacher()
     distiller = Distiller(student, teacher)
     first, second = (distiller.call_both(images) for _ in range(2))
     for outputs in (first, second):

@@ -158,7 +158,7 @@ def step(model, images, **compile_arguments):
 
 @pytest.mark.parametrize("name", slow_after(2, ["published", "norm after the pooling", "learned", "remat"]))
 def test_trains_what_leads_to_the_patches_and_nothing_else(build, make_images, name):
-    changes = {"published": SINCOS, "remat": {**SINCOS, "remat": True, "drop_path_rate": 0.1}}
+    changes = {"published": SINCOS, "remat": {**SINCOS, "remat": "block", "drop_path_rate": 0.1}}
     model = build(**changes.get(name, ENCODERS["norm after the pooling"][0] if name.startswith("norm") else {}))
     trained = {weight.path for weight in model.trainable_weights}
     assert step(model, make_images(model.encoder), **({"microbatches": 3} if name == "remat" else {})) == trained

@@ -148,7 +148,7 @@ def test_trains_what_leads_to_the_patches_and_nothing_else(build, make_images, n
 
 @pytest.mark.slow
 def test_remat_dropout_and_microbatches(build, images):
-    model = build(remat=True, dropout_rate=0.1, drop_path_rate=0.1)
+    model = build(remat="block", dropout_rate=0.1, drop_path_rate=0.1)
     changed = step(model, images, microbatches=2)
     assert changed == {weight.path for weight in model.trainable_weights}
 

@@ -263,14 +263,15 @@ def test_gradients_are_finite_and_reach_every_weight(policy, make_model, make_im
 )
 def test_remat_gives_the_same_loss_and_gradients(changes, make_model, make_images):
     results = []
-    for remat in (False, True):
+    for remat in (None, "attention", "block"):
         keras.utils.set_random_seed(3)  # the same seeds for the dropouts
         model = make_model(remat=remat, **changes)
         results.append(_gradients(model, make_images(model)))
-    (loss, gradients), (other_loss, other_gradients) = results
-    np.testing.assert_allclose(other_loss, loss, rtol=1e-6)
-    for gradient, other in zip(gradients, other_gradients, strict=True):
-        np.testing.assert_allclose(other, gradient, atol=1e-4 * np.abs(gradient).max() + 1e-7)
+    (loss, gradients), *others = results
+    for other_loss, other_gradients in others:
+        np.testing.assert_allclose(other_loss, loss, rtol=1e-6)
+        for gradient, other in zip(gradients, other_gradients, strict=True):
+            np.testing.assert_allclose(other, gradient, atol=1e-4 * np.abs(gradient).max() + 1e-7)
 
 
 def _gradients(model, images):
@@ -283,7 +284,7 @@ def _gradients(model, images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", [True, False])
+@pytest.mark.parametrize("remat", [None, "attention", "block"])
 def test_fit_lowers_the_loss(remat, make_config):
     model = VisionTransformer(make_config(remat=remat, dropout_rate=0.05, drop_path_rate=0.1))
     rng = np.random.default_rng(0)

@@ -73,7 +73,7 @@ def _averaged():
 
 def _recomputed():
     rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "drop_path_rate"), 0.1)
-    return _step(_vit(dtype="mixed_bfloat16", remat=True, image_size=64, **rates))
+    return _step(_vit(dtype="mixed_bfloat16", remat="block", image_size=64, **rates))
 
 
 def _bytes_in():

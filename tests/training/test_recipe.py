@@ -93,7 +93,7 @@ def test_every_field_survives_json(model):
         gradient_accumulation_steps=3,
         steps_per_execution=2,
         dtype="mixed_bfloat16",
-        remat=True,
+        remat="block",
         input_dtype="uint8",
         seed=5,
         dataset="digits",
@@ -172,7 +172,7 @@ def test_every_field_survives_json(model):
         ({"gradient_accumulation_steps": 1}, "gradient_accumulation_steps must be an integer of at least 2"),
         ({"steps_per_execution": 3}, "steps_per_execution must divide steps; got steps_per_execution=3, steps=8"),
         ({"dtype": "bfloat17"}, "dtype must be the name of a Keras dtype policy, such as 'mixed_bfloat16'; got dtype="),
-        ({"remat": 1}, "remat must be True or False; got remat=1"),
+        ({"remat": 1}, "remat must be one of 'attention', 'block'; got remat=1"),
         ({"input_dtype": "float16"}, "input_dtype must be one of 'float32', 'uint8'; got input_dtype='float16'"),
         ({"image_size": (8, 8, 3)}, "image_size must be one positive integer or a pair (height, width)"),
         ({"seed": -1}, "seed must be an integer of at least 0; got seed=-1"),
@@ -239,7 +239,7 @@ class TestTotalSteps:
 
 class TestConfigure:
     def test_rates_dtype_remat_and_size_reach_the_config(self):
-        fixed = {"drop_path_rate": 0.1, "dtype": "mixed_bfloat16", "remat": True, "image_size": (16, 12)}
+        fixed = {"drop_path_rate": 0.1, "dtype": "mixed_bfloat16", "remat": "block", "image_size": (16, 12)}
         recipe = Recipe(**PLAIN, **fixed)
         assert recipe.configure(VIT) == VIT.replace(**fixed)
 
@@ -248,13 +248,13 @@ class TestConfigure:
         assert Recipe(**PLAIN).configure(config) == config
 
     def test_what_is_off_and_absent_is_left_out(self):
-        recipe = Recipe(**PLAIN, dropout_rate=0.0, attention_dropout_rate=0.0, remat=False)
+        recipe = Recipe(**PLAIN, dropout_rate=0.0, attention_dropout_rate=0.0, remat=None)
         assert recipe.configure(BIT) == BIT
         assert recipe.model_arguments(SwinConfig) == {"dropout_rate": 0.0}
 
     @pytest.mark.parametrize(
         ("fixed", "config"),
-        [({"attention_dropout_rate": 0.1}, SWIN), ({"dropout_rate": 0.1}, BIT), ({"remat": True}, BIT)],
+        [({"attention_dropout_rate": 0.1}, SWIN), ({"dropout_rate": 0.1}, BIT), ({"remat": "block"}, BIT)],
     )
     def test_refuses_what_the_architecture_does_not_have(self, fixed, config):
         [name] = fixed

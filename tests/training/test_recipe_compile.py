@@ -141,7 +141,7 @@ class TestModels:
 
     @pytest.mark.parametrize(
         "fixed",
-        [{"drop_path_rate": 0.1}, {"remat": True}, {"dtype": "mixed_bfloat16"}],
+        [{"drop_path_rate": 0.1}, {"remat": "block"}, {"dtype": "mixed_bfloat16"}],
         ids=lambda fixed: next(iter(fixed)),
     )
     def test_refuses_a_model_that_was_built_otherwise(self, fixed):
@@ -159,7 +159,7 @@ class TestModels:
         Recipe(**PLAIN, image_size=16).compile(VisionTransformer(CONFIG))
 
     def test_what_is_off_and_absent_is_no_contradiction(self):
-        recipe = Recipe(**PLAIN, dropout_rate=0.0, remat=False)
+        recipe = Recipe(**PLAIN, dropout_rate=0.0)
         config = keras_vit.BiTConfig(name="toy", image_size=32, stage_sizes=(1,), width_factor=0.5, classes=3)
         recipe.compile(BiTResNet(config))
         recipe.compile(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
