@@ -94,7 +94,7 @@ class _ViT(Protocol):
         num_registers: int = 0,
         gelu: str | None = None,
         epsilon: float | None = None,
-        remat: bool = False,
+        remat: str | None = None,
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
@@ -130,7 +130,7 @@ class _AxialViT(Protocol):
         num_registers: int = 0,
         gelu: str | None = None,
         epsilon: float | None = None,
-        remat: bool = False,
+        remat: str | None = None,
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
@@ -231,7 +231,7 @@ class _Published(Protocol):
         qkv_bias: bool = ...,
         gelu: str | None = ...,
         epsilon: float | None = ...,
-        remat: bool = ...,
+        remat: str | None = ...,
         token_merging: int = ...,
     ) -> VisionTransformer:
         """Build a Vision Transformer of a published family; see `help(keras_vit.DINOv2_B14)`."""

@@ -17,15 +17,16 @@ from keras_vit import ViTConfig
 from keras_vit.compat.graph import sublayers
 from keras_vit.serving import fresh_process
 
-# Families that the default suite leaves out, because others have the same parts.
+# Families that the default suite leaves out, because others have nearly the same parts.
 SLOW = (pytest.mark.slow,)
 ALIKE = (
     *("axial", "axial ResNet", "DeiT", "DeiT distilled", "DeiT-III", "hybrid on a CNN", "hybrid on the root"),
-    *("merging", "registers", "SigLIP", "post-norm", "CLIP", "DINOv2", "Perception Encoder"),
+    *("merging", "registers", "SigLIP", "post-norm", "CLIP", "DINOv2", "Perception Encoder", "DINOv3", "AIMv2"),
+    *("BEiT", "ViT-22B"),
 )
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
-# Families whose layers the other ones have, in the tests of what is made of a trained model.
-SAME_LAYERS = (*ALIKE, "DINOv3", "AIMv2", "BEiT", "SAM", "ViT-22B")
+# Families with nearly the layers of the other ones, in the tests of what is made of a trained model.
+SAME_LAYERS = (*ALIKE, "hybrid", "EVA-02", "SAM")
 OTHER_LAYERS = [pytest.param(name, marks=SLOW if name in SAME_LAYERS else ()) for name in FAMILIES]
 FORMATS = [
     pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name != "Swin" else ())
@@ -267,6 +268,7 @@ def test_config_goes_to_a_dict_and_back(family, model):
         assert type(config).from_dict(values) == config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHER_LAYERS)
 def test_lora_and_head_alone_learn(family, model, tmp_path):
     adapted = keras_vit.clone(model)

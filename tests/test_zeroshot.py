@@ -145,6 +145,7 @@ def test_other_libraries_have_no_such_head(classifier, tmp_path):
         keras_vit.save_weights(classifier, tmp_path / "model.safetensors", "timm")
 
 
+@pytest.mark.slow
 def test_int8(models, encoders):
     model = zero_shot(models[CLIP], NAMES, text=encoders[CLIP])
     before = run(model)

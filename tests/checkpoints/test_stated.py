@@ -102,6 +102,14 @@ def test_fields():
     }
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Arrays of a file in timm's format."""
+    path = tmp_path_factory.mktemp("stored") / "a.safetensors"
+    keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=32, classes=3), path, "timm")
+    return safetensors.numpy.load_file(path)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -113,9 +121,7 @@ def test_fields():
         '{"preprocessing": {"size": "x"}}',
     ],
 )
-def test_damaged_metadata_is_refused(tmp_path, text):
-    keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=32, classes=3), tmp_path / "a.safetensors", "timm")
-    arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")
-    safetensors.numpy.save_file(arrays, tmp_path / "b.safetensors", {KEY: text})
+def test_damaged_metadata_is_refused(stored, tmp_path, text):
+    safetensors.numpy.save_file(stored, tmp_path / "b.safetensors", {KEY: text})
     with pytest.raises(ValueError, match=r"metadata .*b\.safetensors'"):
         keras_vit.ViT_Ti16(image_size=32, classes=3, weights=tmp_path / "b.safetensors")

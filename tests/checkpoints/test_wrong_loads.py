@@ -83,7 +83,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("theirs", "ours", "names", "words"), slow_after(7, CHANGES))
+@pytest.mark.parametrize(("theirs", "ours", "names", "words"), slow_after(3, CHANGES))
 def test_a_built_model_takes_no_file_of_another(
     make_model, weights_of, logits_of, tmp_path, theirs, ours, names, words
 ):

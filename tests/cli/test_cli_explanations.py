@@ -16,6 +16,7 @@ import keras_vit
 from keras_vit import analysis
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_after(1, ["Swin", "plain", "axial"]))
 def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
     model = FAMILIES[name].build()

@@ -44,6 +44,7 @@ def test_crops_of_each_image_cover_the_areas(source):
     assert spans["local"].max() < np.sqrt(0.4 * 4 / 3 * 160 / 240)
 
 
+@pytest.mark.slow
 def test_batches_depend_on_seed_and_step_alone(source):
     whole = batches(source, **SMALL)
     assert np.abs(whole[1][0]["global"] - whole[0][0]["global"]).max() > 0.1

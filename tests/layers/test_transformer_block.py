@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from slow_rows import slow_after
 
 from keras_vit.config import BlockConfig
 from keras_vit.layers import TransformerBlock
@@ -166,7 +167,7 @@ class InTraining(keras.layers.Layer):
         return self.block(tokens, **given, training=True)
 
 
-@every_switch
+@pytest.mark.parametrize("name", slow_after(6, SWITCHES))
 def test_recomputed_block_has_the_same_gradients(name, randomise):
     gradients = []
     for remat in (None, "attention", "block"):

@@ -17,7 +17,7 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 SIZES = ((16, 16), (24, 24), (12, 20), (32, 8), (8, 8), (40, 36), (4, 48))
 
 
-@pytest.mark.parametrize("family", slow_after(2, FAMILIES))  # the first two: plain and SAM
+@pytest.mark.parametrize("family", slow_after(1, FAMILIES))
 def test_each_size_gives_what_its_own_model_gives(make_model, run, family):
     model = make_model(**FAMILIES[family])
     every = keras_vit.resize(model, None)
@@ -52,6 +52,7 @@ def test_positions_are_computed_in_float32_under_every_policy(make_model, run, p
         np.testing.assert_allclose(run(keras_vit.resize(mixed, None), images_of(size)), expected, atol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_after(1, [name for name in FAMILIES if name != "SAM"]))
 def test_training_is_that_of_the_model_of_the_size(make_model, family):
     """With frozen tables two steps give equal weights."""
@@ -91,6 +92,7 @@ def test_gradient_of_the_table_is_that_of_the_resized_one_through_the_resizing(m
     np.testing.assert_allclose(of_table[0], of_resized[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="counts the traces of TensorFlow")
 def test_one_graph_serves_data_of_all_sizes(make_model):
     import tensorflow as tf

@@ -118,6 +118,7 @@ def test_without_top_ends_at_the_pooled_features(make_images):
     assert model(make_images(model, 2)).shape == (2, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", slow_after(1, ["float32", "mixed_bfloat16"]))
 def test_trains_saves_and_reloads(dtype, make_images, tmp_path):
     model = _make_model(dtype=dtype, stage_sizes=(1, 1))

@@ -18,6 +18,7 @@ def test_weights_files_cross_image_sizes(old, new, make_model, tmp_path):
     _check_equal(target, keras_vit.resize(source, new))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), OTHER_SIZES)
 def test_weights_of_another_size_leave_the_optimizer_as_it_is(old, new, make_model, make_images, tmp_path):
     source, target = _other_weights(make_model(image_size=old)), make_model(image_size=new)

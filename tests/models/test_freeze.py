@@ -159,6 +159,7 @@ def test_other_things_than_functional_models():
         freeze(keras.layers.Dense(2), "dense")
 
 
+@pytest.mark.slow
 def test_a_model_in_training_must_be_compiled_again(make_model, make_images):
     model = make_model()
     fit_once(model, make_images(model))

@@ -59,7 +59,7 @@ KINDS = {
 STEPS = {"fit": {"steps_per_epoch": 3, "shuffle": False}, "evaluate": {"steps": 3}}
 
 
-@pytest.mark.parametrize("kind", slow_after(3, KINDS))
+@pytest.mark.parametrize("kind", slow_after(1, KINDS))
 @pytest.mark.parametrize("method", slow_after(1, ["fit", "evaluate"]))
 def test_pixel_values_of_floats_are_warned_of(method, kind):
     model = model_of()

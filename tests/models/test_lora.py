@@ -54,6 +54,7 @@ def test_the_kernel_is_that_of_the_paper(make_model, make_images, run):
     assert dense.lora_kernel_a.shape == (dense.kernel.shape[0], 2) and dense.lora_kernel_a.dtype == "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", slow_after(2, ["BEiT", "DeiT distilled", "plain", "hybrid on a CNN", "Swin", "axial ResNet"])
 )
@@ -118,6 +119,7 @@ def test_copies_and_files(make_model, make_images, run, tmp_path):
     np.testing.assert_array_equal(run(model, images), expected)  # the model itself keeps its LoRA
 
 
+@pytest.mark.slow
 def test_a_merged_model_can_be_quantised(make_model, make_images, run):
     model = make_model(classes=5)
     _adapted(model, rank=2)
@@ -143,6 +145,7 @@ def test_loaded_kernels_leave_lora_able_to_learn(make_model, make_images, run, t
     assert np.ptp(_array(dense.lora_kernel_a)) > 0 and not _array(dense.lora_kernel_b).any()
 
 
+@pytest.mark.slow
 def test_a_model_around_one_keeps_its_own_layers(make_model, make_images, run):
     inner = make_model(include_top=False)
     outer = keras_vit.Model(inner.input, keras.layers.Dense(3, name="mine")(inner(inner.input)))
@@ -155,6 +158,7 @@ def test_a_model_around_one_keeps_its_own_layers(make_model, make_images, run):
     np.testing.assert_allclose(run(copied, make_images(inner)), run(outer, make_images(inner)), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_predictions_and_training_follow_when_it_comes_late(make_model, make_images):
     model, images = make_model(classes=3), None
     images = make_images(model)

@@ -184,6 +184,7 @@ def test_bfloat16(build, images):
     assert step(model, images) and np.isfinite(model.evaluate(images, verbose=0))
 
 
+@pytest.mark.slow
 def test_learns(make_config):
     """Images of one value each: 12 of 16 patches follow from the 4 that are seen."""
     levels = np.random.default_rng(1).choice([-1.0, 1.0], size=(64, 1, 1, 1))
@@ -196,6 +197,7 @@ def test_learns(make_config):
     assert losses[-1] < 0.3 < losses[0], losses
 
 
+@pytest.mark.slow
 def test_survives_saving_with_all_of_its_encoder(build, images, tmp_path):
     arguments = {"mask_ratio": 0.5, "norm_pixels": False, "seed": 9, "name": "mine"}
     model = build(arguments, norm_position="after_pooling", pooling="gap")

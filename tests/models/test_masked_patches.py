@@ -169,6 +169,7 @@ def test_bfloat16(build, make_model, images, run):
     assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", slow_after(1, TARGETS))
 def test_learns(make_config, target):
     """Grey images of one value each, of four: well below the marginal distribution of the targets, ln 4 = 1.39."""
@@ -262,6 +263,7 @@ class TestReconstruct:
             model.reconstruct(images, seed=None)
 
 
+@pytest.mark.slow
 def test_survives_saving_with_all_of_its_encoder(build, images, tmp_path):
     arguments = {"corruption_rate": 0.25, "shares": (0.6, 0.2, 0.2), "seed": 9, "name": "mine"}
     model = build("downsampled", arguments, representation_size=6, distilled=False)

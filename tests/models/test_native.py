@@ -59,6 +59,7 @@ def test_no_token_sees_another_image(make_model, run, pooling):
     assert np.abs(scores[0, 1] - other_scores[0, 1]).max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", slow_after(1, [None, "attention", "block"]))
 def test_packed_training_is_that_of_single_images(make_model, remat):
     """One step of SGD shows the gradients."""

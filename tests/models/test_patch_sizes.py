@@ -30,7 +30,7 @@ def test_enlarged_patches_give_the_tokens_of_the_originals():
     np.testing.assert_allclose(np.einsum("hwc,hwcd->d", larger, resize_patch_kernel(kernel, 9)), expected, atol=1e-10)
 
 
-@pytest.mark.parametrize(("rows", "columns"), slow_after(2, [(8, 8), (2, 4), (2, 2), (4, 4)]))
+@pytest.mark.parametrize(("rows", "columns"), slow_after(1, [(8, 8), (2, 4), (2, 2), (4, 4)]))
 def test_a_copy_has_the_weights_and_other_patches(make_model, run, rows, columns):
     model = make_model()
     images = np.random.default_rng(2).normal(size=(2, 16, 16, 3)).astype("float32")
@@ -52,6 +52,7 @@ def test_a_copy_has_the_weights_and_other_patches(make_model, run, rows, columns
     np.testing.assert_allclose(run(other.with_patch_size(4), images), run(model, images), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_it_trains_the_stored_kernel_and_is_saved(make_model, run, tmp_path):
     model = make_model().with_patch_size(8)
     before = keras.ops.convert_to_numpy(model.get_layer("patch_encoder").projection.kernel)

@@ -102,6 +102,7 @@ def test_student_is_trained_in_place_without_its_head(student, eagerly):
     np.testing.assert_allclose(numpy(model(images)), logits_of(model, "student", [images[:, None]])[:, 0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_saved_and_resumed(student, eagerly, tmp_path):
     model = SelfDistillation(student, **SETTINGS, name="mine")
     model.compile(keras.optimizers.SGD(0.5, momentum=0.9), epochs=2, steps_per_epoch=3)

@@ -51,6 +51,7 @@ def test_whose_images_are_known(make_model):
     assert images_of(keras.Sequential([head])) is None
 
 
+@pytest.mark.slow
 def test_a_teacher_may_get_images_of_its_own(make_model):
     """FlexiViT: the student has resized patches, the teacher the whole image; one step against the formula."""
     rng = np.random.default_rng(1)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from slow_rows import slow_after
 
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.compat.initial_values import build_deferred
@@ -254,11 +255,14 @@ def test_gradients_are_finite_and_reach_every_weight(policy, make_model, make_im
 @needs_tensorflow
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0.5},
-        {"dtype": "mixed_bfloat16", "dropout_rate": 0.2},
-    ],
+    slow_after(
+        1,
+        [
+            {"dropout_rate": 0.2, "attention_dropout_rate": 0.2, "drop_path_rate": 0.5},
+            {},
+            {"dtype": "mixed_bfloat16", "dropout_rate": 0.2},
+        ],
+    ),
     ids=str,
 )
 def test_remat_gives_the_same_loss_and_gradients(changes, make_model, make_images):

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import VisionTransformer
@@ -62,7 +63,7 @@ def test_weights_have_the_names_of_the_plain_model(make_model):
     assert stored[0] == stored[1]
 
 
-@pytest.mark.parametrize("name", ["file.weights.h5", "file.npz", "file.safetensors"])
+@pytest.mark.parametrize("name", slow_after(1, ["file.weights.h5", "file.npz", "file.safetensors"]))
 def test_weights_move_both_ways(name, make_model, make_config, tmp_path):
     merging, plain = pair(make_model)
     for source in (merging, plain):

@@ -63,6 +63,7 @@ def test_other_models_and_formats_are_refused(make, arguments, message, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", slow_after(1, [False, True]))
 def test_a_model_for_native_aspect_ratios_reads_files_as_predict_does(tmp_path, check):
     """Images of several sizes in one request, each in its own aspect ratio, and one that is none."""

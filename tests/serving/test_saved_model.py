@@ -84,6 +84,7 @@ def test_it_gives_the_scores_of_the_model(model, served, drawn_files):
     check_answers(model, inputs, classes, answer["scores"].numpy(), logits.numpy())
 
 
+@pytest.mark.slow
 def test_lora_is_merged(drawn_files, tmp_path):
     """The answers are those of the model to 1e-5, and the variables of the folder are those of a model without LoRA."""
     model = make_model()

@@ -41,6 +41,7 @@ def _bits(model):
     return [keras.ops.convert_to_numpy(v).tobytes() for v in [*model.variables, *model.optimizer.variables]]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_the_other(source, tmp_path, monkeypatch):
     whole = _run(source, tmp_path / "whole")
     with monkeypatch.context() as patched, pytest.raises(Killed):
