@@ -99,7 +99,6 @@ class ResidualBlock(Layer):
 
     layer_scale_init: float | None = None
     block = BlockConfig()
-
     remat: str | None = None
 
     def recomputed(self, part: str, layers: Sequence, call: Callable, training: bool | None) -> Callable:
