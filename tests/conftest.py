@@ -65,6 +65,16 @@ def eagerly():
     tf.config.run_functions_eagerly(False)
 
 
+@pytest.fixture
+def compiled():
+    """The opposite of `eagerly`, which lasts for the whole file; from some dozens of steps on it takes less time."""
+    tf = pytest.importorskip("tensorflow")
+    eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(False)
+    yield
+    tf.config.run_functions_eagerly(eager)
+
+
 @pytest.fixture(scope="session")
 def real_data():
     """Folder with real weights and images: KERAS_VIT_REAL_DATA, or `../shared/real` beside the checkout."""

@@ -203,6 +203,8 @@ def finished(dataset, order, start_step):
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
     options.autotune.enabled = False
+    # They find nothing to do here, and take half of the time until the first batch.
+    options.experimental_optimization.apply_default_optimizations = False
     # Not FILE, the first choice of AUTO: each worker reads its part of every batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     steps = order.steps if order.repeat else max(order.steps - start_step, 0)

@@ -1,5 +1,6 @@
 """Converting an encoded image to model input: one implementation for evaluation, prediction and serving."""
 
+import functools
 import math
 
 import tensorflow as tf
@@ -39,13 +40,24 @@ def decode(contents, channels, max_pixels=None):
             number of pixels is checked before memory is allocated.
     """
     checks.check_choice("channels", channels, (1, 3))
-    image = tf.cond(
-        tf.io.is_jpeg(contents),
-        lambda: _decode_jpeg(contents, max_pixels),
-        lambda: _decode_no_jpeg(headers.limited_other(contents, max_pixels), max_pixels),
-    )
-    image.set_shape((None, None, 3))
-    return match_channels(image, channels)
+    return _decoder(channels, max_pixels or headers.MAX_PIXELS)(contents)
+
+
+@functools.cache
+def _decoder(channels, max_pixels):
+    """Return `decode` as a function that is traced once for all pipelines."""
+
+    @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+    def decoder(contents):
+        image = tf.cond(
+            tf.io.is_jpeg(contents),
+            lambda: _decode_jpeg(contents, max_pixels),
+            lambda: _decode_no_jpeg(headers.limited_other(contents, max_pixels), max_pixels),
+        )
+        image.set_shape((None, None, 3))
+        return match_channels(image, channels)
+
+    return decoder
 
 
 def check(preprocessing):

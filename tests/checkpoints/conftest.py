@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from download_server import Server
+from filled import filled
 from official_files import check_equal, npz, official_arrays
 
 import keras_vit
@@ -57,22 +58,13 @@ KINDS = {
 }
 
 
-def draw(model, seed):
-    """Draws all weights of a model from N(0, 0.5); variances get their absolute value."""
-    rng = np.random.default_rng(seed)
-    for variable in model.weights:
-        values = rng.normal(0.0, 0.5, variable.shape)
-        variable.assign(np.abs(values) if variable.path.endswith("variance") else values)
-    return model
-
-
 @pytest.fixture(scope="session")
 def make_kind():
     """Function of a key of `KINDS` and changes to its config that builds a model of random weights."""
 
     def make(kind, seed=0, **changes):
         config_class, arguments = KINDS[kind]
-        return draw(build_model(config_class(**{**arguments, **changes})), seed)
+        return filled(lambda: build_model(config_class(**{**arguments, **changes})), seed, 0.0, 0.5)
 
     return make
 
@@ -134,7 +126,7 @@ def user_hybrid():
         layers = [keras.Input((16, 16, 3)), keras.layers.Conv2D(4, 3, 4, "same", name="head")]
         stem = keras.Sequential([*layers, keras.layers.BatchNormalization(name="norm")], name="backbone")
         config = keras_vit.ViTConfig(**{**TINY, "patch_size": 1})
-        return draw(keras_vit.VisionTransformer(config, stem=stem), seed)
+        return filled(lambda: keras_vit.VisionTransformer(config, stem=stem), seed, 0.0, 0.5)
 
     return make
 

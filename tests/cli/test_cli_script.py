@@ -23,13 +23,18 @@ print(*{name.split(".")[0] for name in set(sys.modules) - there})
 sys.exit(code)
 """
 
+HEAR = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
 
 def hearing(*words, **environment):
     """A process of the console script that hears Ctrl-C; the background of a shell script is born deaf to it."""
     return subprocess.Popen(
-        [sys.executable, keras_vit_command.__file__, *words],
+        [sys.executable, "-c", HEAR, keras_vit_command.__file__, *words],
         env={**os.environ, "PYTHONPATH": launcher_folder(), **environment},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

@@ -10,7 +10,6 @@ import sys
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 import keras_vit
@@ -216,15 +215,6 @@ def test_counts_from_one(start, capsys, arguments):
     with pytest.raises(SystemExit):
         start("scaling_study", *arguments)
     assert "--steps and --seeds must be at least 1" in capsys.readouterr().err
-
-
-@pytest.fixture
-def compiled():
-    """The opposite of `eagerly`, which lasts for the whole file."""
-    eager = tf.config.functions_run_eagerly()
-    tf.config.run_functions_eagerly(False)
-    yield
-    tf.config.run_functions_eagerly(eager)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from filled import filled
 
 from keras_vit import VisionTransformer, ViTConfig
 
@@ -28,11 +29,8 @@ def make_model(make_config):
     """Function from changes to the tiny config to a model of random weights: zeros would hide the rest."""
 
     def make(preprocessing=None, labels=None, **changes):
-        model = VisionTransformer(make_config(**changes), preprocessing=preprocessing, labels=labels)
-        rng = np.random.default_rng(5)
-        for weight in model.weights:
-            weight.assign(rng.normal(0.05, 0.3, weight.shape).astype("float32"))
-        return model
+        config = make_config(**changes)
+        return filled(lambda: VisionTransformer(config, preprocessing=preprocessing, labels=labels), 5, 0.05, 0.3)
 
     return make
 

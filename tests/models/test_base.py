@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from keras import ops
 from scipy import ndimage
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer
@@ -188,7 +189,7 @@ def test_copies_of_other_models_are_refused(make, model):
         make(model)
 
 
-@pytest.mark.parametrize("image_size", [32, 8, (8, 24), (4, 64)])
+@pytest.mark.parametrize("image_size", [(8, 24), *slow_after(0, [[32], [8], [(4, 64)]])])
 @pytest.mark.parametrize("changes", [{}, {"num_registers": 2}, {"pooling": "gap"}], ids=str)
 def test_resize_changes_only_the_position_table(image_size, changes, make_model, make_images, run):
     model = make_model(**changes)

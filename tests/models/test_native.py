@@ -109,6 +109,11 @@ def _coordinates(**changes):
     return np.array([[[rows["row"], rows["column"], rows["rows"], rows["columns"], rows["image"]], PADDING]], "int32")
 
 
+@pytest.fixture(scope="module")
+def native_model(make_model):
+    return keras_vit.resize(make_model(), "native")
+
+
 @pytest.mark.parametrize(
     ("coordinates", "message"),
     [
@@ -119,8 +124,8 @@ def _coordinates(**changes):
         (_coordinates(rows=70_000), "inside of grids"),
     ],
 )
-def test_contradicting_coordinates_are_refused(make_model, coordinates, message):
-    model, patches = keras_vit.resize(make_model(), "native"), np.zeros((1, 2, 48), "float32")
+def test_contradicting_coordinates_are_refused(native_model, coordinates, message):
+    model, patches = native_model, np.zeros((1, 2, 48), "float32")
     with pytest.raises(ValueError, match=message):
         model({"patches": patches, "coordinates": coordinates})
     if ON_TENSORFLOW:

@@ -136,7 +136,7 @@ def train(make_config, center_momentum):
     return model.fit(make_crops(32), batch_size=8, epochs=9, verbose=0).history
 
 
-def test_a_run_without_centring_is_reported_as_collapsed(make_config):
+def test_a_run_without_centring_is_reported_as_collapsed(make_config, compiled):
     with pytest.warns(
         UserWarning, match=r"has collapsed in epoch \d+: the teacher gives every image the same"
     ) as found:
@@ -146,7 +146,7 @@ def test_a_run_without_centring_is_reported_as_collapsed(make_config):
 
 
 @pytest.mark.slow
-def test_a_healthy_run_is_not(make_config):
+def test_a_healthy_run_is_not(make_config, compiled):
     history = train(make_config, 0.9)
     assert history["batch_entropy"][-1] - history["teacher_entropy"][-1] > 0.1
 

@@ -31,15 +31,18 @@ def in_fours(images):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {},
-        {"token_merging": 3},
-        {"pooling": "gap", "class_token": True, "num_registers": 2},
-        {"pooling": "gap", "norm_position": "after_pooling"},
-        {"pooling": "map"},
-        {"pooling": "unpooled", "qk_norm": True},
-        {"distilled": True},
-    ],
+    slow_after(
+        4,
+        [
+            {},
+            {"token_merging": 3},
+            {"pooling": "gap", "class_token": True, "num_registers": 2},
+            {"pooling": "unpooled", "qk_norm": True},
+            {"pooling": "gap", "norm_position": "after_pooling"},
+            {"pooling": "map"},
+            {"distilled": True},
+        ],
+    ),
     ids=str,
 )
 def test_tokens_that_are_equal_merge_without_a_trace(changes, make_model, images, run):
