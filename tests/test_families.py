@@ -28,11 +28,7 @@ DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in
 # Families with nearly the layers of the other ones, in the tests of what is made of a trained model.
 SAME_LAYERS = (*ALIKE, "hybrid", "EVA-02", "SAM")
 OTHER_LAYERS = [pytest.param(name, marks=SLOW if name in SAME_LAYERS else ()) for name in FAMILIES]
-FORMATS = [
-    pytest.param(name, runtime, marks=SLOW if runtime != "onnx" or name != "Swin" else ())
-    for runtime in ("onnx", "litert", "openvino")
-    for name in FAMILIES
-]
+FORMATS = [(name, runtime) for runtime in ("onnx", "litert", "openvino") for name in FAMILIES]
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 # Constants that a softmax over them or a batch normalisation behind them takes away: what is added to all keys, and in
@@ -189,6 +185,7 @@ def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path
         np.testing.assert_allclose(logits, expected[:count], atol=1e-4)
 
 
+@pytest.mark.slow  # serving/test_portable.py has one of each format
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="exports are written by TensorFlow")
 @pytest.mark.parametrize(("name", "runtime"), FORMATS)
 def test_other_formats_of_export_give_equal_outputs_for_any_batch(model, tmp_path, runtime):

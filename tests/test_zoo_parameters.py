@@ -111,7 +111,7 @@ QUICK = {
     *_FIRST.values(),
     *("ViT-Ti_16", "ViT-H_14", "R+ViT-Ti_16", "R50+ViT-B_16", "DeiT-Ti_16", "Swin-T", "BiT-R50x1"),
     *("AxialViT-B_16", "AxialResNet-50"),
-    *("DINOv2-g_14", "DINOv3-Splus_16", "EVA02-B_14", "EVA02-CLIP-E_14"),
+    *("DINOv3-Splus_16", "EVA02-B_14"),
 }
 GOLDEN = {
     **FORMULAS,

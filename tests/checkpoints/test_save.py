@@ -119,9 +119,15 @@ def test_the_names_of_a_published_file_need_no_folding(tmp_path, make_model):
 @pytest.mark.parametrize(
     ("kind", "layout", "changes"),
     slow_after(
-        18,
+        10,
         [
             ("vit", "official", {"representation_size": 4}),
+            ("vit", "huggingface", {"qkv_bias": False, "image_size": (24, 8)}),
+            ("hybrid", "official", {"representation_size": 4}),
+            ("distilled", "timm", {"num_registers": 2}),
+            ("swin", "timm", {"depths": (1, 1, 1), "num_heads": (1, 2, 4)}),
+            ("bit", "official", {"image_size": (40, 24)}),
+            ("distilled", "huggingface", {"image_size": (8, 16)}),
             ("vit", "official", {"pooling": "map"}),
             ("vit", "official", {"pooling": "gap", "class_token": True, "position_embedding": "sincos2d"}),
             ("vit", "official", {"qkv_bias": False, "image_size": (8, 24)}),
@@ -129,16 +135,10 @@ def test_the_names_of_a_published_file_need_no_folding(tmp_path, make_model):
             ("vit", "timm", {"pooling": "first", "position_embedding": "none"}),
             ("vit", "timm", {"pooling": "gap", "norm_position": "after_pooling", "image_size": (8, 24)}),
             ("vit", "huggingface", {}),
-            ("vit", "huggingface", {"qkv_bias": False, "image_size": (24, 8)}),
-            ("hybrid", "official", {"representation_size": 4}),
             ("root", "official", {}),
             ("distilled", "timm", {"layer_scale_init": 0.1}),
-            ("distilled", "timm", {"num_registers": 2}),
-            ("distilled", "huggingface", {"image_size": (8, 16)}),
             ("swin", "huggingface", {"image_size": (32, 64)}),
             ("swin", "microsoft", {"window_size": 7, "image_size": 40}),  # smaller windows in the second stage
-            ("swin", "timm", {"depths": (1, 1, 1), "num_heads": (1, 2, 4)}),
-            ("bit", "official", {"image_size": (40, 24)}),
             ("vit", "official", {"pooling": "unpooled", "include_top": False}),
             ("vit", "huggingface", {"include_top": False, "representation_size": 8}),
             ("root", "timm", {"include_top": False}),

@@ -70,7 +70,7 @@ def sparse_file(path, entries):
     return path
 
 
-@pytest.mark.parametrize(("name", "library", "constructor", "named"), slow_after(6, OTHER_CONSTRUCTORS))
+@pytest.mark.parametrize(("name", "library", "constructor", "named"), slow_after(3, OTHER_CONSTRUCTORS))
 def test_another_constructor_names_the_right_one(name, library, constructor, named, tmp_path):
     _, description = file_of(name, library)
     path = sparse_file(tmp_path / "model.safetensors", description.checkpoint.entries)

@@ -83,7 +83,7 @@ CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("theirs", "ours", "names", "words"), slow_after(3, CHANGES))
+@pytest.mark.parametrize(("theirs", "ours", "names", "words"), slow_after(2, CHANGES))
 def test_a_built_model_takes_no_file_of_another(
     make_model, weights_of, logits_of, tmp_path, theirs, ours, names, words
 ):
@@ -151,7 +151,7 @@ def test_create_model_builds_what_the_file_states(make_model, in_zoo, logits_of,
         np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("theirs", [POST_NORM, ROTARY, {**MAP, "head": {"map_heads": 4}}], ids=str)
+@pytest.mark.parametrize("theirs", slow_after(1, [ROTARY, POST_NORM, {**MAP, "head": {"map_heads": 4}}]), ids=str)
 def test_a_row_of_other_blocks_takes_no_file(make_model, in_zoo, tmp_path, theirs):
     for name in WITH_BLOCKS:
         path = save(make_model(seed=1, **theirs), tmp_path / name)

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import PatchDropout, VisionTransformer, ViTConfig
@@ -52,7 +53,9 @@ def test_gradient_reaches_the_kept_tokens():
     assert gradient[:, :, 0].sum(axis=1).tolist() == [5, 5]
 
 
-@pytest.mark.parametrize("changes", [{"distilled": True, "num_registers": 1}, {"pooling": "map", "remat": "block"}])
+@pytest.mark.parametrize(
+    "changes", slow_after(1, [{"distilled": True, "num_registers": 1}, {"pooling": "map", "remat": "block"}])
+)
 def test_models_train_with_fewer_tokens_and_answer_with_all(changes):
     config = CONFIG.replace(**changes, **{"embedding.patch_drop_rate": 0.5})
     model, plain = VisionTransformer(config), VisionTransformer(config.replace(**{"embedding.patch_drop_rate": 0.0}))

@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 from keras_vit.layers import MultiHeadSelfAttention, TransformerBlock
 from keras_vit.layers.position_embs import RelativePositions, relative_logits
@@ -58,7 +59,7 @@ def test_keys_of_zero_change_nothing(randomise):
     )
 
 
-@pytest.mark.parametrize("remat", [None, "attention", "block"])
+@pytest.mark.parametrize("remat", slow_after(1, [None, "attention", "block"]))
 def test_block_hands_them_to_its_attention_and_trains_them(remat):
     inputs = keras.Input((5, 8))
     positions = RelativePositions(2, num_prefix_tokens=1)

@@ -7,6 +7,7 @@ from keras_vit.data.augment import MIXES, OPERATIONS, parse_augment, parse_mix
 
 ARGUMENTS = {"random_crop": "(40)", "randaugment": "(2, 15)", "cutout": "(8)", "color_jitter": "(0.3)"}
 ARGUMENTS["random_erasing"] = "(0.25, max_area=0.2)"
+ARGUMENTS |= dict.fromkeys(("grayscale", "solarize", "gaussian_blur"), "(0.2)")
 
 
 @pytest.mark.slow
