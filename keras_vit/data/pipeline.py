@@ -203,7 +203,7 @@ def finished(dataset, order, start_step):
     options.deterministic = True
     # The autotune thread may delay the end of an iterator by up to a minute, and all parallelism is set explicitly.
     options.autotune.enabled = False
-    # They find nothing to do here, and take half of the time until the first batch.
+    # The default optimizations find nothing to do here, and take a third of the time until the first batch.
     options.experimental_optimization.apply_default_optimizations = False
     # Not FILE, the first choice of AUTO: each worker reads its part of every batch.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
