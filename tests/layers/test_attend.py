@@ -198,9 +198,10 @@ def test_a_token_attends_only_to_its_image(kwargs, at_once, randomise, monkeypat
             np.testing.assert_allclose(found[row, images == image], alone[0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("remat", "policy"),
-    slow_after(0, [("block", "float32"), (None, "float32"), ("attention", "mixed_bfloat16"), (None, "mixed_bfloat16")]),
+    [("block", "float32"), (None, "float32"), ("attention", "mixed_bfloat16"), (None, "mixed_bfloat16")],
 )
 def test_training_steps(remat, policy, monkeypatch):
     """Two steps of `fit` change the weights as they do without chunks."""
