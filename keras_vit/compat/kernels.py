@@ -259,7 +259,7 @@ def project_heads(dense, x, scales, num_heads):
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, scales)]
     outputs = ops.reshape(on_rows(dense, x), (-1, length, parts, num_heads, head_dim))
     outputs = ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), parts)
-    return [_scaled(part, scale) for part, scale in zip(outputs, scales, strict=True)]
+    return [scaled(part, scale) for part, scale in zip(outputs, scales, strict=True)]
 
 
 def _is_split(dense):
@@ -272,13 +272,14 @@ def _products(dense, x, scales):
     width, outputs = dense.units // len(scales), []
     for start, scale in zip(range(0, dense.units, width), scales, strict=True):
         # A converter stores weights as constants, so their multiples are constants, too.
-        outputs.append(tf.matmul(x, _scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
+        outputs.append(tf.matmul(x, scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
         if dense.use_bias:
-            outputs[-1] += _scaled(dense.bias[start : start + width], scale)
+            outputs[-1] += scaled(dense.bias[start : start + width], scale)
     return outputs
 
 
-def _scaled(x, scale):
+def scaled(x, scale):
+    """Return `x * scale`."""
     return x if scale == 1.0 else x * scale
 
 
@@ -381,6 +382,21 @@ def recompute(layers, call, *inputs):
     for state, seed in zip(states, seeds, strict=True):
         state.assign(seed + ops.convert_to_tensor([0, _RESERVED_DRAWS], dtype=seed.dtype))
     return outputs
+
+
+def with_norm(norm, dense, call, x, training):
+    """Return `call(norm(x))`; in training, the norm's output is not stored for the backward pass.
+
+    Args:
+        norm: a norm, or None for `call(x)`.
+        dense: the layer whose weights `call` uses.
+        call: function of a tensor.
+        x: the tensor.
+        training: whether this is a call in training.
+    """
+    if norm is None:
+        return call(x)
+    return recompute([norm, dense], lambda x: call(norm(x)), x) if training else call(norm(x))
 
 
 def _seed_states(layer):

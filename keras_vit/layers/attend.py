@@ -1,11 +1,9 @@
 """Attention of all tokens to all tokens: at once, in chunks of queries, or by the flash kernel of a GPU."""
 
-from functools import partial
-
 import keras
 from keras import ops
 
-from keras_vit.compat.kernels import CONVERTER, flash_attention, is_for, recompute, scan
+from keras_vit.compat.kernels import CONVERTER, flash_attention, is_for, scan
 
 # Measured on a CPU for ViT-B/16: from 1025 tokens on, chunks of 256 queries are as fast as all queries at once; chunks
 # of 128 or fewer are slower below 2049 tokens, and chunks of 512 or more are slower from 4097 tokens on.
@@ -14,7 +12,7 @@ _CHUNK = 256  # at most so many queries are in a chunk
 EXCLUDED = -1e9  # logit of a key that a query does not attend to; finite, so that no row becomes NaN
 
 
-def attend(query, key, value, images=None, training=False):
+def attend(query, key, value, images=None):
     """Return softmax(q k^T) v of each head (arXiv 2010.11929, Eqs. 6 and 7).
 
     Up to 1024 tokens, all logits are computed at once. For more tokens, the memory grows linearly: chunks of queries
@@ -26,20 +24,21 @@ def attend(query, key, value, images=None, training=False):
         value: (batch, heads, tokens, head_dim).
         images: integers (batch, tokens), the image of each token of a packed sequence, or -1 for padding. A token
             attends only to tokens with the same number. None if all tokens attend to all.
-        training: whether the weights are computed again in the backward pass instead of being stored.
 
     Returns:
         (batch, tokens, heads, head_dim)
     """
-    tokens = ops.shape(query)[2]
-    if keras.utils.is_keras_tensor(query) or is_for(CONVERTER):
+    if is_at_once(query):
         return _at_once(query, key, value, images)
-    if isinstance(tokens, int) and tokens <= _AT_ONCE:
-        at_once = partial(_at_once, images=images)  # TensorFlow warns of integers as inputs
-        return recompute([], at_once, query, key, value) if training else at_once(query, key, value)
     outputs = flash_attention(query, key, value) if images is None else None
     # a graph of TensorFlow for any number of tokens has one chunk for a few of them
     return _in_chunks(query, key, value, images) if outputs is None else outputs
+
+
+def is_at_once(query):
+    """Return whether `attend` computes all logits for this query at once."""
+    tokens = ops.shape(query)[2]
+    return keras.utils.is_keras_tensor(query) or is_for(CONVERTER) or isinstance(tokens, int) and tokens <= _AT_ONCE
 
 
 def attention_weights(logits, images=None):

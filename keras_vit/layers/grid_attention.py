@@ -68,19 +68,22 @@ class GridSelfAttention(MultiHeadSelfAttention):
         training: bool | None = None,
         *,
         return_attention_scores: bool = False,
+        norm: keras.layers.Layer | None = None,
     ) -> Tensor:
         size = self.grid_size if grid is None else ops.shape(grid)[1:3]
         side = self.window.size
-        inside = tokens if side is None else self._windows(tokens, size)
+        if side is not None:  # the padding of windows is not normalised
+            tokens, norm = self._windows(tokens if norm is None else norm(tokens), size), None
 
         def extend(query, key):
             return self.relative_positions.extend(query, key, size if side is None else (side, side))
 
         output = super().call(
-            inside,
+            tokens,
             training=training,
             return_attention_scores=return_attention_scores,
             extend=extend if self.window.relative_positions else None,
+            norm=norm,
         )
         output, *scores = output if return_attention_scores else (output,)
         if side is not None:

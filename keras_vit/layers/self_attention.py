@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.compat.kernels import project, project_heads, recompute
+from keras_vit.compat.kernels import project, project_heads, recompute, scaled, with_norm
 from keras_vit.config import BlockConfig
-from keras_vit.layers.attend import at_least_float32, attend, attention_weights
+from keras_vit.layers.attend import at_least_float32, attend, attention_weights, is_at_once
 from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.position_embs import relative_logits
 from keras_vit.layers.rotary import rotate
@@ -39,8 +40,8 @@ class MultiHeadSelfAttention(Layer):
         token attends only to tokens of the same image. With `return_attention_scores=True` the output is a pair with
         the attention weights after softmax and before dropout, (batch, heads, query tokens, key tokens). With
         `return_keys=True` it is a pair with the keys, averaged over the heads, (batch, tokens, dim / num_heads).
-        A subclass may pass `extend`, a function of the scaled queries and the keys (batch, heads, tokens, head_dim) to
-        both with more channels.
+        A layer `norm` is applied to the tokens first. A subclass may pass `extend`, a function of the scaled queries
+        and the keys (batch, heads, tokens, head_dim) to both with more channels.
 
     Raises:
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; at call, if scores
@@ -94,6 +95,7 @@ class MultiHeadSelfAttention(Layer):
         return_keys: bool = False,
         images: Tensor = None,
         extend: Callable | None = None,
+        norm: keras.layers.Layer | None = None,
     ) -> Tensor:
         if return_keys and return_attention_scores:
             raise ValueError(
@@ -103,42 +105,46 @@ class MultiHeadSelfAttention(Layer):
         _, length, dim = ops.shape(tokens)
         # scaling the query and not its product with the key avoids overflow in float16
         scale = 1.0 / math.sqrt(dim // self.num_heads)
+        # In training, the query is scaled where it is used, so that only the query itself is stored.
+        early, late = (1.0, scale) if training and extend is None else (scale, 1.0)
         # [q, k, v] = z U_qkv, Eq. 5
-        scales = (1.0 if self.qk_norm else scale, 1.0, 1.0)
-        query, key, value = project_heads(self.qkv, tokens, scales, self.num_heads)
+        scales = (1.0 if self.qk_norm else early, 1.0, 1.0)
+        split = partial(project_heads, self.qkv, scales=scales, num_heads=self.num_heads)
+        query, key, value = with_norm(norm, self.qkv, split, tokens, training)
         if self.has_two_biases:
             query = query + self._per_head(self.query_bias, query.dtype) * scales[0]
             value = value + self._per_head(self.value_bias, value.dtype)
         if self.qk_norm:
-            query, key = self.query_norm(query) * scale, self.key_norm(key)
+            query, key = scaled(self.query_norm(query), early), self.key_norm(key)
         if rotary is not None:
             query, key = rotate(query, rotary, self.block.rotary), rotate(key, rotary, self.block.rotary)
         if extend is not None:
             query, key = extend(query, key)
         terms, drops = (relative_keys, attention_bias), bool(training and self.dropout_rate)
         given = [term for term in terms if term is not None]
+        needs_weights = return_attention_scores or drops or given or key_sizes is not None
 
-        def weigh(query, key, value, *given):
-            given = iter(given)
-            relative, bias = (None if term is None else next(given) for term in terms)
-            weights = self._weights(query, key, relative, bias, key_sizes, images)
-            dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
-            heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
-            return (heads, weights) if return_attention_scores else heads
+        def run(query, key, value, *given):
+            query, given, scores = scaled(query, late), iter(given), []
+            if needs_weights:
+                relative, bias = (None if term is None else next(given) for term in terms)
+                weights = self._weights(query, key, relative, bias, key_sizes, images)
+                dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
+                heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
+                scores = [weights] if return_attention_scores else []
+            else:
+                heads = attend(query, key, value, images)
+            # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
+            heads = ops.reshape(heads, (-1, length, dim))
+            output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
+            return (output, *scores) if scores else output
 
-        if return_attention_scores:
-            heads, weights = weigh(query, key, value, *given)
-        elif drops or given or key_sizes is not None:
-            inputs = (query, key, value, *given)
-            heads = recompute([self.dropout], weigh, *inputs) if training else weigh(*inputs)
+        if training and not return_attention_scores and (needs_weights or is_at_once(query)):
+            used = [self.proj, self.dropout, *([self.output_norm] if self.block.attention_norm else [])]
+            output = recompute(used, run, query, key, value, *given)
         else:
-            heads = attend(query, key, value, images, training)
-        # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        heads = ops.reshape(heads, (-1, length, dim))
-        output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
-        if return_keys:
-            return output, ops.mean(key, axis=1)
-        return (output, weights) if return_attention_scores else output
+            output = run(query, key, value, *given)
+        return (output, ops.mean(key, axis=1)) if return_keys else output
 
     def _weights(self, query, key, relative_keys, attention_bias, key_sizes, images):
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)

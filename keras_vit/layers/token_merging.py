@@ -147,8 +147,8 @@ class MergingTransformerBlock(TransformerBlock):
 
     def call(self, tokens, sizes=None, groups=None, training=None):
         def attend(tokens):
-            sizes_of_keys = _of_keys(sizes)
-            return self.attention(self.norm1(tokens), key_sizes=sizes_of_keys, training=training, return_keys=True)
+            given = {"key_sizes": _of_keys(sizes), "norm": self.norm1}
+            return self.attention(tokens, training=training, return_keys=True, **given)
 
         def run(tokens):
             branch, keys = self.recomputed("attention", [self.norm1, self.attention], attend, training)(tokens)

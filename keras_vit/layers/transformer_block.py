@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.kernels import gelu, on_rows, project, recompute
+from keras_vit.compat.kernels import gelu, on_rows, project, recompute, with_norm
 from keras_vit.config import BlockConfig, WindowConfig
 from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, build_in_sequence
@@ -33,7 +33,7 @@ class MlpBlock(Layer):
         epsilon: epsilon of the norm of the hidden layer, if any.
 
     Shapes:
-        (batch, tokens, dim) -> the same
+        (batch, tokens, dim) -> the same. A layer `norm` is applied to the input first.
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown.
@@ -63,11 +63,16 @@ class MlpBlock(Layer):
         bias = keras.initializers.RandomNormal(stddev=1e-6)
         return self.dense(units, name, shape=shape, bias_initializer=bias, use_bias=self.block.bias)
 
-    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        return on_rows(lambda rows: self._both_layers(rows, training), x)
+    def call(self, x: Tensor, training: bool | None = None, *, norm: keras.layers.Layer | None = None) -> Tensor:
+        if not training:  # compilers look for the norm of (batch, tokens, dim)
+            x, norm = x if norm is None else norm(x), None
+        return on_rows(lambda rows: self._both_layers(rows, training, norm), x)
 
-    def _both_layers(self, x, training):
-        x, layers = project(self.dense1, x), [self.dropout, self.dense2]
+    def _both_layers(self, x, training, norm):
+        x, layers = (
+            with_norm(norm, self.dense1, partial(project, self.dense1), x, training),
+            [self.dropout, self.dense2],
+        )
         if self.block.mlp_norm:
             layers.append(self.hidden_norm)
         rest = partial(self._after_dense1, training=training)
@@ -149,7 +154,7 @@ class ResidualBlock(Layer):
         if self.block.order == "post_norm":
             branch = self.norm2(self.mlp(tokens, training=training))
         else:
-            branch = self.mlp(self.norm2(tokens), training=training)
+            branch = self.mlp(tokens, training=training, norm=self.norm2)
         if self.layer_scale_init is not None:
             branch = self.layer_scale2(branch)
         return tokens + self.drop_path(branch, training=training)
@@ -242,9 +247,9 @@ class TransformerBlock(ResidualBlock):
 
         def attend(tokens, *positions):
             """Return MSA(LN(z)), Eq. 2; in blocks of another order, with the norm after it or outside."""
-            tokens = self.norm1(tokens) if self.block.order == "pre_norm" else tokens
             positions = {**dict(zip(given, positions, strict=True)), **owners}
-            branch = self.attention(tokens, training=training, **positions)
+            norm = self.norm1 if self.block.order == "pre_norm" else None
+            branch = self.attention(tokens, training=training, norm=norm, **positions)
             return self.norm1(branch) if self.block.order == "post_norm" else branch
 
         def run(tokens, *positions):
