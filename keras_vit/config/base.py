@@ -84,7 +84,7 @@ _NAMES: dict[Check, str] = {
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
     "include_top key_bias map_prefix mlp_norm norm_last_layer pad patch_bias patch_norm pre_norm qk_norm "
-    "qkv_bias shifted square_positions use_bias",
+    "qkv_bias scan_layers shifted square_positions use_bias",
     checks.check_string: "classifier_activation name",
 }
 

@@ -62,6 +62,9 @@ class ViTConfig(ImageConfig):
         remat: what the backward pass computes again to save memory, beyond norms, GELU and attention weights, which are
             always computed again: `attention` with its norm and projections; or the whole `block`, of which only the
             input is stored. None computes neither again.
+        scan_layers: run the blocks as one loop, which the compiler translates once, so that deep models compile faster;
+            JAX only. The weights, their names and the files stay the same. It acts where the model itself is called,
+            not in a `feature_extractor`.
         token_merging: number of patch tokens that each block merges into similar ones (ToMe, arXiv 2210.09461), in
             training and inference, to save time; at most half of the remaining ones. 0 merges none. It does not change
             the weights of the model.
@@ -101,6 +104,7 @@ class ViTConfig(ImageConfig):
     gelu: str | None = None
     epsilon: float | None = None
     remat: str | None = None
+    scan_layers: bool = False
     token_merging: int = 0
     distilled: bool = False
     attention: str = "global"
@@ -257,6 +261,13 @@ def _rules(c):
                 or c.head.num_blocks > c.num_layers
                 or c.token_merging
             )
+        ),
+        "scan_layers runs equal blocks as one loop, so drop_path_rate and token_merging must be 0, window None, "
+        "head.num_blocks 1, distilled False, and position_placement 'stem', or 'shared' with position_embedding "
+        "'relative' or 'relative_2d'": c.scan_layers
+        and (
+            (c.drop_path_rate or c.token_merging or c.window or c.head.num_blocks > 1 or c.distilled)
+            or not (c.position_placement == "stem" or is_relative and c.position_placement == "shared")
         ),
         f"embedding.patch_drop_rate removes patches in training, so the model needs an image_size, {ANY_PATCHES}, "
         "and pooling not 'first', 'unpooled' or 'token_unpooled'": c.embedding.patch_drop_rate

@@ -32,6 +32,7 @@ from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, head_dtype, make_head
 from keras_vit.models.derived import with_config
 from keras_vit.models.resnet import resnet_stem
+from keras_vit.models.scanned import scanned_call
 from keras_vit.typing import Size, Tensor
 
 _MANY_SIZES = 8  # that JAX compiles without a remark
@@ -98,13 +99,17 @@ class VisionTransformer(ImageModel):
     ) -> None:
         config, inputs, images = self._start(config)
         features, config = (images, config) if isinstance(images, dict) else _apply_stem(images, config, stem)
-        blocks, owners = _encode(_embed(features, config), features, config)
-        outputs, heads = _classify(blocks, owners, features, config)
+        start, given, blocks = _encode(_embed(features, config), features, config)
+        outputs, heads = _classify(blocks, given.get("images"), features, config)
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
         self._call_heads = keras.Model(inputs, heads).__call__ if len(heads) > 1 else None
         self._compiled_sizes: set[tuple[int, int]] = set()
+        self._scan = None
+        if config.scan_layers:
+            layers = [self.get_layer(f"block_{index:02d}") for index in range(config.num_layers)]
+            self._scan = scanned_call(inputs, start, given, layers, blocks[-1], outputs)
 
     @staticmethod
     def _make_inputs(config):
@@ -123,6 +128,8 @@ class VisionTransformer(ImageModel):
             sizes.add(tuple(first.shape[1:3]))
             if len(sizes) > _MANY_SIZES:
                 LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, len(sizes))
+        if self._scan is not None and not keras.utils.is_keras_tensor(first):
+            return self._scan(inputs, training)
         if self._call_heads is None or not (training and self._in_train_step):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
@@ -218,11 +225,11 @@ def _norm(config, name):
 
 
 def _encode(tokens, features, config):
-    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L.
+    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3.
 
-    The second result is the image of each token in sequences of several images, or None.
+    Return the input of the first block, a dict of what the last block gets besides tokens, and z_1, ..., z_L.
     """
-    given, merged, outputs = {}, (), []  # what every block gets besides its tokens
+    given, merged, outputs = {}, (), []
     coordinates = ()  # what the position layers get besides the tokens
     several, prefix = config.embedding.images_per_sequence, config.num_prefix_tokens
     if several is not None:
@@ -238,6 +245,7 @@ def _encode(tokens, features, config):
         given["rotary"] = rotary(tokens, *coordinates)
     if coordinates and config.window is not None:
         given["grid"] = PatchMap(config.patch_size, dtype=config.dtype, name="patch_grid")(tokens, features)
+    start = None
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens, *coordinates)
@@ -252,6 +260,7 @@ def _encode(tokens, features, config):
             tokens = PatchDropout(rate, prefix, dtype=config.dtype, name="patch_dropout")(tokens)
         if index == 0 and config.embedding.pre_norm:
             tokens = _norm(config, "pre_norm")(tokens)
+        start = start if index else tokens
         block = _block(config, index)
         if config.token_merging:
             tokens, *merged = block(tokens, *merged)
@@ -260,7 +269,7 @@ def _encode(tokens, features, config):
         outputs.append(tokens)
     if merged:
         outputs[-1] = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
-    return outputs, given.get("images")
+    return start, given, outputs
 
 
 # position layer whose output goes to the blocks -> argument of the blocks

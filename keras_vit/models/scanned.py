@@ -1,0 +1,64 @@
+"""Run equal blocks as one loop, which a compiler translates once (`scan_layers`)."""
+
+import keras
+from keras import ops
+
+
+def scanned_call(inputs, start, given, blocks, end, outputs):
+    """Return a function of a model's inputs that gives its outputs and runs the blocks as one loop.
+
+    The variables of the blocks stay as they are: inside the call, those with the same place in each block are stacked.
+
+    Args:
+        inputs: symbolic inputs of the model.
+        start: symbolic input of the first block.
+        given: dict of what every block gets besides, by argument.
+        blocks: the layers.
+        end, outputs: symbolic outputs of the last block and of the model.
+
+    Raises:
+        ValueError: in the call, if the variables of the blocks differ in more than their values.
+    """
+    inputs = keras.tree.flatten(inputs)
+    # the methods, as Keras would track models as sub-layers
+    before = keras.Model(inputs, [start, *given.values()]).call
+    after = keras.Model([end, *inputs], outputs).call
+
+    def call(values, training):
+        values = keras.tree.flatten(values)
+        tokens, *others = keras.tree.flatten(before(values, training=training))
+        tokens = scan_blocks(blocks, tokens, dict(zip(given, others, strict=True)), training)
+        return after([tokens, *values], training=training)
+
+    return call
+
+
+def scan_blocks(blocks, tokens, given, training):
+    """Return the tokens after all blocks, each called with `given` and `training`, in one loop.
+
+    Raises:
+        ValueError: if the variables of the blocks differ in more than their values.
+    """
+    first, *others = blocks
+    kind = [(v.shape, v.dtype) for v in first.variables]
+    for block in others:
+        if [(v.shape, v.dtype) for v in block.variables] != kind:
+            raise ValueError(
+                f"scan_layers=True needs blocks of equal variables; {block.name} has other ones than {first.name}, "
+                "as some quantised layers or LoRA give (scan_layers=False runs such blocks)"
+            )
+    weights = {id(weight) for weight in first.weights}
+    states = [i for i, variable in enumerate(first.variables) if id(variable) not in weights]  # of random numbers
+    columns = list(zip(*(block.variables for block in blocks), strict=True))
+
+    def step(tokens, values):
+        with keras.StatelessScope(state_mapping=zip(first.variables, values, strict=True)) as scope:
+            tokens = first(tokens, training=training, **given)
+        return tokens, [scope.get_current_value(first.variables[i]) for i in states]
+
+    stacked = [ops.stack([ops.convert_to_tensor(variable) for variable in column]) for column in columns]
+    tokens, updated = ops.scan(step, tokens, stacked)
+    for i, values in zip(states, updated, strict=True):
+        for variable, value in zip(columns[i], values, strict=True):
+            variable.assign(value)
+    return tokens
