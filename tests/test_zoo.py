@@ -100,6 +100,7 @@ ARGUMENTS = {
     "gelu": None,
     "epsilon": None,
     "remat": None,
+    "scan_layers": False,
     "token_merging": 0,
     "channels": 3,
     "preprocessing": None,

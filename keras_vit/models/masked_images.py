@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.models.base import described
+from keras_vit.models.scanned import check_unscanned
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.typing import Tensor
@@ -160,6 +161,7 @@ def check_encoder(encoder):
             "encoder must be a keras_vit.VisionTransformer, which has an embedding for each patch; "
             f"got {described(encoder)}"
         )
+    check_unscanned(encoder)
     config = encoder.config
     if config.channels not in (1, 3):
         raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")

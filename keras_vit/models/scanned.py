@@ -4,6 +4,15 @@ import keras
 from keras import ops
 
 
+def check_unscanned(model):
+    """Raise `ValueError` for a model with `scan_layers`, which acts only where the model itself is called."""
+    if model.config.field("scan_layers"):
+        raise ValueError(
+            f"scan_layers must be False in a model whose layers are called one by one; got scan_layers=True in "
+            f"{model.name}"
+        )
+
+
 def scanned_call(inputs, start, given, blocks, end, outputs):
     """Return a function of a model's inputs that gives its outputs and runs the blocks as one loop.
 
@@ -17,8 +26,11 @@ def scanned_call(inputs, start, given, blocks, end, outputs):
         end, outputs: symbolic outputs of the last block and of the model.
 
     Raises:
-        ValueError: in the call, if the variables of the blocks differ in more than their values.
+        ValueError: if the backend is not JAX; in the call, if the variables of the blocks differ in more than their
+            values.
     """
+    if keras.backend.backend() != "jax":
+        raise ValueError(f"scan_layers must be False on this backend; got True on {keras.backend.backend()}, not jax")
     inputs = keras.tree.flatten(inputs)
     # the methods, as Keras would track models as sub-layers
     before = keras.Model(inputs, [start, *given.values()]).call

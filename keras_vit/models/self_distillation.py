@@ -13,6 +13,7 @@ from keras_vit.layers.projection_head import ProjectionHead
 from keras_vit.models.base import head_dtype
 from keras_vit.models.derived import check_pools, clone, feature_extractor
 from keras_vit.models.encoders import read_by_head
+from keras_vit.models.scanned import check_unscanned
 from keras_vit.models.self_distillation_loss import (
     SelfDistillationLoss,
     cosine_schedule,
@@ -94,7 +95,8 @@ class SelfDistillation(TrainingModel):
 
     Raises:
         TypeError: if `student` is not a model of this package.
-        ValueError: if a value is out of range, or the student takes sequences of patches or does not pool its tokens.
+        ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its tokens or
+            has `scan_layers`.
     """
 
     _models = ("student",)
@@ -117,6 +119,7 @@ class SelfDistillation(TrainingModel):
         name: str | None = None,
     ) -> None:
         check_pools(student)
+        check_unscanned(student)
         if len(student.inputs) > 1:
             raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
         given = locals()

@@ -82,7 +82,8 @@ class VisionTransformer(ImageModel):
 
     Raises:
         TypeError: if `config` is not a `ViTConfig` or `stem` is not a Keras model.
-        ValueError: if `stem` does not take the config's images or does not end in a feature map.
+        ValueError: if `stem` does not take the config's images or does not end in a feature map, or if
+            `config.scan_layers` and the backend is not JAX.
     """
 
     config_class = ViTConfig

@@ -41,6 +41,7 @@ EVERYTHING = {
     "gelu": "erf",
     "epsilon": 1e-12,
     "remat": "attention",
+    "scan_layers": False,
     "token_merging": 5,
     "channels": 1,
     "dtype": "mixed_bfloat16",
@@ -98,6 +99,14 @@ REFUSED = [
     ({"qkv_bias": None}, [f"qkv_bias {FLAG}", "qkv_bias=None"]),
     ({"qk_norm": "yes"}, [f"qk_norm {FLAG}", "qk_norm='yes'"]),
     ({"remat": 0}, ["remat must be one of 'attention', 'block'", "remat=0"]),
+    ({"scan_layers": 1}, [f"scan_layers {FLAG}", "scan_layers=1"]),
+    *(
+        ({"scan_layers": True, **changes}, ["scan_layers runs equal blocks as one loop", "scan_layers=True"])
+        for changes in (
+            *({"drop_path_rate": 0.1}, {"token_merging": 2}, {"distilled": True}, {"position_placement": "every"}),
+            {"pooling": "gap", "window": WindowConfig(size=3)},
+        )
+    ),
     ({"class_token": 1}, [f"class_token {FLAG}", "class_token=1"]),
     ({"layer_scale_init": 0.0}, [f"layer_scale_init {POSITIVE}", "layer_scale_init=0.0"]),
     ({"epsilon": -1e-6}, [f"epsilon {POSITIVE}", "epsilon=-1e-06"]),
