@@ -40,12 +40,14 @@ class Options:
         peers: whether to measure other libraries as well.
         sizes: the sizes of a benchmark to measure (batch sizes, resolutions); None for all.
         real_data: folder of real weights and images, or None.
+        dry_run: whether the benchmark gpu runs on the CPU, with small models.
     """
 
     rounds: int = 5
     peers: bool = True
     sizes: tuple | None = None
     real_data: pathlib.Path | None = None
+    dry_run: bool = False
 
     def choose(self, sizes):
         return [size for size in sizes if self.sizes is None or size in self.sizes]
@@ -58,11 +60,13 @@ def main():
     parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="measure other libraries")
     parser.add_argument("--sizes", type=int, nargs="+", help="only these batch sizes, resolutions or depths")
     parser.add_argument("--real-data", type=pathlib.Path, metavar="FOLDER", help="real weights and images")
+    parser.add_argument("--dry-run", action="store_true", help="run the benchmark gpu on the CPU, with small models")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write the tables to this file")
     arguments = parser.parse_args()
-    options = Options(
-        arguments.rounds, arguments.peers, arguments.sizes and tuple(arguments.sizes), arguments.real_data
-    )
+    if arguments.dry_run and arguments.name != "gpu":
+        parser.error(f"--dry-run is an option of the benchmark gpu; got {arguments.name}")
+    sizes = arguments.sizes and tuple(arguments.sizes)
+    options = Options(arguments.rounds, arguments.peers, sizes, arguments.real_data, arguments.dry_run)
     print(f"{report.machine()}; {time.strftime('%Y-%m-%d')}\n")
     tables = []
     for name in BENCHMARKS if arguments.name == "all" else [arguments.name]:

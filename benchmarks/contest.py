@@ -48,6 +48,7 @@ class Result:
         turns: time of each run after the warm-up, as the mean over its repetitions.
         processor: CPU time of each of these runs, summed over all threads.
         prepared_peak, peak: peak memory of its process after the work was made, and at the end.
+        figures: what the work itself reports, see worker.py.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Result:
     processor: list = dataclasses.field(default_factory=list)
     prepared_peak: int = 0
     peak: int = 0
+    figures: dict = dataclasses.field(default_factory=dict)
 
     @property
     def median(self):
@@ -120,6 +122,7 @@ class _Worker:
     def __enter__(self):
         answer = self._answer("prepare")
         self.result.prepared, self.result.prepared_peak = answer["seconds"], answer["peak"]
+        self.result.figures = answer["figures"]
         answer = self._answer("run", 1)
         self.result.first, self.result.peak = answer["seconds"], answer["peak"]
         self._mean = self.result.first

@@ -1,134 +1,297 @@
 """Compare training and inference on one GPU, in bfloat16: keras_vit on JAX, and timm's model with torch.compile.
 
-It needs `pip install -e '.[bench]' 'jax[cuda12]'`, and does not use TensorFlow. The inputs are already on the device,
-and each timing includes waiting for the result.
+It needs `pip install -e '.[bench]' 'jax[cuda12]'`, and does not use TensorFlow. The inputs are already on the device.
+The targets on an H200 are at least 60 % MFU in training of ViT-L/16, and 1.15 times the speed of timm in both.
+`--sizes 24` measures only the models with 24 layers; `--dry-run` runs all of this in small on a CPU.
 """
 
+import dataclasses
+import math
 import shutil
+import sys
+import typing
 
 from benchmarks.contest import Contender, contest
-from benchmarks.report import Table, ratio
+from benchmarks.report import Table, is_installed, ratio
 
-# variant -> timm's name, GFLOP of one image forward at 224 px
-MODELS = {"ViT-B_16": ("vit_base_patch16_224", 35.1), "ViT-L_16": ("vit_large_patch16_224", 123.1)}
-# work -> batch, passes: the backward pass counts as two forward passes
-WORK = {"inference": (256, 1), "training": (128, 3)}
-STEPS = {"inference": 1, "training": 10}  # steps per call, which share the fixed cost of a call of `fit`
-SIDE = 8192  # of the square matrices whose product is the limit
-JAX = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # leaves GPU memory for the others
+
+class Model(typing.NamedTuple):
+    """A model in timm, and the batches that should fit into 80 GB."""
+
+    timm: str
+    layers: int
+    inference: int
+    training: int
+
+
+MODELS = {
+    "ViT-B_16": Model("vit_base_patch16_224", 12, 512, 256),
+    "ViT-L_16": Model("vit_large_patch16_224", 24, 256, 128),
+    "SigLIP-So400m_14": Model("vit_so400m_patch14_siglip_224", 27, 256, 128),
+    "DINOv2-g_14": Model("vit_giant_patch14_dinov2", 40, 128, 64),
+}
+OURS, TIMM = "keras_vit", "timm, torch.compile"
+# row -> arguments of `_model`, which passes those that it does not have to the model's config
+_BOTH = {
+    OURS: {},
+    "cuDNN attention": {"cudnn": True},
+    "three products for qkv": {"three_products": True},
+}
+_TRAINING = {
+    "remat attention": {"remat": "attention"},
+    "remat block": {"remat": "block"},
+}
+FORMS = {"inference": _BOTH, "training": _BOTH | _TRAINING}
+PASSES = {"inference": 1, "training": 3}  # the backward pass counts as two forward passes
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The size of a run.
+
+    Attributes:
+        device: name of the device in torch and of its platform in JAX.
+        side: of the square matrices whose product is the limit.
+        image_size: height and width in pixels.
+        steps: number of steps per call; they are queued on the device, and waited for once.
+        seconds: approximate length of each measured run.
+        layers, batch: used instead of those of `MODELS`, unless None.
+    """
+
+    device: str
+    side: int
+    image_size: int
+    steps: int
+    seconds: float
+    layers: int | None = None
+    batch: int | None = None
+
+    @property
+    def jax(self):
+        """Environment variables. Keras also needs the CPU; without preallocation JAX takes only the memory it uses."""
+        platforms = {"JAX_PLATFORMS": f"{self.device},cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        return {"KERAS_BACKEND": "jax", **platforms}
+
+
+GPU = Scale("cuda", side=8192, image_size=224, steps=20, seconds=2.0)
+DRY_RUN = Scale("cpu", side=512, image_size=112, steps=2, seconds=0.0, layers=1, batch=2)
+# compiled code of an earlier run would shorten the first step
+TORCH = {"TIMM_FUSED_ATTN": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+COLUMNS = ("", "images/s", "faster than timm", "MFU", "peak GiB", "first step s")
 NOTE = (
-    "224 px, bfloat16 (training: float32 weights, AdamW). *MFU* is the speed in FLOP/s, relative to that of products "
-    f"of {SIDE} x {SIDE} matrices in the same run; a training step counts as three forward passes."
+    "{0.image_size} px, 1000 classes, bfloat16 (training: float32 weights, AdamW). *MFU* is the speed in FLOP/s, "
+    "relative to that of products of {0.side} x {0.side} matrices in JAX; a training step counts as three forward "
+    "passes. *Peak* is the memory of the GPU, without one that of the process. *First step* includes compilation. Each "
+    "contender runs alone. *keras_vit* has its defaults; the next rows change one thing each. Without a GPU, chunks "
+    "of queries replace the attention of cuDNN."
 )
 
 
-def keras_vit_inference(variant, batch):
+class Work:
+    """The work of a contender; worker.py reports `peak` and `figures`."""
+
+    def __init__(self, call, peak, **figures):
+        self._call, self._peak, self.figures = call, peak, figures
+
+    def __call__(self):
+        self._call()
+
+    @property
+    def peak(self):
+        """Peak memory of the GPU in bytes, or None without one."""
+        return self._peak()
+
+
+def keras_vit_inference(batch, steps, **arguments):
     import jax
-    import jax.numpy as jnp
 
-    import keras_vit
-
-    model = keras_vit.create_model(variant, dtype="bfloat16")
+    model, macs = _model("bfloat16", **arguments)
     weights = [[v.value for v in variables] for variables in (model.trainable_variables, model.non_trainable_variables)]
     forward = jax.jit(lambda weights, images: model.stateless_call(*weights, images, training=False)[0])
-    images = jnp.zeros((batch, 224, 224, 3), "bfloat16")
-    return lambda: forward(weights, images).block_until_ready()
+    images = jax.random.normal(jax.random.key(0), (batch, *model.input_shape[1:]), "bfloat16")
+
+    def predict():
+        for _ in range(steps):
+            logits = forward(weights, images)
+        logits.block_until_ready()
+
+    return Work(predict, _jax_peak, macs=macs)
 
 
-def keras_vit_training(variant, batch):
-    import jax.numpy as jnp
+def keras_vit_training(batch, steps, **arguments):
+    import jax
     import keras
 
-    import keras_vit
-
-    model = keras_vit.create_model(variant, dtype="mixed_bfloat16")
+    model, macs = _model("mixed_bfloat16", **arguments)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.AdamW(1e-4), loss, jit_compile=True)
-    images, labels = jnp.zeros((batch, 224, 224, 3)), jnp.zeros(batch, "int32")
+    images = jax.random.normal(jax.random.key(0), (batch, *model.input_shape[1:]))
+    labels = jax.numpy.arange(batch) % model.config.classes
 
     def batches():
-        for _ in range(STEPS["training"]):
+        for _ in range(steps):
             yield images, labels
 
-    return lambda: model.fit(batches(), steps_per_epoch=STEPS["training"], verbose=0)
+    return Work(lambda: model.fit(batches(), steps_per_epoch=steps, verbose=0), _jax_peak, macs=macs)
 
 
-def timm_inference(variant, batch):
-    import timm
+def _model(dtype, variant, image_size, layers, cudnn=False, three_products=False, **fields):
+    """Return a model and its multiply-accumulates per image."""
+    import jax
+
+    import keras_vit
+    from keras_vit.layers import attend, self_attention
+    from keras_vit.models.costs import count_macs
+    from keras_vit.zoo import VARIANTS
+
+    if cudnn:
+        attend._AT_ONCE = 0
+        if jax.default_backend() == "gpu":
+            attend._in_chunks = _refuse_chunks
+    if three_products:
+        self_attention.project_heads = project_heads_by_three_products
+    config = VARIANTS[variant].config(image_size=image_size, classes=1000, include_top=True, dtype=dtype, **fields)
+    model = keras_vit.VisionTransformer(config.replace(num_layers=layers))
+    return model, count_macs(model)
+
+
+def _refuse_chunks(query, *_):
+    raise ValueError(f"query must be a tensor that cuDNN's kernel supports; got {query.dtype} {query.shape}")
+
+
+def project_heads_by_three_products(dense, x, scales, num_heads):
+    """Return the same as `kernels.project_heads`, by one product per part that has the heads before the tokens."""
+    from keras import ops
+
+    shape = (len(scales), num_heads, dense.units // (len(scales) * num_heads))
+    kernel, bias = ops.reshape(dense.kernel, (-1, *shape)), ops.reshape(dense.bias, (*shape[:2], 1, shape[2]))
+    kernel, bias = ops.cast(kernel, x.dtype), ops.cast(bias, x.dtype)
+    return [(ops.einsum("btd,dhc->bhtc", x, kernel[:, part]) + bias[part]) * scale for part, scale in enumerate(scales)]
+
+
+def timm_inference(variant, device, image_size, layers, batch, steps):
     import torch
 
-    model = torch.compile(timm.create_model(MODELS[variant][0]).cuda().bfloat16().eval())
-    images = torch.zeros(batch, 3, 224, 224, device="cuda", dtype=torch.bfloat16)
+    model = torch.compile(_timm_model(variant, device, image_size, layers).bfloat16().eval())
+    images = torch.randn(batch, 3, image_size, image_size, device=device, dtype=torch.bfloat16)
 
     @torch.inference_mode()
     def predict():
-        model(images)
-        torch.cuda.synchronize()
+        for _ in range(steps):
+            model(images)
+        getattr(torch, device).synchronize()
 
-    return predict
+    return Work(predict, _torch_peak)
 
 
-def timm_training(variant, batch):
-    import timm
+def timm_training(variant, device, image_size, layers, batch, steps):
     import torch
 
-    model = timm.create_model(MODELS[variant][0]).cuda().train()
+    model = _timm_model(variant, device, image_size, layers).train()
     compiled = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    images = torch.zeros(batch, 3, 224, 224, device="cuda")
-    labels = torch.zeros(batch, dtype=torch.int64, device="cuda")
+    images = torch.randn(batch, 3, image_size, image_size, device=device)
+    labels = torch.arange(batch, device=device) % model.num_classes
 
-    def steps():
-        for _ in range(STEPS["training"]):
+    def train():
+        for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast(device, torch.bfloat16):
                 loss = torch.nn.functional.cross_entropy(compiled(images), labels)
             loss.backward()
             optimizer.step()
-        torch.cuda.synchronize()
+        getattr(torch, device).synchronize()
 
-    return steps
+    return Work(train, _torch_peak)
 
 
-def matrix_product():
-    import torch
+def _timm_model(variant, device, image_size, layers):
+    import timm
 
-    left, right = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return timm.create_model(MODELS[variant].timm, num_classes=1000, img_size=image_size, depth=layers).to(device)
+
+
+def matrix_product(device, side, steps):
+    import jax
+
+    kind = jax.devices(device)[0].device_kind  # fails if JAX cannot use the device
+    left, right = jax.random.normal(jax.random.key(0), (2, side, side), "bfloat16")
+    product = jax.jit(jax.numpy.matmul)
 
     def multiply():
-        left @ right
-        torch.cuda.synchronize()
+        for _ in range(steps):
+            result = product(left, right)
+        result.block_until_ready()
 
-    return multiply
+    return Work(multiply, _jax_peak, device=kind)
+
+
+def _jax_peak():
+    import jax
+
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+
+
+def _torch_peak():
+    import torch
+
+    return torch.cuda.max_memory_allocated() or None
 
 
 def run(options):
-    if not shutil.which("nvidia-smi"):
-        raise SystemExit("the benchmark gpu needs an NVIDIA GPU with its driver; nvidia-smi was not found")
-    for variant, (_, gflop) in MODELS.items():
-        for work, (batch, passes) in WORK.items():
-            yield _table(variant, work, batch, passes * batch * gflop, options)
-
-
-def _table(variant, work, batch, gflop, options):
-    arguments = {"variant": variant, "batch": batch}
-    contenders = [Contender("keras_vit on JAX", f"gpu:keras_vit_{work}", arguments, JAX)]
-    if options.peers:
-        contenders.append(Contender("timm, torch.compile", f"gpu:timm_{work}", arguments))
-    contenders.append(Contender("matrix product", "gpu:matrix_product", {}))
-    results = contest(contenders, options.rounds)
-    limit = results.pop("matrix product")
-    speed = 2 * SIDE**3 / 1e9 / limit.median  # GFLOP/s
-    ours, steps = results["keras_vit on JAX"], STEPS[work]
-    rows = [
-        (
-            name,
-            f"{steps * batch / result.median:.0f}",
-            "" if result is ours else ratio(ours.times_faster_than(result)),
-            f"{steps * gflop / result.median / speed:.1%}",
-            f"{result.first:.1f}",
+    scale = DRY_RUN if options.dry_run else GPU
+    if scale is GPU and not shutil.which("nvidia-smi"):
+        raise SystemExit(
+            "the benchmark gpu needs an NVIDIA GPU with its driver; nvidia-smi was not found (use --dry-run to run a "
+            "small part of each model on the CPU)"
         )
-        for name, result in results.items()
+    arguments = {"device": scale.device, "side": scale.side, "steps": scale.steps}
+    product = Contender("matrix product", "gpu:matrix_product", arguments, scale.jax)
+    limit = contest([product], options.rounds, scale.seconds)["matrix product"]
+    for variant, model in MODELS.items():
+        if options.choose([model.layers]):
+            for work in FORMS:
+                yield _table(variant, model, work, limit, scale, options)
+
+
+def _table(variant, model, work, limit, scale, options):
+    batch, layers = scale.batch or getattr(model, work), scale.layers or model.layers
+    arguments = {"variant": variant, "image_size": scale.image_size, "layers": layers}
+    arguments |= {"batch": batch, "steps": scale.steps}
+    contenders = [
+        Contender(name, f"gpu:keras_vit_{work}", arguments | form, scale.jax) for name, form in FORMS[work].items()
     ]
-    columns = ("", "images/s", "keras_vit is faster by", "MFU", "first call s")
-    return Table(f"{variant}, {work}, batch {batch}, one GPU ({speed / 1000:.0f} TFLOP/s)", NOTE, columns, rows)
+    if options.peers and is_installed("timm"):
+        contenders.append(Contender(TIMM, f"gpu:timm_{work}", {"device": scale.device, **arguments}, TORCH))
+    results = {contender.name: _alone(contender, scale, options) for contender in contenders}
+    timm, done = results.get(TIMM), [result for result in results.values() if result is not None]
+    macs = next((result.figures["macs"] for result in done if "macs" in result.figures), math.nan)
+    speed = scale.steps * 2 * scale.side**3 / limit.median  # FLOP/s
+    rows = []
+    for name, result in results.items():
+        if result is None:
+            rows.append((name, "failed", *[""] * (len(COLUMNS) - 2)))
+            continue
+        step = result.median / scale.steps
+        rows.append(
+            (
+                name,
+                f"{batch / step:.1f}",
+                "" if timm in (None, result) else ratio(result.times_faster_than(timm)),
+                f"{2 * macs * PASSES[work] * batch / step / speed:.1%}",
+                f"{result.peak / 2**30:.2f}",
+                f"{result.first - result.median + step:.1f}",
+            )
+        )
+    part = "Dry run of one layer: " if options.dry_run else ""
+    title = f"{part}{variant}, {work}, batch {batch}, {limit.figures['device']} ({speed / 1e12:.4g} TFLOP/s)"
+    return Table(title, NOTE.format(scale), COLUMNS, rows)
+
+
+def _alone(contender, scale, options):
+    """Return the result of a contender, or None if it failed, such as for lack of memory."""
+    try:
+        return contest([contender], options.rounds, scale.seconds, warm_up=1)[contender.name]
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return None

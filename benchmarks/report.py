@@ -35,7 +35,7 @@ def ratio(values):
 
 def machine():
     """Return the processor, the number of cores, and the versions of Python and the libraries."""
-    names = ("tensorflow", "keras", "keras-hub", "torch", "transformers", "openvino", "onnxruntime", "keras-cv")
+    names = "tensorflow jax keras keras-hub torch timm transformers openvino onnxruntime keras-cv".split()
     return f"{_processor()}, {cores()} cores, Python {platform.python_version()}, " + ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in names if is_installed(name)
     )

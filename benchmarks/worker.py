@@ -1,8 +1,9 @@
 """The process of one contender: `python -m benchmarks.worker MODULE:FUNCTION OPTIONS`, see contest.py.
 
 Each line of standard input is a JSON list: `["prepare"]` makes the work, `["run", n]` runs it n times. The reply is a
-line of JSON with the seconds that it took, the CPU time of the process since its start, summed over all threads, and
-its peak memory, or `work.peak` if it has one. Everything else that is printed goes to standard error.
+line of JSON with the seconds that it took, the CPU time of the process since its start, summed over all threads, its
+peak memory, or `work.peak` if it has one that is not None, and `work.figures`, a dict of further figures, if it has
+one. Everything else that is printed goes to standard error.
 """
 
 import ctypes
@@ -34,8 +35,14 @@ def main():
             for _ in range(arguments[0]):
                 work()
         seconds = time.perf_counter() - start
-        peak = getattr(work, "peak", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        answers.write(json.dumps({"seconds": seconds, "processor": time.process_time(), "peak": peak}) + "\n")
+        peak = getattr(work, "peak", None)
+        answer = {
+            "seconds": seconds,
+            "processor": time.process_time(),
+            "peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if peak is None else peak,
+            "figures": getattr(work, "figures", {}),
+        }
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 

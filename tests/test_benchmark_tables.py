@@ -2,15 +2,19 @@
 
 import importlib
 import json
+import re
 import shutil
 import sys
 
+import keras
+import numpy as np
 import pytest
 
 from benchmarks import __main__ as program
 from benchmarks import gpu
 from benchmarks.contest import Result
-from benchmarks.report import Table, machine, ratio
+from benchmarks.report import Table, is_installed, machine, ratio
+from keras_vit.compat.kernels import project_heads
 
 
 def test_a_table_is_markdown():
@@ -46,6 +50,71 @@ def test_every_benchmark_is_there(module):
 def test_without_a_gpu_its_benchmark_says_so():
     with pytest.raises(SystemExit, match="needs an NVIDIA GPU"):
         list(gpu.run(program.Options()))
+
+
+def test_figures_of_a_gpu(monkeypatch):
+    """Products at 10 TFLOP/s, 100 ms per step, and a first call that takes 5 s longer than the others."""
+
+    def contest(contenders, rounds, seconds, warm_up=2):
+        [contender] = contenders
+        if contender.name == "remat block":
+            raise RuntimeError("no memory")
+        work = {"device": "H200"} if contender.name == "matrix product" else {"macs": 10**9}
+        turn = 20 * 2 * 8192**3 / 1e13 if contender.name == "matrix product" else 2.0
+        turn *= 1.5 if contender.name == gpu.TIMM else 1
+        figures = {} if contender.name == gpu.TIMM else work
+        return {contender.name: Result(contender.name, 0, turn + 5, [turn] * rounds, peak=2**31, figures=figures)}
+
+    monkeypatch.setattr(gpu, "contest", contest)
+    monkeypatch.setattr(gpu, "is_installed", lambda name: True)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    inference, training = gpu.run(program.Options(rounds=2, sizes=(24,)))
+    assert training.title == "ViT-L_16, training, batch 128, H200 (10 TFLOP/s)"
+    assert inference.rows[0] == ("keras_vit", "2560.0", "1.50 (1.50 to 1.50)", "51.2%", "2.00", "5.1")
+    assert inference.rows[-1] == (gpu.TIMM, "1706.7", "", "34.1%", "2.00", "5.2")
+    assert training.rows[0] == ("keras_vit", "1280.0", "1.50 (1.50 to 1.50)", "76.8%", "2.00", "5.1")
+    assert training.rows[-2] == ("remat block", "failed", "", "", "", "")
+
+
+def test_three_products_give_the_same_heads():
+    dense = keras.layers.Dense(24, bias_initializer="normal")
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    dense(x)
+    arguments = (dense, x, (0.5, 1.0, 2.0), 4)
+    pairs = zip(project_heads(*arguments), gpu.project_heads_by_three_products(*arguments), strict=True)
+    for expected, found in pairs:
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def show_the_dry_run(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *words, "--dry-run", "--rounds", "1"])
+    program.main()
+    return capsys.readouterr().out
+
+
+def test_a_dry_run_is_of_the_gpu_alone(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        show_the_dry_run(monkeypatch, capsys, "load")
+    assert "--dry-run is an option of the benchmark gpu; got load" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peers", ["--no-peers", "--peers"])
+def test_dry_run_of_the_gpu(peers, monkeypatch, capsys):
+    """Two minutes each. MFU is checked with the formula of one block of ViT-B/16 and 7 x 7 patches."""
+    if peers == "--peers" and not (is_installed("timm") and is_installed("torchvision")):
+        pytest.skip("timm or torchvision, which it imports, is not installed")
+    tables = show_the_dry_run(monkeypatch, capsys, "gpu", "--sizes", "12", peers).split("### ")[1:]
+    macs = 49 * 768**2 + 50 * 12 * 768**2 + 2 * 50**2 * 768 + 768 * 1000
+    for table, (work, forms) in zip(tables, gpu.FORMS.items(), strict=True):
+        assert f"ViT-B_16, {work}, batch 2, cpu" in table
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"][2:]
+        assert [row[0] for row in rows] == [*forms, *[gpu.TIMM] * (peers == "--peers")]
+        product = 1e12 * float(re.search(r"\((\S+) TFLOP/s\)", table)[1])
+        for _, speed, _, utilisation, peak, first in rows:
+            expected = 2 * gpu.PASSES[work] * macs * float(speed) / product
+            assert float(utilisation[:-1]) / 100 == pytest.approx(expected, rel=0.02)
+            assert 0.1 < float(peak) < 4 and float(first) > 0
 
 
 def test_an_unknown_name_is_refused_with_the_list(monkeypatch, capsys):

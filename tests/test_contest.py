@@ -19,6 +19,13 @@ def test_processor_time_is_told_from_the_clock():
     assert least <= median <= most < 0.5
 
 
+def test_a_contender_reports_its_own_figures():
+    jobs = [Contender(str(peak), "tests.toy_contenders:reporting", {"peak": peak, "macs": 3}) for peak in (7, None)]
+    results = contest(jobs, rounds=1, seconds=0, warm_up=0)
+    assert results["7"].peak == 7 and results["None"].peak > 2**20
+    assert all(result.figures == {"macs": 3} for result in results.values())
+
+
 KINDS = [(kind, name) for kind, (_, contenders, _) in data.KINDS.items() for name in contenders]
 
 

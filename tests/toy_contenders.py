@@ -1,6 +1,8 @@
-"""Work for the tests of benchmarks/contest.py: one that computes, one that sleeps."""
+"""Work for the tests of benchmarks/contest.py: one that computes, one that sleeps, one that reports figures."""
 
 import time
+
+from benchmarks.gpu import Work
 
 
 def busy(seconds):
@@ -14,3 +16,7 @@ def busy(seconds):
 
 def idle(seconds):
     return lambda: time.sleep(seconds)
+
+
+def reporting(peak, **figures):
+    return Work(lambda: None, lambda: peak, **figures)
