@@ -40,6 +40,7 @@ _BOTH = {
 _TRAINING = {
     "remat attention": {"remat": "attention"},
     "remat block": {"remat": "block"},
+    "scan over blocks": {"scan_layers": True},
 }
 FORMS = {"inference": _BOTH, "training": _BOTH | _TRAINING}
 PASSES = {"inference": 1, "training": 3}  # the backward pass counts as two forward passes

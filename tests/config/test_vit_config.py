@@ -41,7 +41,6 @@ EVERYTHING = {
     "gelu": "erf",
     "epsilon": 1e-12,
     "remat": "attention",
-    "scan_layers": False,
     "token_merging": 5,
     "channels": 1,
     "dtype": "mixed_bfloat16",
@@ -57,6 +56,7 @@ EVERYTHING |= {
 AXIAL = {**TINY, "attention": "axial", "pooling": "gap", "position_embedding": "learned_2d"}
 DISTILLED = {**TINY, "distilled": True, "position_placement": "every"}
 WINDOWED = {**TINY, "pooling": "gap", "window": WindowConfig(size=3, global_blocks=(1,))}
+SCANNED = {**TINY, "scan_layers": True}
 OWN_STEM = {**TINY, "stem": FeatureMapConfig(size=(8, 16))}
 INTEGER = "must be an integer of at least"
 PAIR = "must be one positive integer or a pair (height, width) of them"
@@ -287,7 +287,7 @@ def test_dtype_is_the_name_of_a_policy_or_the_policy():
     assert ViTConfig(**TINY, dtype=policy) == ViTConfig(**TINY, dtype="mixed_bfloat16")
 
 
-@pytest.mark.parametrize("values", [TINY, EVERYTHING, AXIAL, DISTILLED, WINDOWED, OWN_STEM])
+@pytest.mark.parametrize("values", [TINY, EVERYTHING, AXIAL, DISTILLED, WINDOWED, SCANNED, OWN_STEM])
 def test_round_trip_through_dict_and_json(values):
     config = ViTConfig(**values)
     assert ViTConfig.from_dict(config.to_dict()) == config
@@ -297,9 +297,10 @@ def test_round_trip_through_dict_and_json(values):
 
 def test_the_examples_change_every_default():
     fields = dataclasses.fields(ViTConfig)
-    assert set().union(EVERYTHING, AXIAL, DISTILLED, WINDOWED) == {field.name for field in fields}
+    assert set().union(EVERYTHING, AXIAL, DISTILLED, WINDOWED, SCANNED) == {field.name for field in fields}
     for field in fields:
-        values = [example[field.name] for example in (EVERYTHING, AXIAL, DISTILLED, WINDOWED) if field.name in example]
+        examples = (EVERYTHING, AXIAL, DISTILLED, WINDOWED, SCANNED)
+        values = [example[field.name] for example in examples if field.name in example]
         assert any(value != field.default for value in values), field.name
 
 
