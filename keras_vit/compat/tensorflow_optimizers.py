@@ -22,7 +22,7 @@ import types
 import keras
 from keras import ops
 
-from keras_vit.compat import private_names, saved_objects
+from keras_vit.compat import kernels, private_names, saved_objects
 
 
 def fuse_updates(optimizer):
@@ -59,6 +59,8 @@ def _clip_gradients(self, gradients):
 
 def _update_weights(self, distribution, grads_and_vars, learning_rate):
     """Replace `_distributed_tf_update_step`."""
+    import tensorflow as tf
+
     updates = {}  # the updates of this step by device and dtype
 
     def update(variable, gradient, learning_rate):
@@ -67,8 +69,11 @@ def _update_weights(self, distribution, grads_and_vars, learning_rate):
             updates[where] = _UPDATES[type(self)](self, learning_rate, variable.dtype)
         updates[where](variable, gradient)
 
-    for gradient, variable in grads_and_vars:
-        distribution.extended.update(variable, update, args=(gradient, learning_rate), group=False)
+    # On a CPU, TensorFlow copies a weight that is still read when it is updated, and the copies fragment its memory.
+    gradients = [gradient for gradient, _ in grads_and_vars if isinstance(gradient, tf.Tensor)]
+    with tf.control_dependencies(gradients if kernels.is_plain_cpu() else []):
+        for gradient, variable in grads_and_vars:
+            distribution.extended.update(variable, update, args=(gradient, learning_rate), group=False)
 
 
 class _Update:
@@ -119,10 +124,10 @@ class _Adam(_Update):
         self._numbers = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
         self._numbers |= {"beta1_power": ops.power(beta1, count), "beta2_power": ops.power(beta2, count)}
 
-    def _fused(self, kernels, index, variable, gradient, rate):
+    def _fused(self, operations, index, variable, gradient, rate):
         m, v = self.optimizer._momentums[index].value, self.optimizer._velocities[index].value
         slots = {"m": m.handle, "v": v.handle}
-        kernels.ResourceApplyAdam(var=variable.handle, **slots, **self._numbers, lr=rate, grad=gradient)
+        operations.ResourceApplyAdam(var=variable.handle, **slots, **self._numbers, lr=rate, grad=gradient)
 
 
 class _SGD(_Update):
@@ -132,13 +137,13 @@ class _SGD(_Update):
         super().__init__(optimizer, learning_rate, dtype)
         self._momentum = ops.cast(optimizer.momentum, dtype)
 
-    def _fused(self, kernels, index, variable, gradient, rate):
+    def _fused(self, operations, index, variable, gradient, rate):
         if not self.optimizer.momentums:
-            kernels.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+            operations.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
             return
         options = {"momentum": self._momentum, "use_nesterov": self.optimizer.nesterov}
         accum = self.optimizer.momentums[index].value.handle
-        kernels.ResourceApplyKerasMomentum(var=variable.handle, accum=accum, lr=rate, grad=gradient, **options)
+        operations.ResourceApplyKerasMomentum(var=variable.handle, accum=accum, lr=rate, grad=gradient, **options)
 
 
 # class of optimizer -> its update

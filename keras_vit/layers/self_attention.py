@@ -125,26 +125,25 @@ class MultiHeadSelfAttention(Layer):
         needs_weights = return_attention_scores or drops or given or key_sizes is not None
 
         def run(query, key, value, *given):
-            query, given, scores = scaled(query, late), iter(given), []
-            if needs_weights:
-                relative, bias = (None if term is None else next(given) for term in terms)
-                weights = self._weights(query, key, relative, bias, key_sizes, images)
-                dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
-                heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
-                scores = [weights] if return_attention_scores else []
-            else:
-                heads = attend(query, key, value, images)
-            # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-            heads = ops.reshape(heads, (-1, length, dim))
-            output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
-            return (output, *scores) if scores else output
+            query, given = scaled(query, late), iter(given)
+            if not needs_weights:
+                return attend(query, key, value, images)
+            relative, bias = (None if term is None else next(given) for term in terms)
+            weights = self._weights(query, key, relative, bias, key_sizes, images)
+            dropped = self.dropout(ops.cast(weights, value.dtype), training=training)
+            heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
+            return (heads, weights) if return_attention_scores else heads
 
         if training and not return_attention_scores and (needs_weights or is_at_once(query)):
-            used = [self.proj, self.dropout, *([self.output_norm] if self.block.attention_norm else [])]
-            output = recompute(used, run, query, key, value, *given)
-        else:
-            output = run(query, key, value, *given)
-        return (output, ops.mean(key, axis=1)) if return_keys else output
+            run = partial(recompute, [self.dropout], run)
+        heads = run(query, key, value, *given)
+        heads, *scores = heads if return_attention_scores else (heads,)
+        # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
+        heads = ops.reshape(heads, (-1, length, dim))
+        output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
+        if return_keys:
+            return output, ops.mean(key, axis=1)
+        return (output, *scores) if scores else output
 
     def _weights(self, query, key, relative_keys, attention_bias, key_sizes, images):
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
