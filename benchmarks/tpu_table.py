@@ -51,8 +51,6 @@ def rows():
     found = {}
     for name in VARIANTS:
         config = reference_config(name)
-        if config.image_size is None:  # sequences of patches
-            continue
         key = name
         if isinstance(config, ViTConfig) and config.attention == "global":
             key = (config.hidden_dim, config.num_layers, config.stem is not None, _tokens(config))

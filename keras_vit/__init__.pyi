@@ -95,6 +95,7 @@ class _ViT(Protocol):
         gelu: str | None = None,
         epsilon: float | None = None,
         remat: str | None = None,
+        scan_layers: bool = False,
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
@@ -131,6 +132,7 @@ class _AxialViT(Protocol):
         gelu: str | None = None,
         epsilon: float | None = None,
         remat: str | None = None,
+        scan_layers: bool = False,
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
@@ -232,6 +234,7 @@ class _Published(Protocol):
         gelu: str | None = ...,
         epsilon: float | None = ...,
         remat: str | None = ...,
+        scan_layers: bool = ...,
         token_merging: int = ...,
     ) -> VisionTransformer:
         """Build a Vision Transformer of a published family; see `help(keras_vit.DINOv2_B14)`."""

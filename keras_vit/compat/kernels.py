@@ -384,21 +384,6 @@ def recompute(layers, call, *inputs):
     return outputs
 
 
-def with_norm(norm, dense, call, x, training):
-    """Return `call(norm(x))`; in training, the norm's output is not stored for the backward pass.
-
-    Args:
-        norm: a norm, or None for `call(x)`.
-        dense: the layer whose weights `call` uses.
-        call: function of a tensor.
-        x: the tensor.
-        training: whether this is a call in training.
-    """
-    if norm is None:
-        return call(x)
-    return recompute([norm, dense], lambda x: call(norm(x)), x) if training else call(norm(x))
-
-
 def _seed_states(layer):
     weights = {id(weight) for weight in layer.weights}
     return [variable for variable in layer.variables if id(variable) not in weights]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit.compat.kernels import layer_norm
+from keras_vit.compat.kernels import layer_norm, recompute
 from keras_vit.config import BlockConfig
 from keras_vit.config.base import ARGUMENTS, Check, Config
 
@@ -141,6 +141,21 @@ class LayerNorm(keras.layers.LayerNormalization):
 
 # kind of a norm, `norm` of `BlockConfig` -> its layer
 NORM_LAYERS = {"layer": LayerNorm, "rms": keras.layers.RMSNormalization}
+
+
+def with_norm(norm, dense, call, x, training):
+    """Return `call(norm(x))`; in training, the norm's output is not stored for the backward pass.
+
+    Args:
+        norm: a norm, or None for `call(x)`.
+        dense: the layer whose weights `call` uses.
+        call: function of a tensor.
+        x: the tensor.
+        training: whether this is a call in training.
+    """
+    if norm is None:
+        return call(x)
+    return recompute([norm, dense], lambda x: call(norm(x)), x) if training else call(norm(x))
 
 
 def build_in_sequence(shape, *layers):

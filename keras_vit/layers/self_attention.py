@@ -8,10 +8,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.compat.kernels import project, project_heads, recompute, scaled, with_norm
+from keras_vit.compat.kernels import project, project_heads, recompute, scaled
 from keras_vit.config import BlockConfig
 from keras_vit.layers.attend import at_least_float32, attend, attention_weights, is_at_once
-from keras_vit.layers.base import Layer, head_width
+from keras_vit.layers.base import Layer, head_width, with_norm
 from keras_vit.layers.position_embs import relative_logits
 from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Tensor

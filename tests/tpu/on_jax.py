@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from small_steps import STEPS
 
-from benchmarks.tpu_compile import compile_step, cost_of, platform_of, step_state, topology_devices
+from benchmarks.tpu_compile import abstract, compile_step, cost_of, platform_of, step_state, topology_devices
 
 _CUSTOM_CALL = re.compile(r"stablehlo\.custom_call @([\w.$]+)")
 
@@ -37,7 +37,7 @@ def stablehlo(topology, *files):
 
 def _custom_calls(step):
     model, batch = step.model, _batch(step)
-    state = step_state(model, batch)
+    state = tuple([abstract(variable) for variable in part] for part in step_state(model, batch))
     with platform_of([types.SimpleNamespace(platform="tpu")]):
         exported = jax.export.export(jax.jit(model.train_step), platforms=["tpu"])(state, batch)
     return sorted(set(_CUSTOM_CALL.findall(exported.mlir_module())))
