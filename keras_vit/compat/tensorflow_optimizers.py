@@ -69,8 +69,8 @@ def _update_weights(self, distribution, grads_and_vars, learning_rate):
             updates[where] = _UPDATES[type(self)](self, learning_rate, variable.dtype)
         updates[where](variable, gradient)
 
-    # Updates between the operations of the backward pass leave TensorFlow's memory on a CPU in pieces: a float32 ViT-B/16
-    # then takes 340 MiB more at its peak with batches of 8, and 290 less with a batch of 1.
+    # Updates between the operations of the backward pass leave TensorFlow's memory on a CPU in pieces: the peak of a
+    # float32 ViT-B/16 is then 340 MiB higher with batches of 8, and 290 lower with a batch of 1.
     gradients = [gradient for gradient, _ in grads_and_vars if isinstance(gradient, tf.Tensor)]
     with tf.control_dependencies(gradients if kernels.is_plain_cpu() else []):
         for gradient, variable in grads_and_vars:
