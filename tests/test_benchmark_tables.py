@@ -99,11 +99,9 @@ def test_a_dry_run_is_of_the_gpu_alone(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peers", ["--no-peers", "--peers"])
-def test_dry_run_of_the_gpu(peers, monkeypatch, capsys):
-    """Two minutes each. MFU is checked with the formula of one block of ViT-B/16 and 7 x 7 patches."""
-    if peers == "--peers" and not (is_installed("timm") and is_installed("torchvision")):
-        pytest.skip("timm or torchvision, which it imports, is not installed")
+def test_dry_run_of_the_gpu(monkeypatch, capsys):
+    """Two minutes. MFU is checked with the formula of one block of ViT-B/16 and 7 x 7 patches."""
+    peers = "--peers" if is_installed("timm") and is_installed("torchvision") else "--no-peers"  # timm imports it
     tables = show_the_dry_run(monkeypatch, capsys, "gpu", "--sizes", "12", peers).split("### ")[1:]
     macs = 49 * 768**2 + 50 * 12 * 768**2 + 2 * 50**2 * 768 + 768 * 1000
     for table, (work, forms) in zip(tables, gpu.FORMS.items(), strict=True):

@@ -22,7 +22,8 @@ import types
 import keras
 from keras import ops
 
-from keras_vit.compat import kernels, private_names, saved_objects
+from keras_vit.compat import private_names, saved_objects
+from keras_vit.compat.kernels import is_plain_cpu
 
 
 def fuse_updates(optimizer):
@@ -72,7 +73,7 @@ def _update_weights(self, distribution, grads_and_vars, learning_rate):
     # Updates between the operations of the backward pass leave TensorFlow's memory on a CPU in pieces: the peak of a
     # float32 ViT-B/16 is then 340 MiB higher with batches of 8, and 290 lower with a batch of 1.
     gradients = [gradient for gradient, _ in grads_and_vars if isinstance(gradient, tf.Tensor)]
-    with tf.control_dependencies(gradients if kernels.is_plain_cpu() else []):
+    with tf.control_dependencies(gradients if is_plain_cpu() else []):
         for gradient, variable in grads_and_vars:
             distribution.extended.update(variable, update, args=(gradient, learning_rate), group=False)
 
@@ -125,10 +126,10 @@ class _Adam(_Update):
         self._numbers = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
         self._numbers |= {"beta1_power": ops.power(beta1, count), "beta2_power": ops.power(beta2, count)}
 
-    def _fused(self, operations, index, variable, gradient, rate):
+    def _fused(self, kernels, index, variable, gradient, rate):
         m, v = self.optimizer._momentums[index].value, self.optimizer._velocities[index].value
         slots = {"m": m.handle, "v": v.handle}
-        operations.ResourceApplyAdam(var=variable.handle, **slots, **self._numbers, lr=rate, grad=gradient)
+        kernels.ResourceApplyAdam(var=variable.handle, **slots, **self._numbers, lr=rate, grad=gradient)
 
 
 class _SGD(_Update):
@@ -138,13 +139,13 @@ class _SGD(_Update):
         super().__init__(optimizer, learning_rate, dtype)
         self._momentum = ops.cast(optimizer.momentum, dtype)
 
-    def _fused(self, operations, index, variable, gradient, rate):
+    def _fused(self, kernels, index, variable, gradient, rate):
         if not self.optimizer.momentums:
-            operations.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+            kernels.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
             return
         options = {"momentum": self._momentum, "use_nesterov": self.optimizer.nesterov}
         accum = self.optimizer.momentums[index].value.handle
-        operations.ResourceApplyKerasMomentum(var=variable.handle, accum=accum, lr=rate, grad=gradient, **options)
+        kernels.ResourceApplyKerasMomentum(var=variable.handle, accum=accum, lr=rate, grad=gradient, **options)
 
 
 # class of optimizer -> its update

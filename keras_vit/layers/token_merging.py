@@ -147,8 +147,8 @@ class MergingTransformerBlock(TransformerBlock):
 
     def call(self, tokens, sizes=None, groups=None, training=None):
         def attend(tokens):
-            given = {"key_sizes": _of_keys(sizes), "norm": self.norm1}
-            return self.attention(tokens, training=training, return_keys=True, **given)
+            key_sizes = _of_keys(sizes)
+            return self.attention(tokens, training=training, key_sizes=key_sizes, return_keys=True, norm=self.norm1)
 
         def run(tokens):
             branch, keys = self.recomputed("attention", [self.norm1, self.attention], attend, training)(tokens)

@@ -69,10 +69,8 @@ class MlpBlock(Layer):
         return on_rows(lambda rows: self._both_layers(rows, training, norm), x)
 
     def _both_layers(self, x, training, norm):
-        x, layers = (
-            with_norm(norm, self.dense1, partial(project, self.dense1), x, training),
-            [self.dropout, self.dense2],
-        )
+        x = with_norm(norm, self.dense1, partial(project, self.dense1), x, training)
+        layers = [self.dropout, self.dense2]
         if self.block.mlp_norm:
             layers.append(self.hidden_norm)
         rest = partial(self._after_dense1, training=training)

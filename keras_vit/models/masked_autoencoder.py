@@ -70,8 +70,8 @@ class MaskedAutoencoder(MaskedImages):
 
     Raises:
         TypeError: if `encoder` is not a `VisionTransformer`.
-        ValueError: if a value is out of range, the encoder cannot run on some of the patches, or all patches or none
-            would be removed.
+        ValueError: if a value is out of range, the encoder cannot run on some of the patches or has `scan_layers`, or
+            all patches or none would be removed.
     """
 
     def __init__(

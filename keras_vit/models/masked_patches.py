@@ -187,9 +187,9 @@ class MaskedPatchPrediction(MaskedImages):
 
     Raises:
         TypeError: if `encoder` is not a `VisionTransformer`.
-        ValueError: if a value is out of range, `encoder` takes images with other numbers of channels, its grid does not
-            divide the images, no patch would be corrupted, `shares[1]` is not 0 for a grid of one patch, or
-            `downsampled` has patch sides that are not divisible by 4.
+        ValueError: if a value is out of range, `encoder` takes images with other numbers of channels or has
+            `scan_layers`, its grid does not divide the images, no patch would be corrupted, `shares[1]` is not 0 for a
+            grid of one patch, or `downsampled` has patch sides that are not divisible by 4.
     """
 
     def __init__(

@@ -246,7 +246,6 @@ def _encode(tokens, features, config):
         given["rotary"] = rotary(tokens, *coordinates)
     if coordinates and config.window is not None:
         given["grid"] = PatchMap(config.patch_size, dtype=config.dtype, name="patch_grid")(tokens, features)
-    start = None
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens, *coordinates)
@@ -261,7 +260,8 @@ def _encode(tokens, features, config):
             tokens = PatchDropout(rate, prefix, dtype=config.dtype, name="patch_dropout")(tokens)
         if index == 0 and config.embedding.pre_norm:
             tokens = _norm(config, "pre_norm")(tokens)
-        start = start if index else tokens
+        if index == 0:
+            start = tokens
         block = _block(config, index)
         if config.token_merging:
             tokens, *merged = block(tokens, *merged)

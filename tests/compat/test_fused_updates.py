@@ -104,15 +104,28 @@ def test_compiled_by_xla(name):
     assert_equal(found, trained(OPTIMIZERS[name](), gradients(3)))
 
 
-def operations(optimizer, count):
-    """The types of the operations in one step on `count` weights, without those that bring tensors in."""
+def graph_of_step(optimizer, count):
+    """The operations in one step on `count` weights."""
     import tensorflow as tf
 
     weights = [keras.Variable(np.ones(2, "float32"), name="kernel") for _ in range(count)]
     optimizer.build(weights)
     apply = tf.function(lambda *step: optimizer.apply(step, weights) and None, autograph=False)
-    graph = apply.get_concrete_function(*(tf.TensorSpec(2) for _ in weights)).graph
-    return collections.Counter(one.type for one in graph.get_operations() if one.type != "Placeholder")
+    return apply.get_concrete_function(*(tf.TensorSpec(2) for _ in weights)).graph.get_operations()
+
+
+def operations(optimizer, count):
+    """The types of the operations in one step on `count` weights, without those that bring tensors in."""
+    return collections.Counter(one.type for one in graph_of_step(optimizer, count) if one.type != "Placeholder")
+
+
+def test_no_update_starts_before_all_gradients_are_there():
+    """The powers of beta, which every update needs, wait for the operation that returns all gradients."""
+    operations = graph_of_step(fused(keras.optimizers.Adam()), 3)
+    [gradients] = [one for one in operations if one.type == "IdentityN"]
+    powers = [one for one in operations if one.type == "Pow"]
+    assert len(powers) == 2
+    assert all(gradients in power.control_inputs for power in powers)
 
 
 @pytest.mark.parametrize(
