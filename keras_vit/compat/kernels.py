@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from keras_vit.compat import private_names
+from keras_vit.compat.flash_attention import is_on_gpu
 
 ONEDNN = "oneDNN"  # TensorFlow inference on a CPU
 CONVERTER = "converter"  # to ONNX, OpenVINO, LiteRT
@@ -254,7 +255,8 @@ def project_heads(dense, x, scales, num_heads):
     _, length, _ = ops.shape(x)
     parts = len(scales)
     head_dim = dense.units // (parts * num_heads)
-    if _is_split(dense):
+    # Three products give the layout of cuDNN's attention, which needs a copy of each part of a single one.
+    if _is_split(dense) or is_on_gpu() and dense.quantization_mode is None:
         shape = (-1, length, num_heads, head_dim)  # -1, as LiteRT loses sizes that are computed at run time
         return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, scales)]
     outputs = ops.reshape(on_rows(dense, x), (-1, length, parts, num_heads, head_dim))
@@ -267,12 +269,15 @@ def _is_split(dense):
 
 
 def _products(dense, x, scales):
-    import tensorflow as tf
+    matmul = ops.matmul
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
 
+        matmul = tf.matmul
     width, outputs = dense.units // len(scales), []
     for start, scale in zip(range(0, dense.units, width), scales, strict=True):
         # A converter stores weights as constants, so their multiples are constants, too.
-        outputs.append(tf.matmul(x, scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
+        outputs.append(matmul(x, scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
         if dense.use_bias:
             outputs[-1] += scaled(dense.bias[start : start + width], scale)
     return outputs
@@ -306,31 +311,6 @@ def scan(step, carry, count, dtype):
     start = (0, carry, tf.TensorArray(dtype, count))
     _, carry, outputs = tf.while_loop(lambda i, *_: i < count, body, start, parallel_iterations=1)
     return carry, outputs.stack()
-
-
-def flash_attention(query, key, value):
-    """Return softmax(query key^T) value by cuDNN's kernel on JAX, or None if it does not support the inputs.
-
-    Keras's kernel for TPUs is not used: without a mask, it masks later tokens (`wrap_flash_attention` in Keras 3.15).
-
-    Args:
-        query, key: (batch, heads, tokens, channels).
-        value: (batch, heads, tokens, head_dim).
-
-    Returns:
-        (batch, tokens, heads, head_dim)
-    """
-    if keras.backend.backend() != "jax":
-        return None
-    import jax
-
-    if jax.default_backend() != "gpu":
-        return None
-    try:
-        inputs = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
-        return ops.dot_product_attention(*inputs, scale=1.0, flash_attention=True)
-    except (ImportError, NotImplementedError, RuntimeError, ValueError):  # other dtypes or widths, no cuDNN
-        return None
 
 
 def take_rows(x, places):

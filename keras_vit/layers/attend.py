@@ -1,9 +1,9 @@
-"""Attention of all tokens to all tokens: at once, in chunks of queries, or by the flash kernel of a GPU."""
+"""Attention of all tokens to all tokens: at once, or in chunks of queries."""
 
 import keras
 from keras import ops
 
-from keras_vit.compat.kernels import CONVERTER, flash_attention, is_for, scan
+from keras_vit.compat.kernels import CONVERTER, is_for, scan
 
 # Measured on a CPU for ViT-B/16: from 1025 tokens on, chunks of 256 queries are as fast as all queries at once; chunks
 # of 128 or fewer are slower below 2049 tokens, and chunks of 512 or more are slower from 4097 tokens on.
@@ -16,8 +16,8 @@ def attend(query, key, value, images=None):
     """Return softmax(q k^T) v of each head (arXiv 2010.11929, Eqs. 6 and 7).
 
     Up to 1024 tokens, all logits are computed at once. For more tokens, the memory grows linearly: chunks of queries
-    are computed one after another, and again in the backward pass, with the exact softmax. On JAX with a GPU, cuDNN's
-    kernel computes 16-bit tensors instead. Graphs for converters and for counting operations have the first form.
+    are computed one after another, and again in the backward pass, with the exact softmax. Graphs for converters and
+    for counting operations have the first form.
 
     Args:
         query, key: (batch, heads, tokens, channels); the query is already scaled.
@@ -30,9 +30,8 @@ def attend(query, key, value, images=None):
     """
     if is_at_once(query):
         return _at_once(query, key, value, images)
-    outputs = flash_attention(query, key, value) if images is None else None
     # a graph of TensorFlow for any number of tokens has one chunk for a few of them
-    return _in_chunks(query, key, value, images) if outputs is None else outputs
+    return _in_chunks(query, key, value, images)
 
 
 def is_at_once(query):

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.compat.flash_attention import flash_attention, uses_flash_attention, with_even_length
 from keras_vit.compat.kernels import project, project_heads, recompute, scaled
 from keras_vit.config import BlockConfig
 from keras_vit.layers.attend import at_least_float32, attend, attention_weights, is_at_once
@@ -103,13 +104,20 @@ class MultiHeadSelfAttention(Layer):
                 "return_attention_scores=True"
             )
         _, length, dim = ops.shape(tokens)
+        terms, drops = (relative_keys, attention_bias), bool(training and self.dropout_rate)
+        given = [term for term in terms if term is not None]
+        needs_weights = return_attention_scores or drops or given or key_sizes is not None
+        flash = not needs_weights and images is None and extend is None
+        flash = flash and uses_flash_attention(tokens, dim // self.num_heads)
+        is_odd = bool(flash and training and length % 2)  # for the backward pass, one token is added inside the layer
+        even = with_even_length if is_odd else lambda x, axis=1: x
         # scaling the query and not its product with the key avoids overflow in float16
         scale = 1.0 / math.sqrt(dim // self.num_heads)
         # In training, the query is scaled where it is used, so that only the query itself is stored.
-        early, late = (1.0, scale) if training and extend is None else (scale, 1.0)
+        early, late = (1.0, scale) if (training or flash) and extend is None else (scale, 1.0)
         # [q, k, v] = z U_qkv, Eq. 5
         scales = (1.0 if self.qk_norm else early, 1.0, 1.0)
-        split = partial(project_heads, self.qkv, scales=scales, num_heads=self.num_heads)
+        split = lambda x: project_heads(self.qkv, even(x), scales, self.num_heads)  # noqa: E731
         query, key, value = with_norm(norm, self.qkv, split, tokens, training)
         if self.has_two_biases:
             query = query + self._per_head(self.query_bias, query.dtype) * scales[0]
@@ -117,14 +125,14 @@ class MultiHeadSelfAttention(Layer):
         if self.qk_norm:
             query, key = scaled(self.query_norm(query), early), self.key_norm(key)
         if rotary is not None:
+            rotary = even(rotary, axis=-2)
             query, key = rotate(query, rotary, self.block.rotary), rotate(key, rotary, self.block.rotary)
         if extend is not None:
             query, key = extend(query, key)
-        terms, drops = (relative_keys, attention_bias), bool(training and self.dropout_rate)
-        given = [term for term in terms if term is not None]
-        needs_weights = return_attention_scores or drops or given or key_sizes is not None
 
         def run(query, key, value, *given):
+            if flash:
+                return flash_attention(query, key, value, late, length if is_odd else None)
             query, given = scaled(query, late), iter(given)
             if not needs_weights:
                 return attend(query, key, value, images)
@@ -134,13 +142,15 @@ class MultiHeadSelfAttention(Layer):
             heads = ops.transpose(ops.matmul(dropped, value), (0, 2, 1, 3))  # (batch, length, heads, head_dim)
             return (heads, weights) if return_attention_scores else heads
 
-        if training and not return_attention_scores and (needs_weights or is_at_once(query)):
+        if training and not (return_attention_scores or flash) and (needs_weights or is_at_once(query)):
             run = partial(recompute, [self.dropout], run)
         heads = run(query, key, value, *given)
         heads, *scores = heads if return_attention_scores else (heads,)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        heads = ops.reshape(heads, (-1, length, dim))
+        heads = ops.reshape(heads, (-1, length + is_odd, dim))
         output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
+        if is_odd:
+            output, key = output[:, :length], key[:, :, :length]
         if return_keys:
             return output, ops.mean(key, axis=1)
         return (output, *scores) if scores else output

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
+from keras_vit.layers.patch_encoder import cut_patches
 from keras_vit.models.base import described
 from keras_vit.models.scanned import check_unscanned
 from keras_vit.models.training_model import TrainingModel
@@ -16,16 +17,6 @@ from keras_vit.models.vit import VisionTransformer
 from keras_vit.typing import Tensor
 
 GREY = 0.5  # shown for a patch that the model does not see
-
-
-def cut_patches(images, grid_size):
-    """Cut images (batch, height, width, channels) -> (batch, patches, height, width, channels), row by row."""
-    height, width, channels = images.shape[1:]
-    rows, columns = grid_size
-    cells = ops.reshape(images, (-1, rows, height // rows, columns, width // columns, channels))
-    return ops.reshape(
-        ops.transpose(cells, (0, 1, 3, 2, 4, 5)), (-1, rows * columns, height // rows, width // columns, channels)
-    )
 
 
 def join_patches(patches, grid_size):

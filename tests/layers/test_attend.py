@@ -219,30 +219,3 @@ def test_training_steps(remat, policy, monkeypatch):
         weights.append(model.get_weights())
     for chunked, whole in zip(*weights, strict=True):
         np.testing.assert_allclose(chunked, whole, atol=1e-5 if policy == "float32" else 5e-3)
-
-
-@pytest.mark.skipif(TENSORFLOW, reason="the kernel is JAX's")
-def test_on_a_gpu_16_bit_goes_to_cudnn(in_chunks, monkeypatch):
-    """There is no GPU: XLA's form, which takes the same inputs, replaces the kernel."""
-    real, calls = ops.dot_product_attention, []
-
-    def kernel(query, key, value, scale, flash_attention):
-        calls.append(flash_attention)
-        if query.dtype == "float32":
-            raise NotImplementedError("Q must be fp16/bf16")
-        return real(query, key, value, scale=scale, flash_attention=False)
-
-    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
-    monkeypatch.setattr(ops, "dot_product_attention", kernel)
-    query, key, *_ = inputs("bfloat16")
-    value = query + 1
-    outputs, *_ = statement(query, key, value, ops.transpose(value, (0, 2, 1, 3)))
-    check([attend.attend(query, key, value)], [outputs], 0.05)
-    assert calls == [True] and not in_chunks
-    attend.attend(*inputs()[:3])
-    attend.attend(query, key, value, ops.convert_to_tensor(IMAGES))
-    assert calls == [True, True] and in_chunks == [LENGTH, LENGTH]
-
-
-def test_without_a_gpu_there_is_no_kernel():
-    assert kernels.flash_attention(*inputs("bfloat16")[:3]) is None

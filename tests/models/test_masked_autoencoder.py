@@ -11,9 +11,9 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import DecoderConfig, MaskedAutoencoder, Preprocessing, VisionTransformer
+from keras_vit.layers.patch_encoder import cut_patches
 from keras_vit.layers.position_embs import sincos2d_table
 from keras_vit.models.encoders import find_encoder
-from keras_vit.models.masked_images import cut_patches
 from keras_vit.training.compile import layer_rates
 
 DECODER = {"hidden_dim": 8, "num_layers": 1, "num_heads": 2}
