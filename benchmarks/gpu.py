@@ -1,6 +1,6 @@
 """Compare training and inference on one GPU, in bfloat16: keras_vit on JAX, and timm's model with torch.compile.
 
-It needs `pip install -e '.[bench]' 'jax[cuda12]'`, and does not use TensorFlow. The inputs are already on the device.
+It needs `pip install -e '.[bench]' 'jax[cuda13]'`, and does not use TensorFlow. The inputs are already on the device.
 The targets on an H200 are at least 60 % MFU in training of ViT-L/16, and 1.15 times the speed of timm in both.
 `--sizes 24` measures only the models with 24 layers; `--dry-run` runs all of this in small on a CPU.
 """
@@ -31,16 +31,17 @@ MODELS = {
     "DINOv2-g_14": Model("vit_giant_patch14_dinov2", 40, 128, 64),
 }
 OURS, TIMM = "keras_vit", "timm, torch.compile"
-# row -> arguments of `_model`, which passes those that it does not have to the model's config
+# With products from Triton, XLA leaves biases and GELU to further kernels.
+CUBLAS = {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"}
+# row -> environment variables and the arguments of `_model`, which passes those that it does not have to the config
 _BOTH = {
-    OURS: {},
-    "cuDNN attention": {"cudnn": True},
-    "three products for qkv": {"three_products": True},
+    OURS: ({}, {}),
+    "cuBLAS": (CUBLAS, {}),
+    "cuBLAS, one product for qkv": (CUBLAS, {"one_product": True}),
 }
 _TRAINING = {
-    "remat attention": {"remat": "attention"},
-    "remat block": {"remat": "block"},
-    "scan over blocks": {"scan_layers": True},
+    "cuBLAS, remat block": (CUBLAS, {"remat": "block"}),
+    "cuBLAS, scan over blocks": (CUBLAS, {"scan_layers": True}),
 }
 FORMS = {"inference": _BOTH, "training": _BOTH | _TRAINING}
 PASSES = {"inference": 1, "training": 3}  # the backward pass counts as two forward passes
@@ -74,7 +75,7 @@ class Scale:
         return {"KERAS_BACKEND": "jax", **platforms}
 
 
-GPU = Scale("cuda", side=8192, image_size=224, steps=20, seconds=2.0)
+GPU = Scale("cuda", side=8192, image_size=224, steps=50, seconds=2.0)  # `fit` takes 45 ms to start
 DRY_RUN = Scale("cpu", side=512, image_size=112, steps=2, seconds=0.0, layers=1, batch=2)
 # compiled code of an earlier run would shorten the first step
 TORCH = {"TIMM_FUSED_ATTN": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
@@ -83,8 +84,7 @@ NOTE = (
     "{0.image_size} px, 1000 classes, bfloat16 (training: float32 weights, AdamW). *MFU* is the speed in FLOP/s, "
     "relative to that of products of {0.side} x {0.side} matrices in JAX; a training step counts as three forward "
     "passes. *Peak* is the memory of the GPU, without one that of the process. *First step* includes compilation. Each "
-    "contender runs alone. *keras_vit* has its defaults; the next rows change one thing each. Without a GPU, chunks "
-    "of queries replace the attention of cuDNN."
+    "contender runs alone. *keras_vit* has its defaults; *cuBLAS* sets `XLA_FLAGS=--xla_gpu_enable_triton_gemm=false`."
 )
 
 
@@ -136,38 +136,18 @@ def keras_vit_training(batch, steps, **arguments):
     return Work(lambda: model.fit(batches(), steps_per_epoch=steps, verbose=0), _jax_peak, macs=macs)
 
 
-def _model(dtype, variant, image_size, layers, cudnn=False, three_products=False, **fields):
+def _model(dtype, variant, image_size, layers, one_product=False, **fields):
     """Return a model and its multiply-accumulates per image."""
-    import jax
-
     import keras_vit
-    from keras_vit.layers import attend, self_attention
+    from keras_vit.compat import kernels
     from keras_vit.models.costs import count_macs
     from keras_vit.zoo import VARIANTS
 
-    if cudnn:
-        attend._AT_ONCE = 0
-        if jax.default_backend() == "gpu":
-            attend._in_chunks = _refuse_chunks
-    if three_products:
-        self_attention.project_heads = project_heads_by_three_products
+    if one_product:
+        kernels.is_on_gpu = lambda: False
     config = VARIANTS[variant].config(image_size=image_size, classes=1000, include_top=True, dtype=dtype, **fields)
     model = keras_vit.VisionTransformer(config.replace(num_layers=layers))
     return model, count_macs(model)
-
-
-def _refuse_chunks(query, *_):
-    raise ValueError(f"query must be a tensor that cuDNN's kernel supports; got {query.dtype} {query.shape}")
-
-
-def project_heads_by_three_products(dense, x, scales, num_heads):
-    """Return the same as `kernels.project_heads`, by one product per part that has the heads before the tokens."""
-    from keras import ops
-
-    shape = (len(scales), num_heads, dense.units // (len(scales) * num_heads))
-    kernel, bias = ops.reshape(dense.kernel, (-1, *shape)), ops.reshape(dense.bias, (*shape[:2], 1, shape[2]))
-    kernel, bias = ops.cast(kernel, x.dtype), ops.cast(bias, x.dtype)
-    return [(ops.einsum("btd,dhc->bhtc", x, kernel[:, part]) + bias[part]) * scale for part, scale in enumerate(scales)]
 
 
 def timm_inference(variant, device, image_size, layers, batch, steps):
@@ -208,8 +188,10 @@ def timm_training(variant, device, image_size, layers, batch, steps):
 
 def _timm_model(variant, device, image_size, layers):
     import timm
+    import torch
 
-    return timm.create_model(MODELS[variant].timm, num_classes=1000, img_size=image_size, depth=layers).to(device)
+    with torch.device(device):
+        return timm.create_model(MODELS[variant].timm, num_classes=1000, img_size=image_size, depth=layers)
 
 
 def matrix_product(device, side, steps):
@@ -260,7 +242,8 @@ def _table(variant, model, work, limit, scale, options):
     arguments = {"variant": variant, "image_size": scale.image_size, "layers": layers}
     arguments |= {"batch": batch, "steps": scale.steps}
     contenders = [
-        Contender(name, f"gpu:keras_vit_{work}", arguments | form, scale.jax) for name, form in FORMS[work].items()
+        Contender(name, f"gpu:keras_vit_{work}", arguments | form, scale.jax | environment)
+        for name, (environment, form) in FORMS[work].items()
     ]
     if options.peers and is_installed("timm"):
         contenders.append(Contender(TIMM, f"gpu:timm_{work}", {"device": scale.device, **arguments}, TORCH))
