@@ -190,6 +190,22 @@ def _quotient(x, gamma, beta, epsilon):
     return centred / deviation * gamma + beta
 
 
+def softmax_is_exact(logits):
+    """Return whether `ops.softmax(logits)` is exact to their 16 bits: computed in float32, as oneDNN does."""
+    return logits.dtype == "bfloat16" and is_for(ONEDNN) and _has_exact_softmax()
+
+
+@functools.cache
+def _has_exact_softmax():
+    import tensorflow as tf
+
+    with tf.init_scope():  # eagerly; Eigen, which TensorFlow uses on other processors, sums in bfloat16
+        logits = tf.cast(tf.linspace([-4.0], [4.0], 1024, axis=-1), "bfloat16")
+        return bool(
+            tf.reduce_all(tf.nn.softmax(logits) == tf.cast(tf.nn.softmax(tf.cast(logits, "float32")), "bfloat16"))
+        )
+
+
 def check_in_call(x, message, is_right, found):
     """Return `x`; a call for which `is_right` is false raises an error, also inside a TensorFlow graph.
 
