@@ -137,6 +137,7 @@ class ResidualBlock(Layer):
             branch: output of the attention for these tokens.
             training: whether dropout and stochastic depth are active.
         """
+
         branch = self.dropout(branch, training=training)
         if self.layer_scale_init is not None:
             branch = self.layer_scale1(branch)
@@ -149,13 +150,18 @@ class ResidualBlock(Layer):
             tokens: (batch, tokens, dim), after the attention.
             training: whether dropout and stochastic depth are active.
         """
-        if self.block.order == "post_norm":
-            branch = self.norm2(self.mlp(tokens, training=training))
-        else:
-            branch = self.mlp(tokens, training=training, norm=self.norm2)
-        if self.layer_scale_init is not None:
-            branch = self.layer_scale2(branch)
-        return tokens + self.drop_path(branch, training=training)
+
+        def add(tokens):
+            if self.block.order == "post_norm":
+                branch = self.norm2(self.mlp(tokens, training=training))
+            else:
+                branch = self.mlp(tokens, training=training, norm=self.norm2)
+            if self.layer_scale_init is not None:
+                branch = self.layer_scale2(branch)
+            return tokens + self.drop_path(branch, training=training)
+
+        # of rows, TensorFlow adds the tokens in the last product
+        return add(tokens) if training else on_rows(add, tokens)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
