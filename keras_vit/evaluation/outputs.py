@@ -46,7 +46,7 @@ def predict(
         readers.stack(listed[start : start + _BATCH_SIZE], preprocessing)
         for start in range(0, len(listed), _BATCH_SIZE)
     )
-    return _best(model, batches, top, compiled=len(listed) > _BATCH_SIZE)
+    return _best(model, batches, top, inference(model) if len(listed) > _BATCH_SIZE else model.predict_on_batch)
 
 
 def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> list[list[tuple[str, float]]]:
@@ -67,10 +67,11 @@ def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> 
         UserWarning: as in `predict`.
     """
     check_classifier(model)
-    return _best(model, [np.asarray(inputs)], top, compiled=False, method="predict_prepared")
+    inputs = np.asarray(inputs, np.float32)
+    return _best(model, [inputs], top, model.predict_on_batch, method="predict_prepared")
 
 
-def _best(model, batches, top, compiled, method=None):
+def _best(model, batches, top, forward, method=None):
     checks.check_integer("top", top)
     if has_zero_head(model):
         warnings.warn(
@@ -81,7 +82,7 @@ def _best(model, batches, top, compiled, method=None):
         )
     names, answers = logit_names(model), []
     labelled = ((inputs, None) for inputs in batches)
-    for scores, _ in run_batches(inference(model, compiled), model, method, "scores", labelled):
+    for scores, _ in run_batches(forward, model, method, "scores", labelled):
         for row in probabilities(model, scores):
             answers.append([(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]])
     return answers
