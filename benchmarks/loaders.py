@@ -17,7 +17,7 @@ SIZE, SHORTER, BATCH = 224, 256, 32
 AREA, ASPECT = (0.05, 1.0), (0.75, 1.33)
 
 
-def keras_vit(folder, kind):
+def keras_vit(folder, kind, **arguments):
     import keras_vit as package
     from keras_vit.data import eval_pipeline, from_directory, train_pipeline
 
@@ -25,7 +25,7 @@ def keras_vit(folder, kind):
     if kind == "evaluation":
         preprocessing = package.Preprocessing(size=SHORTER, crop=(SIZE, SIZE))
         source = source.take(np.arange(math.lcm(source.size, BATCH)) % source.size)  # fills the last batch
-        return _next_of(eval_pipeline(source, preprocessing, BATCH).repeat())
+        return _next_of(eval_pipeline(source, preprocessing, BATCH, **arguments).repeat())
     augment = ("inception_crop", "flip", "randaugment(2, 10)")[: 3 if kind == "randaugment" else 2]
     return _next_of(train_pipeline(source, package.Preprocessing(size=SIZE), BATCH, augment=augment))
 

@@ -68,6 +68,20 @@ def test_training_batches_are_the_same_too(sources):
         assert_equal(batches(train_pipeline(sources[kind], PROTOCOL, 16, **options), 5), expected)
 
 
+def test_large_jpegs_may_be_decoded_at_a_part_of_their_size(tmp_path):
+    waves = (127.5 + 100 * np.sin(np.arange(96) / 9)).astype(np.uint8)
+    large = np.broadcast_to(waves[:, None, None], (96, 96, 3))
+    contents = [encode(image, "JPEG") for image in (large, large[:16, :16])]
+    source = from_directory(write_folder(tmp_path, contents, [0, 1], "jpg"))
+    [(plain, _)], [(scaled, _)] = (
+        batches(eval_pipeline(source, PROTOCOL, 2, scaled_decoding=choice)) for choice in (False, True)
+    )
+    np.testing.assert_array_equal(plain[1], scaled[1])
+    assert 0 < np.abs(plain[0] - scaled[0]).max() < 0.1
+    with pytest.raises(ValueError, match="scaled_decoding must be"):
+        eval_pipeline(source, PROTOCOL, 2, scaled_decoding="large")
+
+
 def test_eval_keeps_the_order_and_the_last_images():
     dataset = eval_pipeline(SOURCE, LEVELS, 4)
     assert dataset.element_spec[0].shape == (None, 8, 8, 1) and int(dataset.cardinality()) == 3
