@@ -28,7 +28,7 @@ BENCHMARKS = {
     "probes": "probes",
     "export": "export",
 }
-ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu"}  # not part of `all`
+ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu", "tradeoff": "tradeoff"}  # not part of `all`
 
 
 @dataclasses.dataclass(frozen=True)

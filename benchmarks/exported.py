@@ -68,19 +68,28 @@ _WRITERS = {
 
 
 def openvino(folder, precision, batch, is_channels_first=False):
-    """Return a function that runs `int8.xml` if it exists, otherwise `model.xml`."""
+    images, run = _images(batch, is_channels_first), openvino_runner(folder, precision)
+    return lambda: run(images)
+
+
+def openvino_runner(folder, precision):
+    """Return a function of images that runs `int8.xml` if it exists, otherwise `model.xml`."""
     import openvino
 
     folder = pathlib.Path(folder) / "1"
     file = folder / "int8.xml" if (folder / "int8.xml").exists() else folder / "model.xml"
     settings = {"INFERENCE_PRECISION_HINT": HINTS[precision], "PERFORMANCE_HINT": "LATENCY"}
     compiled = openvino.Core().compile_model(str(file), "CPU", settings)
-    images = _images(batch, is_channels_first)
-    return lambda: compiled(images)[0]
+    return lambda images: compiled(images)[0]
 
 
 def onnx(folder, precision, batch):
-    """Return a function that runs `model.onnx`; for int8, ONNX Runtime's dynamic quantisation is applied first."""
+    images, run = _images(batch), onnx_runner(folder, precision)
+    return lambda: run(images)
+
+
+def onnx_runner(folder, precision):
+    """Return a function of images that runs `model.onnx`, for int8 after ONNX Runtime's dynamic quantisation."""
     import onnxruntime
 
     file = pathlib.Path(folder) / "1" / "model.onnx"
@@ -91,8 +100,8 @@ def onnx(folder, precision, batch):
         quantize_dynamic(file, quantized, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
         file = quantized
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
-    name, images = session.get_inputs()[0].name, _images(batch)
-    return lambda: session.run(None, {name: images})
+    name = session.get_inputs()[0].name
+    return lambda images: session.run(None, {name: images})[0]
 
 
 def litert(folder, precision, batch):
