@@ -173,7 +173,8 @@ def _problem(module, package, name, in_function):
         return None if is_free else "it may use the standard library alone"
     if top in ("pickle", "dill", "cloudpickle", "joblib"):
         return "pickle runs code when it is read"
-    if package == "layers" and name.startswith("keras_vit.compat") and not name.startswith("keras_vit.compat.kernels"):
+    is_kernel = name.startswith(("keras_vit.compat.kernels", "keras_vit.compat.flash_attention"))
+    if package == "layers" and name.startswith("keras_vit.compat") and not is_kernel:
         return "layers do not know what trains them; of compat they use the kernels"
     if name.startswith("keras.src") and package != "compat":
         return "keras.src is private to Keras; compat/ is the place for it"

@@ -62,8 +62,9 @@ class TestPredict:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             code, _, err = run(capsys, "predict", "cat.jpg", "--model", "fresh.keras")
-        assert code == 0 and len(err.splitlines()) == 1
-        assert err.startswith("keras-vit: warning: the head of small has a kernel of zeros")
+        # TensorFlow counts how often the models of this process were traced, those of other tests as well.
+        [line] = [line for line in err.splitlines() if not line.startswith("WARNING:tensorflow:")]
+        assert code == 0 and line.startswith("keras-vit: warning: the head of small has a kernel of zeros")
 
     @pytest.mark.parametrize(
         "words",
