@@ -62,9 +62,9 @@ def in_runtime(real_data, form, precision):
 
     model, paths = _model(real_data), _paths(real_data)
     options = {"quantization": "int8", "calibration": paths[::2]} if (form, precision) == ("openvino", "int8") else {}
-    folder = tempfile.mkdtemp()  # until the process ends
-    quietly(keras_vit.export, model, folder, form, version=1, check=False, **options)
-    run = {"openvino": exported.openvino_runner, "onnx": exported.onnx_runner}[form](folder, precision)
+    with tempfile.TemporaryDirectory() as folder:
+        quietly(keras_vit.export, model, folder, form, version=1, check=False, **options)
+        run = {"openvino": exported.openvino_runner, "onnx": exported.onnx_runner}[form](folder, precision)
     return Work(run, resized(model, [np.asarray(read(3)) for read in as_images(paths)]))
 
 

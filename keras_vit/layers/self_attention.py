@@ -147,7 +147,7 @@ class MultiHeadSelfAttention(Layer):
         heads = run(query, key, value, *given)
         heads, *scores = heads if return_attention_scores else (heads,)
         # MSA(z) = [SA_1; ...; SA_k] U_msa, Eq. 8
-        heads = ops.reshape(heads, (-1, length + is_odd, dim))
+        heads = ops.reshape(heads, (-1, length + 1 if is_odd else length, dim))
         output = project(self.proj, self.output_norm(heads) if self.block.attention_norm else heads)
         if is_odd:
             output, key = output[:, :length], key[:, :, :length]

@@ -137,7 +137,6 @@ class ResidualBlock(Layer):
             branch: output of the attention for these tokens.
             training: whether dropout and stochastic depth are active.
         """
-
         branch = self.dropout(branch, training=training)
         if self.layer_scale_init is not None:
             branch = self.layer_scale1(branch)
