@@ -1,5 +1,6 @@
 """Compare accuracy and speed of ways to make a real ViT-Ti/16 faster: dtype, int8, runtime, merging, smaller images."""
 
+import pathlib
 import tempfile
 
 import numpy as np
@@ -76,8 +77,6 @@ def _model(real_data, image_size=SIZE, **arguments):
 
 
 def _paths(real_data):
-    import pathlib
-
     return sorted(str(path) for path in pathlib.Path(real_data, "imagenet200").glob("*/*"))
 
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import gpu
+from benchmarks import gpu, plot
 from benchmarks.contest import Result
 from benchmarks.report import Table, is_installed, machine, ratio
 
@@ -71,6 +71,13 @@ def test_figures_of_a_gpu(monkeypatch):
     assert inference.rows[-1] == (gpu.TIMM, "1706.7", "", "34.1%", "2.00", "5.2")
     assert training.rows[0] == ("keras_vit", "1280.0", "1.50 (1.50 to 1.50)", "76.8%", "2.00", "5.1")
     assert training.rows[-3] == ("cuBLAS, remat block", "failed", "", "", "", "")
+
+
+def test_the_plot_shows_every_row_of_the_first_table():
+    rows = plot.rows(plot.RESULTS.read_text(encoding="utf-8"))
+    assert ("GPU, inference, ViT-L/16, batch 256", "timm, torch.compile", 1.16, 1.15, 1.17) in rows
+    labels = [label.get_text() for label in plot.draw(rows).axes[0].get_yticklabels()]
+    assert labels == list(dict.fromkeys(row[0] for row in rows)) and len(rows) == 34
 
 
 def show_the_dry_run(monkeypatch, capsys, *words):

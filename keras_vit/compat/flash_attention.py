@@ -1,4 +1,8 @@
-"""Attention by cuDNN's kernel, which JAX calls on an NVIDIA GPU for 16-bit tensors."""
+"""Attention by cuDNN's kernel, which JAX calls on an NVIDIA GPU for 16-bit tensors.
+
+Delete what makes an odd number of tokens even when JAX's backward pass takes odd numbers (a test fails then), and the
+rest when Keras's `dot_product_attention` also does: Keras 3.15 silently stores all logits instead.
+"""
 
 import functools
 
@@ -36,8 +40,7 @@ def _supports(dtype, width):
 def flash_attention(query, key, value, scale=1.0, length=None):
     """Return softmax(scale query key^T) value of each head.
 
-    The backward pass of JAX's function needs an even number of tokens; it gets an odd number with one more. Keras's
-    function returns the plain form instead (Keras 3.15), which stores all logits, and masks later tokens on a TPU.
+    The backward pass of JAX's function needs an even number of tokens; it gets an odd number with one more.
 
     Args:
         query, key, value: (batch, heads, tokens, head_dim).

@@ -219,3 +219,21 @@ def test_training_steps(remat, policy, monkeypatch):
         weights.append(model.get_weights())
     for chunked, whole in zip(*weights, strict=True):
         np.testing.assert_allclose(chunked, whole, atol=1e-5 if policy == "float32" else 5e-3)
+
+
+@pytest.mark.skipif(not TENSORFLOW, reason="oneDNN is TensorFlow's")
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_softmax_in_bfloat16_is_used_where_it_is_exact(is_exact, monkeypatch):
+    import tensorflow as tf
+
+    query, key, value, _ = inputs("bfloat16", length=LENGTH - 1)
+    expected = attend.attend(query, key, value)
+    if not is_exact:
+        monkeypatch.setattr(kernels, "_has_exact_softmax", lambda: False)
+    elif not kernels._has_exact_softmax():
+        pytest.skip("TensorFlow's softmax is not exact to bfloat16 on this processor")
+    forward = tf.function(attend.attend, autograph=False)
+    with kernels.written_for(kernels.ONEDNN):
+        graph = forward.get_concrete_function(query, key, value)
+    np.testing.assert_array_equal(ops.cast(graph(query, key, value), "float32"), ops.cast(expected, "float32"))
+    assert ("Cast" in {operation.type for operation in graph.graph.get_operations()}) != is_exact
