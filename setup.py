@@ -52,13 +52,15 @@ HOSTS = ["orbax-checkpoint>=0.12.8"]
 # The tokenizers of text towers, for zero_shot
 TEXT = ["tokenizers>=0.21.4"]
 
-# For `mkdocs build`. It also needs tensorflow, because the tables of models and recipes are read from the package.
+# For `python docs/generate`. It also needs tensorflow, because the tables of models and recipes are read from the
+# package.
 DOCS = [
     "latex2mathml>=3.81",
-    "mkdocs-material>=9.8",
     "mkdocstrings[python]>=1.0.8",
     "nbconvert>=7.17",
+    "pyyaml>=6.0.2",
     "ruff>=0.17",  # formats the signatures in the reference
+    "zensical>=0.0.73",  # the successor of Material for MkDocs
 ]
 
 TOOLS = {

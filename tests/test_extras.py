@@ -110,8 +110,8 @@ CASES = {
     "docs": Case(
         "",
         beside="tensorflow",
-        files=("docs", "examples", "mkdocs.yml", "LICENSE", *(path.name for path in REPOSITORY.glob("*.md"))),
-        command=("-m", "mkdocs", "build"),
+        files=("docs", "examples", "LICENSE", *(path.name for path in REPOSITORY.glob("*.md"))),
+        command=("docs/generate", "build", "--strict"),
     ),
     "export": Case(
         "for name in ('onnx', 'litert', 'openvino'):\n"

@@ -24,7 +24,7 @@ def within_the_site(markdown, page):
         text, target, anchor = match.groups()
         file = posixpath.normpath(posixpath.join(here, target))
         if not pathlib.Path(REPOSITORY, file).exists():
-            return match[0]  # a generated page, or a mistake, which mkdocs reports
+            return match[0]  # a generated page, or a mistake, which Zensical reports
         place = _PAGES.get(file) or (file.removeprefix("docs/") if file.startswith("docs/") else None)
         if place is None:
             return text

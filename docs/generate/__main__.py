@@ -1,0 +1,61 @@
+"""Build the site or show it while you write.
+
+    pip install -e '.[tensorflow,docs]'
+    python docs/generate build --strict      # writes build/site
+    python docs/generate serve               # http://localhost:8000; run it again after a change
+
+The pages of docs/ and the generated ones are written to build/docs, with the links of a site. Zensical makes HTML of
+them, with the settings of docs/site.yml.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import links
+import models
+import notebooks
+import recipes
+import reference
+import repository
+import yaml
+
+# Each has `pages()`, a dict from path to Markdown text (or bytes of an image), in the order of the navigation.
+GENERATORS = (models, recipes, reference, repository, notebooks)
+BUILD = repository.REPOSITORY / "build"
+
+
+def write_pages():
+    """Write all pages, and the settings, in which the generated pages have their places in the navigation."""
+    shutil.rmtree(BUILD / "docs", ignore_errors=True)
+    shutil.copytree(repository.REPOSITORY / "docs", BUILD / "docs", ignore=shutil.ignore_patterns("generate", "*.yml"))
+    generated = {path: content for generator in GENERATORS for path, content in generator.pages().items()}
+    for path, content in generated.items():
+        place = BUILD / "docs" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content if isinstance(content, bytes) else content.encode())
+    for place in (BUILD / "docs").rglob("*.md"):
+        page = place.relative_to(BUILD / "docs").as_posix()
+        place.write_text(links.within_the_site(place.read_text(encoding="utf-8"), page), encoding="utf-8")
+    settings = yaml.safe_load((repository.REPOSITORY / "docs" / "site.yml").read_text(encoding="utf-8"))
+    settings["nav"] = [{title: _expanded(place, generated) for title, place in row.items()} for row in settings["nav"]]
+    settings["markdown_extensions"].append({"site_markdown": {"names": reference.public_names()}})
+    (BUILD / "site.yml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def _expanded(place, generated):
+    """Return the generated pages of a folder such as `reference/`; other entries as they are."""
+    if isinstance(place, str) and place.endswith("/"):
+        return [path for path in generated if path.startswith(place) and path.endswith(".md")]
+    return place
+
+
+if __name__ == "__main__":
+    write_pages()
+    here = pathlib.Path(__file__).parent
+    paths = [str(here), str(repository.REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "zensical", *sys.argv[1:], "-f", str(BUILD / "site.yml")]
+    raise SystemExit(subprocess.run(command, env=environment).returncode)
