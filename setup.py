@@ -113,7 +113,7 @@ TOOLS = {
 }
 
 setup(
-    name="keras_vit",
+    name="keras-vit-models",  # on PyPI, the name keras-vit belongs to another project
     version=VERSION,
     description="Vision Transformers for Keras and TensorFlow: official weights, training, serving",
     author="The keras_vit authors",

@@ -15,9 +15,9 @@ import pytest
 import keras_vit
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
-STEM = f"keras_vit-{keras_vit.__version__}"
+STEM = f"keras_vit_models-{keras_vit.__version__}"
 LEFT_OUT = (".ci/", ".github/", ".gitignore")  # of the repository, in the source archive
-GENERATED = r"PKG-INFO|setup\.cfg|keras_vit\.egg-info/.*"
+GENERATED = r"PKG-INFO|setup\.cfg|keras_vit_models\.egg-info/.*"
 DIST_INFO = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
 MAX_BYTES = 1_000_000
 
@@ -89,7 +89,7 @@ def test_the_folder_that_holds_a_clone_does_not_hide_the_package(tmp_path):
 
 
 def test_metadata_are_complete(metadata):
-    assert (metadata["Name"], metadata["Version"]) == ("keras_vit", keras_vit.__version__)
+    assert (metadata["Name"], metadata["Version"]) == ("keras-vit-models", keras_vit.__version__)
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
     for field in ("Author", "Keywords", "Requires-Python", "Summary"):
         assert metadata[field], field

@@ -39,7 +39,7 @@ def read_tokenizer(folder, context_length, cleaning):
     try:
         import tokenizers
     except ImportError as error:
-        raise ImportError("a text tower needs tokenizers: pip install 'keras_vit[text]'") from error
+        raise ImportError("a text tower needs tokenizers: pip install 'keras-vit-models[text]'") from error
     path = folder / TOKENIZER
     if not path.is_file():
         raise FileNotFoundError(

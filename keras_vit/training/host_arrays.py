@@ -19,7 +19,7 @@ def checkpointer():
     try:
         import orbax.checkpoint
     except ImportError as error:
-        raise ImportError("checkpoints of several processes need Orbax: pip install 'keras_vit[hosts]'") from error
+        raise ImportError("checkpoints of several processes need Orbax: pip install 'keras-vit-models[hosts]'") from error
     return orbax.checkpoint.Checkpointer(orbax.checkpoint.StandardCheckpointHandler())
 
 

@@ -243,7 +243,7 @@ def test_colab_installs(find_route, monkeypatch, variables, extra):
     exec(source, names)
     [(command, options)] = calls
     assert command[:4] == [sys.executable, "-m", "pip", "install"] and options["check"]
-    assert f"keras_vit[{extra}] @ git+https://example.org/me/keras_vit" in command
+    assert f"keras-vit-models[{extra}] @ git+https://example.org/me/keras_vit" in command
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
