@@ -68,18 +68,20 @@ def jobs(models):
     ]
 
 
-def compile_missing(processes, models, slices):
-    """Compile what is missing of these models and numbers of chips; None or an empty list: of all."""
+def compile_missing(processes, models, slices, work):
+    """Compile what is missing of these models, numbers of chips and kinds of work; None: of all."""
     done = {tuple(row["job"]) for row in results()}
     known = rows()
     if unknown := set(models or ()).difference(known):
         raise SystemExit(
             f"--models: {', '.join(sorted(unknown))} must be among the models that stand for a row: {', '.join(known)}"
         )
-    wanted = [job for job in jobs(models or known) if not slices or job[3] in slices]
+    wanted = [job for job in jobs(models or known) if job[1] in (work or job[1]) and job[3] in (slices or SLICES)]
     missing = [job for job in wanted if job not in done]
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        for number, row in enumerate(pool.map(_in_process, missing), 1):
+        running = [pool.submit(_in_process, job) for job in missing]
+        for number, finished in enumerate(concurrent.futures.as_completed(running), 1):
+            row = finished.result()
             with RESULTS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(f"{number} of {len(missing)}:", *row["job"], row.get("failure", ""), flush=True)
@@ -213,11 +215,12 @@ def main():
     parser.add_argument("action", choices=("compile", "print", "job"))
     parser.add_argument("job", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--models", nargs="+", help="only these, of those that stand for a row")
+    parser.add_argument("--work", nargs="+", choices=("training", "inference"), help="only this work")
     parser.add_argument("--chips", type=int, nargs="+", choices=SLICES, help="only these numbers of chips")
     parser.add_argument("--processes", type=int, default=1, help="compilations at the same time")
     arguments = parser.parse_args()
     if arguments.action == "compile":
-        compile_missing(arguments.processes, arguments.models, arguments.chips)
+        compile_missing(arguments.processes, arguments.models, arguments.chips, arguments.work)
     elif arguments.action == "job":
         print(json.dumps(compile_job(*json.loads(arguments.job))))
     else:
