@@ -134,7 +134,13 @@ def _considered(variant, foreign, layout):
         return [variant]
     if foreign is not None:
         return [foreign.variant]
-    return [name for name, row in VARIANTS.items() if row.family in (layout.published or _USUAL_FAMILIES)]
+    usual = layout.gelu  # DeiT has another GELU than the official files: none of them is a DeiT
+    return [
+        name
+        for name, row in VARIANTS.items()
+        if row.family in (layout.published or _USUAL_FAMILIES)
+        and (row.family or usual in (None, row.defaults.get("gelu", usual)))
+    ]
 
 
 def _check_equal(path, configs, known, usual):

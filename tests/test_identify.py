@@ -57,6 +57,14 @@ def test_each_variant_is_found_by_its_arrays(name, library):
     assert built.replace(**changed) == config
 
 
+@pytest.mark.parametrize("name", ["ViT-Ti_16", "ViT-S_16", "ViT-B_16"])
+def test_an_official_file_is_no_deit(name):
+    """A DeiT of these sizes has the same arrays and another GELU; its authors publish timm's names."""
+    built, table, notes = identify(file_of(name, "official")[1], None, {})
+    assert (built.name, built.gelu, table) == (name, "tanh", VARIANTS[name])
+    assert notes == (f"the names and shapes of the file are those of {name}",)
+
+
 @pytest.mark.parametrize(("library", "gelu"), [("official", "tanh"), ("timm", "erf")])
 def test_a_plain_file_of_another_size_is_of_no_family(library, gelu):
     _, description = file_of("ViT-Ti_16", library)

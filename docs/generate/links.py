@@ -8,7 +8,7 @@ from repository import FILES, REPOSITORY
 
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)]*)?\)")
 _NAME = re.compile(r"(<a [^>]*>)?<code>([A-Za-z][\w.]*)(?:\([^<]*\))?</code>")
-_PAGES = {file: page for page, file in FILES.items()} | {"README.md": "index.md"}
+_PAGES = {file: page for page, file in FILES.items()}
 
 
 def within_the_site(markdown, page):

@@ -1,4 +1,4 @@
-"""Pages that are files of the repository: benchmarks, changes, contributing."""
+"""Pages that are files of the repository: the front page, benchmarks, changes, contributing."""
 
 import pathlib
 
@@ -6,6 +6,7 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 
 # page -> file
 FILES = {
+    "index.md": "README.md",
     "benchmarks.md": "RESULTS.md",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
