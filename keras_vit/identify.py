@@ -134,13 +134,10 @@ def _considered(variant, foreign, layout):
         return [variant]
     if foreign is not None:
         return [foreign.variant]
-    usual = layout.gelu  # DeiT has another GELU than the official files: none of them is a DeiT
-    return [
-        name
-        for name, row in VARIANTS.items()
-        if row.family in (layout.published or _USUAL_FAMILIES)
-        and (row.family or usual in (None, row.defaults.get("gelu", usual)))
-    ]
+    found = [name for name, row in VARIANTS.items() if row.family in (layout.published or _USUAL_FAMILIES)]
+    if layout.library == "official":  # such as DeiT, DINO and MAE, whose authors publish other layouts
+        return [name for name in found if VARIANTS[name].defaults.get("gelu") in (None, layout.gelu)]
+    return found
 
 
 def _check_equal(path, configs, known, usual):

@@ -58,8 +58,8 @@ def test_each_variant_is_found_by_its_arrays(name, library):
 
 
 @pytest.mark.parametrize("name", ["ViT-Ti_16", "ViT-S_16", "ViT-B_16"])
-def test_an_official_file_is_no_deit(name):
-    """A DeiT of these sizes has the same arrays and another GELU; its authors publish timm's names."""
+def test_an_official_file_is_one_of_the_paper(name):
+    """A DeiT, DINO or MAE of these sizes has the same arrays and another GELU; their authors publish other layouts."""
     built, table, notes = identify(file_of(name, "official")[1], None, {})
     assert (built.name, built.gelu, table) == (name, "tanh", VARIANTS[name])
     assert notes == (f"the names and shapes of the file are those of {name}",)
