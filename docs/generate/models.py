@@ -177,6 +177,7 @@ def _numerics(group):
         fields = config.to_dict()
         epsilon = fields.get("epsilon") or fields["gn_epsilon"]
         resize = fields.get("embedding", {}).get("resize") or _RESIZES.get(config.family, "-")
+        resize = "-" if fields.get("position_embedding") == "none" else resize
         images = _preprocessing((variant.preprocessing or Preprocessing()).at(config.image_size))
         line = (f"`{fields['gelu']}`" if "gelu" in fields else "-", number(epsilon), resize, images)
         lines.setdefault(line, []).append(variant.name)
@@ -216,18 +217,19 @@ def _weights(group):
 
 
 def _calls(group):
-    """Return a dict from a kind of file to a call that loads one."""
-    calls = {}
-    for row in group.releases:
+    """Return a dict from a kind of file to a call that loads one, if possible of the first model that is drawn."""
+    calls, model = {}, group.prose["drawn"][0]["model"]
+    for row in sorted(group.releases, key=lambda row: row.model != model):
         kind = "the hub, by a short name" if row.is_on_hub else "the authors' .npz file, by a short name"
         calls.setdefault(kind, f'model = keras_vit.{constructor_name(row.model)}(weights="{row.alias}")')
-    for row in sorted(group.names, key=lambda row: len(row.name)):
+    for row in sorted(group.names, key=lambda row: (row.variant != model, len(row.name))):
         if "/" in row.name:
             calls.setdefault("the Hugging Face hub", f'model = keras_vit.load("{row.weights}")')
         else:
             calls.setdefault("timm", f'model = keras_vit.create_model("{row.name}", pretrained=True)')
-    local = f'model = keras_vit.load("weights.safetensors", variant="{group.variants[0].name}")'
-    return calls | {"a file on your disk, with the names of any of these libraries": local}
+    suffix = "safetensors" if group.names else "npz"
+    local = f'model = keras_vit.load("weights.{suffix}", variant="{model}")'
+    return calls | {"a file on your disk, with the array names of any of these libraries": local}
 
 
 def _releases(rows):
