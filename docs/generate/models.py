@@ -1,66 +1,287 @@
-"""The page of the models: the zoo's table, what each costs, and every published file with its accuracy."""
+"""The pages of the models: an overview, one page per family, and the tables of all models, files and names."""
 
 import functools
+import re
 
+from diagrams import diagram
+from families import groups, reference, results, sections
+from parts import number
 from tables import table
 
 from keras_vit.checkpoints.foreign_names import foreign_names
 from keras_vit.checkpoints.releases import list_releases
-from keras_vit.variants import FAMILIES, VARIANTS
+from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.variants import VARIANTS
 from keras_vit.zoo import constructor_name
 
-_PAGE = """# Models
+_BASELINE = "ViT-B_16"
+_INDEX = """# Models
 
-{count} models, each a name for `keras_vit.create_model` and a constructor of its own. Parameters and cost are those
-with the default arguments; a multiply-accumulate (MAC) is two floating-point operations, counted for one image in
-matrix products and convolutions. `keras-vit list` and `keras-vit info NAME` print the same.
+{count} models in {families} families. Each model is a name for `keras_vit.create_model` and has a constructor of its
+own. Parameters and multiply-accumulates (MAC) are those with the default arguments; a MAC is two floating-point
+operations, counted for one image in matrix products and convolutions.
 
-{models}
-## Published weights
+{table}
+The accuracy is the highest published one on ImageNet's 50,000 validation images; how it was measured differs, and a
+dash means that no figure is known. The licence is that of the weights.
+
+- [All models](all.md): parameters, cost and the source of the sizes
+- [Published weights](weights.md): the files that `weights=` finds by a short name
+- [Names in other libraries](names.md): names of timm and of the Hugging Face hub
+
+`keras-vit list` and `keras-vit info NAME` print the same.
+"""
+_ALL = """# All models
+
+`keras-vit list` and `keras-vit info NAME` print the same. *GMAC* are billions of multiply-accumulates per image.
+
+{table}"""
+_WEIGHTS = """# Published weights
 
 `weights=` takes the short name, which selects the file of the nearest size, or the name of the file. *Top-1* is the
 published accuracy on ImageNet's 50,000 validation images, in percent, with its source; a dash means that no figure is
-known. Heads for ImageNet-21k have 21,843 classes.
+known. Heads for ImageNet-21k have 21,843 classes. Files of other families have names in [other libraries](names.md).
+
+{table}"""
+_NAMES = """# Names in other libraries
+
+`keras_vit.create_model` and `keras_vit.load` take these names of timm and of the Hugging Face hub; `create_model`
+loads the weights with `pretrained=True`.
+
+{table}"""
+_FAMILY = """# {title}
+
+{changed}
+
+{papers}
+## Architecture
+
+{caption}
+
+<div class="diagrams">
+{diagrams}</div>
+
+{numerics}
+## Models
+
+{models}
+## Weights
 
 {weights}
-## Families
+## Golden cases
 
-The licence is that of the published weights. DINOv3's downloads require that you accept its licence on its page first.
+{golden}"""
+_NUMERICS = """What the arrays of a file do not show, with the preprocessing of the authors:
 
-{families}
-## Names in other libraries
+{table}"""
+_GATED = """The downloads are gated: accept the licence on the page of the repository, and set `HF_TOKEN` to a token of
+your account.
 
-`keras_vit.create_model` and `keras_vit.load` also take these names, with the weights of `pretrained=True`.
+"""
+_GOLDEN = """The tests load small files with random weights that other programs wrote, and compare the outputs
+with those of the other program. The tolerance is the largest absolute difference.{note}
 
-{foreign}"""
+{table}"""
 
 
 @functools.cache
 def pages():
-    models = table(("model", "constructor", "parameters", "pixels", "GMAC", "result", "numbers from"), _models())
-    families = table(("family", "licence", "published in"), ((f.title, f.licence, f.source) for f in FAMILIES.values()))
-    names = ((f"`{row.name}`", row.variant, str(row.image_size)) for row in foreign_names())
-    foreign = table(("name", "model", "pixels"), names)
-    weights = table(("model", "`weights=`", "pixels", "top-1 %", "published by", "file"), _weights())
-    parts = {"models": models, "weights": weights, "families": families, "foreign": foreign}
-    return {"models.md": _PAGE.format(count=len(VARIANTS), **parts)}
+    made = {"models/index.md": _index()}
+    made |= {f"models/{group.key}.md": _family(group) for group in groups()}
+    made["models/all.md"] = _ALL.format(table=_wrapped(table(_COLUMNS, map(_row, VARIANTS.values()))))
+    made["models/weights.md"] = _WEIGHTS.format(table=_wrapped(_releases(list_releases())))
+    made["models/names.md"] = _NAMES.format(table=_wrapped(_foreign(foreign_names())))
+    return made
 
 
-def _models():
-    for name, variant in VARIANTS.items():
-        constructor, cost = f"`keras_vit.{constructor_name(name)}`", f"{variant.macs / 1e9:.2f}"
-        size, result = str(variant.image_size), variant.result or "-"
-        yield name, constructor, f"{variant.parameters:,}", size, cost, result, variant.source
+def _index():
+    columns = ("family", "good for", "million parameters", "GMAC", "best accuracy", "licence")
+    rows = []
+    for group in groups():
+        parameters = _range([row.parameters / 1e6 for row in group.variants])
+        macs = _range([row.macs / 1e9 for row in group.variants])
+        link, licence = f"[{group.prose['title']}]({group.key}.md)", _licence(group)
+        rows.append((link, group.prose["use"], parameters, macs, _best(group), licence))
+    return _INDEX.format(count=len(VARIANTS), families=len(rows), table=_wrapped(table(columns, rows)))
 
 
-def _weights():
-    for release in list_releases():
-        top1 = "-" if release.top1 is None else f"{release.top1:.1f}"
-        yield (
-            release.model,
-            f"`{release.alias}`",
-            str(release.image_size),
-            top1,
-            release.top1_source,
-            f"`{release.path}`",
-        )
+def _best(group):
+    best = (group.best or "-").replace(", ImageNet-1k", "")
+    return best.replace(" %", "\u00a0%").replace(" px", "\u00a0px")
+
+
+def _range(values):
+    ends = [f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in (min(values), max(values))]
+    return "\u2060–\u2060".join(dict.fromkeys(ends))  # not to be broken
+
+
+def _licence(group):
+    return (", ".join(group.licences) or "no weights published") + (" (gated)" if group.is_gated else "")
+
+
+_COLUMNS = ("model", "parameters", "GMAC", "pixels", "result", "sizes from")
+
+
+def _row(variant):
+    constructor = f"{variant.name}<br>`keras_vit.{constructor_name(variant.name)}`"
+    return (
+        constructor,
+        f"{variant.parameters:,}",
+        f"{variant.macs / 1e9:.2f}",
+        str(variant.image_size),
+        results(variant) or "-",
+        _linked(variant.source),
+    )
+
+
+def _linked(source):
+    """Return a source in which arXiv ids and addresses on GitHub are links."""
+    source = re.sub(r"arXiv (\d+\.\d+)", r"arXiv [\1](https://arxiv.org/abs/\1)", source)
+    return re.sub(r"(github\.com/[\w.-]+/([\w.-]+))", r"[\2](https://\1)", source)
+
+
+def _family(group):
+    drawn = [dict(entry) for entry in group.prose["drawn"]]
+    titles = [", ".join([entry["model"], *list(entry)[1:]]) for entry in drawn]
+    configs = [reference(entry.pop("model"), **entry) for entry in drawn]
+    is_compared = configs[0].family in ("vit", "swin") and configs[0].name != _BASELINE
+    caption = "The parts from the image to the output."
+    if is_compared:
+        caption = f"The parts from the image to the output. What differs from [{_BASELINE}](vit.md) is marked."
+    other = reference(_BASELINE) if is_compared else None
+    return _FAMILY.format(
+        title=group.prose["title"],
+        changed=group.prose["changed"],
+        papers=_papers(group),
+        caption=caption,
+        diagrams="".join(diagram(*row, other) for row in zip(configs, titles, strict=True)),
+        numerics=_numerics(group),
+        models=_models(group),
+        weights=_weights(group),
+        golden=_golden(group),
+    )
+
+
+def _papers(group):
+    lines = [f"- {sections()['papers'][key]} ([arXiv {key}](https://arxiv.org/abs/{key}))\n" for key in group.papers]
+    code = ", ".join(f"[{address}](https://{address})" for address in group.code)
+    return "".join(lines) + (f"- Code: {code}\n" if code else "")
+
+
+def _numerics(group):
+    """Return the table of what no array shows, a line for all models with the same values."""
+    lines = {}
+    for variant in group.variants:
+        config = reference(variant.name)
+        config = config.resolve() if isinstance(config, ViTConfig) else config
+        fields = config.to_dict()
+        epsilon = fields.get("epsilon") or fields["gn_epsilon"]
+        resize = fields.get("embedding", {}).get("resize") or _RESIZES.get(config.family, "-")
+        resize = "-" if fields.get("position_embedding") == "none" else resize
+        images = _preprocessing((variant.preprocessing or Preprocessing()).at(config.image_size))
+        line = (f"`{fields['gelu']}`" if "gelu" in fields else "-", number(epsilon), resize, images)
+        lines.setdefault(line, []).append(variant.name)
+    columns = ("GELU", "epsilon", "resizing of positions", "images", "models")
+    names = {line: "all" if len(lines) == 1 else ", ".join(models) for line, models in lines.items()}
+    return _NUMERICS.format(table=_wrapped(table(columns, [(*line, names[line]) for line in lines])))
+
+
+# of configs that state none
+_RESIZES = dict.fromkeys(("vit", "swin"), "that of the file's library")
+
+
+def _preprocessing(images):
+    """Return how images are prepared, as one line."""
+    is_side = images.pad or isinstance(images.size, int)
+    side = images.size if isinstance(images.size, int) else images.size[0]
+    resized = f"{'longer' if images.pad else 'shorter'} side {side}" if is_side else " × ".join(map(str, images.size))
+    end = f", crop {' × '.join(map(str, images.crop))}" if images.crop else ", padded" if images.pad else ""
+    numbers = [", ".join(str(value) for value in dict.fromkeys(values)) for values in (images.mean, images.std)]
+    return f"{resized}, {images.interpolation}{end}; mean {numbers[0]}; std {numbers[1]}"
+
+
+def _models(group):
+    return _wrapped(table(_COLUMNS, map(_row, group.variants)))
+
+
+def _weights(group):
+    """Return the licence, a call for each kind of file, and the known files."""
+    if not group.releases and not group.names:
+        return "No weights are published.\n\n"
+    text = f"Licence: {_licence(group)}.\n\n"
+    calls = [f"# {comment}\n{call}\n" for comment, call in _calls(group).items()]
+    text += (_GATED if group.is_gated else "") + "```python\nimport keras_vit\n\n" + "".join(calls) + "```\n\n"
+    text += "### Published files\n\n" + _wrapped(_releases(group.releases)) + "\n" if group.releases else ""
+    text += "### Names in other libraries\n\n" + _wrapped(_foreign(group.names)) + "\n" if group.names else ""
+    return text
+
+
+def _calls(group):
+    """Return a dict from a kind of file to a call that loads one, if possible of the first model that is drawn."""
+    calls, model = {}, group.prose["drawn"][0]["model"]
+    for row in sorted(group.releases, key=lambda row: row.model != model):
+        kind = "the hub, by a short name" if row.is_on_hub else "the authors' .npz file, by a short name"
+        calls.setdefault(kind, f'model = keras_vit.{constructor_name(row.model)}(weights="{row.alias}")')
+    for row in sorted(group.names, key=lambda row: (row.variant != model, len(row.name))):
+        if "/" in row.name:
+            calls.setdefault("the Hugging Face hub", f'model = keras_vit.load("{row.weights}")')
+        else:
+            calls.setdefault("timm", f'model = keras_vit.create_model("{row.name}", pretrained=True)')
+    suffix = "safetensors" if group.names else "npz"
+    local = f'model = keras_vit.load("weights.{suffix}", variant="{model}")'
+    return calls | {"a file on your disk, with the array names of any of these libraries": local}
+
+
+def _releases(rows):
+    columns = ("model", "`weights=`", "pixels", "top-1 %", "published by", "file")
+    return table(columns, map(_release, rows))
+
+
+def _release(row):
+    top1 = "-" if row.top1 is None else f"{row.top1:.1f}"
+    return row.model, f"`{row.alias}`", str(row.image_size), top1, _linked(row.top1_source), f"`{row.path}`"
+
+
+def _foreign(rows):
+    return table(("name", "model", "pixels"), ((f"`{row.name}`", row.variant, str(row.image_size)) for row in rows))
+
+
+def _wrapped(text):
+    """Return a table whose long names may be broken."""
+    return f'<div class="wrapped" markdown="1">\n\n{text}\n</div>\n'
+
+
+def _golden(group):
+    note = group.prose.get("golden_note", "")
+    if not group.cases:
+        return f"{note}\n"
+    rows = [(f"`{case['name']}`", _program(case), _compared(case), _tolerance(case)) for case in group.cases]
+    columns = ("case", "computed with", "compared", "tolerance")
+    return _GOLDEN.format(note=note and f" {note}", table=_wrapped(table(columns, rows)))
+
+
+def _program(case):
+    """Return the program that computed a case, with short hashes."""
+    return re.sub(r"(@[0-9a-f]{7})[0-9a-f]+", r"\1", case["source"]).partition(",")[0]
+
+
+def _atols(case):
+    """Return a dict from each compared array to its tolerance."""
+    stated = case["tolerance"]
+    return stated.get("per_key_atol") or {
+        name.removesuffix("_atol"): value
+        for name, value in stated.items()
+        if isinstance(value, float) and name.endswith("atol")
+    }
+
+
+def _compared(case):
+    """Return the names of the compared arrays; those that differ in numbers alone are one."""
+    names = [name for name in _atols(case) if name != "atol"] or ["the resized table"]
+    kinds = dict.fromkeys(re.sub(r"\d+", "N", name.partition("/")[0]) for name in names)
+    return ", ".join(kinds)
+
+
+def _tolerance(case):
+    numbers = _atols(case).values()
+    return "–".join(dict.fromkeys(number(float(f"{value:.1g}")) for value in (min(numbers), max(numbers))))

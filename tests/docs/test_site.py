@@ -12,12 +12,51 @@ import pytest
 import keras_vit
 from keras_vit import analysis, data, demo, evaluation, serving, training
 from keras_vit.analysis import plots
+from keras_vit.checkpoints.foreign_names import foreign_names
+from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli import VERBS
+from keras_vit.variants import FAMILIES
+from keras_vit.zoo import CONSTRUCTORS
 
 pytest.importorskip("zensical", reason="the site needs the extra [docs]")
 
 pytestmark = pytest.mark.docs
 REPOSITORY = pathlib.Path(__file__).parents[2]
+# what a diagram marks as different from ViT-B/16, as the papers and the authors' code state it
+MARKED = {
+    "ViT-B_16": set(),
+    "DeiT-B_16": {"GELU (exact)"},
+    "DeiT-B_16-distilled": {
+        *("GELU (exact)", "Class and distillation token", "and distillation token, each with a head"),
+        "Mean of two heads",
+    },
+    "DINOv2-B_14": {"Patches of 14 × 14 pixels", "LayerScale", "GELU (exact)", "No head"},
+    "DINOv3-B_16": {
+        *("4 registers, without positions", "No position table", "no bias in keys", "rotary positions (dinov3)"),
+        *("LayerScale", "GELU (exact)", "No head"),
+    },
+    "SigLIP-B_16": {
+        *("No class token", "of the patches", "Attention pooling", "learned query, then an MLP", "No head"),
+    },
+    "CLIP-B_16": {"no bias", "LayerNorm", "before the first block", "QuickGELU", "Projection"},
+    "DeiT3-B_16": {"of the patches", "LayerScale", "GELU (exact)"},
+    "SAM-B_16": {
+        *("No class token", "of the patches", "inside windows of 14 × 14", "whole grid in blocks 3, 6, 9, 12"),
+        *(
+            "learned keys for row and column offsets",
+            "GELU (exact)",
+            "Neck",
+            "convolutions 1 × 1 and 3 × 3, with norms",
+        ),
+        *("No final norm", "No pooling", "No head"),
+    },
+    "EVA02-CLIP-E_14": {"Patches of 14 × 14 pixels", "no bias in keys", "after attention or MLP", "GELU (exact)"},
+    "R50+ViT-B_16": {
+        *("ResNet", "group norm, standardized weights", "bottleneck units per stage: 3, 4, 9"),
+        "Patches of 1 × 1 cells",
+    },
+}
+NO_MODELS = ("analysis", "fewshot_dual", "fewshot_primal")  # golden cases of functions that work for any model
 PACKAGES = (keras_vit, analysis, plots, data, demo, evaluation, serving, training)
 
 
@@ -27,11 +66,16 @@ class Page(html.parser.HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.anchors, self.links, self.loaded, self.text = set(), [], [], ""
+        self.figures, self.marked, self.place = {}, {}, (None, "")
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "figure":
+            self.place = (attributes.get("id"), "")
+        if tag == "text":
+            self.place = (self.place[0], attributes.get("class", ""))
         if tag == "a" and attributes.get("href"):
             self.links.append(attributes["href"])
         if tag in ("img", "script", "link"):
@@ -39,6 +83,14 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+        figure, style = self.place
+        if figure and data.strip():
+            self.figures.setdefault(figure, []).append(data)
+            if "new" in style:
+                self.marked.setdefault(figure, set()).add(data)
+
+    def handle_endtag(self, tag):
+        self.place = (None if tag == "figure" else self.place[0], "")
 
 
 # One test, as each worker that gets a part of this file would build a site of its own.
@@ -55,6 +107,7 @@ def test_site():
     check_that_public_names_have_an_entry(site)
     check_equations(site)
     check_tables(site)
+    check_models(site)
 
 
 def check_links(site, folder):
@@ -99,7 +152,7 @@ def check_equations(site):
 
 def check_tables(site):
     """The generated pages hold what the tables hold."""
-    models, recipes = _page(site, "models").text, _page(site, "recipes").text
+    models, recipes = _page(site, "models/all").text, _page(site, "recipes").text
     assert all(name in models for name in keras_vit.list_models())
     assert "86,567,656" in models and "17.56" in models  # ViT-B/16
     assert all(name in recipes for name in training.RECIPES)
@@ -107,6 +160,32 @@ def check_tables(site):
     constructors = _page(site, "reference/constructors").text
     assert "pooling='gap'" in constructors and "gelu='erf'" in constructors  # AxialViT and DeiT have their own
     assert "How fast is it on a GPU?" in _page(site, "benchmarks").text
+
+
+def check_models(site):
+    """Every model, family, file, name and golden case is on a page, and the diagrams show the published parts."""
+    tables = ("all", "weights", "names")
+    pages = {path.parts[1]: page for path, page in site.items() if path.parts[0] == "models" and len(path.parts) == 3}
+    families = {name: page for name, page in pages.items() if name not in tables}
+    assert {f"{name}/" for name in pages} <= set(_page(site, "models").links)
+    for constructor in CONSTRUCTORS:
+        entry = f"../../reference/constructors/#keras_vit.{constructor}"
+        assert sum(entry in page.links for page in families.values()) == 1, constructor
+    text = "".join(page.text for page in families.values())
+    overview = _page(site, "models").text
+    assert {family.licence for family in FAMILIES.values() if family.licence not in overview} == set()
+    for name in {*(row.name for row in foreign_names()), *(row.path for row in list_releases())}:
+        assert name in text and any(name in pages[table].text for table in tables), name
+    cases = {path.parent.name for path in REPOSITORY.glob("tests/golden/*/case.json")}
+    assert {case for case in cases.difference(NO_MODELS) if case not in text} == set()
+    assert "accept the licence" in pages["dinov3"].text and "accept the licence" not in pages["dinov2"].text
+
+    figures = {figure: lines for page in families.values() for figure, lines in page.figures.items()}
+    assert len(figures) > 30 and all(page.figures for page in families.values())
+    marked = {figure: texts for page in families.values() for figure, texts in page.marked.items()}
+    assert {name: marked.get(f"diagram-{name}", set()) for name in MARKED} == MARKED
+    assert {"12 blocks", "12 heads of width 64", "14 × 14 tokens of width 768"} <= set(figures["diagram-ViT-B_16"])
+    assert {"4 stages of 2, 2, 6, 2 blocks", "inside windows of 7 × 7"} <= set(figures["diagram-Swin-T"])
 
 
 def _page(site, name):
