@@ -1,4 +1,4 @@
-"""Read tables, TOML and JSON, write files atomically and lock folders; this module uses only the standard library.
+"""Tables, TOML and JSON, atomic writes, locks of folders, Keras's cache; this module uses only the standard library.
 
 After an interruption, a written file is complete or absent.
 """
@@ -50,9 +50,25 @@ def read_table(path, parsed=()):
     return [{name: json.loads(cell) if name in parsed else cell for name, cell in row} for row in cells]
 
 
+def aligned(rows, left=()):
+    """Return the text of a table; the columns in `left` are left-aligned, the others right-aligned."""
+    rows = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    form = "  ".join(f"{{:{'<' if n in left else '>'}{width}}}" for n, width in enumerate(widths))
+    return "\n".join(form.format(*row).rstrip() for row in rows)
+
+
 def read_toml(path):
     """Return the contents of a `.toml` file of the package; `path` is relative to the package."""
     return tomllib.loads((_PACKAGE / path).read_text(encoding="utf-8"))
+
+
+def keras_home():
+    """Return the folder of Keras's cache; Keras does not publish the rule, so it is repeated here."""
+    if "KERAS_HOME" in os.environ:
+        return pathlib.Path(os.environ["KERAS_HOME"]).expanduser()
+    home = os.path.expanduser("~")
+    return pathlib.Path(home if os.access(home, os.W_OK) else "/tmp") / ".keras"
 
 
 class Refused(ValueError):

@@ -16,6 +16,7 @@ LAUNCHER = pathlib.Path(__file__).parents[1] / "keras_vit_command.py"
 # From the bottom up. Packages of one level do not import each other, but for config, which uses checks.
 LEVELS = (
     ("checks", "files", "logs", "typing", "versions"),
+    ("progress",),
     ("config",),
     ("compat",),
     ("layers",),
@@ -34,6 +35,7 @@ LEVELS = (
 RANKS = {package: rank for rank, level in enumerate(LEVELS) for package in level}
 WITHOUT_TENSORFLOW = (
     *LEVELS[0],
+    "progress",
     "config",
     "layers",
     "models",
@@ -45,10 +47,15 @@ WITHOUT_TENSORFLOW = (
     "autoencoders",
     "analysis",
 )
-STANDARD_LIBRARY_ONLY = (
-    "keras_vit.cli.parser",
+STANDARD_LIBRARY_ONLY = (  # `--help`, `doctor` and `completion` do not wait for Keras
+    "keras_vit.cli.answers",
+    "keras_vit.cli.completion",
+    "keras_vit.cli.doctor",
     "keras_vit.cli.failures",
-)  # `--help` does not wait for Keras
+    "keras_vit.cli.parser",
+    "keras_vit.files",
+    "keras_vit.versions",
+)
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

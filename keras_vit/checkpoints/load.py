@@ -15,6 +15,7 @@ from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel
 from keras_vit.models.layer_states import lora_layers
+from keras_vit.progress import progress
 from keras_vit.typing import PathLike
 
 _THREADS = 2  # checksum and copy run without Python's lock; more threads would wait for memory
@@ -87,7 +88,7 @@ def read_ahead(reads, order):
         Dict from each key of `order` to a callable, which raises the error of reading its array, if any. At most two
         arrays wait in memory.
     """
-    arrays = _stream([reads[key] for key in order])
+    arrays = progress(_stream([reads[key] for key in order]), len(order), "array")
     return {key: functools.partial(next, arrays) for key in order}
 
 

@@ -18,7 +18,7 @@ from keras_vit.checkpoints.readers import explained
 from keras_vit.checkpoints.releases import find_address, find_release
 from keras_vit.checkpoints.releases.release import Release
 from keras_vit.checkpoints.transfer import TooLarge, redacted, transfer
-from keras_vit.files import Refused, replace_file
+from keras_vit.files import Refused, keras_home, replace_file
 from keras_vit.logs import LOGGER
 
 URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"
@@ -105,7 +105,7 @@ def fetch_release(release):
         ValueError: if the download is too large or is not a valid checkpoint, or the base address is invalid.
     """
     url, login, mirror = release_url(release)
-    folder = keras_home().expanduser() / "models" / "keras_vit" / mirror / release.directory
+    folder = keras_home() / "models" / "keras_vit" / mirror / release.directory
     path = folder / f"{release.file}.npz"
     if path.exists():
         try:
@@ -154,14 +154,6 @@ def release_url(release):
         login = ":".join(urllib.parse.unquote(text or "") for text in (parts.username, parts.password))
     digest = hashlib.sha256(f"{parts.username or ''}@{base}".encode()).hexdigest()
     return f"{base}/{urllib.parse.quote(release.path)}", login, f"mirror-{digest[:16]}"
-
-
-def keras_home():
-    """Return the folder of Keras's cache; Keras does not publish the rule, so it is repeated here."""
-    if "KERAS_HOME" in os.environ:
-        return pathlib.Path(os.environ["KERAS_HOME"])
-    home = os.path.expanduser("~")
-    return pathlib.Path(home if os.access(home, os.W_OK) else "/tmp") / ".keras"
 
 
 def check_archive(path):

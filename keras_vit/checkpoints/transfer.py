@@ -10,6 +10,7 @@ import urllib.parse
 import urllib.request
 
 from keras_vit.logs import LOGGER
+from keras_vit.progress import progress_bar
 
 MIN_RATE = 1024  # bytes per second, averaged over WINDOW
 WINDOW = 60.0  # seconds
@@ -36,7 +37,7 @@ def transfer(url, file, most, login=None):
         TimeoutError: if fewer than `MIN_RATE` bytes per second arrive on average over the last `WINDOW` seconds.
         OSError, http.client.HTTPException: as raised by urllib.
     """
-    pull = _Pull(url, file, most, login)
+    pull, bar = _Pull(url, file, most, login), progress_bar(None, "MiB")
     pace, start = Pace(time.monotonic()), time.monotonic()
     pull.start()
     reports = 1
@@ -46,11 +47,15 @@ def transfer(url, file, most, login=None):
             now = time.monotonic()
             if pull.is_alive() and pace.is_too_slow(now, pull.done):
                 raise TimeoutError(f"fewer than {MIN_RATE} bytes per second came during {WINDOW:g} seconds")
-            if now - start > reports * _REPORT_SECONDS:
+            bar.target = pull.total and -(-pull.total // 2**20)  # rounded up
+            bar.update(-(-pull.done // 2**20), finalize=False)
+            if not bar.verbose and now - start > reports * _REPORT_SECONDS:
                 reports += 1
                 LOGGER.info("%.0f MiB of %s", pull.done / 2**20, url)
     finally:
         pull.is_given_up = True
+        if pull.done:
+            bar.update(-(-pull.done // 2**20), finalize=True)
     if pull.error is not None:
         raise pull.error
 
@@ -80,7 +85,7 @@ class _Pull(threading.Thread):
 
     def __init__(self, url, file, most, login):
         super().__init__(daemon=True)
-        self.done, self.error, self.is_given_up = 0, None, False
+        self.done, self.total, self.error, self.is_given_up = 0, None, None, False
         self._request, self._file, self._most = urllib.request.Request(url), file, most
         if login is not None:
             value = "Basic " + base64.b64encode(login.encode()).decode()
@@ -94,7 +99,7 @@ class _Pull(threading.Thread):
             self.error = error
 
     def _read(self, response):
-        length = getattr(response, "length", None)  # None for a file:// address and for chunked encoding
+        self.total = length = getattr(response, "length", None)  # None for a file:// address and for chunked encoding
         self._check(length or 0)
         while not self.is_given_up and (piece := response.read1(_CHUNK)):
             self._check(self.done + len(piece))

@@ -7,7 +7,6 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from keras_vit import checks, data, files, training
-from keras_vit.checkpoints.locate import keras_home
 from keras_vit.checkpoints.releases import find_release
 from keras_vit.models import VisionTransformer
 from keras_vit.zoo import create_model, list_models, list_weights
@@ -89,7 +88,7 @@ def open_digit_model(report=lambda sentence: None, steps=None):
         ImportError: if scikit-learn is not installed.
         OSError: if the cache cannot be written.
     """
-    path = keras_home().expanduser() / "models" / "keras_vit" / "demo" / _DIGIT_FILE
+    path = files.keras_home() / "models" / "keras_vit" / "demo" / _DIGIT_FILE
     # A damaged file is replaced; Keras raises many kinds of errors for one.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         if path.is_file():

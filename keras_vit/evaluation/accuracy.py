@@ -16,6 +16,7 @@ from keras_vit.evaluation import outputs
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.labelled import check_labels, open_labelled
 from keras_vit.evaluation.real_labels import right_answers
+from keras_vit.files import aligned
 from keras_vit.models.base import ImageModel
 from keras_vit.typing import PathLike
 
@@ -177,14 +178,6 @@ def class_report(names, labels, logit_names, numbers, best, is_right):
     ordered = sorted(confused.items(), key=lambda entry: (-entry[1], entry[0]))
     confusions = tuple((number, logit_names[logit], count) for (number, logit), count in ordered)
     return ClassReport(tuple(names), labels, counts, correct, confusions)
-
-
-def aligned(rows, left=()):
-    """Return the text of a table; the columns in `left` are left-aligned, the others right-aligned."""
-    rows = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    form = "  ".join(f"{{:{'<' if n in left else '>'}{width}}}" for n, width in enumerate(widths))
-    return "\n".join(form.format(*row).rstrip() for row in rows)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,9 +12,9 @@ from keras_vit import checks, files
 from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
-from keras_vit.evaluation.accuracy import aligned
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
 from keras_vit.evaluation.linear_probe import DEFAULT_L2, FrozenFeatures, draw_shots, fit_ridge
+from keras_vit.files import aligned
 from keras_vit.typing import PathLike
 
 

@@ -13,9 +13,9 @@ from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data import from_files
 from keras_vit.data.sources import ImageSource, LabelledData
-from keras_vit.evaluation.accuracy import aligned
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
 from keras_vit.evaluation.linear_probe import FrozenFeatures
+from keras_vit.files import aligned
 from keras_vit.typing import PathLike
 
 _AT_ONCE = 2**25  # similarities in memory, 128 MiB

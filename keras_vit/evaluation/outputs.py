@@ -12,12 +12,17 @@ from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
 from keras_vit.models.base import ImageModel, described
 from keras_vit.models.training_warnings import looked_at
+from keras_vit.progress import progress
 
 _BATCH_SIZE = 32
 
 
 def predict(
-    model: ImageModel, images: readers.Images, top: int = 5, value_range: tuple[float, float] | None = None
+    model: ImageModel,
+    images: readers.Images,
+    top: int = 5,
+    value_range: tuple[float, float] | None = None,
+    verbose: bool = False,
 ) -> list[list[tuple[str, float]]]:
     """Classify images.
 
@@ -26,6 +31,7 @@ def predict(
         images: a path, bytes, a PIL image, an array, or a list of them, as in `keras_vit.preprocess`.
         top: number of classes per image, best first; all classes if the model has fewer.
         value_range: darkest and brightest value of the arrays in `images`, as in `keras_vit.preprocess`.
+        verbose: whether to show a progress bar.
 
     Returns:
         A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax probabilities,
@@ -41,12 +47,12 @@ def predict(
     """
     check_classifier(model)
     preprocessing = check_preprocessing(model, model.preprocessing)
+    checks.check_flag("verbose", verbose)
     listed = readers.as_images(images, value_range)
-    batches = (
-        readers.stack(listed[start : start + _BATCH_SIZE], preprocessing)
-        for start in range(0, len(listed), _BATCH_SIZE)
-    )
-    return _best(model, batches, top, inference(model) if len(listed) > _BATCH_SIZE else model.predict_on_batch)
+    starts = range(0, len(listed), _BATCH_SIZE)
+    batches = (readers.stack(listed[start : start + _BATCH_SIZE], preprocessing) for start in starts)
+    forward = inference(model) if len(starts) > 1 else model.predict_on_batch
+    return _best(model, batches, len(starts), top, forward, verbose=verbose)
 
 
 def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> list[list[tuple[str, float]]]:
@@ -68,10 +74,10 @@ def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> 
     """
     check_classifier(model)
     inputs = np.asarray(inputs, np.float32)
-    return _best(model, [inputs], top, model.predict_on_batch, method="predict_prepared")
+    return _best(model, [inputs], 1, top, model.predict_on_batch, method="predict_prepared")
 
 
-def _best(model, batches, top, forward, method=None):
+def _best(model, batches, steps, top, forward, method=None, verbose=False):
     checks.check_integer("top", top)
     if has_zero_head(model):
         warnings.warn(
@@ -82,14 +88,14 @@ def _best(model, batches, top, forward, method=None):
         )
     names, answers = logit_names(model), []
     labelled = ((inputs, None) for inputs in batches)
-    for scores, _ in run_batches(forward, model, method, "scores", labelled):
+    for scores, _ in run_batches(forward, model, method, "scores", labelled, steps, verbose):
         for row in probabilities(model, scores):
             answers.append([(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]])
     return answers
 
 
 def run_batches(forward, model, method, what, batches, steps=None, verbose=False):
-    """Yield (outputs, labels) of each batch of (inputs, labels); outputs are float32 (batch, ...).
+    """Return an iterator over (outputs, labels) of each batch; outputs are float32 (batch, ...).
 
     Args:
         forward: result of `inference`, for `model` or for a graph of its layers.
@@ -103,8 +109,10 @@ def run_batches(forward, model, method, what, batches, steps=None, verbose=False
     Raises:
         ValueError: if outputs are not finite.
     """
-    bar = keras.utils.Progbar(steps, unit_name="batch", verbose=int(verbose))
-    step = 0
+    return progress(_outputs(forward, model, method, what, batches), steps, "batch", verbose)
+
+
+def _outputs(forward, model, method, what, batches):
     for step, (inputs, labels) in enumerate(batches, start=1):
         outputs = forward(looked_at(model, method, inputs) if method and step == 1 else inputs).astype(np.float32)
         if not np.isfinite(outputs).all():
@@ -112,10 +120,7 @@ def run_batches(forward, model, method, what, batches, steps=None, verbose=False
                 f"model must return finite {what}; {model.name} returns NaN or infinity for some images: its weights "
                 "are not finite, or float16 overflows"
             )
-        bar.update(step, finalize=False)
         yield outputs, labels
-    if step:
-        bar.update(step, finalize=True)
 
 
 def probabilities(model, outputs):

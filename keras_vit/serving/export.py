@@ -166,9 +166,11 @@ def export(
     files.remove_abandoned(path, _PARTIAL)
     partial = path / files.partial_name(_PARTIAL)  # TensorFlow Serving ignores names that are not numbers
     try:
+        LOGGER.info("Writing %s as %s", target, format)
         has_float_lora = any(layer.quantization_mode is None for layer in lora_layers(model))
         _write(merge_lora(model) if has_float_lora else model, partial, format, options)
         if samples:
+            LOGGER.info("Comparing it with the model on %d images, in a fresh process", len(samples))
             card |= self_check(model, partial, format, samples, pixels, tolerance)
         text = json.dumps(card, indent=1, ensure_ascii=False)
         (partial / "model_card.json").write_text(text + "\n", encoding="utf-8")

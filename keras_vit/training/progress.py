@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.compat.saved_objects import learning_rate_at
-from keras_vit.evaluation.accuracy import aligned
+from keras_vit.files import aligned
 from keras_vit.logs import LOGGER
 from keras_vit.training.checkpoint_files import disk_errors, write_atomically, write_text
 from keras_vit.training.workers import save_model

@@ -36,7 +36,7 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     assert sorted(path.name for path in folder.iterdir()) == sorted([*files, "labels.txt", "model_card.json"])
     assert (folder / "labels.txt").read_text().splitlines() == list(LABELS)
     check = json.loads((folder / "model_card.json").read_text())["check"]
-    (report,) = caplog.messages
+    _, _, report = caplog.messages
     assert re.fullmatch(r"Exported .*, top-1 the same for [78] of 8 images", report)
     assert capfd.readouterr().out == ""  # no converter's lines, no bars of its calibration
 
