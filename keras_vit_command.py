@@ -12,7 +12,8 @@ import pathlib
 import sys
 import types
 
-_ALONE = "_keras_vit_cli"
+_ALONE = "_keras_vit"
+_WITHOUT_KERAS = ("completion", "doctor")  # the commands of the files with these names
 
 
 def main(argv=None):
@@ -21,7 +22,9 @@ def main(argv=None):
 
 
 def _run(argv):
-    _load("parser").parse(argv)
+    args = _load("parser").parse(argv)
+    if args.verb in _WITHOUT_KERAS:
+        return _load("answers").answer(getattr(_load(args.verb), args.verb), args)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with _silence():
         from keras_vit import cli
@@ -34,10 +37,11 @@ def _run(argv):
 
 def _load(name):
     """Load a module of `keras_vit/cli/` that needs only the standard library, without the package around it."""
-    folder = pathlib.Path(importlib.util.find_spec("keras_vit").origin).parent / "cli"
-    alone = sys.modules.setdefault(_ALONE, types.ModuleType(_ALONE))
-    alone.__path__ = [str(folder)]  # a package of these files without their __init__.py
-    return importlib.import_module(f"{_ALONE}.{name}")
+    folder = pathlib.Path(importlib.util.find_spec("keras_vit").origin).parent
+    for package, path in ((_ALONE, folder), (f"{_ALONE}.cli", folder / "cli")):
+        # a package of these files without their __init__.py
+        sys.modules.setdefault(package, types.ModuleType(package)).__path__ = [str(path)]
+    return importlib.import_module(f"{_ALONE}.cli.{name}")
 
 
 @contextlib.contextmanager

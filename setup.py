@@ -75,6 +75,7 @@ TOOLS = {
     ],
     # `python -m benchmarks`; in tests/test_peers.py, timm, torch and transformers also read the package's files
     "bench": ["keras-hub>=0.32", "openvino>=2026.4", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
+    "completion": ["shtab>=1.13"],  # keras-vit completion
     "demo": ["gradio>=6.31", "scikit-learn>=1.5.2"],  # keras-vit demo
     "docs": DOCS,
     "export": EXPORT,
@@ -107,6 +108,7 @@ TOOLS = {
         "scipy>=1.14.1",
         "selenium>=4.51",  # drives the page in Debian's chromium
         "setuptools>=77.0.3",
+        "shtab>=1.13",
         "tensorflow-datasets>=4.9.10",
         "tensorflow-serving-api>=2.20,<2.22",  # as tensorflow, which it installs
     ],

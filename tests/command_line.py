@@ -38,6 +38,14 @@ def examples_of(text):
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
+def documented_keys():
+    """Dict from a command to the keys that docs/guides/command_line.md states for its JSON, without those of rows."""
+    page = pathlib.Path(__file__).parents[1] / "docs" / "guides" / "command_line.md"
+    rows = re.findall(r"^\| `([\w -]+)` \| (`.*) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = ((command, re.sub(r" \([^)]*\)|`--[\w-]+`", "", text)) for command, text in rows)
+    return {command: re.findall(r"`(\w+)`", text) for command, text in plain}
+
+
 def script(*words, **environment):
     """Runs the console script in a process of its own."""
     command = [sys.executable, keras_vit_command.__file__, *words]

@@ -100,6 +100,7 @@ CASES = {
         files=("benchmarks",),
         command=("-m", "benchmarks", "--help"),
     ),
+    "completion": Case("", beside="jax", command=("-m", "keras_vit_command", "completion", "bash")),
     "demo": Case(
         "import urllib.request\n"
         "page = keras_vit.demo.launch(browser=False, block=False)\n"

@@ -3,9 +3,11 @@
 import sys
 import warnings
 
-from keras_vit.cli import commands, inventory, training
+from keras_vit.cli import commands, completion, doctor, inventory, training
+from keras_vit.cli.answers import answer
 from keras_vit.cli.failures import guarded, one_line
 from keras_vit.cli.parser import parse
+from keras_vit.progress import of_command
 
 VERBS = {
     "list": inventory.list_models,
@@ -19,6 +21,8 @@ VERBS = {
     "train": training.train,
     "export": commands.export,
     "convert": commands.convert,
+    "doctor": doctor.doctor,
+    "completion": completion.completion,
 }
 
 
@@ -31,9 +35,9 @@ def main(argv=None):
         argv: list of the arguments after `keras-vit`; None uses those of the process.
 
     Returns:
-        The exit code: 0; 2 after a user error (one line on standard error; `KERAS_VIT_DEBUG=1` also shows the
-        traceback); 130 after Ctrl-C and 75 after SIGTERM during training, with one line that states the saved step;
-        141 if the reader of standard output has closed it.
+        The exit code: 0; 1 if `doctor` finds that the package does not work; 2 after a user error (one line on standard
+        error; `KERAS_VIT_DEBUG=1` also shows the traceback); 130 after Ctrl-C and 75 after SIGTERM during training,
+        with one line that states the saved step; 141 if the reader of standard output has closed it.
     """
     return guarded(lambda: _run(parse(argv)))
 
@@ -42,6 +46,6 @@ def _run(args):
     def show(message, category, filename, lineno, file=None, line=None):
         print(f"keras-vit: warning: {one_line(message)}", file=sys.stderr)
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), of_command(getattr(args, "quiet", False)):
         warnings.showwarning = show
-        VERBS[args.verb](args)
+        return answer(VERBS[args.verb], args)

@@ -1,17 +1,15 @@
 """What `keras-vit predict`, `evaluate`, `probe`, `embed`, `explain`, `demo`, `export` and `convert` do."""
 
-import contextlib
 import inspect
-import json
 import pathlib
 import re
-import sys
 
 import keras_vit
 from keras_vit import analysis, checks, files
 from keras_vit import demo as demo_page
 from keras_vit.analysis import plots
 from keras_vit.analysis.plots import import_figure
+from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, check_without_model, given, open_model
 from keras_vit.cli.sources import open_source, open_sources
@@ -22,40 +20,29 @@ _SEED = 0  # seed of the random split of `probe --hold-out`
 
 
 def predict(args):
-    """Print the best classes of each image."""
+    """Classify images: the best classes of each."""
     for image in args.images:
         check_file(image)
     answers = keras_vit.predict(open_model(args), list(args.images), top=args.top)
-    if args.json:
-        rows = [[{"label": label, "score": score} for label, score in answer] for answer in answers]
-        _print_json([{"image": image, "answers": row} for image, row in zip(args.images, rows, strict=True)])
-        return
-    for image, answer in zip(args.images, answers, strict=True):
-        print(image)
-        for label, score in answer:
-            print(f"  {score:.4f}  {label}")
+    values = [{"image": image, "answers": _named(row)} for image, row in zip(args.images, answers, strict=True)]
+    lines = []
+    for image, row in zip(args.images, answers, strict=True):
+        lines += [image, *(f"  {score:.4f}  {label}" for label, score in row)]
+    return Answer(values, "\n".join(lines))
+
+
+def _named(answers):
+    return [{"label": label, "score": score} for label, score in answers]
 
 
 def evaluate(args):
-    """Print the accuracy on labelled images."""
+    """Measure the accuracy on labelled images."""
     source = open_source(args)
-    model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bar
-        accuracy = keras_vit.evaluate(
-            model, source, batch_size=args.batch_size, verbose=sys.stderr.isatty(), labels=args.real_labels
-        )
-    if not args.json:
-        print(accuracy.report() if args.report else accuracy)
-        return
-    values = {
-        "images": accuracy.count,
-        "correct": accuracy.correct,
-        "accuracy": accuracy.top,
-        "matching": accuracy.matching,
-    }
+    found = keras_vit.evaluate(open_model(args), source, batch_size=args.batch_size, labels=args.real_labels)
+    values = {"images": found.count, "correct": found.correct, "accuracy": found.top, "matching": found.matching}
     if args.real_labels is not None:
-        values["left_out"] = accuracy.left_out
-    _print_json(values | (_reported(accuracy) if args.report else {}))
+        values["left_out"] = found.left_out
+    return Answer(values | _reported(found), found.report()) if args.report else Answer(values, str(found))
 
 
 def _reported(accuracy):
@@ -82,7 +69,7 @@ def _reported(accuracy):
 
 
 def probe(args):
-    """Print the few-shot accuracy, and write it as a table and as a plot."""
+    """Measure the few-shot accuracy, and write it as a table and as a plot."""
     _check_output("--table", args.table, (".csv",))
     _check_output("--plot", args.plot, _DRAWINGS)
     train, test = open_sources(args, _SEED)
@@ -91,40 +78,28 @@ def probe(args):
             "--validation, --hold-out or --arrays with x_test and y_test must be given, because probe needs test images"
         )
     model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bar
-        result = keras_vit.evaluation.few_shot(
-            model,
-            train,
-            test,
-            seeds=range(args.seeds),
-            verbose=sys.stderr.isatty(),
-            **given(args, ("shots", "layer", "l2", "batch_size")),
-        )
+    options = given(args, ("shots", "layer", "l2", "batch_size"))
+    result = keras_vit.evaluation.few_shot(model, train, test, seeds=range(args.seeds), **options)
     if args.table is not None:
         result.write_csv(args.table)
-    if args.json:
-        values = {name: getattr(result, name) for name in ("accuracy", "mean", "std", "seeds", "layer", "l2")}
-        _print_json({**values, "images": result.count, "classes": result.class_names})
-    else:
-        print(result)
     if args.plot is not None:
         files.replace_file(args.plot, plots.few_shot_curves({model.config.name: result}).savefig)
+    values = {name: getattr(result, name) for name in ("accuracy", "mean", "std", "seeds", "layer", "l2")}
+    return Answer({**values, "images": result.count, "classes": result.class_names}, str(result))
 
 
 def embed(args):
-    """Write the features of the images in a folder and print the path."""
+    """Write the features of the images in a folder."""
     _check_output("--output", args.output, (".npz",))
     source = keras_vit.data.from_files(args.folder)
-    model = open_model(args)
-    with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bar
-        options = given(args, ("layer", "batch_size"))
-        found = keras_vit.evaluation.embed(model, source, verbose=sys.stderr.isatty(), **options)
+    found = keras_vit.evaluation.embed(open_model(args), source, **given(args, ("layer", "batch_size")))
     found.save(args.output)
-    print(args.output)
+    images, size = found.features.shape
+    return Answer({"output": args.output, "images": images, "features": size, "layer": found.layer}, args.output)
 
 
 def explain(args):
-    """Draw a sheet with the prediction and the attention for one image and print its path."""
+    """Draw a sheet with the prediction and the attention for one image."""
     _check_output("--output", args.output, _DRAWINGS)
     check_file(args.image)
     model = open_model(args)
@@ -133,40 +108,41 @@ def explain(args):
     heads = analysis.head_maps(model, inputs, layer)
     path = pathlib.Path(args.model)
     file = f" ({pathlib.Path(*path.parts[-2:])})" if path.suffix == ".keras" else ""
+    answers = keras_vit.predict(model, args.image, top=args.top)[0]
     sheet = plots.explanation(
         model.preprocessing.to_images(inputs)[0],
-        keras_vit.predict(model, args.image, top=args.top)[0],
+        answers,
         analysis.attention_rollout(model, inputs)[0],
         heads[0],
         title=f"{model.config.name}{file}: {pathlib.Path(args.image).name}",
         num_heads=args.heads,
     )
     files.replace_file(args.output, sheet.savefig)
-    print(args.output)
+    return Answer({"output": args.output, "image": args.image, "answers": _named(answers)}, args.output)
 
 
 def demo(args):
-    """Print the address of the page and serve it until Ctrl-C."""
+    """Serve a page until Ctrl-C; the answer is its address."""
     model = open_model(args) if args.model else check_without_model(args)
     weights = pathlib.PurePath(args.weights or args.model or "").name
     settings = {"host": args.host, "port": args.port, "browser": not args.no_browser, "share": args.share}
     page = demo_page.launch(model, weights, block=False, **settings)
-    print(page.share_url or page.local_url, flush=True)
-    demo_page.wait(page)
+    address = page.share_url or page.local_url
+    return Answer({"address": address}, address, then=lambda: demo_page.wait(page))
 
 
 def export(args):
-    """Export a model for other programs and print its folder."""
+    """Export a model for other programs."""
     model = open_model(args)
     names = inspect.signature(keras_vit.serving.export).parameters.keys() - {"model", "check"}
     options = {name: value for name, value in vars(args).items() if name in names}
     with users_mistakes(keras_vit.serving.ExportError):
         folder = keras_vit.export(model, args.output, check=args.check or not args.no_check, **options)
-    print(folder)
+    return Answer({"output": str(folder), "format": args.format, "version": int(folder.name)}, str(folder))
 
 
 def convert(args):
-    """Write a model's weights in the layout of another library and print the path."""
+    """Write a model's weights in the layout of another library."""
     model = build_model(args, needs_weights=True)
     if args.layout != "keras":
         keras_vit.save_weights(model, args.output, layout=args.layout)
@@ -174,7 +150,7 @@ def convert(args):
         files.replace_file(args.output, model.save if args.output.endswith(".keras") else model.save_weights)
     else:
         raise ValueError(f"--output must end in .keras or .weights.h5 for --layout keras; got {args.output!r}")
-    print(args.output)
+    return Answer({"output": args.output, "layout": args.layout, "parameters": model.count_params()}, args.output)
 
 
 def _check_output(option, path, suffixes):
@@ -190,7 +166,3 @@ def _check_output(option, path, suffixes):
         raise FileNotFoundError(f"{option} must be in a folder that exists; got {str(path)!r}")
     if suffixes == _DRAWINGS:
         import_figure()
-
-
-def _print_json(value):
-    print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -11,42 +11,46 @@ from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import list_releases
+from keras_vit.cli.answers import Answer
 from keras_vit.cli.models import build_model, given
 from keras_vit.compat.initial_values import build_deferred
-from keras_vit.evaluation.accuracy import aligned
+from keras_vit.files import aligned
 from keras_vit.identify import identify
 from keras_vit.models.costs import layer_costs
 from keras_vit.variants import FAMILIES, VARIANTS, Variant
 
 _SHOWN_LABELS = 5
 
+# name of a value in the JSON -> heading of its column in the text
+_MODELS = {"model": "model", "parameters": "parameters", "image_size": "pixels", "macs": "GMAC", "weights": "weights"}
+_WEIGHTS = {
+    name: name for name in ("model", "weights", "file", "image_size", "classes", "bytes", "top1_percent", "licence")
+}
+_WEIGHTS |= {"weights": "--weights", "image_size": "pixels", "bytes": "MiB", "top1_percent": "top-1 %"}
+_RECIPES = {"recipe": "recipe", "length": "length", "batch_size": "batch", "source": "source"}
+_LAYERS = {"layer": "layer", "output_shape": "output", "parameters": "parameters", "macs": "multiply-accumulates"}
+
 
 def list_models(args):
-    """Print a table of the models (size, cost and releases), a table of their published weights, or one of recipes."""
+    """List the models (size, cost and releases), their published weights, or the recipes."""
     if args.recipes:
         recipes = keras_vit.training.RECIPES
         names = _matching(keras_vit.training.list_recipes(args.pattern), recipes, args.pattern)
-        rows = [(name, recipes[name].length, recipes[name].batch_size, recipes[name].source) for name in names]
-        print(aligned([("recipe", "length", "batch", "source"), *rows], left=(0, 3)))
-        return
+        fields = ("length", "epochs", "steps", "batch_size", "source")
+        rows = [{"recipe": name, **{key: getattr(recipes[name], key) for key in fields}} for name in names]
+        return Answer(rows, _table(_RECIPES, rows))
     names = _matching(keras_vit.list_models(args.pattern), keras_vit.list_models(), args.pattern)
-    if args.weights:
-        rows = [row for name in names for row in _weight_rows(name)]
-        head = ("model", "--weights", "file", "pixels", "classes", "MiB", "top-1 %", "licence")
-        print(aligned([head, *rows], left=(0, 1, 2, 7)))
-    else:
-        head = ("model", "parameters", "pixels", "GMAC", "weights")
-        print(aligned([head, *map(_model_row, names)], left=(0, 4)))
+    rows = [row for name in names for row in (_weights_of(name) if args.weights else [_of_model(name)])]
+    return Answer(rows, _table(_WEIGHTS if args.weights else _MODELS, rows))
 
 
 def info(args):
-    """Print the architecture, inputs, outputs and cost of a model; the load report goes to standard error.
+    """Describe the architecture, inputs, outputs and cost of a model; the load report goes to standard error.
 
     A weights file or folder is described without building its model.
     """
     if not args.model.endswith(".keras") and (os.path.exists(args.model) or args.model.startswith(PREFIX)):
-        _print_file(args)
-        return
+        return _of_file(args)
     if args.weights is None and not args.model.endswith(".keras"):
         model, _ = build_deferred(lambda: build_model(args))  # without weights: G/14 would need 7 GB
     else:
@@ -54,16 +58,16 @@ def info(args):
     costs = layer_costs(model)
     unknown = [cost.name for cost in costs if cost.macs is None]
     macs = sum(cost.macs for cost in costs if cost.macs is not None)
+    described = _described(model.config, model.preprocessing, model.labels)
+    layers = [dict(zip(_LAYERS, cost, strict=True)) for cost in costs]
+    values = {"parameters": model.count_params(), "macs": macs, **described, "layers": layers}
     total = f"{macs:,}" + (f", and the unknown ones of {', '.join(unknown)}" if unknown else "")
-    values = {"parameters": f"{model.count_params():,}", "multiply-accumulates": total}
-    _print_values({**values, **_described(model.config, model.preprocessing, model.labels)})
-    print()
-    head = ("layer", "output", "parameters", "multiply-accumulates")
-    print(aligned([head, *_stage_rows(costs)], left=(0, 1)))
+    shown = {"parameters": f"{model.count_params():,}", "multiply-accumulates": total, **described}
+    return Answer(values, f"{_lines(shown)}\n\n{_table(_LAYERS, list(_stages(layers)), 'unknown')}")
 
 
-def _print_file(args):
-    """Print what a weights file is: its layout, the model that it fits, and what it does not state."""
+def _of_file(args):
+    """Describe a weights file: its layout, the model that it fits, and what it does not state."""
     if args.weights is not None:
         raise ValueError(f"--weights must be omitted for {args.model}: the file contains its weights")
     description = describe(open_checkpoint(fetch(locate(args.model, "", None))))
@@ -74,29 +78,34 @@ def _print_file(args):
         family = FAMILIES.get(usual.family) if isinstance(usual, Variant) else usual
         values["licence"] = None if family is None else family.licence
     else:
-        values |= {"family": description.family, **description.stated}
-        notes = ()
-    _print_values({**values, **{f"note {index + 1}": note for index, note in enumerate((*notes, *description.notes))}})
+        values["config"], notes = {"family": description.family, **description.stated}, ()
+    values["notes"] = [*notes, *description.notes]
+    return Answer(values, _lines(values))
 
 
 def _described(config, preprocessing, labels):
-    """Return the names and values of a config, a preprocessing and labels; those of nested configs have two words."""
-    values = {}
-    for name, value in config.to_dict().items():  # a nested config: `stem stage_sizes` and so on
-        values |= {f"{name} {key}": inner for key, inner in value.items()} if isinstance(value, dict) else {name: value}
-    values = {name: value for name, value in values.items() if not name.endswith(" class_name") or "stem" in name}
-    if preprocessing is not None:
-        values |= {f"preprocessing {name}": value for name, value in preprocessing.to_dict().items()}
-    values["labels"] = shown = labels and ", ".join(labels[:_SHOWN_LABELS])
-    if shown and len(labels) > _SHOWN_LABELS:
-        values["labels"] = f"{shown}, ... ({len(labels)})"
-    return values
+    preprocessing = preprocessing and preprocessing.to_dict()
+    return {"config": config.to_dict(), "preprocessing": preprocessing, "labels": labels and list(labels)}
 
 
-def _print_values(values):
-    width = max(map(len, values))
+def _lines(values):
+    """Return a line per name and value; names in nested configs have several words: `stem stage_sizes` and so on."""
+    flat = dict(_flat(values))
+    flat |= {f"note {number}": note for number, note in enumerate(flat.pop("notes", ()), 1)}
+    if labels := flat.get("labels"):
+        shown = ", ".join(labels[:_SHOWN_LABELS])
+        flat["labels"] = f"{shown}, ... ({len(labels)})" if len(labels) > _SHOWN_LABELS else shown
+    width = max(map(len, flat))
+    texts = (" ".join(map(str, value)) if isinstance(value, (list, tuple)) else value for value in flat.values())
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in zip(flat, texts, strict=True))
+
+
+def _flat(values, prefix=""):
     for name, value in values.items():
-        print(f"{name:<{width}}  {' '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}")
+        if isinstance(value, dict):
+            yield from _flat(value, "" if name == "config" else f"{prefix}{name} ")
+        elif name != "class_name" or prefix in ("", "stem "):
+            yield f"{prefix}{name}", value
 
 
 def _matching(names, known, pattern):
@@ -105,35 +114,55 @@ def _matching(names, known, pattern):
     return names
 
 
-def _model_row(name):
+def _of_model(name):
     row = VARIANTS[name]
     releases = dict.fromkeys(release.alias for release in list_releases(name) if release.alias)
-    return name, f"{row.parameters:,}", row.image_size, f"{row.macs / 1e9:.2f}", ", ".join(releases) or "-"
+    return dict(zip(_MODELS, (name, row.parameters, row.image_size, row.macs, list(releases)), strict=True))
 
 
-def _weight_rows(name):
+def _weights_of(name):
     for release in list_releases(name):
-        size = f"{release.bytes / 2**20:,.0f}"
-        top1 = "-" if release.top1 is None else f"{release.top1:.1f}"
-        yield name, release.alias, release.path, release.image_size, release.classes, size, top1, release.licence
+        of_file = release.image_size, release.classes, release.bytes, release.top1, release.licence
+        yield dict(zip(_WEIGHTS, (name, release.alias, release.path, *of_file), strict=True))
     for foreign in foreign_names():
         if foreign.variant == name and VARIANTS[name].family:
             family = FAMILIES[VARIANTS[name].family]
             licence = f"{family.licence}{', gated' if family.gated else ''}"
-            yield name, "-", foreign.weights, foreign.image_size, "-", "-", "-", licence
+            values = name, None, foreign.weights, foreign.image_size, None, None, None, licence
+            yield dict(zip(_WEIGHTS, values, strict=True))
 
 
-def _stage_rows(costs):
+def _stages(layers):
     """Yield a row per layer; equal numbered neighbours, such as `block_00` to `block_11`, share a row."""
-    for _, group in itertools.groupby(costs, lambda cost: (re.sub(r"\d+$", "", cost.name), *cost[1:])):
+    for _, group in itertools.groupby(layers, lambda row: (re.sub(r"\d+$", "", row["layer"]), *list(row.values())[1:])):
         first, *others = group
-        count = 1 + len(others)
-        name = f"{first.name} ... {others[-1].name}" if others else first.name
-        macs = "unknown" if first.macs is None else f"{count * first.macs:,}"
-        yield name, _shape_text(first.output_shape), f"{count * first.parameters:,}", macs
+        name = f"{first['layer']} ... {others[-1]['layer']}" if others else first["layer"]
+        sums = {key: first[key] and (1 + len(others)) * first[key] for key in ("parameters", "macs")}
+        yield {**first, "layer": name, **sums}
 
 
 def _shape_text(shape):
     if shape and isinstance(shape[0], tuple):
         return ", ".join(map(_shape_text, shape))
     return " x ".join(str(side) for side in shape if side is not None)
+
+
+_FORMS = {  # heading -> text of a value; others are the value itself
+    "parameters": "{:,}".format,
+    "multiply-accumulates": "{:,}".format,
+    "GMAC": lambda macs: f"{macs / 1e9:.2f}",
+    "weights": ", ".join,
+    "MiB": lambda size: f"{size / 2**20:,.0f}",
+    "top-1 %": "{:.1f}".format,
+    "output": _shape_text,
+}
+
+
+def _table(columns, rows, absent="-"):
+    """Return the text of rows with these columns; `absent` is shown for a value that is None or empty."""
+    left = [n for n, name in enumerate(columns) if any(isinstance(row[name], (str, list, tuple)) for row in rows)]
+    cells = [
+        [_FORMS.get(head, str)(row[name]) if row[name] not in (None, []) else absent for name, head in columns.items()]
+        for row in rows
+    ]
+    return aligned([columns.values(), *cells], left)

@@ -20,20 +20,29 @@ def parse(argv=None):
     Args:
         argv: list of arguments; None uses those of the process.
     """
+    return build().parse_args(sys.argv[1:] if argv is None else list(argv))
+
+
+def build(completions=None):
+    """Return the `argparse.ArgumentParser` of all commands.
+
+    Args:
+        completions: dict from the metavar of an argument to its completion, for shtab.
+    """
     parser = _Parser(
         prog="keras-vit",
         description="Vision Transformers for Keras and TensorFlow.",
         epilog="example:\n  keras-vit predict cat.jpg --model ViT-Ti_16 --weights ViT-Ti_16.npz",
     )
-    parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
+    parser.add_argument("--version", action="version", version=f"keras-vit {version()}")
     commands = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True, parser_class=_CommandParser)
     described = tomllib.loads(pathlib.Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-    shared = described.pop("shared")
+    tables = described.pop("shared"), completions or {}
     for name, command in described.items():
         text, _, examples = command["help"].partition("\n\n")
         summary = re.split(r"\.\s", text)[0].rstrip(".")
-        _add(commands.add_parser(name, help=summary, description=text, epilog=examples), command["takes"], shared)
-    return parser.parse_args(sys.argv[1:] if argv is None else list(argv))
+        _add(commands.add_parser(name, help=summary, description=text, epilog=examples), command["takes"], *tables)
+    return parser
 
 
 def numbers(text):
@@ -41,27 +50,30 @@ def numbers(text):
     return tuple(float(part) for part in text.split(","))
 
 
-def _add(command, takes, shared):
-    """Add arguments to a command or to a group of its arguments, see commands.toml."""
+def version():
+    """Return the package's `__version__` without importing it."""
+    source = pathlib.Path(__file__).parents[1].joinpath("__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE)[1]
+
+
+def _add(command, takes, *tables):
+    """Add arguments to a command or to a group of its arguments, see commands.toml and `build` for the tables."""
+    shared, completions = tables
     for item in takes:
         if isinstance(item, str):
-            _add(command, shared[item], shared)
+            _add(command, shared[item], *tables)
         elif "group" in item:
-            _add(command.add_argument_group(item["group"]), item["takes"], shared)
+            _add(command.add_argument_group(item["group"]), item["takes"], *tables)
         elif "one_of" in item:
-            _add(command.add_mutually_exclusive_group(required=item.get("required", False)), item["one_of"], shared)
+            _add(command.add_mutually_exclusive_group(required=item.get("required", False)), item["one_of"], *tables)
         else:
             keywords = dict(item)
             names = keywords.pop("name").split()
             if "type" in keywords:
                 keywords["type"] = _TYPES[keywords["type"]]
-            command.add_argument(*names, **keywords)
-
-
-def _version():
-    """Return the package's `__version__` without importing it."""
-    source = pathlib.Path(__file__).parents[1].joinpath("__init__.py").read_text(encoding="utf-8")
-    return re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE)[1]
+            action = command.add_argument(*names, **keywords)
+            if action.metavar in completions:
+                action.complete = completions[action.metavar]
 
 
 def _size(text):

@@ -7,6 +7,7 @@ import sys
 
 import keras_vit
 from keras_vit import checks
+from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import given
 from keras_vit.cli.sources import ANY_KIND, kind_of, open_sources
@@ -16,7 +17,7 @@ _SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay"
 
 
 def train(args):
-    """Train with a recipe, or print the recipe."""
+    """Train with a recipe, or show the recipe."""
     recipes = keras_vit.training.RECIPES
     if args.recipe not in recipes:
         hint = checks.suggestion(args.recipe, recipes, most=3, cutoff=0.4)
@@ -26,8 +27,7 @@ def train(args):
     if args.model is not None:
         args.model = variant_name("--model", args.model)
     if args.show:
-        print(json.dumps(recipe.to_dict(), indent=2))
-        return
+        return Answer(recipe.to_dict(), json.dumps(recipe.to_dict(), indent=2))
     if args.workdir is None:
         raise ValueError("--workdir must be given, or --show to see the recipe")
     if args.model is None and recipe.model is None:
@@ -41,14 +41,12 @@ def train(args):
     with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
         options |= {"model": args.model, "weights": args.weights, "validation": validation, "strategy": devices}
-        with contextlib.redirect_stdout(sys.stderr):  # Keras's progress bars
-            result = keras_vit.train(recipe, source, args.workdir, **options)
-    if result.accuracy is not None:
-        print(f"accuracy: {100 * result.accuracy:.1f} %")
+        result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
     folder = pathlib.Path(args.workdir)
-    print(f"saved: {folder / 'model.keras'}")
-    if (folder / "best.keras").is_file():  # only with validation images
-        print(f"best: {folder / 'best.keras'}")
+    best = str(folder / "best.keras") if (folder / "best.keras").is_file() else None  # only with validation images
+    values = {"accuracy": result.accuracy, "saved": str(folder / "model.keras"), "best": best}
+    shown = {**values, "accuracy": result.accuracy is not None and f"{100 * result.accuracy:.1f} %"}
+    return Answer(values, "\n".join(f"{name}: {value}" for name, value in shown.items() if value))
 
 
 @contextlib.contextmanager

@@ -39,7 +39,7 @@ def test_everything_is_handed_on(here, calls, capsys):
     [((model, train, test), options)] = calls
     assert (model.config.name, model.preprocessing.mean) == ("small", (0.3, 0.3, 0.3))
     assert (train.size, test.size) == (20, 8)
-    assert (options.pop("shots"), tuple(options.pop("seeds")), options.pop("verbose")) == ((1, 5), (0, 1), False)
+    assert (options.pop("shots"), tuple(options.pop("seeds"))) == ((1, 5), (0, 1))
     assert options == {"layer": "block_00", "l2": 2.0, "batch_size": 4}
 
 

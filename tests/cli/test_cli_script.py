@@ -56,8 +56,8 @@ class TestConsoleScript:
         )
         assert done.returncode == 0, done.stderr
         imported = set(done.stdout.splitlines()[-1].split())
-        assert {"argparse", "keras_vit_command", "_keras_vit_cli"} <= imported
-        assert imported - sys.stdlib_module_names == {"keras_vit_command", "_keras_vit_cli"}
+        assert {"argparse", "keras_vit_command", "_keras_vit"} <= imported
+        assert imported - sys.stdlib_module_names == {"keras_vit_command", "_keras_vit"}
 
     def test_version(self):
         assert script("--version").stdout == f"keras-vit {keras_vit.__version__}\n"

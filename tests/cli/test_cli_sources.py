@@ -40,6 +40,7 @@ def test_train_hands_everything_on(here, calls, capsys):
     validation = options.pop("validation")
     assert (source.size, validation.size) == (2, 2) and not set(source.files) & set(validation.files)
     assert options.pop("strategy").name == "mirrored"
+    assert options.pop("verbose") == "auto"
     assert options == {"weights": "ViT-Ti_16.npz", "checkpoint_every": 7, "max_corrupt": 0.05, "model": "ViT-Ti_16"}
 
 
