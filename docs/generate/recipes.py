@@ -10,7 +10,7 @@ _PAGE = """# Recipes
 
 {count} recipes, the first argument of `keras_vit.train`. What a row holds is described with
 `keras_vit.training.Recipe`; `keras-vit train --recipe NAME --show` prints one whole, and the guide on
-[training](guides/training.md) tells how to change and run it.
+[Recipes, data and augmentation](guides/training.md) shows how to change it.
 
 {recipes}"""
 
