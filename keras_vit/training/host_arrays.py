@@ -19,7 +19,8 @@ def checkpointer():
     try:
         import orbax.checkpoint
     except ImportError as error:
-        raise ImportError("checkpoints of several processes need Orbax: pip install 'keras-vit-models[hosts]'") from error
+        needed = "checkpoints of several processes need Orbax: pip install 'keras-vit-models[hosts]'"
+        raise ImportError(needed) from error
     return orbax.checkpoint.Checkpointer(orbax.checkpoint.StandardCheckpointHandler())
 
 
