@@ -93,8 +93,9 @@ TOOLS = {
         "build>=1.6",
         "gradio>=6.31",
         "huggingface_hub>=1.2",
-        "ipykernel>=7.4",  # nbclient runs the notebooks of examples/ with it
+        "ipykernel>=7.4",  # runs the notebooks of examples/
         "jax>=0.6.2",
+        "jupyter-server>=2.21",  # runs the notebooks in the tests
         "keras-cv>=0.9",
         "matplotlib>=3.9",
         "ml-dtypes>=0.5.4",
@@ -104,6 +105,7 @@ TOOLS = {
         "pytest>=8.3.5",
         "pytest-xdist>=3.6.1",
         "pyyaml>=6.0.2",
+        "scikit-image>=0.26",  # contains the photos of examples/your_photos.ipynb
         "scikit-learn>=1.5.2",
         "scipy>=1.14.1",
         "selenium>=4.51",  # drives the page in Debian's chromium
@@ -111,6 +113,7 @@ TOOLS = {
         "shtab>=1.13",
         "tensorflow-datasets>=4.9.10",
         "tensorflow-serving-api>=2.20,<2.22",  # as tensorflow, which it installs
+        "websocket-client>=1.9",  # sends cells to the kernels of jupyter-server
     ],
 }
 
