@@ -1,10 +1,13 @@
 """What the documentation shows is run: every snippet, every command, every figure that the code can tell."""
 
+import collections
 import importlib.util
 import os
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 
 import keras
 import pytest
@@ -24,12 +27,24 @@ DOCUMENTS = [
     *sorted(REPOSITORY.glob("docs/**/*.md")),
 ]
 LANGUAGES = ("python", "bash", "text")
-# What a page shows -> what runs here, on the four images of workplace.py.
+# What a page shows -> what runs here, on the four images of workplace.py and without a network.
 SUBSTITUTES = {
     "split(0.2)": "split(0.5)",
     "steps=40, warmup_steps=4, batch_size=16, learning_rate=0.01, image_size=224": (
         "steps=2, warmup_steps=1, batch_size=2, learning_rate=0.01, image_size=32"
     ),
+    "steps=40, warmup_steps=4, batch_size=16, image_size=224": (
+        "steps=2, warmup_steps=1, batch_size=2, image_size=32"
+    ),
+    'RECIPES["quickstart"].replace(epochs=1': 'RECIPES["quickstart"].replace(epochs=None, steps=2',
+    "epochs=2, steps_per_epoch=22, shuffle=False, callbacks=[resume]": (
+        "epochs=2, steps_per_epoch=2, shuffle=False, callbacks=[resume]"
+    ),
+    'from_tfds("cifar10"': 'from_tfds("small_digits"',
+    'vtab_1k("CIFAR-100", data_dir="tfds")': 'vtab_1k("KITTI", data_dir="tfds", dataset="numbered_images")',
+    'keras_vit.export(model, "exports")': 'keras_vit.export(model, "exports", check=False)',
+    "launch(model, block=False)": "launch(model, block=False, browser=False)",
+    "keras_vit.demo.wait(page)": "page.close()",
 }
 needs_ci = pytest.mark.skipif(not (REPOSITORY / ".ci").is_dir(), reason="the source archive has no .ci")
 
@@ -41,7 +56,7 @@ def _blocks(language):
         for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, match.start()) + 1
             if match[1] == language:
-                yield f"{document.name}:{line}", match[2]
+                yield f"{document.relative_to(REPOSITORY).as_posix()}:{line}", match[2]
 
 
 def _commands():
@@ -58,7 +73,9 @@ def _shortened(source):
 
 
 TEN_LINES = re.search(r"## Ten lines.*?```python\n(.*?)```", START, re.DOTALL)[1]
-SNIPPETS = [(place, _shortened(source)) for place, source in _blocks("python") if source != TEN_LINES]
+DEMO = "docs/reference/demo.md"
+CODE = [(place, _shortened(source)) for place, source in _blocks("python") if source != TEN_LINES]
+SNIPPETS = [(place, source) for place, source in CODE if not place.startswith(DEMO)]
 SETUP = [command for _, command in _commands() if not command.startswith("keras-vit ")]
 VERBS = [(place, command) for place, command in _commands() if command.startswith("keras-vit ")]
 
@@ -71,9 +88,25 @@ def test_there_is_something_of_each_kind():
 
 def test_readme_is_short():
     assert len(README.splitlines()) <= 150
-    snippets = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    assert [line for snippet in snippets for line in snippet.splitlines() if len(line) > 88] == []
-    assert all(shown in "".join(snippets) for shown in SUBSTITUTES)
+    assert [line for _, line in _lines("README.md") if len(line) > 88] == []
+
+
+def test_examples_of_the_reference_are_short():
+    code = [(place, line) for place, line in _lines("docs/reference/") if not re.match(r"import |from |$", line)]
+    counts = collections.Counter(place for place, _ in code)
+    assert {place: count for place, count in counts.items() if count > 8} == {}
+    assert [line for _, line in code if len(line) > 88] == []
+
+
+def test_what_is_substituted_is_shown():
+    code = "".join(source for _, source in _blocks("python"))
+    assert [shown for shown in SUBSTITUTES if shown not in code] == []
+
+
+def _lines(folder):
+    """(document and line of its block, line) of the Python blocks of a folder or file."""
+    blocks = [(place, source) for place, source in _blocks("python") if place.startswith(folder)]
+    return [(place, line) for place, source in blocks for line in source.splitlines()]
 
 
 @pytest.fixture
@@ -85,9 +118,10 @@ def here(here, monkeypatch):
 
 @pytest.fixture
 def compiled_where_it_pays(request):
-    """Two steps of a model of twelve blocks take less time than compiling one."""
-    text = request.node.callspec.params.get("source") or request.node.callspec.params["command"]
-    tf.config.run_functions_eagerly(bool(re.search(r"\bsteps(_per_epoch)?[ =]2\b(?! \*)", text)))
+    """Two steps of a model of twelve blocks take less time than compiling one; an export needs compiled functions."""
+    place, text = request.node.callspec.params.values()
+    short = place.startswith("docs/reference/") and "export(" not in text
+    tf.config.run_functions_eagerly(short or bool(re.search(r"\bsteps(_per_epoch)?[ =]2\b(?! \*)", text)))
     yield
     tf.config.run_functions_eagerly(False)
 
@@ -96,9 +130,20 @@ def compiled_where_it_pays(request):
 @pytest.mark.parametrize(("place", "source"), SNIPPETS, ids=[place for place, _ in SNIPPETS])
 @pytest.mark.usefixtures("compiled_where_it_pays")
 def test_snippet_runs(here, capsys, caplog, place, source):
+    for module in re.findall(r"small_digits|numbered_images", source):
+        importlib.import_module(module)  # makes the set known to TensorFlow Datasets
     exec(compile(source, place, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out or caplog.messages
     keras.utils.clear_session()
+
+
+@pytest.mark.docs
+def test_snippets_of_the_demo_run(here):
+    """In a process of their own, because Gradio does not close its sockets and event loops."""
+    sources = [source for place, source in CODE if place.startswith(DEMO)]
+    done = subprocess.run([sys.executable, "-c", "\n".join(sources)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("http://127.0.0.1:") == len(sources) - 1 == 2
 
 
 @pytest.mark.docs
