@@ -33,9 +33,7 @@ SUBSTITUTES = {
     "steps=40, warmup_steps=4, batch_size=16, learning_rate=0.01, image_size=224": (
         "steps=2, warmup_steps=1, batch_size=2, learning_rate=0.01, image_size=32"
     ),
-    "steps=40, warmup_steps=4, batch_size=16, image_size=224": (
-        "steps=2, warmup_steps=1, batch_size=2, image_size=32"
-    ),
+    "steps=40, warmup_steps=4, batch_size=16, image_size=224": ("steps=2, warmup_steps=1, batch_size=2, image_size=32"),
     'RECIPES["quickstart"].replace(epochs=1': 'RECIPES["quickstart"].replace(epochs=None, steps=2',
     "epochs=2, steps_per_epoch=22, shuffle=False, callbacks=[resume]": (
         "epochs=2, steps_per_epoch=2, shuffle=False, callbacks=[resume]"
