@@ -5,6 +5,8 @@ import os
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 
 import keras
@@ -37,7 +39,7 @@ def _blocks(language):
         for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, match.start()) + 1
             if match[1] == language:
-                yield f"{document.name}:{line}", match[2]
+                yield f"{document.relative_to(REPOSITORY).as_posix()}:{line}", match[2]
 
 
 def _commands():
@@ -58,7 +60,9 @@ def _shortened(place, source):
 
 
 DIGITS = re.search(r"## Test the installation.*?```python\n(.*?)```", INSTALL, re.DOTALL)[1]
-SNIPPETS = [(place, _shortened(place, source)) for place, source in _blocks("python") if source != DIGITS]
+DEMO = "docs/reference/demo.md"
+CODE = [(place, _shortened(place, source)) for place, source in _blocks("python") if source != DIGITS]
+SNIPPETS = [(place, source) for place, source in CODE if not place.startswith(DEMO)]
 SETUP = [command for _, command in _commands() if not command.startswith("keras-vit ")]
 VERBS = [(place, _shortened(place, command)) for place, command in _commands() if command.startswith("keras-vit ")]
 
@@ -87,6 +91,12 @@ def test_what_is_shortened_is_shown():
     assert [(place, text) for place, text in _everything() if short.search(text)] == []
 
 
+def test_examples_of_the_reference_are_short():
+    reference = [(place, source) for place, source in _blocks("python") if place.startswith("docs/reference/")]
+    lines = {place: re.findall(r"^(?!import |from |$).*", source, re.MULTILINE) for place, source in reference}
+    assert {place: len(found) for place, found in lines.items() if len(found) > 8} == {}
+
+
 @pytest.fixture
 def here(here, monkeypatch):
     """With `weights="imagenet"` in the cache of Keras, as nothing is downloaded."""
@@ -96,9 +106,10 @@ def here(here, monkeypatch):
 
 @pytest.fixture
 def compiled_where_it_pays(request):
-    """Two steps of a model of twelve blocks take less time than compiling one."""
-    text = request.node.callspec.params.get("source") or request.node.callspec.params["command"]
-    tf.config.run_functions_eagerly(bool(re.search(r"\bsteps(_per_epoch)?[ =]2\b(?! \*)", text)))
+    """Two steps of a model of twelve blocks take less time than compiling one; an export needs compiled functions."""
+    place, text = request.node.callspec.params.values()
+    short = place.startswith("docs/reference/") and "export(" not in text
+    tf.config.run_functions_eagerly(short or bool(re.search(r"\bsteps(_per_epoch)?[ =]2\b(?! \*)", text)))
     yield
     tf.config.run_functions_eagerly(False)
 
@@ -107,9 +118,20 @@ def compiled_where_it_pays(request):
 @pytest.mark.parametrize(("place", "source"), SNIPPETS, ids=[place for place, _ in SNIPPETS])
 @pytest.mark.usefixtures("compiled_where_it_pays")
 def test_snippet_runs(here, capsys, caplog, place, source):
+    for module in re.findall(r"small_digits|numbered_images", source):
+        importlib.import_module(module)  # makes the set known to TensorFlow Datasets
     exec(compile(source, place, "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out or caplog.messages
     keras.utils.clear_session()
+
+
+@pytest.mark.docs
+def test_snippets_of_the_demo_run(here):
+    """In a process of their own, because Gradio does not close its sockets and event loops."""
+    sources = [source for place, source in CODE if place.startswith(DEMO)]
+    done = subprocess.run([sys.executable, "-c", "\n".join(sources)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("http://127.0.0.1:") == len(sources) - 1 == 2
 
 
 @pytest.mark.docs

@@ -46,7 +46,7 @@ def write_pages():
 
 
 def _expanded(place, generated):
-    """Return the generated pages of a folder such as `reference/`; other entries as they are."""
+    """Return the generated pages of a folder such as `notebooks/`; other entries as they are."""
     if isinstance(place, str) and place.endswith("/"):
         return [path for path in generated if path.startswith(place) and path.endswith(".md")]
     return place
@@ -58,4 +58,4 @@ if __name__ == "__main__":
     paths = [str(here), str(repository.REPOSITORY), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "zensical", *sys.argv[1:], "-f", str(BUILD / "site.yml")]
-    raise SystemExit(subprocess.run(command, env=environment).returncode)
+    raise SystemExit(subprocess.run(command, env=environment, cwd=BUILD).returncode)

@@ -1,149 +1,43 @@
-"""The reference: one page per package, an entry per public name, written from signatures and docstrings."""
+"""The reference: docs/reference/*.md with signatures and docstrings for its lines `::: NAME`, and the command line."""
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import io
+import json
+import re
+import textwrap
 
 import griffe
+from repository import REPOSITORY
 from tables import table
 
-import keras_vit
-from keras_vit import analysis, data, demo, evaluation, layers, serving, training
-from keras_vit.analysis import plots
 from keras_vit.cli import VERBS
 from keras_vit.cli.parser import parse
 from keras_vit.zoo import CONSTRUCTORS, VARIANTS, constructor, constructor_name
 
-
-@dataclasses.dataclass(frozen=True)
-class Page:
-    """A page of the reference.
-
-    Attributes:
-        title: its heading.
-        text: what the names on it are for.
-        names: dict from the public name to the module and attribute that define it, which have the docstring.
-    """
-
-    title: str
-    text: str
-    names: dict
-
-
-def _of(package, names=None):
-    """Return the public names of a package, or only `names`."""
-    full = [f"{package.__name__}.{name}" for name in names or package.__all__ if name != "plots"]
-    return {name: name for name in full}
-
-
-def _top(*names):
-    return _of(keras_vit, names)
-
-
-PAGES = {
-    "models": Page(
-        "Models",
-        "Configs become functional Keras models; each model keeps its `config`, `preprocessing` and `labels`.",
-        _top(
-            "create_model",
-            "load",
-            "load_masked_autoencoder",
-            "list_models",
-            "list_weights",
-            "VisionTransformer",
-            "SwinTransformer",
-            "BiTResNet",
-            "AxialResNet",
-            "MaskedAutoencoder",
-            "SelfDistillation",
-            "MaskedPatchPrediction",
-            "Distiller",
-            "Model",
-            "clone",
-            "feature_extractor",
-            "freeze",
-            "add_lora",
-            "merge_lora",
-            "LoraReport",
-            "resize",
-            "zero_shot",
-            "TextEncoder",
-        ),
-    ),
-    "configs": Page(
-        "Configs",
-        "What a model is and what it eats: frozen, checked dataclasses, to a dict and back.",
-        _top(
-            "ViTConfig",
-            "EmbeddingConfig",
-            "BlockConfig",
-            "RotaryConfig",
-            "HeadConfig",
-            "WindowConfig",
-            "DecoderConfig",
-            "ResNetConfig",
-            "SwinConfig",
-            "BiTConfig",
-            "AxialResNetConfig",
-            "Preprocessing",
-        ),
-    ),
-    "layers": Page(
-        "Layers",
-        "Keras layers that can be used by themselves; all of them are saved and loaded by Keras.",
-        _top(*layers.__all__),
-    ),
-    "weights": Page(
-        "Weights",
-        "Files of others and of ours into a model and back.",
-        _top("load_weights", "LoadReport", "save_weights", "resize_position_embedding"),
-    ),
-    "data": Page(
-        "Data",
-        "Images from anywhere to batches that follow from seed and step.",
-        {"keras_vit.preprocess": "keras_vit.data.images.preprocess", **_of(data)},
-    ),
-    "training": Page(
-        "Training",
-        "Recipes, runs that survive kills, and devices.",
-        {
-            "keras_vit.train": "keras_vit.training.train",
-            "keras_vit.distribution": "keras_vit.training.distribution.distribution",
-            **_of(training, [name for name in training.__all__ if name != "train"]),
-        },
-    ),
-    "evaluation": Page(
-        "Evaluation",
-        "Answers, accuracies, and what features are worth.",
-        {
-            "keras_vit.predict": "keras_vit.evaluation.predict",
-            "keras_vit.evaluate": "keras_vit.evaluation.evaluate",
-            **_of(evaluation, [name for name in evaluation.__all__ if name not in ("predict", "evaluate")]),
-        },
-    ),
-    "analysis": Page("Analysis", "What a model looks at, as arrays.", _of(analysis)),
-    "plots": Page("Plots", "The paper's figures; each function returns a matplotlib `Figure`.", _of(plots)),
-    "serving": Page(
-        "Serving",
-        "Models for TensorFlow Serving and for other runtimes.",
-        {"keras_vit.export": "keras_vit.serving.export", **_of(serving, ["ExportError"])},
-    ),
-    "demo": Page("Demo", "The page that `keras-vit demo` opens.", _of(demo)),
-}
+# An entry: a public name, and the text and example that follow it.
+_ENTRY = re.compile(r"^::: (\S+)\n(.*?)(?=^::: |^## |\Z)", re.MULTILINE | re.DOTALL)
+# Functions that are imported on first use from a module of the same name, which mkdocstrings would show instead.
+_DEFINITIONS = {"keras_vit.export": "keras_vit.serving.export.export"}
+_COLUMNS = 88
 
 
 @functools.cache
 def pages():
-    made = {f"reference/{name}.md": _page(page) for name, page in PAGES.items()}
-    return {**made, "reference/constructors.md": _constructors(), "reference/command_line.md": _command_line()}
+    made = {f"reference/{name}": _ENTRY.sub(_entry, text) for name, text in _written().items()}
+    return {**made, "reference/command_line.md": _command_line()}
+
+
+def _written():
+    folder = REPOSITORY / "docs" / "reference"
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
 
 
 @functools.cache
 def public_names():
     """Return a dict from a name as a text may have it, with or without its package, to its entry."""
-    entries = [name for page in PAGES.values() for name in page.names]
+    entries = [match[1] for text in _written().values() for match in _ENTRY.finditer(text)]
     entries += [f"keras_vit.{name}" for name in CONSTRUCTORS]
     full = {name: name for name in entries}
     full |= {name.removeprefix("keras_vit."): name for name in entries if name.count(".") > 1}
@@ -153,42 +47,26 @@ def public_names():
     return {**telling, **full}
 
 
-def _page(page):
-    entries = "".join(_entry(name, definition) for name, definition in page.names.items())
-    return f"# {page.title}\n\n{page.text}\n\n{entries}"
-
-
-def _entry(name, definition):
-    """What mkdocstrings turns into heading, signature and docstring; the public name can be linked to as well."""
-    anchor = "" if name == definition else f"[](){{#{name}}}\n\n"
+def _entry(match):
+    """What mkdocstrings turns into heading, signature and docstring; its template adds the text of the page."""
+    name, text = match[1], match[2].replace("```python", "**Example**\n\n```python", 1)
     label = name.rpartition(".")[2]
-    return f"{anchor}::: {definition}\n    options:\n      heading: {name}\n      toc_label: {label}\n\n"
+    if label in CONSTRUCTORS:
+        return text + _kind(VARIANTS[CONSTRUCTORS[label]])
+    definition = _DEFINITIONS.get(name, name)
+    anchor = "" if name == definition else f"[](){{#{name}}}\n\n"
+    options = json.dumps({"heading": name, "toc_label": label, "extra": {"text": text}}).replace("<", "\\u003c")
+    return f"{anchor}::: {definition}\n    options: {options}\n\n"
 
 
-_CONSTRUCTORS = """# Constructors
-
-One function per model of the zoo, all with keyword arguments alone; `keras_vit.create_model` takes the same with the
-name of the model first. Models of one kind have the same arguments, described above them.
-
-"""
-
-
-def _constructors():
-    """Those of one config class share their arguments, and so do those of the published families."""
-    kinds = {}
-    for variant in VARIANTS.values():
-        kinds.setdefault((variant.config_class, variant.family is not None), []).append(variant)
-    return _CONSTRUCTORS + "".join(_kind(variants) for variants in kinds.values())
-
-
-def _kind(variants):
-    """The arguments of a kind of models, then an entry per model."""
+def _kind(shown):
+    """The arguments of a kind of models, which are one config class or the published families, and all its models."""
+    kind = (shown.config_class, shown.family is None)
+    variants = [one for one in VARIANTS.values() if (one.config_class, one.family is None) == kind]
     first = constructor(constructor_name(variants[0].name))
     sections = {section.kind.value: section.value for section in _sections(first)}
     returned = inspect.signature(first).return_annotation.__name__
-    kind = variants[0].config_class.__name__.removesuffix("Config")
-    parts = [f"## {kind} models\n" if variants[0].family is None else f"## {kind} models of published families\n"]
-    parts.append(f"**Returns**: `keras_vit.{returned}`.\n")
+    parts = [f"**Returns**: `keras_vit.{returned}`.\n"]
     parts.append(table(("argument", "default", "meaning"), _arguments(first, sections["parameters"])))
     if "raises" in sections:
         parts.append(
@@ -219,13 +97,17 @@ def _line(text):
 
 
 def _command_line():
-    """What `--help` says, whole and of every verb."""
+    """The help of `keras-vit` and of each command."""
     helps = {"keras-vit": _help(), **{f"keras-vit {verb}": _help(verb) for verb in VERBS}}
     entries = "".join(f"## {name}\n\n```text\n{text}```\n\n" for name, text in helps.items())
-    return f"# Command line\n\nWhat `--help` says.\n\n{entries}"
+    return f"# Command line\n\nThe output of `--help`.\n\n{entries}"
 
 
 def _help(*words):
+    """Return the help of a command, with usage lines that fit the page; argparse does not wrap long alternatives."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
         parse([*words, "--help"])
-    return out.getvalue()
+    usage, rest = out.getvalue().split("\n\n", 1)
+    usage = re.sub(r"(?<=[\w-]) (?=[A-Z{])", "\xa0", " ".join(usage.split()))  # an option stays with its value
+    usage = textwrap.fill(usage, _COLUMNS, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
+    return usage.replace("\xa0", " ") + "\n\n" + rest

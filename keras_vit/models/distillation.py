@@ -31,7 +31,8 @@ class Distiller(TrainingModel):
 
     ```python
     distiller = keras_vit.Distiller(keras_vit.DeiT_Ti16(distilled=True), teacher)
-    distiller.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    distiller.compile(optimizer, loss, metrics=["accuracy"])
     distiller.fit(images, labels)
     distiller.student.save("student.keras")
     ```

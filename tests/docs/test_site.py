@@ -1,8 +1,9 @@
-"""The site is built without a warning, its links lead somewhere, and no public name is left out."""
+"""The site is built without a warning, its links lead somewhere, and each public name has an entry and an example."""
 
 import html.parser
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import urllib.parse
@@ -105,6 +106,7 @@ def test_site():
     check_links(site, folder)
     check_that_nothing_is_loaded_from_elsewhere(site)
     check_that_public_names_have_an_entry(site)
+    check_that_entries_have_an_example(folder)
     check_equations(site)
     check_tables(site)
     check_models(site)
@@ -142,6 +144,17 @@ def check_that_public_names_have_an_entry(site):
         "keras_vit.evaluation.evaluate": "keras_vit.evaluate",
     }
     assert {name for name in names if elsewhere.get(name, name) not in anchors} == set()
+
+
+def check_that_entries_have_an_example(folder):
+    """In the Markdown, and as often on the page."""
+    without = []
+    for path in (REPOSITORY / "docs" / "reference").glob("*.md"):
+        _, *entries = re.split(r"^::: ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        without += [entry.split()[0] for entry in entries if "```python\n" not in entry]
+        page = (folder / "reference" / path.stem / "index.html").read_text(encoding="utf-8")
+        assert page.count("<strong>Example</strong>") == len(entries) > 0, path.name
+    assert without == []
 
 
 def check_equations(site):
