@@ -286,9 +286,8 @@ def test_first_cell_installs(name, variables, monkeypatch):
     assert not calls
     exec(source.replace("YOUR-HOST/YOUR-NAME", "example.org/me"), names)
     [(magic, line)] = calls
-    extras = re.match(r'install -q "keras-vit-models\[([\w,-]+)\] @ git\+https://example.org/me/keras_vit"', line)[
-        1
-    ].split(",")
+    pattern = r'install -q "keras-vit-models\[([\w,-]+)\] @ git\+https://example.org/me/keras_vit"'
+    extras = re.match(pattern, line)[1].split(",")
     assert magic == "pip" and set(extras) <= set(setup_arguments()["extras_require"])
     assert extras[0] == ("tpu" if variables else "tensorflow")
 
