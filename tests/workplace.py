@@ -17,6 +17,8 @@ CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 def make(folder):
     """Fills `folder` with `cat.jpg`, class folders in `images`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`.
 
+    `scenes.npz` has images with masks of four classes.
+
     `clip` is a small CLIP with its text tower and tokenizer.
 
     `keras` is a cache of Keras (`KERAS_HOME`) in which `weights="imagenet"` of a ViT-Ti/16 is that file.
@@ -29,6 +31,9 @@ def make(folder):
         for index in range(2):
             _draw(rng).save(folder / "images" / name / f"{index}.jpg")
     np.savez(folder / "drawings.npz", **_arrays("train", 20), **_arrays("test", 8))
+    masks = rng.integers(0, 4, size=(8, 7, 7), dtype="int32").repeat(32, axis=1).repeat(32, axis=2)
+    scenes = np.repeat((60 * masks).astype("uint8")[..., None], 3, axis=-1)
+    np.savez(folder / "scenes.npz", images=scenes, masks=masks)
     official = _with_head(keras_vit.ViT_Ti16(), rng)
     keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
     release = find_release("ViT-Ti_16", "imagenet", 224)
