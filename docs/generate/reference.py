@@ -6,7 +6,6 @@ import inspect
 import io
 import json
 import re
-import textwrap
 
 import griffe
 from repository import REPOSITORY
@@ -20,7 +19,6 @@ from keras_vit.zoo import CONSTRUCTORS, VARIANTS, constructor, constructor_name
 _ENTRY = re.compile(r"^::: (\S+)\n(.*?)(?=^::: |^## |\Z)", re.MULTILINE | re.DOTALL)
 # Functions that are imported on first use from a module of the same name, which mkdocstrings would show instead.
 _DEFINITIONS = {"keras_vit.export": "keras_vit.serving.export.export"}
-_COLUMNS = 88
 
 
 @functools.cache
@@ -99,15 +97,11 @@ def _line(text):
 def _command_line():
     """The help of `keras-vit` and of each command."""
     helps = {"keras-vit": _help(), **{f"keras-vit {verb}": _help(verb) for verb in VERBS}}
-    entries = "".join(f"## {name}\n\n```text\n{text}```\n\n" for name, text in helps.items())
+    entries = "".join(f"## {name}\n\n``` {{.text .help}}\n{text}```\n\n" for name, text in helps.items())
     return f"# Command line\n\nThe output of `--help`.\n\n{entries}"
 
 
 def _help(*words):
-    """Return the help of a command, with usage lines that fit the page; argparse does not wrap long alternatives."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
         parse([*words, "--help"])
-    usage, rest = out.getvalue().split("\n\n", 1)
-    usage = re.sub(r"(?<=[\w-]) (?=[A-Z{])", "\xa0", " ".join(usage.split()))  # an option stays with its value
-    usage = textwrap.fill(usage, _COLUMNS, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
-    return usage.replace("\xa0", " ") + "\n\n" + rest
+    return out.getvalue()

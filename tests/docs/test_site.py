@@ -142,6 +142,8 @@ def check_that_public_names_have_an_entry(site):
     elsewhere = {
         "keras_vit.evaluation.predict": "keras_vit.predict",
         "keras_vit.evaluation.evaluate": "keras_vit.evaluate",
+        "keras_vit.serving.export": "keras_vit.export",
+        "keras_vit.training.train": "keras_vit.train",
     }
     assert {name for name in names if elsewhere.get(name, name) not in anchors} == set()
 
