@@ -1,6 +1,8 @@
 """Every row of docs/migration is run: our column always, both where the other library is installed, and compared.
 
-To run both columns, install the packages of `PEERS` next to the extra [test]; tests/migration_rows.py compares.
+Both columns run where the modules of `PEERS` are installed next to the extra [test]: `pip install keras-hub timm
+transformers vit-keras opencv-python-headless zeromodels`, and for tfimm as its page says. tests/migration_rows.py
+compares the columns.
 """
 
 import importlib.util
@@ -155,6 +157,6 @@ def test_our_column(page, hub, cache, here):
 def test_both_columns(page, hub, cache, here):
     missing = [name for name in PEERS[page] if importlib.util.find_spec(name) is None]
     if missing:
-        pytest.skip(f"the column of {page} is not run: {', '.join(missing)} is not installed")
+        pytest.skip(f"only our column of {page} is run; not installed: {', '.join(missing)}")
     compared = _run(page, "both", hub, cache, here)
     assert compared.count("equal") >= 5 and compared.count("values") >= 5, compared
