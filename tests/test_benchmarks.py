@@ -13,7 +13,7 @@ import pytest
 import keras_vit
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
-GUIDE = (REPOSITORY / "docs" / "guides" / "finetune.md").read_text(encoding="utf-8")
+GUIDE = (REPOSITORY / "docs" / "guides" / "finetune.md").read_text(encoding="utf-8").replace("\\\n", "")
 COMMANDS = re.findall(r"^python -m benchmarks\.finetune (.*)$", GUIDE, re.MULTILINE)
 LOSSES = re.compile(r"^(\w+): loss ([\d.]+), marginal ([\d.]+), chance ([\d.]+)$", re.MULTILINE)
 WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"

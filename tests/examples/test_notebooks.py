@@ -128,7 +128,7 @@ def run(name, folder, changes=None, **environment):
 
 
 # a line that the logger of the package writes, with and without the form of an application's own handler
-REPORT = re.compile(r"(INFO:keras_vit:)?(Loaded|Exported|Saved|  [a-z]+)")
+REPORT = re.compile(r"(INFO:keras_vit:)?(Loaded|Writing|Comparing|Exported|Saved|  [a-z]+)")
 
 
 def noise(notebook):
