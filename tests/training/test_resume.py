@@ -39,7 +39,7 @@ def broken(tmp_path_factory):
 @pytest.mark.parametrize(
     ("kind", "calls"),
     slow_after(
-        2,
+        1,
         [
             ("on_train_batch_end", (7, 3, 1, 9)),  # inside epochs, once before the first checkpoint of the start
             ("on_test_batch_end", (1, 1)),  # the epoch has no steps left
