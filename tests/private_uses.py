@@ -16,6 +16,8 @@ from keras_vit.compat.jax_fit import JaxFit
 ROOT = pathlib.Path(keras_vit.__file__).parent
 _PRIVATE = re.compile(r"_[A-Za-z]\w*")
 _MODULES = ("keras.src", "tensorflow.python", "tf.__internal__", "tensorflow.__internal__")
+# Gradio takes long to import, and this module subclasses nothing of Keras.
+_WITHOUT_KERAS = ("keras_vit.demo.page",)
 # Attributes of ours, read from outside of their class, that Keras has for something else.
 OURS = {"_call_heads", "_config", "_conv", "_parts", "_preprocessing_source"}
 
@@ -91,23 +93,24 @@ def _defined_in(source):
 
 def _overridden():
     """Private names of Keras's classes that their subclasses in keras_vit define too."""
-    found = set(_defined_in(_source(JaxFit))) & _vocabulary()  # no base of a model on another backend
+    found = _of_class(JaxFit) & _vocabulary()  # no base of a model on another backend
     for info in pkgutil.walk_packages([str(ROOT)], "keras_vit."):
-        module = importlib.import_module(info.name) if "beam" not in info.name else None
+        module = importlib.import_module(info.name) if info.name not in _WITHOUT_KERAS else None
         for kind in filter(inspect.isclass, vars(module).values() if module else ()):
             own = (base for base in kind.__mro__ if base.__module__.startswith("keras_vit."))
-            found |= {name for base in own for name in _defined_in(_source(base))} & _inherited(kind)
+            found |= {name for base in own for name in _of_class(base)} & _inherited(kind)
     return found
 
 
+@functools.cache
 def _inherited(kind):
     names = set()
     for base in kind.__mro__:
         if base.__module__.startswith(("keras.", "tensorflow.")):
-            names |= set(vars(base)) | set(_defined_in(_source(base)))
+            names |= set(vars(base)) | _of_class(base)
     return names
 
 
 @functools.cache
-def _source(kind):
-    return inspect.getsource(kind)
+def _of_class(kind):
+    return set(_defined_in(inspect.getsource(kind)))

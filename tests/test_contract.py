@@ -8,8 +8,9 @@ from keras_vit import layers
 
 EXPANDED = contract.expand()
 IDS = [f"{layer_class.__name__}-{index}" for index, (layer_class, *_) in enumerate(EXPANDED)]
-# The default suite checks the last row of each layer alone, with most arguments given; of axial ResNets AxialAttention.
-_OTHERS = (layers.AxialStage, layers.AxialBottleneck)
+# The default suite checks the last row of each layer alone, with most arguments given, and not the layers that only
+# call others: of axial ResNets it checks AxialAttention, of axial blocks the attention, of ResNets the units.
+_OTHERS = (layers.AxialStage, layers.AxialBottleneck, layers.AxialTransformerBlock, layers.ResNetStage)
 _LAST = {layer_class: index for index, (layer_class, *_) in enumerate(EXPANDED) if layer_class not in _OTHERS}
 CASES = [
     pytest.param(*case, marks=() if _LAST.get(case[0]) == index else pytest.mark.slow)

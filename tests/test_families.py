@@ -10,7 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
-from families import CLASSES, FAMILIES, Family, resnet50
+from families import CLASSES, FAMILIES, Family, built, resnet50
 
 import keras_vit
 from keras_vit import ViTConfig
@@ -25,9 +25,12 @@ ALIKE = (
     *("BEiT", "ViT-22B"),
 )
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
-# Families with nearly the layers of the other ones, in the tests of what is made of a trained model.
+# Families with nearly the layers of the other ones, in the tests of what is made of a trained model, and of what
+# test_contract.py tests layer by layer.
 SAME_LAYERS = (*ALIKE, "hybrid", "EVA-02", "SAM")
 OTHER_LAYERS = [pytest.param(name, marks=SLOW if name in SAME_LAYERS else ()) for name in FAMILIES]
+# serving/test_saved_model.py and models/test_layer_states.py have the plain ViT.
+NOT_PLAIN = [pytest.param(name, marks=SLOW if name in ("plain", *SAME_LAYERS) else ()) for name in FAMILIES]
 FORMATS = [(name, runtime) for runtime in ("onnx", "litert", "openvino") for name in FAMILIES]
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -67,25 +70,20 @@ def family(name):
     return FAMILIES[name]
 
 
-@pytest.fixture(scope="module")
-def models():
-    """The model of each family, built once; who changes one takes a clone."""
-    return {name: family.build() for name, family in FAMILIES.items()}
-
-
 @pytest.fixture
-def model(models, name):
-    return models[name]
+def model(name):
+    """The model of the family, built once; a test that changes it takes a clone."""
+    return built(name)
 
 
 @pytest.fixture(scope="module")
-def fitted(models, tmp_path_factory):
+def fitted(tmp_path_factory):
     """Function from a name to that family's model after two steps of training and its `.keras` file."""
     folder, made = tmp_path_factory.mktemp("saved"), {}
 
     def get(name):
         if name not in made:
-            trained = keras_vit.clone(models[name])
+            trained = keras_vit.clone(built(name))
             made[name] = trained, _fit(trained, eager=ON_TENSORFLOW and name in SAME_LAYERS), folder / f"{name}.keras"
             trained.save(made[name][-1])
         return made[name]
@@ -129,6 +127,7 @@ def test_fit_changes_every_trainable_weight(name, model, fitted):
     assert not {path for path in unchanged if not path.endswith(WITHOUT_EFFECT)}
 
 
+@pytest.mark.parametrize("name", OTHER_LAYERS)
 def test_saved_model_opens_with_equal_outputs(name, fitted):
     trained, _, path = fitted(name)
     again = keras.models.load_model(path)
@@ -161,6 +160,7 @@ def test_saved_models_open_in_a_fresh_process(fitted, names):
         np.testing.assert_allclose(outputs[name], logits, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("name", OTHER_LAYERS)
 def test_mixed_bfloat16_is_near_float32_and_trains(family, model):
     mixed = family.build(dtype="mixed_bfloat16")
     mixed.set_weights(model.get_weights())
@@ -172,7 +172,7 @@ def test_mixed_bfloat16_is_near_float32_and_trains(family, model):
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="SavedModels need TensorFlow")
-@pytest.mark.parametrize("name", OTHER_LAYERS)
+@pytest.mark.parametrize("name", NOT_PLAIN)
 def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path):
     import tensorflow as tf
 
@@ -197,6 +197,7 @@ def test_other_formats_of_export_give_equal_outputs_for_any_batch(model, tmp_pat
         np.testing.assert_allclose(outputs["logits"], expected[:count], atol=1e-4)
 
 
+@pytest.mark.parametrize("name", OTHER_LAYERS)
 def test_batch_size_is_open(model):
     assert model.input.shape[0] is None and tuple(model.output.shape) == (None, CLASSES)
     expected = _run(model, _images(3))
@@ -288,7 +289,7 @@ def test_lora_and_head_alone_learn(family, model, tmp_path):
         np.testing.assert_allclose(_run(again, _images()), _run(adapted, _images()), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", OTHER_LAYERS)
+@pytest.mark.parametrize("name", NOT_PLAIN)
 def test_int8_agrees_with_float_and_survives_saving(model, tmp_path, quick_collection):
     """Each logit within a fifth of the deviation of the logits; at most 0.03 to 0.11 of it was measured."""
     quantized = keras_vit.clone(model)

@@ -13,6 +13,9 @@ from keras_vit.compat import private_names as table
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 ROWS = {row.name: row for row in table.TABLE}
+TINY = keras_vit.ViTConfig(
+    name="tiny", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=1, mlp_dim=8, classes=2
+)
 NAMED = [row for row in table.TABLE if row.holder and row.holder.partition(":")[0] not in ("jax", "tensorflow")]
 if keras.backend.backend() == "tensorflow":
     NAMED += [row for row in table.TABLE if row.holder.startswith("tensorflow:")]
@@ -76,7 +79,7 @@ def test_without_it_keras_vit_is_slower_or_compile_raises_an_error(monkeypatch, 
         monkeypatch.setattr(keras_vit.Model, "_replicas", 2)
     if row.needed == "speed":
         remove(monkeypatch, row)
-        keras_vit.create_model("ViT-Ti_16", image_size=16, classes=2)
+        keras_vit.VisionTransformer(TINY)
         model.compile("adam", "mse")
         assert np.isfinite(model.train_on_batch(images, labels))
         assert np.isfinite(model.predict(images, verbose=0)).all()

@@ -182,7 +182,7 @@ def test_mixed_precision_normalises_in_float32(models, encoders):
 def test_saved_model_gives_the_same_answers(models, encoders, tmp_path):
     tf = pytest.importorskip("tensorflow")
     model = zero_shot(models[CLIP], NAMES, text=encoders[CLIP])
-    path = keras_vit.export(model, tmp_path / "served", check=False)
+    path = keras_vit.export(model, tmp_path / "served", signatures=("images",), check=False)
     served = tf.saved_model.load(str(path)).signatures["images"](images=tf.constant(PIXELS))
     np.testing.assert_allclose(served["logits"], of_pixels(model), atol=1e-4)
 

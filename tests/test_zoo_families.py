@@ -1,6 +1,7 @@
 """The zoo: variants of published families, names of other libraries, and `pretrained`."""
 
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import zoo
@@ -36,19 +37,22 @@ def test_variants_of_families_are_what_their_authors_trained(name):
 
 @pytest.mark.parametrize(
     ("foreign", "variant", "changes"),
-    [
-        ("vit_base_patch14_dinov2.lvd142m", "DINOv2-B_14", {"image_size": (518, 518)}),
-        ("vit_base_patch14_dinov2", "DINOv2-B_14", {"image_size": (518, 518)}),
-        ("timm/vit_small_patch14_reg4_dinov2.lvd142m", "DINOv2-S_14-reg4", {"num_registers": 4}),
-        ("hf-hub:timm/vit_small_patch16_dinov3.lvd1689m", "DINOv3-S_16", {"num_registers": 4}),
-        # the first tag is timm's own choice
-        ("vit_small_patch16_224", "ViT-S_16", {"classes": 1000}),
-        ("beit_base_patch16_224", "BEiT-B_16", {"classes": 1000}),
-        ("vit_base_patch16_siglip_256", "SigLIP2-B_16", {"gelu": "erf"}),
-        ("facebook/dinov2-base", "DINOv2-B_14", {"pooling": "token"}),
-        ("openai/clip-vit-base-patch32", "CLIP-B_32", {"gelu": "quick", "classes": 512}),
-        ("hf://google/siglip-base-patch16-224", "SigLIP-B_16", {"gelu": "tanh"}),
-    ],
+    slow_after(
+        5,
+        [
+            ("vit_base_patch14_dinov2.lvd142m", "DINOv2-B_14", {"image_size": (518, 518)}),
+            ("hf-hub:timm/vit_small_patch16_dinov3.lvd1689m", "DINOv3-S_16", {"num_registers": 4}),
+            # the first tag is timm's own choice
+            ("vit_base_patch16_siglip_256", "SigLIP2-B_16", {"gelu": "erf"}),
+            ("openai/clip-vit-base-patch32", "CLIP-B_32", {"gelu": "quick", "classes": 512}),
+            ("hf://google/siglip-base-patch16-224", "SigLIP-B_16", {"gelu": "tanh"}),
+            ("vit_base_patch14_dinov2", "DINOv2-B_14", {"image_size": (518, 518)}),
+            ("timm/vit_small_patch14_reg4_dinov2.lvd142m", "DINOv2-S_14-reg4", {"num_registers": 4}),
+            ("vit_small_patch16_224", "ViT-S_16", {"classes": 1000}),
+            ("beit_base_patch16_224", "BEiT-B_16", {"classes": 1000}),
+            ("facebook/dinov2-base", "DINOv2-B_14", {"pooling": "token"}),
+        ],
+    ),
 )
 def test_names_of_timm_and_the_hub(foreign, variant, changes):
     assert zoo.variant_name("variant", foreign) == variant

@@ -114,18 +114,19 @@ def native_pipeline(
             f"images_per_sequence above 1 and drop_rate need training=True; got images_per_sequence={count}, "
             f"drop_rate={rate}, training=False"
         )
+    longest = count * max_tokens
+    buckets = checks.check_integers("buckets", (longest,) if buckets is None else buckets)
+    if list(buckets) != sorted(set(buckets)) or buckets[-1] < longest:
+        raise ValueError(
+            f"buckets must ascend to at least images_per_sequence * max_tokens = {longest}; got buckets={buckets}"
+        )
     batches = (train_pipeline if training else eval_pipeline)(source, preprocessing, batch_size, **arguments)
-    (shard, shards), longest = arguments.get("shard", (0, 1)), count * max_tokens
+    shard, shards = arguments.get("shard", (0, 1))
     rows = batch_size // shards
     if rows % count or (count > 1 and not arguments.get("drop_remainder", True)):
         raise ValueError(
             "images_per_sequence must divide the images of a batch, so drop_remainder must be True; got "
             f"images_per_sequence={count} and {rows} images per worker"
-        )
-    buckets = checks.check_integers("buckets", (longest,) if buckets is None else buckets)
-    if list(buckets) != sorted(set(buckets)) or buckets[-1] < longest:
-        raise ValueError(
-            f"buckets must ascend to at least images_per_sequence * max_tokens = {longest}; got buckets={buckets}"
         )
     seed = tf.constant(arguments.get("seed", 0), tf.int64)
 

@@ -91,14 +91,13 @@ def test_a_repository_gives_the_model_that_was_published(server, publish, make_m
     assert {file for _, _, file in server.requests} == set(FILES)
 
 
-def test_create_model_follows_the_two_json_files(publish, tmp_path):
-    labels = [f"class {index}" for index in range(5)]
-    preprocessing = keras_vit.Preprocessing(size=64, crop=48, interpolation="bicubic", mean=(0.4,) * 3)
-    arguments = {"image_size": 48, "classes": 5}
-    source = keras_vit.ViT_Ti16(**arguments, gelu="erf", epsilon=1e-7, labels=labels, preprocessing=preprocessing)
-    source.get_layer("head").kernel.assign(np.random.default_rng(0).normal(size=(192, 5)))
+def test_create_model_follows_the_two_json_files(publish, make_model, in_zoo):
+    labels = [f"class {index}" for index in range(3)]
+    preprocessing = keras_vit.Preprocessing(size=24, crop=16, interpolation="bicubic", mean=(0.4,) * 3)
+    source = make_model(gelu="erf", epsilon=1e-7)
+    source.labels, source.preprocessing = labels, preprocessing
     publish(source)
-    model = keras_vit.create_model("ViT-Ti_16", weights="hf://org/repo", **arguments)
+    model = in_zoo("vit")("hf://org/repo")
     np.testing.assert_array_equal(logits(model), logits(source))
     assert (model.config.gelu, model.config.epsilon) == ("erf", 1e-7)
     assert model.labels == tuple(labels)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from file_shapes import file_of
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.checkpoints.description import describe
@@ -43,7 +44,7 @@ def flexible_file(size):
     return file_of(f"ViT-{size}_16", "timm", image_size=112, embedding={"class_position": False})
 
 
-@pytest.mark.parametrize("kernel", [8, 16, 32])
+@pytest.mark.parametrize("kernel", slow_after(2, [8, 32, 16]))
 def test_a_small_table_without_class_row_is_that_of_flexivit(kernel):
     """The kernel may have any size; both stay as they are, for patches of 16 pixels at 240."""
     _, description = flexible_file("S")
@@ -152,7 +153,7 @@ def test_patches_that_are_no_square_of_rgb_need_their_size(tmp_path):
     [
         ("SigLIP2-B_16-NaFlex", "huggingface"),
         ("SigLIP2-B_16-NaFlex", "timm"),
-        ("SigLIP2-So400m_16-NaFlex", "timm"),
+        pytest.param("SigLIP2-So400m_16-NaFlex", "timm", marks=pytest.mark.slow),
         ("NaFlexViT-B_16-parfac-gap", "timm"),
     ],
 )

@@ -1,5 +1,6 @@
 """save_weights: what others published comes back byte for byte, and what a layout cannot hold is refused."""
 
+import functools
 import json
 import pathlib
 import re
@@ -119,7 +120,7 @@ def test_the_names_of_a_published_file_need_no_folding(tmp_path, make_model):
 @pytest.mark.parametrize(
     ("kind", "layout", "changes"),
     slow_after(
-        10,
+        7,
         [
             ("vit", "official", {"representation_size": 4}),
             ("vit", "huggingface", {"qkv_bias": False, "image_size": (24, 8)}),
@@ -296,11 +297,16 @@ def test_any_reader_of_npz_reads_ours(make_model, tmp_path):
         np.testing.assert_array_equal(file["head/kernel"], model.get_layer("head").kernel.numpy())
 
 
+@functools.cache
+def real_model(path):
+    return keras_vit.ViT_Ti16(weights=path)
+
+
 @pytest.mark.parametrize(
     ("source", "layout"), [(f"{REAL}.npz", "official"), (f"{REAL}.huggingface.safetensors", "huggingface")]
 )
 def test_real_files_come_back_byte_for_byte(real_data, tmp_path, source, layout):
-    model = keras_vit.ViT_Ti16(weights=real_data / source)
+    model = real_model(real_data / source)
     path = tmp_path / f"a{pathlib.Path(source).suffix}"
     keras_vit.save_weights(model, path, layout)
     written, original = load_arrays(path), load_arrays(real_data / source)
@@ -310,9 +316,7 @@ def test_real_files_come_back_byte_for_byte(real_data, tmp_path, source, layout)
 
 
 def test_real_files_in_both_layouts_hold_the_same(real_data, weights_of):
-    models = [
-        keras_vit.ViT_Ti16(weights=real_data / f"{REAL}{suffix}") for suffix in (".npz", ".huggingface.safetensors")
-    ]
+    models = [real_model(real_data / f"{REAL}{suffix}") for suffix in (".npz", ".huggingface.safetensors")]
     check_equal(*models, weights_of)
 
 

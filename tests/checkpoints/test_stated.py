@@ -63,19 +63,18 @@ def test_config_json_states_the_window(make_kind, in_zoo, tmp_path):
     assert in_zoo("swin")(tmp_path / "folder").config.window_size == 2
 
 
-def test_config_json_wins_over_our_metadata(tmp_path):
-    model = randomised(keras_vit.ViT_Ti16(image_size=32, classes=3, gelu="erf", epsilon=1e-3))
+def test_config_json_wins_over_our_metadata(make_model, in_zoo, tmp_path):
+    model = make_model(gelu="erf", epsilon=1e-3)
     keras_vit.save_weights(model, tmp_path / "folder", "huggingface")
     path = tmp_path / "folder" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "layer_norm_eps": 1e-7}))
-    again = keras_vit.ViT_Ti16(image_size=32, classes=3, weights=tmp_path / "folder")
+    again = in_zoo("vit")(tmp_path / "folder")
     assert (again.config.gelu, again.config.epsilon) == ("erf", 1e-7)
 
 
-def test_arguments_win_and_the_report_says_what_differs(tmp_path, caplog):
-    model = randomised(keras_vit.ViT_Ti16(image_size=32, classes=3, gelu="erf"))
-    keras_vit.save_weights(model, tmp_path / "a.npz")
-    model = keras_vit.ViT_Ti16(image_size=32, classes=3, gelu="tanh", weights=tmp_path / "a.npz")
+def test_arguments_win_and_the_report_says_what_differs(make_model, in_zoo, tmp_path, caplog):
+    keras_vit.save_weights(make_model(gelu="erf"), tmp_path / "a.npz")
+    model = in_zoo("vit")(tmp_path / "a.npz", gelu="tanh")
     assert model.config.gelu == "tanh"
     assert "the file states gelu='erf'; the model has 'tanh'" in caplog.text
 
@@ -103,10 +102,10 @@ def test_fields():
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory):
+def stored(make_model, tmp_path_factory):
     """Arrays of a file in timm's format."""
     path = tmp_path_factory.mktemp("stored") / "a.safetensors"
-    keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=32, classes=3), path, "timm")
+    keras_vit.save_weights(make_model(), path, "timm")
     return safetensors.numpy.load_file(path)
 
 
@@ -121,7 +120,7 @@ def stored(tmp_path_factory):
         '{"preprocessing": {"size": "x"}}',
     ],
 )
-def test_damaged_metadata_is_refused(stored, tmp_path, text):
+def test_damaged_metadata_is_refused(stored, in_zoo, tmp_path, text):
     safetensors.numpy.save_file(stored, tmp_path / "b.safetensors", {KEY: text})
     with pytest.raises(ValueError, match=r"metadata .*b\.safetensors'"):
-        keras_vit.ViT_Ti16(image_size=32, classes=3, weights=tmp_path / "b.safetensors")
+        in_zoo("vit")(tmp_path / "b.safetensors")

@@ -230,6 +230,13 @@ def test_the_first_step_is_traced_once():
     assert model.traced == 1 and int(model.optimizer.iterations) == 3
 
 
+@pytest.fixture(scope="module")
+def batches():
+    source, _ = keras_vit.data.from_digits()
+    preprocessing = keras_vit.Preprocessing(size=8, mean=(0.5,), std=(0.5,))
+    return keras_vit.data.train_pipeline(source, preprocessing, 64)
+
+
 class TestDataWithoutEnd:
     """Keras would go on for ever."""
 
@@ -239,12 +246,6 @@ class TestDataWithoutEnd:
         model = keras_vit.Model(inputs, keras.layers.Dense(10)(keras.layers.Flatten()(inputs)))
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
-
-    @pytest.fixture
-    def batches(self):
-        source, _ = keras_vit.data.from_digits()
-        preprocessing = keras_vit.Preprocessing(size=8, mean=(0.5,), std=(0.5,))
-        return keras_vit.data.train_pipeline(source, preprocessing, 64)
 
     @pytest.mark.parametrize(
         ("method", "data", "steps"),

@@ -167,7 +167,7 @@ def sparse(steps):
     return [[tf.IndexedSlices(gradient[:2], [2, 0], [3, 4]) for gradient in step] for step in steps]
 
 
-@pytest.mark.parametrize("name", ["AdamW, excluded", "AdamW, rates", "SGD, momentum"])
+@pytest.mark.parametrize("name", slow_after(1, ["AdamW, rates", "AdamW, excluded", "SGD, momentum"]))
 @pytest.mark.parametrize(
     ("change", "dtype"),
     [(sparse, "float32"), (lambda steps: [[g[:1] for g in step] for step in steps], "float32"), (list, "float64")],

@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 from keras_vit.compat import saved_objects
 
@@ -40,7 +41,7 @@ def train(make, learning_rate, steps=6):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@pytest.mark.parametrize("weight_decay", slow_after(1, [0.3, 0.0]))
 @pytest.mark.parametrize("scheduled", [False, True], ids=["constant", "schedule"])
 def test_is_a_stock_optimizer_per_variable_with_its_own_learning_rate(name, weight_decay, scheduled):
     ours, stock, arguments = OPTIMIZERS[name]

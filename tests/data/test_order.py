@@ -63,7 +63,7 @@ def test_one_pass_in_order(source):
     assert int(train_pipeline(source, LEVELS, 4).cardinality()) == tf.data.INFINITE_CARDINALITY
 
 
-@BOTH
+@pytest.mark.parametrize("source", slow_after(1, SOURCES.values()), ids=SOURCES)
 @pytest.mark.parametrize("options", slow_after(1, [{"repeats": 3, **RANDOM}, {}]), ids=["random", "plain"])
 def test_a_later_start_gives_the_later_batches(source, options):
     whole = batches(train_pipeline(source, LEVELS, 4, seed=3, **options), 9)

@@ -6,6 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
+from slow_rows import slow_after
 
 from keras_vit import Preprocessing
 from keras_vit.data import preprocessing
@@ -61,7 +62,7 @@ def test_decode_gives_the_pixels_of_pillow(channels, mode):
         np.testing.assert_array_equal(preprocessing.decode(contents, channels), expected, err_msg=kind)
 
 
-@pytest.mark.parametrize(("size", "ratio"), [(102, 1), (100, 2), (50, 4), ((50, 100), 2), ((25, 25), 8)])
+@pytest.mark.parametrize(("size", "ratio"), slow_after(3, [(102, 1), (50, 4), ((50, 100), 2), (100, 2), ((25, 25), 8)]))
 def test_decode_at_a_part_of_the_size_gives_the_pixels_of_pillow(size, ratio):
     contents = encode(COLOUR.resize((450, 303)), "JPEG", progressive=ratio == 4)
     expected = PIL.Image.open(io.BytesIO(contents))
@@ -91,7 +92,7 @@ def test_decode_refuses_other_channels():
         preprocessing.decode(ENCODED["png"], 4)
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("interpolation", slow_after(1, ["bicubic", "bilinear"]))
 def test_graph_equals_eager_and_has_a_static_shape(interpolation):
     protocol = Preprocessing(size=36, crop=(24, 32), interpolation=interpolation)
 
@@ -270,7 +271,7 @@ def test_real_images_as_the_reference_fed_them(real_data):
         assert difference.mean() < 0.01
 
 
-@pytest.mark.parametrize("size", [(600, 40), (513, 70), (102, 1000)])
+@pytest.mark.parametrize("size", [(600, 40), (513, 70), (40, 600)])
 def test_large_images_are_worked_on_strip_by_strip_to_the_same(size, monkeypatch):
     image = tf.constant(np.random.default_rng(0).integers(0, 256, (*size, 3)), tf.uint8)
     protocols = [

@@ -9,6 +9,7 @@ import pytest
 import scipy.special
 import sklearn.metrics
 import tensorflow as tf
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
@@ -38,7 +39,7 @@ def places(model, images=IMAGES, labels=LABELS):
     return np.array([list(np.argsort(-row, kind="stable")).index(n) for row, n in zip(logits, labels, strict=True)])
 
 
-@pytest.mark.parametrize("batch_size", [45, 8])
+@pytest.mark.parametrize("batch_size", slow_after(1, [8, 45]))
 def test_counts_are_those_of_sorting(batch_size):
     model = tiny()
     expected = places(model)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_sets import encode, stream, write_folder
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
@@ -116,7 +117,9 @@ def test_only_images_that_a_draw_needs_are_read():
         few_shot(tiny(), train, batched(*TEST), shots=(1, 3), seeds=(0, 1))
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "mixed_bfloat16"}, {"include_top": False}, {"distilled": True}])
+@pytest.mark.parametrize(
+    "changes", slow_after(2, [{"dtype": "mixed_bfloat16"}, {"distilled": True}, {"include_top": False}])
+)
 def test_other_models(changes):
     model = tiny(**changes)
     result = few_shot(model, batched(*TRAIN), batched(*TEST), shots=(1, 10), seeds=(0, 1))

@@ -101,6 +101,7 @@ class TestKnn:
         assert (found.count, found.class_names, found.layer) == (15, tuple("012"), layer or "pooling")
         assert str(found).splitlines()[-1] == f"15 images of 3 classes, features of {layer or 'pooling'}, T=0.5"
 
+    @pytest.mark.slow  # test_few_shot.py and test_labelled.py have the matching
     def test_classes_are_matched_by_name(self):
         order = [2, 0, 1]
         renamed = from_arrays(IMAGES[TEST], np.argsort(order)[LABELS[TEST]], [NAMES[n] for n in order])

@@ -15,6 +15,8 @@ from keras_vit.data import from_arrays, from_directory
 from keras_vit.evaluation import evaluate, read_real_labels
 from keras_vit.evaluation.real_labels import right_answers
 
+pytestmark = pytest.mark.usefixtures("eagerly")  # test_accuracy.py has the compiled evaluation
+
 CONFIG = ViTConfig(
     name="tiny", image_size=16, patch_size=8, hidden_dim=12, num_layers=1, num_heads=2, mlp_dim=16, classes=1000
 )

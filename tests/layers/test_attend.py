@@ -98,7 +98,7 @@ def test_outputs_and_gradients(images, how):
     check(compile_for(both_ways(images, slope), parts, how)(*parts), statement(*parts, slope, images), 1e-5)
 
 
-@pytest.mark.parametrize("length", [3, 8, 10, 12])
+@pytest.mark.parametrize("length", slow_after(2, [3, 10, 8, 12]))
 def test_any_number_of_tokens_in_one_graph(length):
     """A few tokens are one chunk."""
     *parts, slope = inputs(length=length)

@@ -145,7 +145,7 @@ def test_parallel_block_has_one_norm():
 
 
 @every_switch
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("policy", slow_after(1, ["mixed_float16", "mixed_bfloat16"]))
 def test_switches_in_mixed_precision(name, policy, randomise):
     block, tokens, layers = _switched(name, dtype=policy)
     block.build(tokens.shape)
@@ -167,7 +167,7 @@ class InTraining(keras.layers.Layer):
         return self.block(tokens, **given, training=True)
 
 
-@pytest.mark.parametrize("name", slow_after(6, SWITCHES))
+@pytest.mark.parametrize("name", slow_after(3, SWITCHES))
 def test_recomputed_block_has_the_same_gradients(name, randomise):
     gradients = []
     for remat in (None, "attention", "block"):

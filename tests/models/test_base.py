@@ -122,7 +122,7 @@ def test_lora_is_merged_into_the_saved_kernel(make_model, make_images, run, tmp_
     np.testing.assert_allclose(run(again, make_images(model)), run(model, make_images(model)), atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", SAVED.values(), ids=SAVED)
+@pytest.mark.parametrize("changes", slow_after(3, SAVED.values()), ids=SAVED)
 def test_clone_is_equal_and_shares_nothing(changes, make_model, make_images, run):
     model = make_model(**changes)
     model.get_layer("block_01").trainable = False
@@ -154,7 +154,7 @@ def test_clone_trains(make_model, make_images):
 
 
 @pytest.mark.parametrize(
-    "changes", [SAVED["plain"], SAVED["everything"], SAVED["map"]], ids=["plain", "everything", "map"]
+    "changes", slow_after(1, [SAVED["everything"], SAVED["plain"], SAVED["map"]]), ids=["everything", "plain", "map"]
 )
 def test_keras_clone_model_gives_equal_outputs(changes, make_model, make_images, run):
     model = make_model(**changes)
@@ -311,7 +311,7 @@ def test_inputs_may_be_named_or_listed(make_model, make_images):
             np.testing.assert_array_equal(model.predict(inputs, verbose=0), expected)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+@pytest.mark.parametrize("dtype", slow_after(1, ["uint8", "int64"]))
 def test_levels_instead_of_prepared_images_are_warned_of(dtype, make_model):
     model = make_model()
     levels = np.zeros((1, *model.input_shape[1:]), dtype)

@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Distiller
@@ -90,8 +91,9 @@ def fitted(distiller, images, labels=LABELS, **arguments):
     }
 
 
-@pytest.mark.parametrize("distilled", [True, False], ids=["two heads", "one head"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "distilled"), slow_after(2, [("soft", True), ("hard", False), ("soft", False), ("hard", True)])
+)
 def test_loss_and_figures_are_those_of_the_formulas(mode, distilled, make_student, images):
     student, teacher = make_student(distilled=distilled), make_teacher()
     heads = student.call_heads(images, training=True)

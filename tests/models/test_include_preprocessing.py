@@ -9,6 +9,8 @@ import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.models.derived import of_pixels
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 CONFIG = ViTConfig(
     name="toy", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3
 )
@@ -31,6 +33,7 @@ def pair(**changes):
     return plain, pixels
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(
     "dtype, tolerance", slow_after(1, [("float32", 1e-5), ("mixed_bfloat16", 1e-2), ("float64", 1e-5)])
 )

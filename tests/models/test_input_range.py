@@ -12,6 +12,8 @@ import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
 from keras_vit.models.training_warnings import looked_at
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 CONFIG = ViTConfig(
     name="toy", image_size=8, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3
 )
@@ -59,6 +61,7 @@ KINDS = {
 STEPS = {"fit": {"steps_per_epoch": 3, "shuffle": False}, "evaluate": {"steps": 3}}
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 @pytest.mark.parametrize("method", slow_after(1, ["fit", "evaluate"]))
 def test_pixel_values_of_floats_are_warned_of(method, kind):
@@ -143,6 +146,7 @@ def test_other_functions_that_take_prepared_images_look_at_them():
         keras_vit.evaluation.predict_prepared(model, PIXELS)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_what_is_not_known_or_not_certain_passes():
     model = model_of()
     with warnings.catch_warnings(action="error"):

@@ -57,7 +57,7 @@ def parts_of(model, images, seed=0):
     return noise, numpy(embedded), numpy(tokens), numpy(encoded), numpy(places), numpy(decode([encoded, ranks, places]))
 
 
-@pytest.mark.parametrize(("name"), slow_after(3, ENCODERS))
+@pytest.mark.parametrize(("name"), slow_after(1, ENCODERS))
 def test_encoder_sees_the_visible_patches_alone(build, make_images, name):
     changes, (rows, columns) = ENCODERS[name]
     model = build(**changes)
@@ -102,8 +102,10 @@ def test_decoder_puts_tokens_at_their_places(build, make_images):
         np.testing.assert_allclose(filled[image], [*embedded[image, :2], *expected], rtol=1e-5)
 
 
-@pytest.mark.parametrize("include_preprocessing", [False, True])
-@pytest.mark.parametrize("norm_pixels", [False, True])
+@pytest.mark.parametrize(
+    ("norm_pixels", "include_preprocessing"),
+    slow_after(2, [(True, False), (False, True), (True, True), (False, False)]),
+)
 def test_loss_is_that_of_the_removed_patches(build, norm_pixels, include_preprocessing):
     model = build({"norm_pixels": norm_pixels}, include_preprocessing=include_preprocessing)
     mean, std = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.3, 0.25])

@@ -32,7 +32,8 @@ ENCODERS = {
     "hybrid": ({"image_size": (32, 16), **HYBRID}, (4, 2), (8, 8)),
     "grey": ({"channels": 1, "include_top": False}, (4, 4), (4, 4)),
 }
-LATER = ("registers", "no class token", "relative positions", "the same positions")  # in the slow tests
+# in the slow tests
+LATER = ("registers", "no class token", "relative positions", "the same positions", "distilled", "hybrid", "grey")
 UNCHANGED = {"corruption_rate": 1.0, "shares": (0, 0, 1)}
 
 

@@ -187,7 +187,8 @@ def test_every_weight_is_trained():
     model = _bit()
     before = {weight.path: weight.numpy() for weight in model.trainable_weights}
     assert len(before) == len(model.weights)
-    model.compile(keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss, run_eagerly=True)
     images = np.random.default_rng(1).normal(size=(4, 20, 27, 3)).astype("float32")
     model.fit(images, np.array([0, 1, 2, 3]), batch_size=4, verbose=0)
     for weight in model.trainable_weights:
@@ -211,7 +212,7 @@ def test_global_policy_is_kept_in_the_config():
     assert model.config.dtype == model.get_layer("stage_1").units[0].norm1.dtype_policy.name == "mixed_bfloat16"
 
 
-@pytest.mark.parametrize("include_top", [True, False])
+@pytest.mark.parametrize("include_top", slow_after(1, [True, False]))
 def test_saved_model_is_the_same(tmp_path, include_top):
     model = _bit(include_top=include_top, max_pool_padding="minus_infinity", gn_epsilon=1e-4)
     model.get_layer("stage_1").trainable = False

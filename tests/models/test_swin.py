@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import Preprocessing, SwinConfig, ViTConfig
@@ -93,7 +94,7 @@ def test_variable_paths():
     assert {weight.path for weight in make_swin().weights} == expected
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", slow_after(1, PARAMETERS))
 def test_number_of_parameters(name):
     assert full_size(name).count_params() == PARAMETERS[name]
 
@@ -126,7 +127,7 @@ def test_options_reach_the_layers():
 
 
 # Patches of 2: maps 13 x 11, 7 x 6 and 4 x 3; 6 x 22, 3 x 11 and 2 x 6
-@pytest.mark.parametrize("image_size", [(26, 22), (12, 44)])
+@pytest.mark.parametrize("image_size", slow_after(1, [[(26, 22)], [(12, 44)]]))
 def test_stages_are_maps_and_samples_do_not_touch(image_size, run):
     model = make_swin(image_size=image_size)
     images = np.random.default_rng(6).normal(size=(3, *image_size, 3)).astype("float32")

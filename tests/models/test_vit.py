@@ -322,8 +322,7 @@ def test_lora_on_a_blocks_dense_layer(make_model, make_images, run):
     "part",
     [
         "attention.qkv",
-        *(pytest.param(part, marks=pytest.mark.slow) for part in ("attention.proj", "mlp.dense1")),
-        "mlp.dense2",
+        *(pytest.param(part, marks=pytest.mark.slow) for part in ("attention.proj", "mlp.dense1", "mlp.dense2")),
     ],
 )
 def test_int8_on_a_blocks_dense_layer(part, make_model, make_images, run):

@@ -39,7 +39,7 @@ def test_fit_gives_each_head_half_the_loss(make_model, images):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     expected = np.mean([numpy(loss(labels, logits)) for logits in model.call_heads(images, training=True)])
     predicted = numpy(model(images)).argmax(axis=-1)
-    model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"], run_eagerly=True)
     before = {name: model.get_layer(name).get_weights()[0] for name in ("head", "head_dist")}
     history = model.fit(images, labels, epochs=1, verbose=0).history
     assert history["loss"][0] == pytest.approx(expected, rel=1e-5)
@@ -87,7 +87,7 @@ def test_inside_another_model_it_gives_the_mean_and_trains_both_heads(make_model
     probabilities = numpy(keras.ops.softmax(model(images)))
     np.testing.assert_allclose(numpy(outer(images, training=True)), probabilities, atol=1e-6)
     before = {name: model.get_layer(name).get_weights()[0].copy() for name in ("head", "head_dist")}
-    outer.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+    outer.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy", run_eagerly=True)
     outer.fit(images, np.arange(len(images)) % 5, epochs=1, verbose=0)
     for name, kernel in before.items():
         assert np.abs(model.get_layer(name).get_weights()[0] - kernel).max() > 1e-5

@@ -32,7 +32,7 @@ def in_fours(images):
 @pytest.mark.parametrize(
     "changes",
     slow_after(
-        4,
+        3,
         [
             {},
             {"token_merging": 3},

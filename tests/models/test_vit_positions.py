@@ -44,7 +44,7 @@ MORE = {("learned", "shared"), ("learned_2d", "stem"), ("learned_2d", "shared"),
 MORE |= {("sincos2d_mae", "every"), ("sincos2d_mae", "shared"), ("relative_2d", "shared")}
 MORE |= {("sincos2d", "shared"), ("sincos2d", "stem"), ("relative", "shared"), ("learned", "every"), ("none", "stem")}
 MORE |= {("learned_2d", "every"), ("sincos2d_mae", "stem"), ("factorized", "every"), ("factorized", "shared")}
-MORE |= {("factorized", "stem"), ("learned", "stem")}
+MORE |= {("factorized", "stem"), ("learned", "stem"), ("relative_2d", "every")}
 
 
 @pytest.mark.parametrize(

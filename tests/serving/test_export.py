@@ -267,7 +267,7 @@ def test_weights_without_their_preprocessing_need_force(model, tmp_path):
         export(fresh, tmp_path / "toy")
     copied = keras_vit.clone(fresh)
     assert (copied.preprocessing_source, copied.weights_source) == ("assumed", "toy.safetensors (timm names)")
-    folder = export(fresh, tmp_path / "toy", force=True, check=False)
+    folder = export(fresh, tmp_path / "toy", force=True, check=False, signatures=("images",))
     card = json.loads((folder / "model_card.json").read_text())
     assert (card["preprocessing_source"], card["weights"]) == ("assumed", "toy.safetensors (timm names)")
     assert fresh.preprocessing.mean == (0.5, 0.5, 0.5)

@@ -42,7 +42,7 @@ print(json.dumps([names, scores, logits, list(sys.modules)]))
 
 
 def check_answers(model, inputs, classes, scores, logits):
-    expected = model.predict(inputs, verbose=0)
+    expected = np.asarray(model(inputs))
     order = np.argsort(-expected, axis=-1)[:, :3]
     assert classes == [[LABELS[index] for index in row] for row in order]
     # Pillow and TensorFlow may round a resized pixel to neighbouring values.
@@ -133,7 +133,7 @@ def test_session_of_the_c_api_kind_loads_it(exported, model, drawn_files):
         graph = tf.compat.v1.saved_model.load(session, ["serve"], str(exported))
         signature = graph.signature_def["images_uint8"]
         logits = session.run(signature.outputs["logits"].name, {signature.inputs["images"].name: pixels})
-    np.testing.assert_allclose(logits, model.predict(inputs, verbose=0), atol=0.02)
+    np.testing.assert_allclose(logits, model(inputs), atol=0.02)
 
 
 def test_signatures_and_operations(served):
@@ -165,12 +165,12 @@ def test_signatures_and_operations(served):
 def test_features_tokens_and_attention(model, served, drawn_files):
     files, inputs = drawn_files
     inner = keras.Model(model.input, [model.get_layer(name).output for name in ("pooling", "encoder_norm")])
-    features, tokens = inner.predict(inputs, verbose=0)
+    features, tokens = inner(inputs)
     answer = served["features"](tf.constant(files))
     np.testing.assert_allclose(answer["features"], features, atol=0.02)
     np.testing.assert_allclose(answer["tokens"], tokens, atol=0.02)
     maps = served["attention"](tf.constant(files))["attention"]
-    np.testing.assert_allclose(maps, rollout_model(model).predict(inputs, verbose=0), atol=1e-3)
+    np.testing.assert_allclose(maps, rollout_model(model)(inputs), atol=1e-3)
 
 
 def test_weights_are_stored_once(exported, model):
