@@ -38,7 +38,6 @@ def _seeding():
     """Context without TensorFlow's seed; to set it drops the kernels of all operations, a third of many tests' time."""
     import keras  # here, as the process that only hands out the tests to workers need not import it
 
-    _set_plain_attributes(keras.layers.Layer)
     if keras.backend.backend() == "jax":
         import jax
 
@@ -47,16 +46,6 @@ def _seeding():
     if "tensorflow" not in sys.modules:
         return contextlib.nullcontext()
     return mock.patch.object(sys.modules["tensorflow"].random, "set_seed", lambda seed: None)
-
-
-def _set_plain_attributes(layer_class):
-    """Set numbers and strings at once: Keras looks for layers and variables in them, a fifth of the time of a build."""
-    tracked, plain = layer_class.__setattr__, {bool, int, float, str, type(None)}
-
-    def set_attribute(self, name, value):
-        (object.__setattr__ if type(value) in plain else tracked)(self, name, value)
-
-    layer_class.__setattr__ = set_attribute
 
 
 @pytest.fixture(autouse=True)
