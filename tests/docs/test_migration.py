@@ -34,15 +34,11 @@ PEERS = {
     "vit-keras": ("vit_keras", "cv2"),
     "zeromodels": ("zeromodels",),
 }
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-# Repository on the hub -> the layout of its files, and what the library that wrote it adds to config.json.
+# Repository on the hub -> the layout of its files.
 REPOSITORIES = {
-    "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k": ("timm", {}),
-    "facebook/deit-tiny-patch16-224": (
-        "huggingface",
-        {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-    ),
-    "facebook/dinov2-small": ("huggingface", {}),
+    "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k": "timm",
+    "facebook/deit-tiny-patch16-224": "huggingface",
+    "facebook/dinov2-small": "huggingface",
 }
 TIMM_CONFIG = {
     "architecture": "vit_tiny_patch16_224",
@@ -89,14 +85,13 @@ def hub(tmp_path_factory):
     """Address of a server with the repositories, whose weights are random."""
     folder = tmp_path_factory.mktemp("hub")
     with Server() as server:
-        for name, (layout, added) in REPOSITORIES.items():
+        for name, layout in REPOSITORIES.items():
             files = folder / name
             files.mkdir(parents=True)
             model = _without_zeros(keras_vit.create_model(name.removeprefix("timm/")))
             keras_vit.save_weights(model, files / "model.safetensors" if layout == "timm" else files, layout=layout)
-            written = files / "config.json"
-            config = TIMM_CONFIG if layout == "timm" else json.loads(written.read_text()) | added
-            written.write_text(json.dumps(config))
+            if layout == "timm":
+                (files / "config.json").write_text(json.dumps(TIMM_CONFIG))
             server.repositories[name] = {"main": files}
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
