@@ -43,7 +43,7 @@ def machine():
 
 def is_installed(name):
     try:
-        importlib.metadata.version(name)
+        importlib.metadata.version("keras-vit-models" if name == "keras_vit" else name)
     except importlib.metadata.PackageNotFoundError:
         return False
     return True

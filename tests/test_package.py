@@ -37,10 +37,11 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "tensorflow_datasets": "tensorflow-datasets",
     "tensorflow_serving": "tensorflow-serving-api",
+    "websocket": "websocket-client",
     "yaml": "pyyaml",
 }
-# by tensorflow, whose messages it reads, by what serves it, and by nncf, which draws its bars with it
-BROUGHT_BY_OTHERS = {"protobuf", "grpcio", "rich"}
+# by ipykernel, by tensorflow, whose messages it reads, by what serves it, and by nncf, which draws its bars with it
+BROUGHT_BY_OTHERS = {"IPython", "protobuf", "grpcio", "rich"}
 
 
 @pytest.fixture(scope="module")

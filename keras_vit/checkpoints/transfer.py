@@ -47,17 +47,22 @@ def transfer(url, file, most, login=None):
             now = time.monotonic()
             if pull.is_alive() and pace.is_too_slow(now, pull.done):
                 raise TimeoutError(f"fewer than {MIN_RATE} bytes per second came during {WINDOW:g} seconds")
-            bar.target = pull.total and -(-pull.total // 2**20)  # rounded up
-            bar.update(-(-pull.done // 2**20), finalize=False)
+            _show(bar, pull, finalize=False)
             if not bar.verbose and now - start > reports * _REPORT_SECONDS:
                 reports += 1
                 LOGGER.info("%.0f MiB of %s", pull.done / 2**20, url)
     finally:
         pull.is_given_up = True
         if pull.done:
-            bar.update(-(-pull.done // 2**20), finalize=True)
+            _show(bar, pull, finalize=True)
     if pull.error is not None:
         raise pull.error
+
+
+def _show(bar, pull, finalize):
+    """Update the bar, in MiB, rounded up."""
+    bar.target = pull.total and -(-pull.total // 2**20)
+    bar.update(-(-pull.done // 2**20), finalize=finalize)
 
 
 class Pace:

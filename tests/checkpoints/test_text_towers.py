@@ -236,7 +236,7 @@ def test_a_missing_file(folder, name):
 
 def test_without_tokenizers(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ImportError, match=r"pip install 'keras_vit\[text\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'keras-vit-models\[text\]'"):
         TextEncoder(CLIP)
 
 

@@ -46,5 +46,5 @@ def test_orbax_keeps_the_bits(tmp_path):
 
 def test_without_orbax(monkeypatch):
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
-    with pytest.raises(ImportError, match=r"need Orbax: pip install 'keras_vit\[hosts\]'"):
+    with pytest.raises(ImportError, match=r"need Orbax: pip install 'keras-vit-models\[hosts\]'"):
         host_arrays.checkpointer()
