@@ -45,6 +45,8 @@ def test_a_huggingface_folder(make_model, weights_of, in_zoo, tmp_path):
         "patch_size": 4,
         "num_channels": 3,
         "qkv_bias": True,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
         "id2label": {"0": "ant", "1": "bee", "2": "cat"},
         "label2id": {"ant": 0, "bee": 1, "cat": 2},
     }
