@@ -142,7 +142,7 @@ def _attention(config):
     facts = {
         "no bias in queries, keys and values": not config.qkv_bias,
         "no bias in keys": config.qkv_bias and not block.key_bias,
-        "queries and keys normalized per head": config.qk_norm,
+        "queries and keys normalised per head": config.qk_norm,
         f"rotary positions ({block.rotary and block.rotary.kind})": block.rotary,
         "learned bias per head and offset": config.position_embedding == "relative_2d",
         "norm before the output projection": block.attention_norm,
