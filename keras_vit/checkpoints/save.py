@@ -333,10 +333,12 @@ def _of_beit(config):
 
 # `keys` of a model type -> function of the config that returns the keys that follow from several fields
 _SPECIAL_KEYS = {
-    "vit": lambda config: (
-        {} if config.representation_size is None
-        else {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
-    ),
+    "vit": lambda config: {
+        # keras-hub needs the dropout rates
+        "hidden_dropout_prob": config.dropout_rate, "attention_probs_dropout_prob": config.attention_dropout_rate,
+        **({} if config.representation_size is None
+           else {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}),
+    },
     "swin": lambda config: {
         "hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False,
     },

@@ -19,7 +19,7 @@ def check_equal(model, other, weights_of):
 
 
 def test_a_huggingface_folder(make_model, weights_of, in_zoo, tmp_path):
-    source = make_model(seed=1, gelu="erf", epsilon=1e-5)
+    source = make_model(seed=1, gelu="erf", epsilon=1e-5, dropout_rate=0.25, attention_dropout_rate=0.5)
     source.labels = ("ant", "bee", "cat")
     source.preprocessing = keras_vit.Preprocessing(
         size=18, crop=16, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)
@@ -45,8 +45,8 @@ def test_a_huggingface_folder(make_model, weights_of, in_zoo, tmp_path):
         "patch_size": 4,
         "num_channels": 3,
         "qkv_bias": True,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
+        "hidden_dropout_prob": 0.25,
+        "attention_probs_dropout_prob": 0.5,
         "id2label": {"0": "ant", "1": "bee", "2": "cat"},
         "label2id": {"ant": 0, "bee": 1, "cat": 2},
     }
