@@ -1,13 +1,10 @@
-"""Read the rows of an `Order` as batches: one tf.data chain reads images, replaces unreadable ones and batches them."""
+"""Read the batches of an `Order`: images are read in parallel, and unreadable ones are replaced."""
 
 import os
 
 import tensorflow as tf
 
 from keras_vit.data.corrupt import check_labels
-from keras_vit.data.order import END
-
-_AHEAD = 2  # batches filled at the same time; with only one, cores would be idle during its last images
 
 
 def read_batches(order, start_step, prepare, image_spec, unreadable):
@@ -24,62 +21,48 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
     Returns:
         `tf.data.Dataset` of (images, labels), in a fixed order.
     """
-    source, count, fill = order.source, order.rows_per_batch, unreadable.needed > 0
-    nothing = tf.zeros(image_spec.shape, image_spec.dtype), tf.zeros((), source.dataset.element_spec["label"].dtype)
+    source, fill = order.source, unreadable.needed > 0
 
-    def read(row):
-        """Return (number of the row, whether it has an image, image, label); fail if the image is unreadable."""
+    def read(place, row):
+        """Return (place in the batch, image, label); fail if the image is unreadable."""
+        element = order.element(row)
+        image = prepare(row["number"], element["image"])
+        return place, tf.ensure_shape(image, image_spec.shape), element["label"]
 
-        def found():
-            element = order.element(row)
-            return prepare(row["number"], element["image"]), element["label"]
-
-        image, label = tf.cond(row["position"] == END, lambda: nothing, found)
-        return row["row"], True, tf.ensure_shape(image, image_spec.shape), label
-
-    def read_first(row):
+    def read_first(place, row):
         """Return the same for the first readable candidate, and report the unreadable ones before it."""
-        candidates = order.candidates(row).take(unreadable.allowed + 2 if fill else 1)
-        tried = candidates.enumerate().map(lambda place, candidate: (place, *read(candidate))).ignore_errors()
-        none = tf.data.Dataset.from_tensors((tf.constant(tf.int64.max), row["row"], False, *nothing))
-        place, *found = tried.concatenate(none).take(1).get_single_element()
-        reported = tf.cond(place > 0, lambda: _report(order, candidates.take(place), unreadable), tf.no_op)
+        candidates = order.candidates(row).take(unreadable.allowed + 2)
+        tried = candidates.enumerate().map(lambda n, candidate: (n, *read(place, candidate))).ignore_errors()
+        none = [tf.zeros(spec.shape, spec.dtype) for spec in tried.element_spec[2:]]
+        none = tf.data.Dataset.from_tensors((tf.int64.max, place, *none))
+        number, *found = tried.concatenate(none).take(1).get_single_element()
+        reported = tf.cond(number > 0, lambda: _report(order, candidates.take(number), unreadable), tf.no_op)
         with tf.control_dependencies([reported]):
             return tuple(tf.identity(value) for value in found)
 
-    def complete(next_row, batch):
-        """Insert the rows that `ignore_errors` left out, up to the last row of `batch`."""
-        rows, end = batch[0], batch[0][-1] + 1
+    def read_batch(rows):
+        rows = tf.data.Dataset.from_tensor_slices(rows).enumerate()
+        places, images, labels = _stacked(
+            rows.map(read, num_parallel_calls=_parallelism(), deterministic=True).ignore_errors()
+        )
 
         def mend():
-            expected = order.rows(next_row // count).skip(next_row % count).take(end - next_row)
-            missing = expected.filter(lambda row: tf.reduce_all(rows != row["row"])).map(read_first)
-            joined = [tf.concat(pair, 0) for pair in zip(batch, _stacked(missing), strict=True)]
-            sorting = tf.argsort(joined[0])
-            return tuple(tf.gather(values, sorting) for values in joined)
+            missing = rows.filter(lambda place, row: tf.reduce_all(places != place))
+            if not fill:
+                with tf.control_dependencies([_report(order, missing.map(lambda place, row: row), unreadable)]):
+                    return tf.identity(images), tf.identity(labels)
+            pairs = zip((places, images, labels), _stacked(missing.map(read_first)), strict=True)
+            order_of, *joined = [tf.concat(pair, 0) for pair in pairs]
+            return tuple(tf.gather(values, tf.argsort(order_of)) for values in joined)
 
-        return end, tf.cond(tf.size(rows, tf.int64) == end - next_row, lambda: batch, mend)
-
-    def finish(rows, has_image, images, labels):
-        images, labels, has_image = images[:-1], labels[:-1], has_image[:-1]  # without the end mark
-        if not fill:
-            images, labels = tf.cond(
-                tf.reduce_all(has_image),
-                lambda: (images, labels),
-                lambda: (tf.boolean_mask(images, has_image), tf.boolean_mask(labels, has_image)),
-            )
+        images, labels = tf.cond(tf.size(places, tf.int64) == rows.cardinality(), lambda: (images, labels), mend)
         with tf.control_dependencies([check_labels(labels, len(source.class_names))]):
-            return images, tf.identity(labels)
+            return tf.ensure_shape(images, (size, *image_spec.shape)), tf.ensure_shape(labels, (size,))
 
-    rows = order.rows(start_step)
-    options = {"num_parallel_calls": _parallelism(), "deterministic": True}
-    # `complete` cannot read a row of a stream a second time.
-    is_stream = source.lookup is None
-    images = rows.map(read_first, **options) if is_stream else rows.map(read, **options).ignore_errors()
-    batches = images.batch(count, num_parallel_calls=_AHEAD, deterministic=True)
-    if not is_stream:
-        batches = batches.scan(tf.constant(start_step * count, tf.int64), complete)
-    return batches.rebatch(count, drop_remainder=order.repeat or order.drop_remainder).map(finish)
+    size = order.rows_per_batch if fill and (order.repeat or order.drop_remainder) else None
+    # While the last images of a batch are read, free cores begin the next ones.
+    ahead = 1 + -(-_parallelism() // order.rows_per_batch)
+    return order.batches(start_step).map(read_batch, num_parallel_calls=ahead, deterministic=True)
 
 
 def _parallelism():

@@ -8,7 +8,6 @@ from keras_vit.data.sources import ImageSource, pack, unpack
 
 _SHUFFLE_BUFFER = 10_000  # elements, for sources without lookup
 _ENDLESS = tf.int64.max
-END = -1  # position of an end mark
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,17 +55,15 @@ class Order:
 
     @property
     def rows_per_batch(self):
-        """Number of rows of a full batch, including the partner and the end mark."""
-        return self.batch_size // self.shard[1] + self.has_partner + 1
+        """Number of rows of a full batch, including the partner."""
+        return self.batch_size // self.shard[1] + self.has_partner
 
-    def rows(self, step):
-        """Return the rows of all batches from `step` on (an integer or an int64 tensor), one after another.
-
-        The last row of every batch is an end mark, so even a batch without readable images has a row.
+    def batches(self, step):
+        """Return the rows of each batch from `step` on.
 
         Returns:
-            `tf.data.Dataset` of dicts of scalars: `row` (its number among all rows), `number` (the running number of
-            the image) and `position` (in the source, or `END`). Without lookup also `image`, a string, and `label`.
+            `tf.data.Dataset` of dicts of vectors: `number` (the running number of the image) and `position` (in the
+            source). Without lookup also `image`, strings, and `label`.
         """
         first, skipped = step * self.batch_size // self.source.size, step * self.batch_size % self.source.size
         passes = tf.data.Dataset.range(first, _ENDLESS if self.repeat else 1)
@@ -76,7 +73,7 @@ class Order:
         else:
             batches = passes.map(lambda n: {"position": self._positions(n)[tf.where(n == first, skipped, 0) :]})
             batches = batches.rebatch(self.batch_size, drop_remainder=self.drop_remainder)
-        return batches.enumerate(step).map(self._in_batch).unbatch()
+        return batches.enumerate(step).map(self._in_batch)
 
     def candidates(self, row):
         """Return the dataset of `row` and the rows that may replace it, the next images of the source."""
@@ -94,17 +91,14 @@ class Order:
         return {"image": unpack(row["image"], self.source.dataset.element_spec["image"]), "label": row["label"]}
 
     def _in_batch(self, step, batch):
-        """Return the rows of this shard in the order of a batch, and the end mark, stacked."""
+        """Return the rows of this shard in the order of a batch."""
         length = tf.size(batch["position"], tf.int64)
         bounds = tf.constant((self.shard[0], self.shard[0] + 1), tf.int64) * self.batch_size // self.shard[1]
         first, end = tf.unstack(tf.minimum(bounds, length))
         places = tf.range(first - int(self.has_partner) * tf.cast(end > first, tf.int64), end) % length
         chosen = tf.gather(tf.argsort(tf.range(length) % self.repeats, stable=True), places)
         rows = {name: tf.gather(values, chosen) for name, values in batch.items()}
-        rows["number"] = step * self.batch_size + tf.cast(chosen, tf.int64)
-        mark = {name: "" if values.dtype == tf.string else END for name, values in rows.items()}
-        rows = {name: tf.concat([values, tf.constant([mark[name]], values.dtype)], 0) for name, values in rows.items()}
-        return {**rows, "row": step * self.rows_per_batch + tf.range(tf.size(rows["number"], tf.int64))}
+        return {**rows, "number": step * self.batch_size + tf.cast(chosen, tf.int64)}
 
     def _positions(self, number):
         """Return the positions of a pass: int64 (size,)."""

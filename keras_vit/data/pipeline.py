@@ -44,7 +44,7 @@ def train_pipeline(
     An unreadable image is skipped, counted and logged to `keras_vit.data`. The next readable image of the source
     replaces it (the first one of a source without lookup). All other images keep their place.
 
-    The dataset is one chain: order, read and augment each image, batch, mix.
+    The dataset is one chain: order, read and augment the images of each batch, mix.
 
     Args:
         source: an `ImageSource`. Without lookup, its images are shuffled in a buffer of 10,000, every worker reads all

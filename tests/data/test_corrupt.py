@@ -1,6 +1,7 @@
 """Images that cannot be read: skipped, counted and named; beyond the share that is allowed, one clear sentence."""
 
 import logging
+import re
 
 import keras
 import numpy as np
@@ -126,7 +127,8 @@ def test_a_run_of_unreadable_images_stops(folder):
     dataset = train_pipeline(from_directory(folder), LEVELS, 1, shuffle=False, max_corrupt=0.3)
     with pytest.raises(tf.errors.OpError) as raised:
         batches(dataset, 5)
-    assert str(data_error(raised.value)).startswith("5 of 12 images cannot be read; max_corrupt=0.3 allows 3")
+    # Batches are read at the same time, so more than the first 4 may have been found.
+    assert re.match("[4-8] of 12 images cannot be read; max_corrupt=0.3 allows 3: ", str(data_error(raised.value)))
 
 
 @pytest.mark.slow
