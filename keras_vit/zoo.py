@@ -187,8 +187,9 @@ def load(
             `.safetensors`, `.npz` or `.keras` file; `hf://org/repo`; or the name of a published model, such as
             `"facebook/dinov2-base"` or `"vit_base_patch14_dinov2.lvd142m"`.
         variant: name of a variant, one of `list_models()`, or of a family, such as `"openclip"`, if several fit.
-        image_size: (height, width) in pixels or one integer; `auto` and `file` are the size of the position table
-            or of the variant; None takes images of any size, see `resize`.
+        image_size: (height, width) in pixels or one integer; `file` is the size of the position table, `auto` the
+            same or, for the name of a published model, the size of its variant; None takes images of any size, see
+            `resize`.
         resize: method of resizing position tables, see `load_weights`.
         preprocessing: `Preprocessing` of the images; None uses that of the file, or of the variant.
         labels: class names; None uses those of the file.

@@ -27,9 +27,10 @@ def load_weights(
 ) -> LoadReport:
     """Load weights strictly: file and model must have the same variables.
 
-    Only three things may differ: the image size (position embeddings are resized), the head (see `head`), and
-    `pre_logits`, which fine-tuning drops together with its head. All arrays are checked before the first is loaded, so
-    the model does not change if an error is raised. Only a few arrays are in memory at a time.
+    These may differ: the image size (position embeddings are resized), the number of channels (the first kernel is
+    adapted), the head (see `head`), and `pre_logits`, which fine-tuning drops together with its head. All arrays are
+    checked before the first is loaded, so the model does not change if an error is raised. Only a few arrays are in
+    memory at a time.
 
     If the preprocessing of the model was not set explicitly and the head is loaded, the model uses the preprocessing
     that the file states, if any. Config fields that the arrays do not show, such as the number of heads, are compared
@@ -40,7 +41,7 @@ def load_weights(
         source: path of an `.npz`, `.safetensors`, `.weights.h5` or `.keras` file or of a folder with `config.json` and
             `model.safetensors`; name of a release; or `hf://org/repo`. See `create_model`.
         layout: naming scheme of the arrays: `auto`, `official` (vit_jax, big_vision, BiT), `timm`, `huggingface`,
-            `microsoft` (Swin) or `keras`.
+            `microsoft` (Swin), `original` (the authors of other families) or `keras`.
         resize: resize method of position embeddings, see `resize_position_embedding`; or `authors`, `timm` or
             `huggingface` for the method of that code. `auto` uses the authors' for published families and for the
             tables of 2-D offsets, otherwise that of the file's layout.

@@ -68,14 +68,14 @@ class EmbeddingConfig(Config):
         kernel_size: (height, width) of the stored kernel of the patches, which the model resizes to `patch_size` in
             every call, so that one set of weights serves all patch sizes (FlexiViT, arXiv 2212.08013); None stores one
             of `patch_size`.
-        pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size, as
-            far as it does not divide them; False refuses them. Every patch has pixels of the image.
+        pad: whether images that the patch size does not divide are padded with zeros at the bottom and at the right
+            to a multiple of it; with False, they raise an error. Every patch has pixels of the image.
         position_init: initial values of a table of learned positions: `normal`, N(0, 0.02), or `sincos2d_mae`, the
             sines and cosines of MAE (arXiv 2111.06377), which a `MaskedAutoencoder` keeps; fine-tuning trains both.
         patch_drop_rate: share of the patches that the blocks do not see in training, in [0, 1): patch dropout of FLIP
             (arXiv 2212.00794). Class tokens and registers are kept, and inference uses all patches.
-        images_per_sequence: None takes images of one size per batch. An integer takes sequences of patches of up to so
-            many images, each in its own aspect ratio, see `keras_vit.resize`.
+        images_per_sequence: None takes images of one size per batch. An integer takes sequences with the
+            patches of at most this number of images, each in its own aspect ratio, see `keras_vit.resize`.
 
     Raises:
         ValueError: if a value is out of range or the method is unknown.

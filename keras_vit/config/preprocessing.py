@@ -121,7 +121,7 @@ class Preprocessing(Config):
         return tuple(self.mean), tuple(self.std)
 
     def at(self, image_size: Size) -> Self:
-        """Return the same preprocessing for another image size, and for one size only.
+        """Return the same preprocessing with another fixed image size.
 
         Without `crop`, `size` becomes the new size. With `crop`, the ratio of `size` to `crop` stays the same.
 

@@ -189,7 +189,7 @@ class Accuracy:
     Attributes:
         count: number of images.
         correct: {k: number of images whose class is among the k best}.
-        matching: text that describes how the data's classes were matched to the model's logits.
+        matching: string that describes how the data's classes were matched to the model's logits.
         left_out: number of images without any correct class (ReaL); they are not in `count`.
         classes: a `ClassReport`, the counts of each class.
         calibration: a `Calibration`; None for a head whose scores are not probabilities.
@@ -208,7 +208,7 @@ class Accuracy:
         return {k: right / self.count for k, right in self.correct.items()}
 
     def report(self, classes: int = 20) -> str:
-        """Return accuracies, calibration and a table of the worst classes as text.
+        """Return accuracies, calibration and a table of the worst classes as a string.
 
         Args:
             classes: number of classes in the table, 1 or above; all classes if there are fewer.

@@ -167,7 +167,7 @@ class ResidualBlock(Layer):
 class TransformerBlock(ResidualBlock):
     """Apply one block of the encoder (arXiv 2010.11929, Eqs. 2 and 3).
 
-    `BlockConfig` states what the blocks of other families have instead.
+    `BlockConfig` describes the variations of other families.
 
     Args:
         num_heads: attention heads; they must divide the width of the input.

@@ -51,10 +51,11 @@ def resize(
     images_per_sequence: int = 1,
     max_tokens: int | None = None,
 ) -> ModelT:
-    """Return a copy of a model for another, any or each image's own size.
+    """Return a copy of a model for another size, any size, or native aspect ratios.
 
-    Only the position tables are resized: in the copy, or, for images of any size, in every call, with the same numbers.
-    With `native`, a kernel that is resized in every call (`with_patch_size`) is resized in the copy.
+    Only the position tables are resized. With a fixed size, this happens once, in the copy; for images of any size, it
+    happens in every call, with the same results. With `native`, a kernel that is resized in every call
+    (`with_patch_size`) is resized in the copy.
     On TensorFlow, one graph serves all sizes; on JAX, each size is compiled.
 
     With None, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,

@@ -53,7 +53,7 @@ def add_lora(
     A (inputs, rank) starts as He-uniform, B (rank, outputs) as zeros, so the outputs do not change at first. These are
     the matrices of Keras's `Dense.enable_lora`, in float32.
 
-    Trained are A, B and the head of the model (the two heads of a distilled one). All other weights are frozen,
+    A, B and the head of the model (the two heads of a distilled one) are trained. All other weights are frozen,
     including biases and norms; dropout and stochastic depth stay active. In a model around one of this package, the
     layers outside stay as they are, such as a new head.
 

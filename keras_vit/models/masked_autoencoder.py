@@ -59,8 +59,8 @@ class MaskedAutoencoder(MaskedImages):
         decoder: `DecoderConfig` of the decoder, or a dict of its fields; None is the published one.
         mask_ratio: share of the patches that are removed, in (0, 1).
         norm_pixels: whether the pixels of each patch are normalised by their mean and variance (that of n - 1, plus
-            1e-6) before they are compared; the published models for fine-tuning are trained so. Otherwise the targets
-            are the prepared images.
+            1e-6) before they are compared; the published models for fine-tuning were trained this way. Otherwise the
+            targets are the prepared images.
         seed: integer for reproducible masks; None draws one.
         name: name of the Keras model; None adds `_masked_autoencoder` to the encoder's name.
 

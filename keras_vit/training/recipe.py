@@ -43,7 +43,7 @@ class Recipe(Config):
         decay_at: shares of the run in (0, 1) at which schedule `step` decays.
         decay_factor: factor of the learning rate at each share of `decay_at`; None uses 0.1.
         weight_decay: decoupled, scales with the learning rate, kernels only: LR(t) * weight_decay * kernel per step.
-        final_weight_decay: weight decay at the end of the run, which a cosine leads to; None for a constant one.
+        final_weight_decay: weight decay at the end of the run; it changes along a cosine. None keeps it constant.
         momentum: momentum of `sgd`, in [0, 1); None uses the paper's 0.9.
         beta_2: decay rate of the second moment of `adamw`, in [0, 1); None uses 0.999.
         clip_norm: maximum global norm of the gradients, None for no clipping.
@@ -259,5 +259,5 @@ class Recipe(Config):
 
     @property
     def length(self) -> str:
-        """Return the length of the training as text: `"7 epochs"` or `"20,000 steps"`."""
+        """Return the length of the training as a string: `"7 epochs"` or `"20,000 steps"`."""
         return f"{self.epochs} epochs" if self.steps is None else f"{self.steps:,} steps"

@@ -77,8 +77,8 @@ def train(
     - `checkpoints/`: the checkpoints to resume from, see `Resume`;
     - `steps.csv`, `history.csv`: one row per step and per epoch; `logs/`: for TensorBoard, if it is installed (not in
       several processes on JAX);
-    - `best.keras`: the model of the epoch with the highest validation accuracy; equal epochs, and those without
-      accuracy, are compared by validation loss. `model.keras`: the model of the last epoch;
+    - `best.keras`: the model of the epoch with the highest validation accuracy; if accuracies are equal or missing, the
+      lower validation loss decides. `model.keras`: the model of the last epoch;
     - `history.json`: recipe, accuracy and history, written last. Once it exists, the same call returns its result;
     - `curves.png`, if matplotlib is installed.
 
