@@ -81,10 +81,7 @@ def compile_missing(processes, models, slices, work):
     with concurrent.futures.ThreadPoolExecutor(processes) as pool:
         running = [pool.submit(_in_process, job) for job in missing]
         for number, finished in enumerate(concurrent.futures.as_completed(running), 1):
-            row = finished.result()
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(f"{number} of {len(missing)}:", *row["job"], row.get("failure", ""), flush=True)
+            print(f"{number} of {len(missing)}:", *finished.result(), flush=True)
 
 
 def results():
@@ -92,11 +89,15 @@ def results():
 
 
 def _in_process(job):
+    """Compile a job in its own process, append its result to the file, and return what to print."""
     command = [sys.executable, "-m", "benchmarks.tpu_table", "job", json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"the compilation of {job} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        return *job, f"ended with {done.returncode}: {done.stderr[-2000:]}"  # the other jobs continue
+    row = done.stdout.splitlines()[-1]
+    with RESULTS.open("a") as file:
+        file.write(row + "\n")
+    return *job, json.loads(row).get("failure", "")
 
 
 def compile_job(model, work, chip, count):

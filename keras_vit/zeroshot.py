@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import find_foreign
-from keras_vit.checkpoints.hub import PREFIX, fetch_repository
+from keras_vit.checkpoints.hub import PREFIX, cached_address, fetch_repository
 from keras_vit.checkpoints.text_towers import read_text_tower
 from keras_vit.checkpoints.tokenizers import MAX_BYTES, SETTINGS, TOKENIZER, read_tokenizer
 from keras_vit.compat.inference import inference
@@ -64,6 +64,8 @@ class TextEncoder:
         foreign = None if os.path.exists(source) else find_foreign(os.fspath(source))
         address = os.fspath(source) if foreign is None else foreign.weights
         path = pathlib.Path(address).expanduser()
+        # An image tower was downloaded without the tokenizer.
+        address = cached_address(path if path.is_dir() else path.parent) or address
         if address.startswith(PREFIX):
             path = fetch_repository(address, beside=_BESIDE)
         self.config, self.tower, self.logit_scale, self.logit_bias, cleaning = read_text_tower(path)

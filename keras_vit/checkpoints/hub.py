@@ -88,6 +88,13 @@ def fetch_repository(address, most=_MAX_BYTES, beside=()):
     return folder
 
 
+def cached_address(folder):
+    """Return the address of a folder that `fetch_repository` returned, or None for any other folder."""
+    match folder.parts[-3:]:
+        case [repository, "snapshots", commit] if repository.startswith("models--"):
+            return f"{PREFIX}{repository.removeprefix('models--').replace('--', '/')}@{commit}"
+
+
 def _parse(address):
     path, at, revision = address.removeprefix(PREFIX).rstrip("/").partition("@")
     parts = path.strip("/").split("/")

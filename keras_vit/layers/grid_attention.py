@@ -110,7 +110,7 @@ class GridSelfAttention(MultiHeadSelfAttention):
         maps = ops.reshape(maps, (-1, down * side, across * side, dim))[:, : size[0], : size[1]]
         return ops.reshape(maps, (-1, size[0] * size[1], dim))
 
-    def compute_output_spec(self, tokens, grid=None, training=None, *, return_attention_scores=False):
+    def compute_output_spec(self, tokens, *others, return_attention_scores=False, **keywords):
         output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
         groups, length = (), tokens.shape[1]
         if self.window.size is not None:

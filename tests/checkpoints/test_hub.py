@@ -186,9 +186,11 @@ def test_tokenizers_are_downloaded_for_text_towers_alone(server, tmp_path, forge
     shutil.copytree(pathlib.Path(__file__).parents[1] / "golden" / "zeroshot_clip_hf", folder)
     (folder / "special_tokens_map.json").unlink()
     server.repositories["org/clip"] = {"main": folder}
-    keras_vit.load("hf://org/clip")
-    assert cached(tmp_path) == FILES[:2]
     expected = keras_vit.TextEncoder(folder).embed(["a cat"])
+    tower = keras_vit.load("hf://org/clip")
+    assert cached(tmp_path) == FILES[:2]
+    kernel = keras_vit.zero_shot(tower, ["cat"], templates=["a {}"]).get_layer("head").kernel
+    np.testing.assert_allclose(kernel / np.linalg.norm(kernel), expected.T, atol=1e-6)
     np.testing.assert_array_equal(keras_vit.TextEncoder("hf://org/clip").embed(["a cat"]), expected)
     assert cached(tmp_path) == [*FILES[:2], "tokenizer.json", "tokenizer_config.json"]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

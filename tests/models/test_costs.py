@@ -12,7 +12,7 @@ from slow_rows import slow_after
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.compat.initial_values import build_deferred
-from keras_vit.config import BiTConfig
+from keras_vit.config import BiTConfig, WindowConfig
 from keras_vit.layers import AttentionPooling
 from keras_vit.models import build_model
 from keras_vit.models.costs import count_macs, layer_costs
@@ -208,8 +208,9 @@ class TestAgainstTheGraph:
     @pytest.mark.parametrize(
         "changes",
         slow_after(
-            6,
+            7,
             [
+                {"pooling": "gap", "window": WindowConfig(size=3, global_blocks=(1,), relative_positions=True)},
                 {"image_size": (16, 24), "num_registers": 3},
                 {"pooling": "map", "class_token": True, "qk_norm": True},
                 {"pooling": "unpooled", "layer_scale_init": 0.1, "remat": "block"},
