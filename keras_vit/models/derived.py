@@ -55,8 +55,7 @@ def resize(
 
     Only the position tables are resized. With a fixed size, this happens once, in the copy; for images of any size, it
     happens in every call, with the same results. With `native`, a kernel that is resized in every call
-    (`with_patch_size`) is resized in the copy.
-    On TensorFlow, one graph serves all sizes; on JAX, each size is compiled.
+    (`with_patch_size`) is resized in the copy. On TensorFlow, one graph serves all sizes; on JAX, each is compiled.
 
     With None, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,
     arXiv 2502.14786, section 2.4.2; NaViT, arXiv 2307.06304): the model takes a dict of `patches` (batch, patches,

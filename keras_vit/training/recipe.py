@@ -259,5 +259,5 @@ class Recipe(Config):
 
     @property
     def length(self) -> str:
-        """Return the length of the training as a string: `"7 epochs"` or `"20,000 steps"`."""
+        """Return the length of the run as a string: `"7 epochs"` or `"20,000 steps"`."""
         return f"{self.epochs} epochs" if self.steps is None else f"{self.steps:,} steps"
