@@ -68,13 +68,13 @@ def randaugment(layers, magnitude):
         Function of kind `image` (see `Operation`).
     """
     checks.check_integer("layers", layers)
-    strength = values.check_number("magnitude", magnitude) / 10
+    strength, layer = values.check_number("magnitude", magnitude) / 10, _layer(ORIGINAL)
 
     def augment(image, seed):
         draws = tf.random.stateless_uniform((layers, 4), seed)
         image = tf.cast(image, tf.uint8)
         for choice, *rest in map(tf.unstack, tf.unstack(draws)):
-            image = _apply_one(ORIGINAL, _pick(ORIGINAL, choice), image, strength, *rest)
+            image = layer(_pick(ORIGINAL, choice), image, strength, *rest)
         return tf.cast(image, tf.float32)
 
     return augment
@@ -101,7 +101,7 @@ def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
     magnitude_std = values.check_number("magnitude_std", magnitude_std)
     checks.check_integer("layers", layers)
     probability = values.check_number("probability", probability, 0.0, 1.0)
-    table = {"Identity": lambda image, m, sign, place: image, **TIMM_INCREASING}
+    layer = _layer({"Identity": lambda image, m, sign, place: image, **TIMM_INCREASING})
 
     def augment(image, seed):
         seed, noise_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
@@ -112,7 +112,7 @@ def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
         for draw, strength in zip(draws, strengths, strict=True):
             chance, choice, *rest = tf.unstack(draw)
             number = tf.where(chance < probability, 1 + _pick(TIMM_INCREASING, choice), 0)
-            image = _apply_one(table, number, image, strength, *rest)
+            image = layer(number, image, strength, *rest)
         return tf.cast(image, tf.float32)
 
     return augment
@@ -123,11 +123,18 @@ def _pick(table, choice):
     return tf.cast(choice * len(table), tf.int32)
 
 
-def _apply_one(table, number, image, strength, sign, down, across):
-    """Apply one row of `table` without computing the others. `sign`, `down` and `across` are uniform in [0, 1)."""
-    sign, place = tf.where(sign < 0.5, -1.0, 1.0), (down, across)
-    rows = [lambda row=row: row(image, strength, sign, place) for row in table.values()]
-    return tf.ensure_shape(tf.switch_case(number, rows), image.shape)
+def _layer(table):
+    """Return a function that applies one row of `table` without computing the others; it is traced once for all calls.
+
+    Its arguments are the number of the row, the image, the strength, and three numbers in [0, 1) for sign and place.
+    """
+
+    def apply(number, image, strength, sign, down, across):
+        sign, place = tf.where(sign < 0.5, -1.0, 1.0), (down, across)
+        rows = [lambda row=row: row(image, strength, sign, place) for row in table.values()]
+        return tf.ensure_shape(tf.switch_case(number, rows), image.shape)
+
+    return tf.function(apply, autograph=False)
 
 
 def _warp_mean(image, matrix):
