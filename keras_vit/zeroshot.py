@@ -64,12 +64,12 @@ class TextEncoder:
         foreign = None if os.path.exists(source) else find_foreign(os.fspath(source))
         address = os.fspath(source) if foreign is None else foreign.weights
         path = pathlib.Path(address).expanduser()
-        # An image tower was downloaded without the tokenizer.
-        address = cached_address(path if path.is_dir() else path.parent) or address
-        if address.startswith(PREFIX):
-            path = fetch_repository(address, beside=_BESIDE)
-        self.config, self.tower, self.logit_scale, self.logit_bias, cleaning = read_text_tower(path)
         folder = path if path.is_dir() else path.parent
+        if not (folder / TOKENIZER).is_file():
+            address = cached_address(folder) or address  # an image tower was downloaded without it
+        if address.startswith(PREFIX):
+            folder = path = fetch_repository(address, beside=_BESIDE)
+        self.config, self.tower, self.logit_scale, self.logit_bias, cleaning = read_text_tower(path)
         self._encode = read_tokenizer(folder, self.config.context_length, cleaning)
 
     def tokenize(self, texts: Sequence[str]) -> np.ndarray:

@@ -15,6 +15,7 @@ import pytest
 from slow_rows import slow_after
 
 import keras_vit
+from keras_vit.checkpoints.readers import open_checkpoint
 
 OFFICIAL = "ViT-Ti_16-imagenet2012-224.npz"
 HUGGINGFACE = "ViT-Ti_16-imagenet2012-224.huggingface.safetensors"
@@ -128,3 +129,16 @@ def test_other_sizes_still_know_the_cat(real_data, image_size, caplog):
 def test_a_size_of_96_loads_with_a_resized_table(real_data):
     model = _model(real_data, image_size=96)
     assert model.get_layer("position_embs").embedding.shape == (1, 37, 192)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout, suffix, file", [("official", ".npz", OFFICIAL), ("huggingface", ".safetensors", HUGGINGFACE)]
+)
+def test_saved_files_hold_the_same_bytes(real_data, tmp_path, layout, suffix, file):
+    path = tmp_path / f"saved{suffix}"
+    keras_vit.save_weights(_model(real_data, file), path, layout)
+    saved, original = (open_checkpoint(file).entries for file in (path, real_data / "weights" / file))
+    assert set(saved) == set(original)
+    for name, entry in original.items():
+        assert saved[name].read().tobytes() == entry.read().tobytes(), name
