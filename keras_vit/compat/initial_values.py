@@ -61,9 +61,10 @@ def initialise(variables, values=None):
             so do not reuse the array. Other variables use their own initializers. Each callable runs when its variable
             is allocated, so only one array is in memory at a time.
     """
+    can_defer = _can_defer()
     for variable in variables:
         read = (values or {}).get(id(variable))
-        if _can_defer():
+        if can_defer:
             if read is not None:
                 variable._initializer = _constant(read)
             variable._deferred_initialize()

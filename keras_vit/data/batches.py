@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras_vit.data.corrupt import check_labels
 
 
+@tf.autograph.experimental.do_not_convert  # converting the source would take most of the time until the first batch
 def read_batches(order, start_step, prepare, image_spec, unreadable):
     """Read the batches of an `Order`.
 

@@ -152,7 +152,7 @@ def upright(image, contents, is_jpeg):
     return tf.cond(_says(*searched, rb"\x02-\x08"), turned, lambda: image)
 
 
-@tf.function  # eager execution takes a second for a file of a hundred kilobytes
+@tf.function(autograph=False)  # eager execution takes a second for a file of a hundred kilobytes
 def _cut(contents, max_pixels, max_blocks):
     length = tf.strings.length(contents)
     data = tf.concat([tf.io.decode_raw(contents, tf.uint8), tf.zeros(_PADDING, tf.uint8)], 0)

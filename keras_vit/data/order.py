@@ -87,7 +87,7 @@ class Order:
     def element(self, row):
         """Return `{"image": ..., "label": ...}` of a row."""
         if self.source.lookup is not None:
-            return self.source.lookup(row["position"])
+            return tf.function(self.source.lookup)(row["position"])  # with AutoGraph, which a user's function may need
         return {"image": unpack(row["image"], self.source.dataset.element_spec["image"]), "label": row["label"]}
 
     def _in_batch(self, step, batch):

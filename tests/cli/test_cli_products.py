@@ -62,6 +62,7 @@ class TestTrainAndExport:
             out = run(capsys, "train", "--recipe", "quickstart", "--show", "--set", text)[1]
             assert json.loads(out)["augment"] == []
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("eagerly")
     def test_train_writes_a_model_that_predicts(self, here, capsys):
         words = ["--recipe", "quickstart", "--workdir", "digits", "--epochs", "1", "--batch-size", "256"]

@@ -140,6 +140,25 @@ def test_a_function_of_the_user_is_one_of_the_operations():
         train_pipeline(SOURCE, LEVELS, 4, augment=(brighter, "inception_crop"))
 
 
+def test_functions_of_the_user_may_branch_on_tensors():
+    """AutoGraph converts them, and nothing else in a pipeline."""
+    images = np.broadcast_to(np.arange(8, dtype="uint8")[:, None, None, None], (8, 8, 8, 3))
+
+    def odd_ones_are_100(image):
+        if image[0, 0, 0] % 2 == 1:
+            image = tf.fill(tf.shape(image), tf.constant(100, tf.uint8))
+        return image
+
+    def large_ones_are_50(image, seed):
+        if image[0, 0, 0] > 4:
+            image = 0 * image + 50
+        return image
+
+    source = from_arrays(images, np.arange(8), list("abcdefgh")).map_images(odd_ones_are_100)
+    [(found, _)] = batches(train_pipeline(source, LEVELS, 8, shuffle=False, augment=(large_ones_are_50,)), 1)
+    np.testing.assert_allclose(found[:, 0, 0, 0], [0, 50, 2, 50, 4, 50, 50, 50], atol=1e-4)
+
+
 def test_layers_of_keras_cv_run_on_images():
     image, results = augmented(("keras_cv.RandomCutout(1.0, 1.0, fill_mode='constant', fill_value=9.0)", "flip"))
     is_nine = np.isclose(results, 9.0).all(axis=-1)

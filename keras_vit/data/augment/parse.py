@@ -97,7 +97,11 @@ def _parse_all(argument, texts, table, with_functions=False):
     if not is_sequence or not all(isinstance(text, str) or (with_functions and callable(text)) for text in texts):
         example = "('flip', 'randaugment(2, 15)')" if table is OPERATIONS else "('mixup(0.2)',)"
         raise ValueError(f"{argument} must be a sequence of strings, such as {example}; got {argument}={texts!r}")
-    return [Operation("image", text) if callable(text) else _parse(argument, text, table) for text in texts]
+    return [
+        # The functions of users may need AutoGraph.
+        Operation("image", tf.function(text)) if callable(text) else _parse(argument, text, table)
+        for text in texts
+    ]
 
 
 def _parse(argument, text, table):
