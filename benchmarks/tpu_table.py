@@ -65,7 +65,15 @@ def jobs(models):
     return [
         (model, work, chip, count)
         for (count, model), work, chip in itertools.product(chosen, ("training", "inference"), CHIPS)
+        if work == "inference" or _has_head(model)
     ]
+
+
+def _has_head(model):
+    """Return whether a model ends in scores to train; SAM's encoder ends in a map."""
+    from keras_vit.variants import reference_config
+
+    return getattr(reference_config(model), "pooling", None) != "unpooled"
 
 
 def compile_missing(processes, models, slices, work):

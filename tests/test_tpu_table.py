@@ -20,6 +20,7 @@ def test_jobs_are_for_one_and_eight_chips_and_the_large_ones_for_256():
     jobs = tpu_table.jobs(["ViT-B_16", "ViT-L_16"])
     assert len(jobs) == len(set(jobs)) == 2 * 2 * (2 + 3)
     assert {job[0] for job in jobs if job[3] == 256} == {"ViT-L_16"}
+    assert {job[1] for job in tpu_table.jobs(["SAM-B_16"])} == {"inference"}  # it has no head to train
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ class AxialTransformerBlock(Layer):
             Pair of the row attention (batch, rows, heads, columns, columns) and the column attention (batch, columns,
             heads, rows, rows). The query axis comes before the key axis.
         """
+        if not self.built:
+            self.build(tokens.shape)
         tokens = self._rows(tokens)
         row_scores = self.row_block.attention_scores(tokens)
         column_scores = self.column_block.attention_scores(self._columns(self.row_block(tokens)))

@@ -280,6 +280,8 @@ class TransformerBlock(ResidualBlock):
             tokens: input of the block, (batch, tokens, dim).
             relative_keys, attention_bias, rotary, grid: as in the call of the block.
         """
+        if not self.built:
+            self.build(tokens.shape)
         positions = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, grid=grid)
         attended = tokens if self.block.order == "post_norm" else self.norm1(tokens)
         return self.attention(attended, return_attention_scores=True, **positions)[1]

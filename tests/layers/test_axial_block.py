@@ -129,6 +129,15 @@ def test_attention_scores_are_those_of_both_blocks_row_by_row_and_column_by_colu
         np.testing.assert_allclose(column_scores[:, column], expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("block", [AxialTransformerBlock(GRID, 2, 12), TransformerBlock(2, 12)], ids=["axial", "plain"])
+def test_attention_scores_may_come_before_the_first_call(block):
+    tokens = _tokens(GRID)
+    before = block.attention_scores(tokens)
+    assert _call(block, tokens).shape == tokens.shape
+    for scores, again in zip(before, block.attention_scores(tokens), strict=True):
+        np.testing.assert_array_equal(_numpy(scores), _numpy(again))
+
+
 def test_both_blocks_have_every_weight_of_a_block_for_themselves():
     plain, block = TransformerBlock(2, 12), AxialTransformerBlock(GRID, 2, 12)
     plain.build((None, 12, DIM))
