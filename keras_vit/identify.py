@@ -213,7 +213,11 @@ def _complete(path, values, fields, known, given, description, table, notes):
     size = given.get("image_size") or usual or _image_size(path, fields, rows, description, table, notes)
     if "embedding.class_position" not in given and flat.get("position_embedding", "learned") == "learned":
         flat["embedding.class_position"] = has_class_rows({**fields, "table_rows": rows}, size)
-    return ViTConfig.from_dict(_nested({**flat, "image_size": size}))
+    config = ViTConfig.from_dict(_nested({**flat, "image_size": size}))
+    unused = ", ".join(sorted(given.keys() - flattened(config.to_dict())))
+    if unused:
+        raise ValueError(f"{unused} must be left out: the model in {path} has no part with such a field")
+    return config
 
 
 def _pooling(shown, known, values, description):

@@ -137,15 +137,16 @@ def zero_shot(
             open_clip_torch; None for seven templates of this package.
         text: a `TextEncoder`, or its `source`; or an array of text embeddings (classes, dim) or (classes, prompts,
             dim). None uses the file that the weights of `model` came from.
-        scale: factor of the cosine similarities; None uses exp(logit_scale) of the text tower. It must be given with an
-            array.
+        scale: factor of the cosine similarities; None uses exp(logit_scale) of the text tower. If `text` is an array,
+            you must pass it.
         bias: number that is added to every logit; None uses logit_bias of the text tower, if it has one.
         classifier_activation: activation of the head, such as `"softmax"` or `"sigmoid"`; None gives logits.
 
     Raises:
         TypeError: if `model` is not a `VisionTransformer`.
         ValueError: if the widths of image and text embeddings differ, an embedding is zero, a template has no `{}`,
-            `scale` is missing, the text tower is unknown, or the model is quantised or does not pool its tokens.
+            `scale` is missing, `text` is None and the model came from no file, or the model is quantised or does not
+            pool its tokens.
         ImportError: if tokenizers, or open_clip_torch for `imagenet`, is not installed.
         FileNotFoundError, ConnectionError, PermissionError: as for `TextEncoder`.
     """

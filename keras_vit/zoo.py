@@ -51,8 +51,8 @@ def list_weights(model: str) -> list[str]:
     """Return the names that `weights=` accepts for a model.
 
     The short names of releases come first, then the file names of published checkpoints and their repositories. The
-    short name `imagenet`, if present, is the first; it is the best published ImageNet-1k checkpoint whose image size is
-    nearest to the model's.
+    short name `imagenet`, if present, is the first. Of the published ImageNet-1k checkpoints with the image size that
+    is nearest to the model's, it is the best.
 
     Args:
         model: name of the model, one of `list_models()`, or name of its constructor.
@@ -104,17 +104,17 @@ def create_model(
     Args:
         variant: name of the model, one of `list_models()`, or of its constructor, such as `"ViT_B16"`; or its name in
             timm (`"vit_base_patch14_dinov2.lvd142m"`) or on the Hugging Face hub (`"facebook/dinov2-base"`).
-        weights: None for random weights; `imagenet` for the best published ImageNet-1k checkpoint whose image size is
-            nearest; the name of a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others, see
-            `list_weights`) or of a published file; `hf://org/repo`; or a path (`.npz`, `.safetensors`, `.weights.h5`,
-            `.keras`, or a folder with `config.json` and `model.safetensors`). A release sets the arguments that it
-            needs, such as `distilled` or `window_size`, unless you pass them.
+        weights: None for random weights; `imagenet` for the best of the published ImageNet-1k checkpoints with the
+            nearest image size; the name of a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others,
+            see `list_weights`) or of a published file; `hf://org/repo`; or a path (`.npz`, `.safetensors`,
+            `.weights.h5`, `.keras`, or a folder with `config.json` and `model.safetensors`). A release sets the
+            arguments that it needs, such as `distilled` or `window_size`, unless you pass them.
         preprocessing: `Preprocessing` of the images; None uses that of the weights, or the official one.
         labels: class names; None uses those of the weights.
         name: name of the Keras model.
         image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it.
-            `auto` is the size that the variant is used at, mostly 224; `file` is that of the position table of the
-            weights. None takes images of any size, see `resize`.
+            `auto` is the size that the variant, or the name of timm or the hub, is used at, mostly 224; `file` is that
+            of the position table of the weights. None takes images of any size, see `resize`.
         pretrained: True loads the weights that a name of timm or the hub stands for; for our names, the first of
             `list_weights`.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
@@ -142,7 +142,7 @@ def create_model(
         if isinstance(weights, str) and weights.startswith(PREFIX) and (foreign := find_foreign(weights)) is not None:
             arguments = {**foreign.arguments, **arguments}  # such as the GELU of timm
     arguments = flattened(arguments)
-    _check_arguments(variant, arguments)
+    _check_arguments(constructor_name(variant), arguments, _signature(variant).parameters)
     row = VARIANTS[variant]
     is_of_file = isinstance(image_size, str) and checks.check_choice("image_size", image_size, _SIZES) == "file"
     image_size = row.image_size if isinstance(image_size, str) else image_size
@@ -187,8 +187,8 @@ def load(
             `.safetensors`, `.npz` or `.keras` file; `hf://org/repo`; or the name of a published model, such as
             `"facebook/dinov2-base"` or `"vit_base_patch14_dinov2.lvd142m"`.
         variant: name of a variant, one of `list_models()`, or of a family, such as `"openclip"`, if several fit.
-        image_size: (height, width) in pixels or one integer; `file` is the size of the position table, `auto` the
-            same or, for the name of a published model, the size of its variant; None takes images of any size, see
+        image_size: (height, width) in pixels or one integer; `file` is the size of the position table. `auto` is the
+            same; for the name of a published model, it is the size of that model. None takes images of any size, see
             `resize`.
         resize: method of resizing position tables, see `load_weights`.
         preprocessing: `Preprocessing` of the images; None uses that of the file, or of the variant.
@@ -202,8 +202,10 @@ def load(
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is damaged or a pickle, its arrays fit no model, several variants fit that give other
-            outputs (the message lists them), or a field is unknown (the message names the argument).
+        TypeError: if the config has no such field.
+        ValueError: if the file is damaged or a pickle, its arrays fit no model, several variants fit and would give
+            different outputs (the message lists them), or the file does not determine a field (the message names the
+            argument to pass).
     """
     foreign = find_foreign(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
     if foreign is not None and not os.path.exists(source):
@@ -233,6 +235,7 @@ def load(
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
         return create_model(fitting[0], weights=path, image_size=image_size or "file", **about, **arguments)
+    _check_arguments("load", arguments, [field.name for field in dataclasses.fields(ViTConfig)])
     config, usual, notes = identify(description, variant, flattened({"image_size": image_size, **arguments}))
     about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
     return _loaded(config, description, notes, about, resize, _labels(config, description, None))
@@ -300,14 +303,12 @@ def _mismatch(error, variant, arguments, config, description):
     )
 
 
-def _check_arguments(variant, arguments):
-    known = list(_signature(variant).parameters)
+def _check_arguments(function, arguments, known):
     for name in arguments:
         if name not in known and name.partition(".")[0] not in ("embedding", "block", "window", "head"):
             hint = checks.suggestion(name, known, foreign=checks.FOREIGN_NAMES)
             raise TypeError(
-                f"{constructor_name(variant)} got an unexpected keyword argument {name!r}{hint}; "
-                f"the arguments are {', '.join(known)}"
+                f"{function} got an unexpected keyword argument {name!r}{hint}; the arguments are {', '.join(known)}"
             )
 
 
@@ -356,7 +357,7 @@ def constructor(name: str) -> Callable[..., ImageModel]:
     variant = VARIANTS[CONSTRUCTORS[name]]
 
     def construct(**arguments):
-        _check_arguments(variant.name, arguments)
+        _check_arguments(constructor_name(variant.name), arguments, _signature(variant.name).parameters)
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)

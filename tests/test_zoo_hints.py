@@ -32,6 +32,13 @@ def test_names_of_other_libraries_are_answered_with_ours(theirs, ours):
         keras_vit.ViTConfig.from_dict({theirs: 1})
 
 
+def test_load_answers_them_too(tmp_path):
+    model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**TINY))
+    keras_vit.save_weights(model, tmp_path / "a.safetensors", "timm")
+    with pytest.raises(TypeError, match=r"load got .* 'num_classes' \(keras_vit calls it 'classes'\); the"):
+        keras_vit.load(tmp_path / "a.safetensors", num_heads=2, num_classes=3)
+
+
 def test_names_that_another_family_has_are_taken_there_and_hint_at_nothing_it_lacks():
     swin = _fields(keras_vit.SwinConfig)
     assert {"embed_dim", "mlp_ratio"} <= checks.FOREIGN_NAMES.keys() & swin

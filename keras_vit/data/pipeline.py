@@ -42,9 +42,9 @@ def train_pipeline(
     keras-cv are the only exception: their random numbers are not reproducible.
 
     An unreadable image is skipped, counted and logged to `keras_vit.data`. The next readable image of the source
-    replaces it (the first one of a source without lookup). All other images keep their place.
+    replaces it; in a source without lookup, the first readable one. All other images keep their place.
 
-    The dataset is one chain: order, read and augment the images of each batch, mix.
+    The dataset first orders the images, then reads and augments those of each batch, and finally mixes them.
 
     Args:
         source: an `ImageSource`. Without lookup, its images are shuffled in a buffer of 10,000, every worker reads all
@@ -72,10 +72,9 @@ def train_pipeline(
             the pipeline raises an error; `data_error` extracts its message from what `model.fit` raises.
 
     Returns:
-        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)); for native aspect ratios of
-        (dict of patches and coordinates, labels), see `native_pipeline`. With `mix` the labels are
-        float32 (batch, classes) and sum to 1. `steps_per_epoch`, an attribute of the dataset, is the number of full
-        batches per pass.
+        `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)). For native aspect ratios, the
+        inputs are a dict of patches and coordinates, see `native_pipeline`. With `mix`, the labels are float32 (batch,
+        classes) and sum to 1. `steps_per_epoch`, an attribute of the dataset, is the number of full batches per pass.
 
     Raises:
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
@@ -126,7 +125,8 @@ def eval_pipeline(
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
         batch_size: images per batch, over all workers.
         shard, dtype: as in `train_pipeline`.
-        max_corrupt: as in `train_pipeline`; with 1, and if no image is readable, all batches are empty.
+        max_corrupt: as in `train_pipeline`. With 1, there is no error even if no image is readable; all batches are
+            then empty.
         scaled_decoding: whether a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this leaves at least 1.5 times the
             sides to which it is resized. Large images take less time; their pixels differ from those of Pillow.
 

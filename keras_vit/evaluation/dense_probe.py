@@ -63,9 +63,9 @@ def dense_probe(
 
     DINOv2's authors measure them in this way (arXiv 2304.07193, section 7.4), but train the linear layer with gradient
     descent. Here, a ridge regression from the tokens of the patches to the classes of their pixels is fitted in closed
-    form: the target of a patch is the mean over its pixels of 1 for their class and -1 for others. The scores of test
-    patches are resized bilinearly to the pixels, and each pixel gets the class with the highest one. The features are
-    standardised as in `fit_ridge`. Memory does not grow with the number of images.
+    form. Each pixel has the target 1 for its class and -1 for the others, and the target of a patch is the mean over
+    its pixels. The scores of test patches are resized bilinearly to the pixels, and each pixel gets the class with the
+    highest one. The features are standardised as in `fit_ridge`. Memory does not grow with the number of images.
 
     Args:
         model: a model of this package, also one for images of any size, or a keras model from images to one map (batch,
@@ -76,7 +76,7 @@ def dense_probe(
         classes: number of classes, at least 2.
         layer: for a model of this package, the name of the layer that returns the features; None uses `encoder_norm`,
             or the last block of a model without norm before the pooling.
-        l2: lambda of the regression, above 0, for patches.
+        l2: lambda of the regression, above 0; its samples are the patches.
         ignore: value of the pixels in the masks that have no class.
         verbose: whether to show progress bars.
 

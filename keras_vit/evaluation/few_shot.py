@@ -170,10 +170,10 @@ class FewShotProbe(keras.callbacks.Callback):
 
     Training is not affected.
 
-    At the end of an epoch with a measurement, the logs (and so the progress bar and history) contain the mean accuracy
-    of the last measurement in it as `fewshot_5` and so on, and the standard deviation over the seeds as
-    `fewshot_5_std`. As with `validation_freq`, the history has no entry for other epochs. Callbacks that read these,
-    such as `ModelCheckpoint(monitor="fewshot_5", mode="max")`, must come after this one in the list.
+    At the end of an epoch with a measurement, the logs (and so the progress bar and history) contain the last one: the
+    mean accuracy as `fewshot_5` and so on, and the standard deviation over the seeds as `fewshot_5_std`. As with
+    `validation_freq`, the history has no entry for other epochs. Callbacks that read these, such as
+    `ModelCheckpoint(monitor="fewshot_5", mode="max")`, must come after this one in the list.
 
     Args:
         train, test: images to fit to and to evaluate on, as in `few_shot`. Labels are read once, images for every

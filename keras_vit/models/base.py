@@ -27,12 +27,13 @@ class Model(DistributedFit, keras.Model):
     """Extend `keras.Model` with a `fit` for several devices that can be resumed.
 
     Training on several devices, or resumed after an interruption, gives the results of one uninterrupted run on one
-    device. The models of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of
-    the package with a new head or inside a larger model. Clipping, gradient accumulation, weight averages, several
-    steps per execution, metrics and dropout are correct under every strategy of tf.distribute, with the stock
-    optimizers. `compile` also takes `microbatches`. A plain `keras.Model` around a model of the package trains as Keras
-    trains it: under several replicas, clipping, gradient accumulation, overwriting with averages and several steps per
-    execution are wrong or fail.
+    device, except for dropout and batch normalisation, which depend on the number of devices. The models of the package
+    have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of the package with a new head or
+    inside a larger model. Clipping, gradient accumulation, weight averages, several steps per execution, metrics and
+    dropout are correct under every strategy of tf.distribute, with the stock optimizers. `compile` also takes
+    `microbatches`. A plain `keras.Model` around a model of the package trains as Keras trains it: under several
+    replicas, clipping, gradient accumulation, overwriting with averages and several steps per execution are wrong or
+    fail.
 
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
@@ -53,7 +54,7 @@ class ImageModel(Model):
     """Add a config, image preprocessing and class labels to a functional Keras model.
 
     `weights_source` names the file that the weights were last loaded from, or is None; training does not change it.
-    `weights_path` is its path, or None, also in a saved model.
+    `weights_path` is its path, or None; it is not saved with the model.
 
     A family of models is a subclass with `config_class` and `_steps`, which lists its layers; it needs a
     constructor of its own only if they do not form a chain.
@@ -237,10 +238,10 @@ class ImageModel(Model):
     def load_weights(self, filepath: PathLike, skip_mismatch: bool = False, **kwargs: Any) -> Any:
         """Load a `.weights.h5` file as `keras.Model.load_weights` does.
 
-        If the file has another image size, the position tables are resized. Their optimizer slots cannot be
-        resized: if the file has an optimizer for another image size, this model keeps its current optimizer state and
-        raises a warning. A model with LoRA keeps its matrices out of such files: the loaded kernels contain those of
-        the saved model, and A and B of this model start anew.
+        If the file has another image size, the position tables are resized. Their optimizer slots cannot be resized: if
+        the file has an optimizer for another image size, this model keeps its current optimizer state and raises a
+        warning. A `.weights.h5` file has no matrices of LoRA. Its kernels contain the LoRA of the saved model, and A
+        and B of this model start anew.
 
         Raises:
             ValueError: if the file states another architecture, such as another number of heads.

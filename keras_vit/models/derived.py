@@ -54,27 +54,27 @@ def resize(
     """Return a copy of a model for another size, any size, or native aspect ratios.
 
     Only the position tables are resized. With a fixed size, this happens once, in the copy; for images of any size, it
-    happens in every call, with the same results. With `native`, a kernel that is resized in every call
-    (`with_patch_size`) is resized in the copy. On TensorFlow, one graph serves all sizes; on JAX, each is compiled.
+    happens in every call, with the same results. A model of `with_patch_size` resizes its patch kernel in every call;
+    with `native`, the copy has the resized kernel. On TensorFlow, one graph serves all sizes; on JAX, each is compiled.
 
     With None, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,
     arXiv 2502.14786, section 2.4.2; NaViT, arXiv 2307.06304): the model takes a dict of `patches` (batch, patches,
-    patch height * patch width * channels) and `coordinates`, see `data.native_batch`. This function and
-    `data.native_pipeline` make such batches; `predict` and `evaluate` do it themselves.
+    patch height * patch width * channels) and `coordinates`, which `data.native_batch` and `data.native_pipeline` make;
+    `predict` and `evaluate` do it themselves.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.
         image_size: (height, width) in pixels or one integer, divisible by the patch size; None takes images of any
-            size, and `native` sequences of patches. Both need a `VisionTransformer` with global attention and without
-            a stem.
-        method: resize method, see `resize_position_embedding`; `auto` is the method of the architecture's authors:
-            `bicubic` for Swin, `align_corners` for the others.
+            size, and `native` sequences of patches. Both need a `VisionTransformer` without a stem and with global
+            attention; None also takes windows.
+        method: resize method, see `resize_position_embedding`; `auto` is the method of the family's authors, such as
+            `bicubic` for Swin and SigLIP, and `align_corners` for models without a family.
         pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
             right; otherwise they raise an error.
         images_per_sequence: with `native`, the number of images that a sequence may hold. The outputs are (batch,
             classes) for 1, and (batch, images_per_sequence, classes) above.
         max_tokens: with `native`, the largest number of patches of an image, for the model's preprocessing; None is
-            256. It crops and pads no images.
+            256. This preprocessing neither crops nor pads.
 
     Raises:
         TypeError: if `model` is not a model of this package.
@@ -197,11 +197,11 @@ def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = Tru
         names: names of layers, such as `["block_03", "block_11", "encoder_norm"]`; the custom stem model of a hybrid
             counts as a layer.
         grid: True returns tokens (batch, tokens, dim) as maps (batch, rows, columns, dim) without class, distillation
-            and register tokens, and returns outputs of another rank, such as the maps of stems, stages and Swin, and
-            those of a model for native aspect ratios unchanged. False returns every output unchanged. In both cases,
-            merged tokens (`token_merging`) are copied back to the places of the original tokens.
-        enlarge: factor by which rows and columns of maps grow, bilinearly; the patch size gives the resolution of the
-            image. `keras_vit.layers.FeaturePyramid` makes maps of several resolutions with learned layers.
+            and register tokens. Outputs of another rank (maps of stems, stages and Swin) and outputs of a model for
+            native aspect ratios stay unchanged. False returns every output unchanged. In both cases, merged tokens
+            (`token_merging`) are copied back to the places of the original tokens.
+        enlarge: factor by which rows and columns of maps grow, bilinearly; the patch size enlarges them to the size of
+            the image. `keras_vit.layers.FeaturePyramid` makes maps of several resolutions with learned layers.
 
     Returns:
         A Keras model from images to the list of outputs in the order of `names`, or to the output of a single name.

@@ -162,8 +162,8 @@ class Recipe(Config):
 
         Args:
             model: a built classifier with one logit per class: a model of this package, a keras model that contains
-                one, such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`; for a loss that
-                uses no labels, its model.
+                one, such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`. For a loss that uses
+                no labels, the model that the loss names, such as a `MaskedAutoencoder`.
             steps: steps of the whole run, the length of the schedule; None uses the recipe's `steps`, or its `epochs`
                 times `steps_per_epoch`.
             steps_per_epoch: steps of one pass over the images; None uses `steps` divided by the recipe's `epochs`.

@@ -42,9 +42,9 @@ class TrainResult:
     Values have the digits of float32: 0.98 instead of Keras's 0.9800000190734863.
 
     Attributes:
-        model: the trained model, with the weights of `workdir/model.keras`. It is compiled, unless the recipe's
-            `input_dtype` is `uint8`: then only the model around it is compiled. For a `Distiller`, its student, which
-            is not compiled.
+        model: the trained model, with the weights of `workdir/model.keras`. It is compiled. With the recipe's
+            `input_dtype="uint8"`, it is not: `train` compiles a model around it that takes pixel values. For a
+            `Distiller`, its student, which is not compiled.
         history: dict from metric name to one float per epoch.
         accuracy: top-1 accuracy of the trained model on the validation images, in [0, 1]; for a
             `MaskedPatchPrediction`, the accuracy on their corrupted patches. None without validation, or if pixels are
@@ -92,10 +92,10 @@ def train(
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, created under the same strategy, which
             may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
             `source`, and the rates, image size, dtype and remat of the recipe. The class names of `source` become the
-            model's `labels`. A recipe with the loss `masked_patches` trains a `MaskedPatchPrediction`, and one with
-            `masked_autoencoder` or `self_distillation` a `MaskedAutoencoder` or `SelfDistillation`: a built one, or one
-            with the recipe's `pretraining` around the model built here (of a `SelfDistillation`, for images of any
-            size); they ignore the labels of `source`.
+            model's `labels`. The losses `masked_patches`, `masked_autoencoder` and `self_distillation` train a
+            `MaskedPatchPrediction`, a `MaskedAutoencoder` or a `SelfDistillation`. Pass a built one; otherwise, `train`
+            makes it from the model and the recipe's `pretraining` (for a `SelfDistillation`, from a model for images of
+            any size). These models ignore the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
             held-out part of the recipe's own images is used; with a `source` of your own, there is no validation. A
