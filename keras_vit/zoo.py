@@ -71,7 +71,7 @@ def _aliases(model):
 
 
 def variant_name(argument: str, name: str) -> str:
-    """Return the variant for its own, its constructor's or another library's name: `"ViT_B16"` -> `"ViT-B_16"`.
+    """Return the variant that a name stands for, also one of another library: `"ViT_B16"` -> `"ViT-B_16"`.
 
     Args:
         argument: name of the argument in error messages.

@@ -82,8 +82,8 @@ def smoothness(filters: npt.ArrayLike, cycles: float | None = None) -> np.ndarra
 
     Args:
         filters: (filters, height, width, channels).
-        cycles: highest low frequency, in cycles per filter along each axis; None for a quarter of the side, which is
-            half of the highest possible frequency.
+        cycles: highest frequency that counts as low, in cycles per filter along each axis; None for a quarter of the
+            side, which is half of the highest possible frequency.
 
     Returns:
         float64 array (filters,) in [0, 1], 0 for a filter of zeros. For noise it is ((2 * cycles + 1) / side)^2 on
@@ -119,8 +119,8 @@ def position_similarity(
 
     Args:
         model: a model of this package that adds position embeddings to its tokens (`learned`, `learned_2d`,
-            `factorized` or `sincos2d`), or one that contains its layers; or a table ([1,] prefix + rows * columns,
-            dim).
+            `factorized`, `sincos2d` or `sincos2d_mae`), or one that contains its layers; or a table ([1,] prefix + rows
+            * columns, dim).
         layer: for a model, the name of its position embedding layer, such as `"position_embs_01"`; None for the first.
         grid_size: for a table: (rows, columns); None for a square grid.
         num_prefix_tokens: for a table: number of rows before the patches; None for 1, a class token.

@@ -68,8 +68,8 @@ class EmbeddingConfig(Config):
         kernel_size: (height, width) of the stored kernel of the patches, which the model resizes to `patch_size` in
             every call, so that one set of weights serves all patch sizes (FlexiViT, arXiv 2212.08013); None stores one
             of `patch_size`.
-        pad: whether images that the patch size does not divide are padded with zeros at the bottom and at the right
-            to a multiple of it; with False, they raise an error. Every patch has pixels of the image.
+        pad: whether images that the patch size does not divide are padded with zeros at the bottom and at the right to
+            a multiple of it; with False, they raise an error. No patch consists only of padding.
         position_init: initial values of a table of learned positions: `normal`, N(0, 0.02), or `sincos2d_mae`, the
             sines and cosines of MAE (arXiv 2111.06377), which a `MaskedAutoencoder` keeps; fine-tuning trains both.
         patch_drop_rate: share of the patches that the blocks do not see in training, in [0, 1): patch dropout of FLIP

@@ -65,7 +65,7 @@ def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_usual(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `unseen` with those that it leaves out; a config without such fields ignores them.
+    """Return the fields of `unseen`, with usual values for those left out; a config without such fields ignores them.
 
     Args:
         fields: see `unseen`.

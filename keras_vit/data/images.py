@@ -56,8 +56,8 @@ def preprocess(
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        ValueError: on values outside their range, NaN, another shape, a file or bytes that are damaged or not an
-            image, or an image of more than 178 megapixels; the message names the image.
+        ValueError: on values outside their range, NaN, another shape, a file or bytes that are damaged or not an image,
+            or an image of more than 178,956,970 pixels; the message names the image.
         TypeError: on an object that is not an image.
     """
     ops.check(preprocessing)

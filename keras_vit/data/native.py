@@ -86,7 +86,7 @@ def native_pipeline(
             "native")`.
         batch_size: images per batch, over all workers.
         buckets: ascending lengths of sequences; each batch has the shortest that holds all of its sequences. None is
-            the largest length alone, images_per_sequence * `max_tokens`, which the last bucket must not be below.
+            one bucket of images_per_sequence * `max_tokens`. The last bucket must be at least that long.
         images_per_sequence: number of images that are packed into one sequence (NaViT, arXiv 2307.06304, section 2.1);
             it must divide `batch_size`. The images of a batch are combined such that long ones share a sequence with
             short ones. Above 1, training only, with labels (sequences, images_per_sequence).
@@ -159,8 +159,8 @@ def flexible_patches(
 ) -> tf.data.Dataset:
     """Draw a patch size per batch, as FlexiViT does (arXiv 2212.08013, section 3.2).
 
-    The patches of this size are resized to those of the kernel. With the kernel of the model, they give the tokens
-    that the resized kernel gives with the original patches (`keras_vit.layers.patch_encoder.patch_resizing`). Train
+    The patches of this size are resized to those of the kernel. The kernel gives the same tokens for them as a kernel
+    resized to the drawn size gives for the original patches (`keras_vit.layers.patch_encoder.patch_resizing`). Train
     `keras_vit.resize(model.with_patch_size(kernel_size), None)` on them.
 
     Args:

@@ -33,7 +33,7 @@ class Order:
         drop_remainder: whether to drop a last batch that is not full.
         shard: (index, count), the part of every batch that is read.
         has_partner: whether to read one more image, the MixUp partner of the shard's first image: the one before it in
-            the batch, or the last one of the batch.
+            the batch; for the first image of the batch, the last one.
     """
 
     source: ImageSource

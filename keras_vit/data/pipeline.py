@@ -53,9 +53,9 @@ def train_pipeline(
         batch_size: images per batch, over all workers.
         seed: integer, 0 or above.
         augment: strings such as `("inception_crop", "flip", "randaugment(2, 15)")`, see
-            `keras_vit.data.augment.parse_augment`. Without a crop, images are resized by `preprocessing`. A function
-            may stand between or after them: it maps (image, seed) to an image of the same shape, both float32 (height,
-            width, channels) on [0, 255]; seed is an int64 tensor (2,) for `tf.random.stateless_uniform`.
+            `keras_vit.data.augment.parse_augment`. Without a crop, images are resized by `preprocessing`. After the
+            crop, functions may stand anywhere: they map (image, seed) to an image of the same shape, both float32
+            (height, width, channels) on [0, 255]; seed is an int64 tensor (2,) for `tf.random.stateless_uniform`.
         mix: strings such as `("mixup(0.8)", "cutmix(1.0)")`; each image is mixed with that of the previous row.
         repeats: how often an image appears in a pass, each time with a new augmentation (repeated augmentation of DeiT,
             see `order.Order`). The length of a pass stays the same, so a pass has size / repeats different images.

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image, ImageFilter
 
 from keras_vit import checks, data, files, training
+from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.releases import find_release
 from keras_vit.models import VisionTransformer
 from keras_vit.zoo import create_model, list_models, list_weights
@@ -39,7 +40,9 @@ class Offers:
         self.choices = {} if model is None else {model.config.name: [weights]}
         self.choices.setdefault(DIGITS, []).append(_TRAINED_HERE)
         for name in list_models():
-            published = sorted(list_weights(name), key=lambda weights: "imagenet2012" not in weights)
+            # Repositories of the hub need not hold a classifier.
+            published = [weights for weights in list_weights(name) if not weights.startswith(PREFIX)]
+            published.sort(key=lambda weights: "imagenet2012" not in weights)
             if published:
                 self.choices[name] = list(dict.fromkeys([*self.choices.get(name, []), *published]))
 

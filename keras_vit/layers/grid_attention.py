@@ -27,8 +27,8 @@ class GridSelfAttention(MultiHeadSelfAttention):
     logits (arXiv 2112.01526, section 4.1; SAM, arXiv 2304.02643).
 
     Args:
-        grid_size: (rows, columns) of the tokens, or one integer for both. Of layers that get `grid`, it is the size of
-            the tables of a global block.
+        grid_size: (rows, columns) of the tokens, or one integer for both. If the layer gets the input `grid`, it is the
+            size of the tables of a global block.
         window: `WindowConfig`; its `size`, None for the whole grid, and `relative_positions` apply here.
         *args, **kwargs: the arguments of `MultiHeadSelfAttention`.
 

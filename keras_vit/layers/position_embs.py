@@ -110,7 +110,8 @@ class AddPositionEmbs(ResizedTables):
         num_class_tokens: number of class tokens at the start of the sequence.
         num_registers: number of register tokens after them.
         resize: resize method for tables of other grids, see `resize_position_embedding`; None means `align_corners`.
-        square_positions: whether `coordinates` stand for places in the square of the longer side of their grid.
+        square_positions: whether `coordinates` are places in a square grid, whose side is the longer side of their
+            grid.
         position_init: initial values of a `learned` table: `normal`, N(0, 0.02), or `sincos2d_mae`, those of that form.
 
     Shapes:

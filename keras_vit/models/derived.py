@@ -65,8 +65,8 @@ def resize(
     Args:
         model: a model of this package, such as `VisionTransformer`.
         image_size: (height, width) in pixels or one integer, divisible by the patch size; None takes images of any
-            size, and `native` sequences of patches. Both need a `VisionTransformer` without a stem and with global
-            attention; None also takes windows.
+            size, and `native` sequences of patches. Both need a `VisionTransformer` without a stem. `native` needs
+            global attention; None also allows attention in windows.
         method: resize method, see `resize_position_embedding`; `auto` is the method of the family's authors, such as
             `bicubic` for Swin and SigLIP, and `align_corners` for models without a family.
         pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
@@ -141,7 +141,7 @@ def for_images(model: ModelT, images: Any) -> ModelT:
 
 
 def or_for_any_size(build: BuildT) -> BuildT:
-    """Return a function that, with `image_size=None`, makes the built model one for images of any size.
+    """Return a function that builds a model, with `image_size=None` one for images of any size.
 
     Args:
         build: function of `image_size` and other arguments to a model; `"file"` is the size of the file's table.

@@ -47,7 +47,7 @@ def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
 
 
 def warn_if_compiled(model, change):
-    """Warn that a model trains the weights of before a change, such as `was frozen`, until it is compiled again."""
+    """Warn that a model must be compiled again to train after a change, such as `was frozen`."""
     if getattr(model, "optimizer", None) is not None and model.optimizer.built:
         warnings.warn(f"{model.name} was compiled before it {change}: compile it again to train it", stacklevel=3)
 
@@ -109,7 +109,7 @@ def lora_layers(model):
 
 
 def restart_lora(model):
-    """Start LoRA anew, as Keras sets both matrices to zero, which would never change, when it loads a merged kernel."""
+    """Start LoRA anew: Keras sets both matrices to zero when it loads a merged kernel, and zeros would never change."""
     for layer in lora_layers(model):
         layer.lora_kernel_a.assign(keras.initializers.HeUniform()(layer.lora_kernel_a.shape))
         layer.lora_kernel_b.assign(keras.ops.zeros(layer.lora_kernel_b.shape))

@@ -46,12 +46,11 @@ class MaskedAutoencoder(MaskedImages):
     independent of training. `mae/imagenet` is the published recipe.
 
     As published, positions are added to all patches, then `int((1 - mask_ratio) * patches)` of them are kept in random
-    order, behind class tokens and registers. The tokens are normalised after the last block: with the encoder's last
-    norm, or, if that norm comes after the pooling or is absent, with one that belongs to this model, because the
-    authors' fine-tuning drops the norm of pre-training, too. The decoder has fixed positions (`sincos2d_mae`); class
-    tokens have none there. Position tables that are published as fixed, those with `position_init="sincos2d_mae"`, are
-    not trained here; other learned tables are. The later layers of the encoder (pooling, `pre_logits` and head) are not
-    trained, and are saved with this model.
+    order, behind class tokens and registers. The tokens are normalised after the last block, with the encoder's last
+    norm. If that norm comes after the pooling or is absent, this model has a norm of its own; fine-tuning drops it, as
+    the authors do. The decoder has fixed positions (`sincos2d_mae`); class tokens have none there. Position tables that
+    are published as fixed, those with `position_init="sincos2d_mae"`, are not trained here; other learned tables are.
+    The later layers of the encoder (pooling, `pre_logits` and head) are not trained, and are saved with this model.
 
     Args:
         encoder: a built `VisionTransformer` for images of 1 or 3 channels whose blocks attend to all tokens: no hybrid,

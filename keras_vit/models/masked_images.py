@@ -35,8 +35,8 @@ class Reconstruction:
 
     Attributes:
         images: the original images.
-        corrupted: the images as the model sees them: grey for a patch that is masked, or whose embedding is the learned
-            one, and another patch for the embedding of that patch.
+        corrupted: the images as the model sees them: a patch is grey if it is masked or has the learned embedding; if
+            it has the embedding of another patch, that patch is shown.
         predicted: the images with the model's prediction in every corrupted patch, also in those whose embedding did
             not change.
         mask: (batch, rows, columns), True for corrupted patches.

@@ -58,7 +58,7 @@ class CheckpointFolder:
             step: number of completed steps.
             arrays: dict from name to NumPy or JAX array.
             state: dict of JSON values.
-            is_chief: whether this process writes all but its parts of JAX arrays.
+            is_chief: whether this process deletes the checkpoints that are no longer kept.
 
         Raises:
             CheckpointError: if the disk is full or not writable; the earlier checkpoints are kept.
@@ -90,8 +90,8 @@ class CheckpointFolder:
 
         Args:
             step: number of completed steps.
-            like: dict from name to array; of a checkpoint that several processes have written, the JAX arrays among
-                these are read to the same devices.
+            like: dict from name to array. If several processes have written the checkpoint, an array that is a JAX
+                array here is read to the devices of that array.
 
         Raises:
             CheckpointError: if the file was not written by `write`, or a checksum does not match.

@@ -90,9 +90,9 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
             `data_parallel` (JAX): a copy of the weights on every device; `devices` selects from
             `keras.distribution.list_devices()`;
             `model_parallel` (JAX): `mesh=(4, 2)` splits the batch into 4 parts and the weights into 2; also `devices`.
-            On JAX, `keras.distribution.initialize()`, called first, joins several processes. `devices` and `mesh` are
-            then those of all of them, and `fit`, `evaluate` and `predict` must be called in the context, in each
-            process, with data from `Devices.dataset`.
+            On JAX, `keras.distribution.initialize()`, called first, joins several processes. `devices` and `mesh` then
+            cover all processes. Each process must call `fit`, `evaluate` and `predict` in the context, with data from
+            `Devices.dataset`.
         **options: the options listed above for the name.
 
     Yields:

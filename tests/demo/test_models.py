@@ -7,6 +7,7 @@ from page_models import NAME, small_digit_model
 from PIL import Image, ImageDraw
 
 import keras_vit
+from keras_vit.checkpoints.releases import find_release, list_releases
 from keras_vit.demo import models
 from keras_vit.demo.models import Offers, digit_image
 
@@ -14,12 +15,17 @@ from keras_vit.demo.models import Offers, digit_image
 def test_without_a_model_the_digits_come_first():
     offered = Offers()
     assert next(iter(offered.choices)) == "ViT-digits" and offered.choices["ViT-digits"] == ["trained here"]
-    assert list(offered.choices)[1:] == [name for name in keras_vit.list_models() if keras_vit.list_weights(name)]
+    assert list(offered.choices)[1:] == [name for name in keras_vit.list_models() if list_releases(name)]
+
+
+def test_every_choice_is_a_published_file_whose_classes_are_known():
+    for name, published in list(Offers().choices.items())[1:]:
+        assert all(find_release(name, weights, (224, 224)).classes for weights in published)
 
 
 def test_weights_are_the_published_ones_those_of_imagenet_first():
     found = Offers().choices["ViT-B_16"]
-    assert sorted(found) == sorted(keras_vit.list_weights("ViT-B_16"))
+    assert sorted(found) == sorted(w for w in keras_vit.list_weights("ViT-B_16") if not w.startswith("hf://"))
     assert found[0] == "imagenet21k+imagenet2012" and found.index("augreg+imagenet2012") < found.index("imagenet21k")
 
 
