@@ -121,6 +121,8 @@ def _bounded(bar, name, most):
     """Return a progress bar class for huggingface_hub that raises an error above `most` bytes, stated or received."""
 
     class Bounded(bar):
+        monitor_interval = 0  # or every class would start a thread that never ends
+
         def __init__(self, *args, total=None, initial=0, **kwargs):
             self._received = 0
             self._receive(max(total or 0, initial))
