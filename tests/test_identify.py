@@ -26,7 +26,8 @@ _DEFAULT = ("DINOv2-B_14-reg4", "DINOv3-Splus_16", "CLIP-B_32", "EVA02-B_14")
 def _libraries(name):
     family = VARIANTS[name].family
     in_transformers = ("beit", "clip", "dinov2", "dinov2_reg4", "dinov3", "siglip", "aimv2")
-    libraries = {"timm": True, "huggingface": family in in_transformers}
+    # timm's FlexiViT has its kernel at the size of the patches, so the model of another row
+    libraries = {"timm": family != "flexivit", "huggingface": family in in_transformers}
     libraries["original"] = family in ("clip", "dinov2_reg4", "dinov3", "eva02")
     return [library for library, is_there in libraries.items() if is_there]
 
@@ -125,5 +126,6 @@ def _outputs(name):
     values["gelu"] = values["gelu"] or "erf"  # of a plain ViT with the names of timm
     left_out = ("name", "image_size", "layer_scale_init", "epsilon", "include_top", "classes", "class_token", "head")
     left_out += ("pooling", "norm_position")
-    values["embedding"] = {key: value for key, value in values["embedding"].items() if key != "resize"}
+    unseen = ("resize", "position_init")
+    values["embedding"] = {key: value for key, value in values["embedding"].items() if key not in unseen}
     return {key: value for key, value in values.items() if key not in left_out}
