@@ -212,7 +212,7 @@ def _line(row, models):
     return (
         *(model, models, count, row["batch"], "x".join(map(str, row["mesh"])), row["remat"] or ""),
         *(f"{row['peak_bytes'] / 1e9:.1f}", f"{row['flops'] / 1e12:.3g}", f"{row['bytes_accessed'] / 1e9:.3g}"),
-        *(row["exchanges"], f"{row['exchanged_bytes'] / 1e9:.2g}", f"{seconds:.2g}", f"{row['batch'] / seconds:.0f}"),
+        *(row["exchanges"], f"{row['exchanged_bytes'] / 1e9:.3g}", f"{seconds:.2g}", f"{row['batch'] / seconds:.0f}"),
         f"{utilisation:.0%}",
     )
 
