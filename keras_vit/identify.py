@@ -214,9 +214,8 @@ def _complete(path, values, fields, known, given, description, table, notes):
     if "embedding.class_position" not in given and flat.get("position_embedding", "learned") == "learned":
         flat["embedding.class_position"] = has_class_rows({**fields, "table_rows": rows}, size)
     config = ViTConfig.from_dict(_nested({**flat, "image_size": size}))
-    unused = ", ".join(sorted(given.keys() - flattened(config.to_dict())))
-    if unused:
-        raise ValueError(f"{unused} must be left out: the model in {path} has no part with such a field")
+    for name in sorted(given.keys() - flattened(config.to_dict())):
+        raise ValueError(f"{name} must be left out: the model in {path} has no such part; got {name}={given[name]!r}")
     return config
 
 

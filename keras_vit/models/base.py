@@ -27,11 +27,11 @@ class Model(DistributedFit, keras.Model):
     """Extend `keras.Model` with a `fit` for several devices that can be resumed.
 
     Training on several devices, or resumed after an interruption, gives the results of one uninterrupted run on one
-    device, except for dropout and batch normalisation, which depend on the number of devices. The models of the package
-    have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of the package with a new head or
-    inside a larger model. Clipping, gradient accumulation, weight averages, several steps per execution, metrics and
-    dropout are correct under every strategy of tf.distribute, with the stock optimizers. `compile` also takes
-    `microbatches`. A plain `keras.Model` around a model of the package trains as Keras trains it: under several
+    device, except for dropout and batch normalisation on TensorFlow, which depend on the number of devices. The models
+    of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of the package with a
+    new head or inside a larger model. Clipping, gradient accumulation, weight averages, several steps per execution,
+    metrics and dropout are correct under every strategy of tf.distribute, with the stock optimizers. `compile` also
+    takes `microbatches`. A plain `keras.Model` around a model of the package trains as Keras trains it: under several
     replicas, clipping, gradient accumulation, overwriting with averages and several steps per execution are wrong or
     fail.
 
