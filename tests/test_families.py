@@ -29,8 +29,8 @@ DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in
 # test_contract.py tests layer by layer.
 SAME_LAYERS = (*ALIKE, "hybrid", "EVA-02", "SAM")
 OTHER_LAYERS = [pytest.param(name, marks=SLOW if name in SAME_LAYERS else ()) for name in FAMILIES]
-# serving/test_saved_model.py and models/test_layer_states.py have the plain ViT.
-NOT_PLAIN = [pytest.param(name, marks=SLOW if name in ("plain", *SAME_LAYERS) else ()) for name in FAMILIES]
+# serving/test_saved_model.py and models/test_layer_states.py have the plain ViT; Swin has the most kinds of layers.
+NOT_PLAIN = [pytest.param(name, marks=SLOW if name in ("plain", "BiT", *SAME_LAYERS) else ()) for name in FAMILIES]
 FORMATS = [(name, runtime) for runtime in ("onnx", "litert", "openvino") for name in FAMILIES]
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 

@@ -179,6 +179,7 @@ def test_mixed_precision_normalises_in_float32(models, encoders):
     np.testing.assert_allclose(run(built), run(model), atol=0.02)
 
 
+@pytest.mark.slow
 def test_saved_model_gives_the_same_answers(models, encoders, tmp_path):
     tf = pytest.importorskip("tensorflow")
     model = zero_shot(models[CLIP], NAMES, text=encoders[CLIP])

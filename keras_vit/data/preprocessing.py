@@ -246,6 +246,7 @@ def _decode_no_jpeg(contents, max_pixels):
     return tf.case(kinds, default=lambda: headers.upright(decode_any(contents), contents, is_jpeg=False))
 
 
+@headers.apart
 def _decode_palette_bmp(contents):
     # TensorFlow returns the indices into the palette as if they were grey values.
     indices = tf.io.decode_bmp(contents)

@@ -39,6 +39,7 @@ class TestPredict:
         assert code == 0 and len(out.splitlines()) == 2
         assert "Loaded 200 arrays" in err and "14 x 14 -> 2 x 2" in err
 
+    @pytest.mark.slow
     def test_classes_follow_the_file(self, here, capsys):
         model = keras_vit.ViT_Ti16(image_size=32, classes=4)
         model.get_layer("head").set_weights([np.eye(192, 4, dtype="float32"), np.zeros(4, "float32")])

@@ -36,6 +36,7 @@ def test_the_sheet_shows_what_the_analyses_give(here, capsys, name):
     assert find(pixels, analysis.heat_map(image, strongest)) == (top + 224 + 28, left)
 
 
+@pytest.mark.slow
 def test_layer_and_another_format(here, capsys):
     words = ["explain", "cat.jpg", *SAVED, "--layer", "block_00", "--top", "2", "-o", "cat.pdf"]
     assert run(capsys, *words)[0] == 0

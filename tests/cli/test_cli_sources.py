@@ -89,6 +89,7 @@ def test_tfrecord(monkeypatch, tmp_path):
     assert asked == [(("train-*",), named), (("val-*",), named), (("test-*",), plain)]
 
 
+@pytest.mark.slow
 def test_evaluate_on_tfrecords(here, capsys):
     tf = pytest.importorskip("tensorflow")
     image = (here / "cat.jpg").read_bytes()

@@ -108,6 +108,7 @@ def test_training_batches_depend_on_their_number_alone(source):
     assert [(images == number).sum(1).tolist() for number in (-1, 0, 1)] == [[0, 0], [12, 12], [12, 12]]
 
 
+@pytest.mark.slow
 def test_packed_images_keep_their_labels_and_patches():
     """The label is the brightness; the sizes differ, and long images share a sequence with short ones."""
     images = [np.full((4 * side, 8, 3), 20 * side, "uint8") for side in (1, 5, 2, 4, 3, 6)]

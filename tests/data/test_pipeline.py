@@ -68,6 +68,7 @@ def test_training_batches_are_the_same_too(sources):
         assert_equal(batches(train_pipeline(sources[kind], PROTOCOL, 16, **options), 5), expected)
 
 
+@pytest.mark.slow
 def test_large_jpegs_may_be_decoded_at_a_part_of_their_size(tmp_path):
     waves = (127.5 + 100 * np.sin(np.arange(96) / 9)).astype(np.uint8)
     large = np.broadcast_to(waves[:, None, None], (96, 96, 3))
@@ -159,6 +160,7 @@ def test_functions_of_the_user_may_branch_on_tensors():
     np.testing.assert_allclose(found[:, 0, 0, 0], [0, 50, 2, 50, 4, 50, 50, 50], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_layers_of_keras_cv_run_on_images():
     image, results = augmented(("keras_cv.RandomCutout(1.0, 1.0, fill_mode='constant', fill_value=9.0)", "flip"))
     is_nine = np.isclose(results, 9.0).all(axis=-1)

@@ -82,6 +82,7 @@ def test_another_callback_can_watch_it(tmp_path):
     assert keras.models.load_model(tmp_path / "best.keras").config == model.config
 
 
+@pytest.mark.slow
 def test_of_a_model_around_one_it_measures_that_one():
     model = tiny()
     wrapper = of_pixels(model, "float32")
@@ -90,6 +91,7 @@ def test_of_a_model_around_one_it_measures_that_one():
     assert history["fewshot_3"] == [few_shot(model, DATA, DATA, **OPTIONS).mean[3]]
 
 
+@pytest.mark.slow
 def test_another_model_can_be_named():
     student, teacher = tiny(), tiny(seed=5)
     teacher = VisionTransformer(teacher.config, name="teacher")

@@ -132,6 +132,7 @@ def test_refusals():
             print(message, predict(model, images, top=top))  # shown where nothing is raised
 
 
+@pytest.mark.slow
 def test_real_images_are_named(real_data):
     model = keras_vit.create_model(
         "ViT-Ti_16", weights=real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz", classes=1000

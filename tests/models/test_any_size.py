@@ -155,6 +155,7 @@ def test_padding_is_that_with_zeros_below_and_to_the_right(make_model, run, heig
         np.testing.assert_allclose(run(model, images_of(size)), expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_its_weights_go_to_models_of_one_size(make_model, run, tmp_path):
     every = keras_vit.resize(make_model(), None, pad=True)
     images = images_of((12, 20))
@@ -189,6 +190,7 @@ def test_features_are_maps_and_attention_is_that_of_the_size(make_model, run):
         analysis.attention_model(every)
 
 
+@pytest.mark.slow
 def test_constructors_and_load_take_none(make_model, run, tmp_path):
     small = keras_vit.ViT_Ti16(image_size=None, classes=3)
     assert small.config.table_grid == (14, 14) and small.preprocessing.image_size == (224, 224)

@@ -19,6 +19,7 @@ TINY = {
 }
 
 
+@pytest.mark.slow
 def test_parameters_of_axial_resnet_50():
     """The formula, with d channels of attention in 8 heads along an axis of K cells:
 
@@ -137,6 +138,7 @@ def test_trains_saves_and_reloads(dtype, make_images, tmp_path):
     np.testing.assert_array_equal(_numpy(again(images)), logits)
 
 
+@pytest.mark.slow
 def test_mixed_bfloat16_is_close_to_float32(make_images):
     model, rough = _make_model(), _make_model(dtype="mixed_bfloat16")
     images = make_images(model)
@@ -168,6 +170,7 @@ def test_other_image_size_takes_all_weights_and_resizes_the_relative_positions(m
     assert back.config == model.config
 
 
+@pytest.mark.slow
 def test_clone_has_equal_outputs(make_images):
     model = _make_model()
     images = make_images(model)

@@ -77,6 +77,7 @@ def test_it_survives_saving_and_cloning(make_model, tmp_path):
         assert [weight.path for weight in copy.trainable_weights] == expected
 
 
+@pytest.mark.slow
 def test_a_model_around_a_model(make_model, make_images, tmp_path):
     encoder = make_model(include_top=False)
     model = around(encoder)

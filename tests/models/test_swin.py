@@ -188,6 +188,7 @@ def test_the_global_policy_is_taken_and_stated():
     assert SwinTransformer(SwinConfig(**TINY)).config.dtype == "mixed_bfloat16"
 
 
+@pytest.mark.slow
 def test_saved_model_of_a_rectangular_image_reloads(run, tmp_path):
     image_size = (26, 44)
     model = make_swin(image_size=image_size, dropout_rate=0.1, drop_path_rate=0.1)

@@ -162,6 +162,7 @@ def test_signatures_and_operations(served):
     assert all(hasattr(tf.raw_ops, name) for name in operations)  # TensorFlow's own, none of another library
 
 
+@pytest.mark.slow
 def test_features_tokens_and_attention(model, served, drawn_files):
     files, inputs = drawn_files
     inner = keras.Model(model.input, [model.get_layer(name).output for name in ("pooling", "encoder_norm")])

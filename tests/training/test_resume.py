@@ -315,6 +315,7 @@ def test_a_model_that_cannot_resume_is_told_what_it_needs(tmp_path, make, said, 
     assert int(model.optimizer.iterations) == 0 and os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_sequential_model_resumes_as_the_error_says(tmp_path):
     def run(workdir, *others):
         keras.utils.set_random_seed(1)
