@@ -86,33 +86,37 @@ TOOLS = {
     # from_tfds, and augmentations named keras_cv.*; both are imported when they are first used
     "train": ["keras-cv>=0.9", "matplotlib>=3.9", "tensorboard>=2.19", "tensorflow-datasets>=4.9.10"],
     "test": [
-        *DOCS,
         *EXPORT,
         *HOSTS,
         *TEXT,
         "build>=1.6",
-        "gradio>=6.31",
         "huggingface_hub>=1.2",
-        "ipykernel>=7.4",  # runs the notebooks of examples/
         "jax>=0.6.2",
-        "jupyter-server>=2.21",  # runs the notebooks in the tests
         "keras-cv>=0.9",
         "matplotlib>=3.9",
         "ml-dtypes>=0.5.4",
         "mypy>=2.4.1",
-        "nbclient>=0.11",
-        "nbformat>=5.11.1",
         "pytest>=8.3.5",
         "pytest-xdist>=3.6.1",
         "pyyaml>=6.0.2",
-        "scikit-image>=0.26",  # contains the photos of examples/your_photos.ipynb
+        "ruff>=0.17",
         "scikit-learn>=1.5.2",
         "scipy>=1.14.1",
-        "selenium>=4.51",  # drives the page in Debian's chromium
         "setuptools>=77.0.3",
         "shtab>=1.13",
         "tensorflow-datasets>=4.9.10",
         "tensorflow-serving-api>=2.20,<2.22",  # as tensorflow, which it installs
+    ],
+    # `pytest -m docs`, which also needs the extra test
+    "test-docs": [
+        *DOCS,
+        "gradio>=6.31",
+        "ipykernel>=7.4",  # runs the notebooks of examples/
+        "jupyter-server>=2.21",  # runs the notebooks in the tests
+        "nbclient>=0.11",
+        "nbformat>=5.11.1",
+        "scikit-image>=0.26",  # contains the photos of examples/your_photos.ipynb
+        "selenium>=4.51",  # drives the demo page in Debian's chromium
         "websocket-client>=1.9",  # sends cells to the kernels of jupyter-server
     ],
 }

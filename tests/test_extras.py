@@ -165,7 +165,17 @@ CASES = {
         beside="tensorflow",
         files=("tests", "pyproject.toml"),
         command=tuple(
-            "-m pytest -q -p no:cacheprovider tests/layers tests/test_golden.py tests/data/test_tfds.py".split()
+            "-m pytest -q -p no:cacheprovider tests/layers tests/test_golden.py tests/data/test_tfds.py "
+            "tests/demo tests/examples tests/docs".split()
+        ),
+    ),
+    "test-docs": Case(
+        "",
+        beside="tensorflow,test",
+        files=("tests", "examples", "pyproject.toml"),
+        command=(
+            *"-m pytest -q -m docs -p no:cacheprovider tests/examples/test_notebooks.py tests/demo/test_page.py".split(),
+            *("-k", "file_is_clean or cell_that_fails or test_page"),
         ),
     ),
 }

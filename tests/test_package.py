@@ -120,8 +120,8 @@ def test_test_extra_brings_what_the_tests_import(metadata):
     extras = metadata["extras_require"]
     installed = _names(metadata["install_requires"]) | _names(extras["tensorflow"]) | _names(extras["test"])
     missing = _third_party(sorted(REPOSITORY.glob("tests/**/*.py"))) - installed - BROUGHT_BY_OTHERS
-    # the peers of tests/test_peers.py and tests/examples/test_beam_pipeline.py, which are skipped without them
-    assert missing <= _names(extras["bench"]) | _names(extras["beam"])
+    # test files that are skipped without them: documents, tests/test_peers.py, tests/examples/test_beam_pipeline.py
+    assert missing <= _names([*extras["test-docs"], *extras["bench"], *extras["beam"]])
     assert {"pytest", "ruff", "scikit-learn"} <= installed
 
 

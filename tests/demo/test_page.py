@@ -9,11 +9,14 @@ from keras_vit.demo import models, scenes
 from keras_vit.demo.models import Offers
 
 
+pytestmark = pytest.mark.docs
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _imported():
-    """Gradio takes seconds to import, so the workers that run none of these tests do without."""
+    """Gradio takes seconds to import, so the processes that run none of these tests do without."""
     global gr, page
-    gr = pytest.importorskip("gradio")
+    gr = pytest.importorskip("gradio", reason="needs the extra [test-docs]")
     from keras_vit.demo import page
 
 

@@ -19,7 +19,7 @@ from keras_vit.cli import VERBS
 from keras_vit.variants import FAMILIES
 from keras_vit.zoo import CONSTRUCTORS
 
-pytest.importorskip("zensical", reason="the site needs the extra [docs]")
+pytest.importorskip("zensical", reason="needs the extra [test-docs]")
 
 pytestmark = pytest.mark.docs
 REPOSITORY = pathlib.Path(__file__).parents[2]

@@ -11,15 +11,19 @@ import subprocess
 import sys
 import types
 
-import nbformat
-import notebook_server
 import numpy as np
 import pytest
 from built import setup_arguments
-from IPython.core.inputtransformer2 import TransformerManager
-from notebooks import METADATA, NOTEBOOKS, OFFLINE, SHORT, execute, make_files, outputs, read, streams
 from PIL import Image
 
+pytest.importorskip("nbformat", reason="needs the extra [test-docs]")
+
+import nbformat  # noqa: E402
+import notebook_server  # noqa: E402
+from IPython.core.inputtransformer2 import TransformerManager  # noqa: E402
+from notebooks import METADATA, NOTEBOOKS, OFFLINE, SHORT, execute, make_files, outputs, read, streams  # noqa: E402
+
+pytestmark = pytest.mark.docs
 REPOSITORY = pathlib.Path(__file__).parents[2]
 COLUMNS = 88  # of code
 TWO_DEVICES = """
@@ -149,7 +153,6 @@ def server(tmp_path_factory):
         yield server, folder
 
 
-@pytest.mark.docs
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_notebook_runs_in_a_server(name, server):
     server, root = server
@@ -166,7 +169,6 @@ def test_notebook_runs_in_a_server(name, server):
     assert len(found) == count and all(figure.std() > 5 for figure in found)
 
 
-@pytest.mark.docs
 def test_a_cell_that_fails_is_found(server):
     server, root = server
     cells = [nbformat.v4.new_code_cell(source) for source in ("print(6 * 7)", "1 / 0", "print('not run')")]
