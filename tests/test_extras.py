@@ -174,8 +174,8 @@ CASES = {
         beside="tensorflow,test",
         files=("tests", "examples", "pyproject.toml"),
         command=(
-            *"-m pytest -q -m docs -p no:cacheprovider tests/examples/test_notebooks.py tests/demo/test_page.py".split(),
-            *("-k", "file_is_clean or cell_that_fails or test_page"),
+            *"-m pytest -p no:cacheprovider -m docs tests/demo/test_page.py tests/examples/test_notebooks.py".split(),
+            "-k test_page or file_is_clean or cell_that_fails",
         ),
     ),
 }

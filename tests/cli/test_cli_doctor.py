@@ -16,7 +16,7 @@ from command_line import documented_keys, launcher_folder, run, script
 import keras_vit
 from keras_vit.cli import doctor
 
-OF_DEVELOPERS = {"beam", "bench", "docs", "quickstart", "test", "tpu", "tpu-tf"}
+OF_DEVELOPERS = {"beam", "bench", "docs", "quickstart", "test", "test-docs", "tpu", "tpu-tf"}
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
-"""The handlers of the page without a browser: what each part of the page is given, and how mistakes are shown."""
+"""The page without a browser: its parts, what its handlers give each of them, and how mistakes are shown."""
 
+import asyncio
+
+import keras
 import numpy as np
 import pytest
 from page_models import NAME, small_digit_model
 
 import keras_vit
-from keras_vit.demo import models, scenes
+from keras_vit.demo import models, scenes, server
 from keras_vit.demo.models import Offers
-
 
 pytestmark = pytest.mark.docs
 
@@ -33,6 +35,31 @@ def handlers(model):
 def picked(index):
     """The event of picking an example."""
     return gr.SelectData(None, {"index": index, "value": None})
+
+
+def built(*arguments):
+    """The page; built inside a loop, for Gradio makes one for each of its locks elsewhere, and closes none of them."""
+
+    async def build():
+        return keras_vit.demo.build_page(*arguments)
+
+    return asyncio.run(build())
+
+
+def test_the_page_offers_the_model_first():
+    config = built(small_digit_model(), "model.keras").get_config_file()
+    values = {part["props"].get("label"): part["props"] for part in config["components"]}
+    assert values["Model"]["value"] == NAME and values["Weights"]["value"] == "model.keras"
+    assert config["analytics_enabled"] is False
+    visible = {part["props"].get("elem_id"): part["props"].get("visible") for part in config["components"]}
+    assert visible["examples"] is True and visible["depth"] is visible["figures"] is False
+
+
+def test_one_image_is_computed_at_a_time():
+    page = built()
+    computing = [function for function in page.fns.values() if function.concurrency_id == "model"]
+    assert len(computing) == 3 and all(function.concurrency_limit == 1 for function in computing)
+    assert all(function.api_visibility == "private" for function in page.fns.values())
 
 
 def test_an_example_is_answered_as_predict_does(handlers, model):
@@ -78,6 +105,12 @@ def test_another_model_brings_its_weights_and_examples(handlers):
     assert [part["caption"] for part in gallery.value] == list(scenes.SCENES) and gallery.columns == 4
     with pytest.raises(gr.Error, match="Model must be one of"):
         handlers.change_model("/etc/passwd")
+
+
+def test_a_model_that_is_no_classifier_is_refused_before_anything_is_served(monkeypatch):
+    monkeypatch.setattr(server, "wait", pytest.fail)
+    with pytest.raises(ValueError, match="model must be a classifier of keras_vit"):
+        keras_vit.demo.launch(model=keras.Sequential())
 
 
 def test_nothing_is_fetched():

@@ -1,40 +1,13 @@
-"""build_page and launch: what they check, what they say without Gradio, and what the page is told to load."""
+"""build_page and launch without Gradio: what they check, what they say, and what a browser is told to load."""
 
 import asyncio
 import builtins
 import sys
 
-import keras
 import pytest
-from page_models import NAME, small_digit_model
 
 import keras_vit
 from keras_vit.demo import server
-
-
-def built(*arguments):
-    """The page; built inside a loop, for Gradio makes one for each of its locks elsewhere, and closes none of them."""
-
-    async def build():
-        return keras_vit.demo.build_page(*arguments)
-
-    return asyncio.run(build())
-
-
-def test_the_page_offers_the_model_first():
-    config = built(small_digit_model(), "model.keras").get_config_file()
-    values = {part["props"].get("label"): part["props"] for part in config["components"]}
-    assert values["Model"]["value"] == NAME and values["Weights"]["value"] == "model.keras"
-    assert config["analytics_enabled"] is False
-    visible = {part["props"].get("elem_id"): part["props"].get("visible") for part in config["components"]}
-    assert visible["examples"] is True and visible["depth"] is visible["figures"] is False
-
-
-def test_one_image_is_computed_at_a_time():
-    page = built()
-    computing = [function for function in page.fns.values() if function.concurrency_id == "model"]
-    assert len(computing) == 3 and all(function.concurrency_limit == 1 for function in computing)
-    assert all(function.api_visibility == "private" for function in page.fns.values())
 
 
 @pytest.mark.parametrize("module", ["gradio", "keras_vit.demo.page"])
@@ -60,7 +33,6 @@ def test_without_gradio_it_says_what_to_install(monkeypatch, module):
         ({"share": "no"}, "share must be True or False"),
         ({"port": 0}, "port must be an integer of at least 1; got port=0"),
         ({"port": 70_000}, "port must be at most 65535; got port=70000"),
-        ({"model": keras.Sequential()}, "model must be a classifier of keras_vit"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_served(monkeypatch, arguments, message):
