@@ -116,6 +116,7 @@ def _read_when_needed(files, labels, class_names):
     with tf.device("CPU"):
         paths, numbers = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
 
+    @tf.autograph.experimental.do_not_convert
     def lookup(n):
         return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
 
@@ -157,7 +158,12 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
     labels = labels.reshape(-1).astype("int32")
     with tf.device("CPU"):
         pixels, numbers = tf.constant(images), tf.constant(labels)
-    return from_lookup(lambda n: {"image": pixels[n], "label": numbers[n]}, names, len(images), labels=labels)
+
+    @tf.autograph.experimental.do_not_convert
+    def lookup(n):
+        return {"image": pixels[n], "label": numbers[n]}
+
+    return from_lookup(lookup, names, len(images), labels=labels)
 
 
 def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | None = None) -> ImageSource:

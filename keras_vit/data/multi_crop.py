@@ -101,6 +101,7 @@ def multi_crop_pipeline(
         pixels = ops.decode(image, channels) if image.dtype == tf.string else image
         return tf.concat([views[min(n, 2)](pixels, fold(key, n)) for n in range(2 + local_crops)], 0)
 
+    @tf.autograph.experimental.do_not_convert
     def split(rows, labels):
         parts = zip(shapes.items(), tf.split(rows, lengths, axis=1), strict=True)
         return {key: tf.reshape(part, (-1, *shape)) for (key, shape), part in parts if shape[0]}, labels

@@ -130,6 +130,7 @@ def native_pipeline(
         )
     seed = tf.constant(arguments.get("seed", 0), tf.int64)
 
+    @tf.autograph.experimental.do_not_convert
     def finish(number, batch):
         sequences, labels = batch
         if rate:
@@ -200,6 +201,7 @@ def flexible_patches(
         patches = tf.einsum("hy,brycxd,wx->brhcwd", resizings[size][0], patches, resizings[size][1])
         return tf.reshape(patches, (-1, rows * kernel[0], columns * kernel[1], images.shape[-1]))
 
+    @tf.autograph.experimental.do_not_convert
     def draw(number, batch):
         images, *labels = batch
         place = tf.random.stateless_uniform((), tf.stack([key, number]), maxval=len(sizes), dtype=tf.int32)

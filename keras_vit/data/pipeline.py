@@ -161,6 +161,7 @@ def eval_batches(source, preprocessing, batch_size):
         raise (data_error(error) or error) from None
 
 
+@tf.autograph.experimental.do_not_convert
 def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(), mixer=None, scaled_for=None):
     """Return the batches of `order` from `start_step` on, with the options for tf.distribute.
 

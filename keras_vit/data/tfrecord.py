@@ -69,6 +69,7 @@ def from_tfrecord(
     features = {image_key: tf.io.FixedLenFeature((), tf.string), label_key: tf.io.FixedLenFeature((), tf.int64)}
     _check_first(read, size, image_key, label_key)
 
+    @tf.autograph.experimental.do_not_convert
     def lookup(n):
         example = tf.io.parse_single_example(read(n), features)
         return {"image": example[image_key], "label": tf.cast(example[label_key] - label_offset, tf.int32)}

@@ -44,7 +44,7 @@ def test_values_with_every_epsilon_and_any_batch_size(epsilon, signature):
 
     layer = LayerNorm(epsilon=epsilon)
     x = np.concatenate([X[:3], np.full((1, 5, 24), 7.0)]).astype("float32")  # a row without variance
-    outputs = tf.function(_fused(layer), input_signature=[tf.TensorSpec(signature)])(x)
+    outputs = tf.function(_fused(layer), input_signature=[tf.TensorSpec(signature)], autograph=False)(x)
     assert outputs.shape == x.shape
     np.testing.assert_allclose(outputs, layer(x), rtol=1e-5, atol=1e-5)
 
@@ -53,7 +53,7 @@ def test_values_with_every_epsilon_and_any_batch_size(epsilon, signature):
 def test_values_in_lower_precision(layer):
     import tensorflow as tf
 
-    outputs = tf.cast(tf.function(_fused(layer))(X), "float32")
+    outputs = tf.cast(tf.function(_fused(layer), autograph=False)(X), "float32")
     expected = tf.cast(layer(X), "float32")
     np.testing.assert_allclose(outputs, expected, atol=0.05 if layer.compute_dtype == "bfloat16" else 1e-5)
 
@@ -65,8 +65,8 @@ def test_not_outside_of_the_scope_and_not_where_functions_run_eagerly():
     answers = []
     with written_for(ONEDNN):
         answers.append(is_for(ONEDNN))
-        tf.function(lambda: answers.append(is_for(ONEDNN)))()
-    tf.function(lambda: answers.append(is_for(ONEDNN)))()
+        tf.function(lambda: answers.append(is_for(ONEDNN)), autograph=False)()
+    tf.function(lambda: answers.append(is_for(ONEDNN)), autograph=False)()
     assert answers == [False, True, False]
 
 
@@ -103,7 +103,7 @@ def test_float64_and_other_ranks_keep_their_precision(reader):
     layer.build((None, 24))
     for x in (X.astype("float64"), X[None].astype("float64")):
 
-        @tf.function
+        @tf.function(autograph=False)
         def call(x):
             with written_for(reader):
                 return layer(x)
@@ -121,7 +121,7 @@ def test_converters_get_what_openvino_knows():
     kinds = {}
     for reader in (None, CONVERTER):
 
-        @tf.function(input_signature=[tf.TensorSpec((None, 5, 24))])
+        @tf.function(input_signature=[tf.TensorSpec((None, 5, 24))], autograph=False)
         def call(x, reader=reader):
             with written_for(reader):
                 return layer(x)

@@ -30,7 +30,7 @@ def test_rows_of_any_rank(dense, shape):
 def test_sizes_that_are_not_known(dense, known):
     import tensorflow as tf
 
-    traced = tf.function(lambda x: on_rows(dense, x), input_signature=[tf.TensorSpec(known)])
+    traced = tf.function(lambda x: on_rows(dense, x), input_signature=[tf.TensorSpec(known)], autograph=False)
     np.testing.assert_allclose(traced(X), dense(X), rtol=1e-6)
 
 
@@ -63,7 +63,7 @@ def test_converters_get_a_product_for_each_part():
     layer = keras.layers.Dense(24)
     layer.build(X[0].shape)
     with written_for(CONVERTER):
-        traced = tf.function(lambda x: project_heads(layer, x, SCALES, 4)).get_concrete_function(
+        traced = tf.function(lambda x: project_heads(layer, x, SCALES, 4), autograph=False).get_concrete_function(
             tf.TensorSpec((None, 5, 4))
         )
     kinds = [operation.type for operation in traced.graph.get_operations()]

@@ -96,7 +96,7 @@ def test_decode_refuses_other_channels():
 def test_graph_equals_eager_and_has_a_static_shape(interpolation):
     protocol = Preprocessing(size=36, crop=(24, 32), interpolation=interpolation)
 
-    @tf.function(input_signature=[tf.TensorSpec((), tf.string)])
+    @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
     def graph(contents):
         return preprocessing.apply(protocol, preprocessing.decode(contents, protocol.channels))
 

@@ -105,7 +105,7 @@ def test_windows_that_cannot_be():
 @functools.cache
 def cut_window(channels):
     """Function from a file and a window to that part of the image, traced once."""
-    return tf.function(lambda contents, window: cut(contents, channels, lambda shape: window))
+    return tf.function(lambda contents, window: cut(contents, channels, lambda shape: window), autograph=False)
 
 
 FORMS = ("4:2:0", "progressive", "grey", "PNG", "4:4:4", "4:2:2", "4:1:1", "CMYK", "WEBP")
