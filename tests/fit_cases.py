@@ -241,12 +241,13 @@ def dense_cases():
         return {"kernel": keras.ops.convert_to_numpy(model.layers[-1].kernel), **history}
 
     summed = lambda: keras.losses.MeanSquaredError(reduction="sum")  # noqa: E731
+    one, two = (on(count, lambda: run(OwnLogs)) for count in (1, 2))
     return {
         "own compute_loss": on(2, lambda: error_of(lambda: run(OwnLoss))),
         "masked": on(2, lambda: error_of(lambda: run(masked=True))),
         "frozen": on(2, lambda: error_of(lambda: run(trainable=False))),
-        "own logs": difference(*(on(count, lambda: run(OwnLogs)) for count in (1, 2)), lambda name: name != "mean"),
-        "own mean": on(2, lambda: run(OwnLogs))["mean"],
+        "own logs": difference(one, two, lambda name: name != "mean"),
+        "own mean": two["mean"],
         "summed": both(lambda: run(loss=summed())),
     }
 
