@@ -163,7 +163,7 @@ CASES = {
     "test": Case(
         "",
         beside="tensorflow",
-        files=("tests", "pyproject.toml"),
+        files=("tests", "examples", "pyproject.toml"),
         command=tuple(
             "-m pytest -q -p no:cacheprovider tests/layers tests/test_golden.py tests/data/test_tfds.py "
             "tests/demo tests/examples tests/docs".split()
