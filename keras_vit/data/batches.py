@@ -22,8 +22,8 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
     Returns:
         `tf.data.Dataset` of (images, labels), in a fixed order.
     """
-    source, is_full = order.source, unreadable.needed > 0
-    fill = is_full and unreadable.allowed > 0  # otherwise, the report of the first unreadable image raises the error
+    source, in_training = order.source, unreadable.needed > 0
+    fill = in_training and unreadable.allowed > 0  # else the report of the first unreadable image raises the error
 
     def read(place, row):
         """Return (place in the batch, image, label); fail if the image is unreadable."""
@@ -61,7 +61,7 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
         with tf.control_dependencies([check_labels(labels, len(source.class_names))]):
             return tf.ensure_shape(images, (size, *image_spec.shape)), tf.ensure_shape(labels, (size,))
 
-    size = order.rows_per_batch if is_full and (order.repeat or order.drop_remainder) else None
+    size = order.rows_per_batch if in_training and (order.repeat or order.drop_remainder) else None
     # While the last images of a batch are read, free cores begin the next ones.
     ahead = 1 + -(-_parallelism() // order.rows_per_batch)
     return order.batches(start_step).map(read_batch, num_parallel_calls=ahead, deterministic=True)

@@ -150,6 +150,7 @@ class ImageSource:
         with tf.device("CPU"):
             contents, numbers = tf.constant(contents, tf.string, shape=(self.size,)), tf.constant(known)
 
+        @tf.autograph.experimental.do_not_convert
         def lookup(n):
             return {"image": unpack(contents[n], spec), "label": numbers[n]}
 

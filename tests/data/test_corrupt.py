@@ -102,6 +102,16 @@ def test_beyond_the_share_fit_stops_with_one_sentence(source):
     assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize("make", [stream, lambda source: source], ids=["stream", "lookup"])
+def test_where_none_may_be_unreadable_training_stops_at_the_first(source, make):
+    """The default share of 12 images is none. The last batch of a pass may be shorter, and the error is the same."""
+    for options in ({}, {"repeat": False, "drop_remainder": False}):
+        dataset = train_pipeline(make(source), LEVELS, 6, shuffle=False, **options)
+        with pytest.raises(tf.errors.OpError) as raised:
+            batches(dataset, 2)
+        assert re.match("[12] of 12 images cannot be read; max_corrupt=0.01 allows 0: ", str(data_error(raised.value)))
+
+
 def test_other_errors_are_not_ours():
     assert data_error(tf.errors.InvalidArgumentError(None, None, "shapes differ")) is None
     assert data_error(ValueError("UnusableDataError: x")) is None
