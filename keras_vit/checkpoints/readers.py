@@ -14,6 +14,7 @@ from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
 from keras_vit.files import Refused, parse_json, read_table
+from keras_vit.logs import LOGGER
 
 INDEX = "model.safetensors.index.json"  # weights that are split over several files
 OPENCLIP = ("open_clip_model.safetensors", "open_clip_config.json")
@@ -49,10 +50,9 @@ def open_checkpoint(path):
         if path.is_dir():
             raise FileNotFoundError(f"a folder of weights must hold model.safetensors; {str(path)!r} does not")
     if path.name == INDEX:
-        parts = [open_checkpoint(path.with_name(name)) for name in parts_of(path)]
-        entries = {name: entry for part in parts for name, entry in part.entries.items()}
+        parts = {name: open_checkpoint(path.with_name(name)) for name in parts_of(path)}
+        first, entries = next(iter(parts.values())), _mapped(path, parts)
         _check_scales(path, entries)
-        first = parts[0]
         return Checkpoint(path, first.kind, entries, first.metadata, first.config, first.preprocessor)
     if path.suffix in _PICKLED:
         raise ValueError(
@@ -121,13 +121,45 @@ def parts_of(index):
     Raises:
         ValueError: if it is not such an index, or lists anything but `.safetensors` files of its own folder.
     """
+    return sorted(set(_weight_map(index).values()))
+
+
+def _weight_map(index):
     weight_map = _json_beside(index, index.name).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise Refused(f"{str(index)!r} must have a weight_map from arrays to files; got {weight_map!r}")
     for name in weight_map.values():
-        if not isinstance(name, str) or not name.endswith(".safetensors") or "/" in name or "\\" in name:
+        is_name = isinstance(name, str) and name.endswith(".safetensors") and "/" not in name and "\\" not in name
+        if not is_name or index.with_name(name).is_dir():
             raise Refused(f"weight_map of {str(index)!r} must name .safetensors files in its folder; got {name!r}")
-    return sorted(set(weight_map.values()))
+    return weight_map
+
+
+def _mapped(index, parts):
+    """Return the entries of split weights: each array from the file that `weight_map` names.
+
+    transformers 5 takes an array that several files hold from the last one in the order of their names.
+
+    Args:
+        index: see `parts_of`.
+        parts: dict from the name of each file to its `Checkpoint`.
+
+    Raises:
+        ValueError: if a file does not hold an array that is mapped to it, or holds one that the map does not list.
+    """
+    weight_map, entries = _weight_map(index), {}
+    for file, part in parts.items():
+        for name, entry in part.entries.items():
+            if name not in weight_map:
+                raise Refused(f"weight_map of {str(index)!r} must list every array; {name!r} is in {file!r} alone")
+            if weight_map[name] == file:
+                entries[name] = entry
+            else:
+                LOGGER.warning(f"{name!r} in {file!r} is not read: weight_map names {weight_map[name]!r} for it")
+    if missing := sorted(weight_map.keys() - entries.keys()):
+        got = f"{weight_map[missing[0]]!r} has no {missing[0]!r}"
+        raise Refused(f"weight_map of {str(index)!r} must name the files that hold the arrays; {got}")
+    return entries
 
 
 def _read_safetensors(path):
