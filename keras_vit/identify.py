@@ -93,7 +93,8 @@ def identify(
         raise ValueError(f"{path} must hold a Vision Transformer: {error}") from None
     given = {name: value for name, value in arguments.items() if value is not None or "." in name}
     foreign = find_foreign(description.architecture) if variant is None else None
-    known = {name: value for name, value in description.stated.items() if value is not None or "." in name} | given
+    stated = description.stated_for(given.get("include_top", True), given.get("classes", description.classes))
+    known = {name: value for name, value in stated.items() if value is not None or "." in name} | given
     families = [variant] if variant in FAMILIES else [name for name in description.published if name in FAMILIES]
 
     found = candidates(fields, _considered(variant, foreign, description.names))

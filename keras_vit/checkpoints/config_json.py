@@ -179,6 +179,8 @@ def _one_of(name, value, choices):
 
 
 HF_TYPES = read_toml("checkpoints/huggingface.toml")  # the model types of transformers
+# problem_type -> `classifier_activation`, for the scores that transformers' `ImageClassificationPipeline` returns
+_PROBLEMS = {"single_label_classification": None, "multi_label_classification": "sigmoid", "regression": "linear"}
 
 
 def _read_huggingface(values, family):
@@ -187,11 +189,15 @@ def _read_huggingface(values, family):
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
     row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels(values)
+    problem = values.get("problem_type")
+    activation = None if problem is None else _one_of("problem_type", problem, _PROBLEMS)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = checked(values, KEYS[row["keys"]])
     if values.get("is_native"):
         fields["position_embedding"] = "sincos2d_mae"
+    if activation is not None:
+        fields["classifier_activation"] = activation
     if row["keys"] == "dinov3":
         if (fields["gelu"] == "silu") != fields["block.gated"]:
             raise ValueError(f"hidden_act must be 'silu' with use_gated_mlp, else a GELU; got {values['hidden_act']!r}")

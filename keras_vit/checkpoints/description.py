@@ -26,7 +26,10 @@ _FAMILIES = {
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
 _GRID = "position_embs/grid"  # in a Keras file: rows and columns of the position table
 # Fields that the report lists if the file changes them.
-_REPORTED = ("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels")
+_REPORTED = (
+    *("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels"),
+    "classifier_activation",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,11 @@ class Description(Stated):
         found |= {"resize": self.names.resize} if is_flexible and self.layout == "timm" else {}
         return {f"embedding.{name}": value for name, value in found.items() if value is not None}
 
+    def stated_for(self, include_top, classes):
+        """Return `stated`, without the activation of a head that a model with these fields does not load."""
+        is_loaded = include_top and classes == self.classes
+        return {name: value for name, value in self.stated.items() if is_loaded or name != "classifier_activation"}
+
     def has_head_bias(self):
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
         return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
@@ -103,7 +111,7 @@ class Description(Stated):
         usual, given = {name: value for name, value in self.usual.items() if name not in known}, given or {}
         changes = {
             name: value
-            for name, value in {**usual, **self.stated}.items()
+            for name, value in {**usual, **self.stated_for(config.include_top, config.classes)}.items()
             if "." not in name and hasattr(config, name) and name not in fixed and given.get(name) is None
         }
         if isinstance(config, ViTConfig):

@@ -144,7 +144,8 @@ def make_plan(model, description, resize="auto", head="auto"):
     if config.field("head.bias") is False and not description.has_head_bias():
         droppable |= {name for name in description.heads if name.endswith("bias")}
     told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
-    told += [d for d in different if d.name == "channels"]  # a first kernel that is not RGB has another shape
+    # A first kernel that is not RGB has another shape. An activation has no arrays.
+    told += [d for d in different if d.name in ("channels", "classifier_activation")]
 
     problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
     problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]

@@ -219,7 +219,7 @@ class ImageConfig(Config):
         image_size: (height, width) of the input in pixels, or one integer for both.
         classes: number of logits.
         include_top: False ends the model at the pooled features.
-        classifier_activation: activation of the head, such as `"softmax"`; None gives logits.
+        classifier_activation: activation of the head, such as `"softmax"` or `"sigmoid"`; None gives logits.
         channels: number of channels of the input image.
         dtype: Keras dtype policy, such as `"mixed_bfloat16"`; None uses the global policy.
         include_preprocessing: True builds a model that takes pixel values from 0 to 255 (uint8 or float) at the model's
@@ -245,6 +245,14 @@ class ImageConfig(Config):
         is_broken = self.include_preprocessing and self.channels not in (1, 3)
         rule = "include_preprocessing=True needs images of 1 or 3 channels (scale other images yourself)"
         self._check_rules({rule: is_broken})
+
+    @property
+    def score_activation(self) -> str:
+        """Return the name of the function that gives the scores of the classes: `softmax`, `sigmoid` or another.
+
+        It is `classifier_activation`. A head that gives logits has `softmax`, or `sigmoid` if it has one class.
+        """
+        return self.classifier_activation or ("sigmoid" if self.classes == 1 else "softmax")
 
 
 def with_field(values: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def calibration(activation, confidences, is_right, of_right):
     """Return the `Calibration` of images.
 
     Args:
-        activation: `classifier_activation` of the head.
+        activation: `score_activation` of the config.
         confidences: float64 (images,), the highest score of each.
         is_right: bool (images,), whether the class with this score is correct.
         of_right: float64 (images,), the score of all correct classes.
@@ -93,7 +93,7 @@ def calibration(activation, confidences, is_right, of_right):
         A `Calibration`; None if the activation is neither softmax nor sigmoid, because the scores are not
         probabilities.
     """
-    if activation not in (None, "softmax", "sigmoid"):
+    if activation not in ("softmax", "sigmoid"):
         return None
     # bin m has (m - 1) / 15 < confidence <= m / 15; the first bin also has confidence 0
     places = np.searchsorted(_EDGES[1:-1], confidences, side="left")
@@ -311,7 +311,7 @@ def evaluate(
     numbers, best, ranks, confidences, of_right = map(np.concatenate, zip(*found, strict=True))
     correct = {k: int((ranks < k).sum()) for k in top}
     of_classes = class_report(class_names, model_names, names, numbers, best, ranks == 0)
-    calibrated = calibration(model.config.classifier_activation, confidences, ranks == 0, of_right)
+    calibrated = calibration(model.config.score_activation, confidences, ranks == 0, of_right)
     return Accuracy(len(numbers), correct, matching, left_out, of_classes, calibrated)
 
 

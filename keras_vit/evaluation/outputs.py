@@ -34,9 +34,9 @@ def predict(
         verbose: whether to show a progress bar.
 
     Returns:
-        A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax probabilities,
-        or the outputs of the head if `classifier_activation` is set. Class 17 of a model without labels is named
-        `"class_17"`. For a single image, the list has one entry.
+        A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax probabilities
+        (of a sigmoid, if the model has one class), or the outputs of the head if `classifier_activation` is set. Class
+        17 of a model without labels is named `"class_17"`. For a single image, the list has one entry.
 
     Raises:
         ValueError, FileNotFoundError, TypeError: as in `keras_vit.preprocess`, and on a model without a head or
@@ -124,9 +124,11 @@ def _outputs(forward, model, method, what, batches):
 
 
 def probabilities(model, outputs):
-    """Return the softmax of the outputs (batch, classes); unchanged if the head has an activation."""
+    """Return the scores of the outputs (batch, classes), as `config.score_activation` says."""
     if model.config.classifier_activation is not None:
         return outputs
+    if model.config.score_activation == "sigmoid":
+        return 0.5 + 0.5 * np.tanh(0.5 * outputs)  # 1 / (1 + exp(-x)) without overflow
     exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 

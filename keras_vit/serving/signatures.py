@@ -127,7 +127,7 @@ def _best_classes(model, top, outputs):
     """Return the names of the best classes and their scores."""
     ((kind, scores),) = outputs.items()
     labels = class_labels(model)
-    scores = scores if kind == "scores" else tf.nn.softmax(scores)
+    scores = scores if kind == "scores" else getattr(tf.nn, model.config.score_activation)(scores)
     scores, indices = tf.math.top_k(scores, k=min(top, len(labels)))  # (batch, k)
     return {"classes": tf.gather(tf.constant(labels), indices), "scores": scores}
 

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 import keras_vit
@@ -46,6 +47,30 @@ def test_labels_are_dropped_with_the_head(tiny_zoo, hub_folder):
         "y",
         "z",
     )
+
+
+def test_problem_type_says_what_scores_are(tiny_zoo, hub_folder):
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
+    plain = keras_vit.load(hub_folder(), num_heads=2)
+    logits = plain.predict_on_batch(keras_vit.preprocess(pixels, plain.preprocessing))[0].astype("float64")
+    # as ImageClassificationPipeline of transformers 5 postprocesses them
+    expected = {
+        "single_label_classification": np.exp(logits) / np.exp(logits).sum(),
+        "multi_label_classification": 1 / (1 + np.exp(-logits)),
+        "regression": logits,
+    }
+    for problem, scores in expected.items():
+        folder = hub_folder({"problem_type": problem})
+        for model in (keras_vit.load(folder, num_heads=2), tiny_zoo(folder, classes=3)):
+            answers = dict(keras_vit.predict(model, pixels)[0])
+            np.testing.assert_allclose([answers[f"class_{n}"] for n in range(3)], scores, rtol=1e-5, err_msg=problem)
+        for model in (keras_vit.load(folder, num_heads=2, classes=4), tiny_zoo(folder, classes=4)):
+            assert model.config.classifier_activation is None  # a new head is of another problem
+        assert keras_vit.load(folder, num_heads=2, classifier_activation="relu").config.classifier_activation == "relu"
+        report = keras_vit.load_weights(plain, folder)
+        assert any("classifier_activation" in note for note in report.notes) == (problem[0] in "mr")
+    with pytest.raises(ValueError, match="problem_type must be one of .*; got 'multilabel'"):
+        tiny_zoo(hub_folder({"problem_type": "multilabel"}), classes=3)
 
 
 @pytest.mark.parametrize(

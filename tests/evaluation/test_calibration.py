@@ -7,6 +7,7 @@ import pytest
 import scipy.special
 import sklearn.metrics
 
+from keras_vit.config import ImageConfig
 from keras_vit.evaluation import accuracy
 from keras_vit.evaluation.accuracy import _measured
 
@@ -18,14 +19,15 @@ ONE_RIGHT = np.eye(CLASSES, dtype=bool)[LABELS]
 
 
 def head(activation):
-    return types.SimpleNamespace(config=types.SimpleNamespace(classifier_activation=activation))
+    config = ImageConfig(name="head", image_size=8, classes=CLASSES, classifier_activation=activation)
+    return types.SimpleNamespace(config=config)
 
 
 def calibration(model, scores, right):
     """As `evaluate` does it: figures of each image by batches, then all of them."""
     figures = [_measured(model, scores[n : n + 64], right[n : n + 64]) for n in range(0, len(scores), 64)]
     _, ranks, confidences, of_right = map(np.concatenate, zip(*figures, strict=True))
-    return accuracy.calibration(model.config.classifier_activation, confidences, ranks == 0, of_right)
+    return accuracy.calibration(model.config.score_activation, confidences, ranks == 0, of_right)
 
 
 def by_definition(probabilities, is_right):

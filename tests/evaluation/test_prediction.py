@@ -4,10 +4,12 @@ import keras
 import numpy as np
 import PIL.Image
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig, predict
 from keras_vit.evaluation import predict_prepared
+from keras_vit.serving import signatures
 
 LABELS = ("ant", "bee", "cat", "dog")
 CONFIG = ViTConfig(
@@ -44,6 +46,19 @@ def test_answers_are_softmax_best_first(tmp_path):
     answers = predict(model, [IMAGES[0], tmp_path / "x.png", PIL.Image.fromarray(IMAGES[2])], top=4)
     assert_answers(answers, expected_answers(model, IMAGES))
     assert sum(score for _, score in answers[0]) == pytest.approx(1.0)
+
+
+def test_the_score_of_a_single_class_is_a_sigmoid():
+    model = tiny(labels=("dog",), classes=1)
+    logits = keras.ops.convert_to_numpy(model(IMAGES.astype(np.float32) / 127.5 - 1.0)).astype(np.float64)
+    answers = predict(model, IMAGES)
+    np.testing.assert_allclose([row[0][1] for row in answers], 1 / (1 + np.exp(-logits[:, 0])), rtol=1e-5)
+    exported = signatures._best_classes(model, 5, {"logits": tf.constant(logits)})["scores"]
+    np.testing.assert_allclose(exported[:, 0], [row[0][1] for row in answers], rtol=1e-5)
+    prepared = tf.data.Dataset.from_tensor_slices((IMAGES / np.float32(127.5) - 1, [0, 0, 0])).batch(3)
+    calibration = keras_vit.evaluate(model, prepared).calibration
+    assert calibration.mean_confidence == pytest.approx(np.mean([row[0][1] for row in answers]))
+    assert calibration.negative_log_likelihood is None
 
 
 def test_top_cuts_the_list_and_may_exceed_the_classes():
