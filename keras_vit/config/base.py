@@ -248,7 +248,7 @@ class ImageConfig(Config):
 
     @property
     def score_activation(self) -> str:
-        """Return the name of the function that gives the scores of the classes: `softmax`, `sigmoid` or another.
+        """Return the name of the function of the logits that gives the scores.
 
         It is `classifier_activation`. A head that gives logits has `softmax`, or `sigmoid` if it has one class.
         """
