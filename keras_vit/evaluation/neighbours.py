@@ -19,7 +19,8 @@ from keras_vit.files import aligned
 from keras_vit.typing import PathLike
 
 _AT_ONCE = 2**25  # similarities in memory, 128 MiB
-_EPSILON = 1e-12  # a norm below it is taken as it, as in torch's `normalize`
+_ROWS = 2**14  # features that are float64 at a time
+_EXPONENT = 600.0  # limit of the largest exponent of a vote; exp of it is far from infinity and from 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,6 +119,9 @@ def embed(
 def nearest(features: npt.ArrayLike, query: npt.ArrayLike, count: int = 5) -> Neighbours:
     """Return the images most similar to each query, by their cosine.
 
+    Of images with equal cosines, such as copies of an image, the first comes first. Vectors may have any length; the
+    cosine with a vector of zeros is 0.
+
     Args:
         features: (images, dim), such as the array `features` of `keras-vit embed`.
         query: (queries, dim), or (dim,) for one query.
@@ -143,7 +147,8 @@ def knn_scores(neighbours: Neighbours, labels: npt.ArrayLike, classes: int, temp
     """Return the score of each class in the vote of the neighbours.
 
     It is the sum of exp(cosine / T) over the neighbours of that class, the weighted vote of DINO (arXiv 2104.14294,
-    appendix F.1) and DINOv2.
+    appendix F.1) and DINOv2. If the largest cosine / T of a query is not in [-600, 600], all its scores are multiplied
+    by the factor that moves it to this limit, because they would be infinite or 0.
 
     Args:
         neighbours: those of each query, from `nearest`.
@@ -160,8 +165,11 @@ def knn_scores(neighbours: Neighbours, labels: npt.ArrayLike, classes: int, temp
     checks.check_positive("temperature", temperature)
     votes = check_labels("labels", labels, checks.check_integer("classes", classes))[neighbours.indices]
     scores = np.zeros((len(votes), classes))
-    weights = np.exp(neighbours.similarities.astype("float64") / temperature)
-    np.add.at(scores, (np.arange(len(votes))[:, None], votes), weights)
+    similarities = neighbours.similarities.astype("float64")
+    largest = similarities.max(axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        exponents = (similarities - largest) / temperature + np.clip(largest / temperature, -_EXPONENT, _EXPONENT)
+    np.add.at(scores, (np.arange(len(votes))[:, None], votes), np.exp(exponents))
     return scores
 
 
@@ -221,16 +229,23 @@ def _read(frozen, images, verbose):
 
 
 def _nearest(features, query, count):
-    similarities = query @ features.T
-    chosen = np.argpartition(-similarities, count - 1, axis=1)[:, :count]
-    chosen.sort(axis=1)  # of equal similarities the first image is first
-    found = np.take_along_axis(similarities, chosen, axis=1)
-    order = np.argsort(-found, axis=1, kind="stable")
-    return np.take_along_axis(chosen, order, axis=1), np.take_along_axis(found, order, axis=1)
+    query, similarities = query.astype("float64"), np.empty((len(query), len(features)), "float32")
+    for start in range(0, len(features), _ROWS):
+        # A float32 product of equal rows may differ in its last bit; in float64, the difference is rounded away.
+        rows = features[start : start + _ROWS].astype("float64")
+        similarities[:, start : start + _ROWS] = query @ rows.T
+    limits = -np.partition(-similarities, count - 1, axis=1)[:, count - 1]
+    indices = np.empty((len(query), count), np.int64)
+    for row, limit, found in zip(similarities, limits, indices, strict=True):
+        chosen = np.flatnonzero(row >= limit)  # all that equal the last one, so that the first of them is kept
+        found[:] = chosen[np.argsort(-row[chosen], kind="stable")[:count]]
+    return indices, np.take_along_axis(similarities, indices, axis=1)
 
 
 def _unit(name, vectors):
-    vectors = np.asarray(vectors, "float32")
+    vectors = np.asarray(vectors, "float64")
     if vectors.ndim != 2 or not vectors.size or not np.isfinite(vectors).all():
         raise ValueError(f"{name} must be a finite array (images, dim), not empty; got shape {vectors.shape}")
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _EPSILON)
+    greatest = np.abs(vectors).max(axis=1, keepdims=True)
+    vectors = vectors / np.where(greatest > 0, greatest, 1.0)  # so that no square is infinite or 0
+    return (vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1.0)).astype("float32")

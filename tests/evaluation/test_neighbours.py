@@ -5,13 +5,14 @@ import functools
 import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 from image_sets import encode
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data import from_arrays
-from keras_vit.evaluation import embed, knn, nearest
+from keras_vit.evaluation import embed, knn, knn_scores, nearest
 
 NAMES = ("ant", "bee", "cat")
 CONFIG = ViTConfig(
@@ -67,6 +68,19 @@ class TestNearest:
     def test_of_equal_images_the_first_is_first(self):
         images = np.array([[0, 1], [1, 0], [2, 0], [1, 0]])
         assert nearest(images, [1, 0], 3).indices.tolist() == [[1, 2, 3]]
+        images = np.random.default_rng(3).normal(size=(501, 384)).astype("float32")
+        copies = np.concatenate([[0], np.arange(100, 130)])
+        images[copies] = images[0]
+        for count in (1, 4, 10, 31):
+            assert nearest(images, images[:2], count).indices[0].tolist() == copies[:count].tolist()
+
+    def test_cosines_do_not_depend_on_the_lengths_of_vectors(self):
+        images, query = RNG.normal(size=(9, 4)), RNG.normal(size=4)
+        images[3] = 0.0
+        cosines = images @ query / np.maximum(np.linalg.norm(images, axis=1), 1e-9) / np.linalg.norm(query)
+        for scale in (1e20, 1e-30, 1e160):
+            found = nearest(images * scale, query / scale, 9)
+            np.testing.assert_allclose(found.similarities, np.sort(cosines)[None, ::-1], atol=1e-6)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
@@ -100,6 +114,15 @@ class TestKnn:
         assert 0.4 < found.top1[20] < 1 and found.top5[20] == 1
         assert (found.count, found.class_names, found.layer) == (15, tuple("012"), layer or "pooling")
         assert str(found).splitlines()[-1] == f"15 images of 3 classes, features of {layer or 'pooling'}, T=0.5"
+
+    def test_votes_of_any_temperature_are_finite(self):
+        found, labels = nearest([[1, 0.1], [1, 0.2], [1, 0.3]], [[1, 0.2], [-1, -0.2]], 3), [0, 1, 0]
+        for temperature in (1e-3, 1e-4, 1e-320):  # the weights of a softmax, and one class wins
+            votes = knn_scores(found, labels, 2, temperature)
+            shares = scipy.special.softmax(found.similarities.astype("float64") / max(temperature, 1e-4), axis=1)
+            is_of = np.take(labels, found.indices)[..., None] == [0, 1]
+            expected = (shares[..., None] * is_of).sum(axis=1)
+            np.testing.assert_allclose(votes / votes.sum(1, keepdims=True), expected, rtol=1e-9, atol=1e-12)
 
     @pytest.mark.slow  # test_few_shot.py and test_labelled.py have the matching
     def test_classes_are_matched_by_name(self):
